@@ -283,7 +283,7 @@ def test_typed(box: Sandbox) -> None:
         "n2 is healed: max-startups --limit 3",
         "n3 is healed: drop --ports 29500",
     ]
-    assert aboard(box, "heal").stdout == "There was nothing to heal.\n"
+    assert aboard(box, "heal").stdout == "Nothing to heal.\n"
 
 
 def test_typed_wrong(box: Sandbox) -> None:

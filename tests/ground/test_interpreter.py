@@ -111,7 +111,7 @@ def test_the_fix_of_a_missing_environment_brings_it_there(box: Sandbox) -> None:
     done = aboard(box, "venv", "check", "--only", "software", "n1", "n2")
     assert done.returncode == 0, done.stdout
     assert "node n2: " in done.stdout
-    assert done.stdout.count("ranks run /private/venv/bin/python ($VIRTUAL_ENV)") == 2
+    assert done.stdout.count("ranks use /private/venv/bin/python ($VIRTUAL_ENV)") == 2
 
 
 def test_an_environment_that_another_user_can_change_is_refused_unless_it_is_named(box: Sandbox) -> None:

@@ -73,7 +73,7 @@ def test_a_hang_is_judged_again(four: Launches, kind: str, rank: int, code: str)
         assert verdict(four.aboard("why", going.run).stdout) == live
         again = four.aboard("why", "--bundle", packed(going), "-v")
         assert verdict(again.stdout) == live
-        assert "said then" not in again.stdout
+        assert "recorded verdict" not in again.stdout
         assert "not   a stopped rank" in again.stdout
         assert again.returncode == 2
 
@@ -91,4 +91,4 @@ def test_a_death_is_judged_again(four: Launches) -> None:
         again = four.aboard("why", "--bundle", packed(going, "--hide-addresses")).stdout
         for said in (live, again):
             assert verdict(said) == ("hang-uneven", "n2", "3")
-            assert "said then" not in said
+            assert "recorded verdict" not in said

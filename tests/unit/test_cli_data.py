@@ -127,8 +127,8 @@ def test_other_verbs_do_not_pay_for_it() -> None:
     """Neither the front page nor the stories of the gate import what the extra brings."""
     heavy = "{'numpy', 'pyarrow', 'datasets', 'tokenizers', 'transformers', 'torch'}"
     code = (
-        "import sys\nfrom aboard.cli import VERBS, cli\n"
-        "for argv in (['--help'], ['why', 'data-eos'], *([verb, '--help'] for verb in VERBS)):\n"
+        "import sys\nfrom aboard.cli import COMMANDS, cli\n"
+        "for argv in (['--help'], ['why', 'data-eos'], *([name, '--help'] for name in COMMANDS)):\n"
         "    cli.main(argv, standalone_mode=False)\n"
         f"sys.exit(repr(sorted({heavy} & set(sys.modules))) if {heavy} & set(sys.modules) else 0)\n"
     )

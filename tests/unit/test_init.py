@@ -64,7 +64,7 @@ def test_nothing_is_overwritten(files: Path) -> None:
     """A file that is there stays, and the message says what to type."""
     (files / "aboard.yaml").write_text("mine")
     seen, fix = refused("n1")
-    assert seen == "aboard.yaml: the file is already there"
+    assert seen == "aboard.yaml: the file already exists"
     assert "-o aboard-2.yaml" in fix
     assert (files / "aboard.yaml").read_text() == "mine"
 
@@ -73,7 +73,7 @@ def test_no_nodes() -> None:
     """Without nodes there is nothing to write."""
     assert "no node is named" in refused()[0]
     assert "given twice" in refused("n1", "--hostfile", "h")[0]
-    assert "can't be written" in refused("n1", "-o", "no/such/dir.yaml")[0]
+    assert "cannot write the file" in refused("n1", "-o", "no/such/dir.yaml")[0]
 
 
 def test_schema() -> None:

@@ -184,8 +184,8 @@ def test_other_rules_say_both(tmp_path: Path) -> None:
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(ReplayView(replace(told, version="0.0.9"), now="0.1.0", verbose=False))
     said = console.export_text()
-    assert said.index("said then by aboard 0.0.9:") < said.index("hang-unknown")
-    assert said.index("hang-unknown") < said.index("said now by aboard 0.1.0:") < said.index("hang-lock")
+    assert said.index("recorded verdict by aboard 0.0.9:") < said.index("hang-unknown")
+    assert said.index("hang-unknown") < said.index("verdict by aboard 0.1.0:") < said.index("hang-lock")
 
 
 def test_no_secret_no_home_and_no_environment_leaves_with_a_look(tmp_path: Path) -> None:

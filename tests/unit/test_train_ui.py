@@ -152,13 +152,13 @@ def test_a_config_says_where_each_value_comes_from() -> None:
 def test_what_was_made_ready_in_sentences() -> None:
     """Rows, tokens and steps, so that a slip of a number is seen before it costs a day."""
     said = describe_data(documents=1200, tokens=80_000, supervised=20_000, sequences=40, length=2048, full=0.97)
-    assert said == "1,200 documents, 80,000 tokens, 25% supervised; 40 sequences of 2,048, 97% full"
+    assert said == "1,200 documents, 80,000 tokens, 25% supervised; 40 packed sequences of 2,048 tokens, 97% full"
     training = replace(TRAINING, global_batch_size=16, num_train_epochs=3.0)
     assert describe_steps(training, ranks=4, nodes=2, sequences=40) == (
-        "4 ranks on 2 nodes, 1 at a time, 4 accumulated: 16 sequences a step, 8 steps; float32"
+        "4 ranks on 2 nodes, micro-batch 1 × 4 accumulation steps: 16 sequences per step, 8 steps; float32"
     )
     assert describe_steps(replace(TRAINING, max_steps=7), ranks=1, nodes=1, sequences=40) == (
-        "1 rank on 1 node, 1 at a time: 1 sequence a step, 7 steps; float32"
+        "1 rank on 1 node, micro-batch 1: 1 sequence per step, 7 steps; float32"
     )
 
 
@@ -166,10 +166,10 @@ def test_a_mix_in_a_sentence() -> None:
     """How much of the training each source is, and how often all of it comes."""
     training = replace(TRAINING, num_train_epochs=2.0)
     assert describe_mix(training, ranks=1, parts=[("chats", 0.75, 30), ("code", 0.25, 70)]) == (
-        "chats 75.0%, 5 times; code 25.0%, 0.71 times"
+        "chats 75.0%, 5 epochs; code 25.0%, 0.71 epochs"
     )
     steps = replace(TRAINING, max_steps=10, global_batch_size=4)
-    assert describe_mix(steps, ranks=1, parts=[("a", 1.0, 40)]) == "a 100.0%, 1 times"
+    assert describe_mix(steps, ranks=1, parts=[("a", 1.0, 40)]) == "a 100.0%, 1 epochs"
 
 
 @pytest.mark.parametrize("width", [40, 80, 110])

@@ -214,8 +214,8 @@ def test_nobody_answering_is_no_good_news() -> None:
     """What could not be asked isn't called well."""
     text = drawn(view(*four(*(refused(f"n{number}") for number in range(1, 5)))), 80)
     assert "✓" not in text
-    assert "– host      not tested: no node answers\n" in text
-    assert "0 of 4 nodes answer; 1 finding would stop a run; 6 subjects not tested.  2.3 s" in text
+    assert "– host      not tested: no node was reached\n" in text
+    assert "0 of 4 nodes reached; 1 finding would stop a run; 6 subjects not tested.  2.3 s" in text
 
 
 def test_a_machine_of_one_core() -> None:
@@ -268,7 +268,7 @@ def test_plain_lines_and_json_tell_what_was_not_tested() -> None:
     assert f"untested fabric: {reason}" in lines
     assert "fine gpu: accelerators are alike (2 of 4 nodes)" in lines
     assert not [line for line in lines if line.startswith("fine fabric")]
-    assert lines[-1] == "done: 4 of 4 nodes answer; all aboard; 1 subject not tested; 2.3 s"
+    assert lines[-1] == "done: 4 of 4 nodes reached; no problems found; 1 subject not tested; 2.3 s"
     outcomes = summarize_subjects(facts, partly_tested(), by_subject)
     told = json.loads(format_check_json(facts, outcomes, [NOT_HELD], 2.345))["subjects"]
     assert told["reach"] == {"status": "passed", "reason": "", "not_tested": {}}
@@ -366,4 +366,4 @@ def test_the_interpreter_of_each_node_is_shown_with_the_reason(width: int) -> No
     with console.capture() as capture:
         console.print(CheckNodeTable(facts, {}, [], every_node=True))
     said = " ".join(capture.get().split())
-    assert said.endswith("ranks run /home/me/venv/bin/python ($VIRTUAL_ENV) on n[1,3], python3 (login shell) on n2")
+    assert said.endswith("ranks use /home/me/venv/bin/python ($VIRTUAL_ENV) on n[1,3], python3 (login shell) on n2")

@@ -168,6 +168,6 @@ def test_a_picture_of_lengths() -> None:
 def test_the_line_while_it_reads() -> None:
     """How far by bytes, and how many rows."""
     reading = DataReadingView(Console(file=io.StringIO()))
-    assert "looking at the files" in drawn(reading, 80)
+    assert "opening the files" in drawn(reading, 80)
     reading.update(512 << 10, 1 << 20, 4321)
     assert drawn(reading, 80) == "reading  ━━━━━━━━━━━━────────────  4,321 rows, 512 KiB of 1 MiB\n"

@@ -19,9 +19,9 @@ from aboard.ui.launch.plain_lines import PlainLaunchWriter
 @pytest.mark.parametrize(
     ("ranks", "nodes", "said"),
     [
-        (1, 1, "1 rank has started on 1 node, and goes on without this terminal"),
-        (2, 1, "2 ranks have started on 1 node, and go on without this terminal"),
-        (16, 2, "16 ranks have started on 2 nodes, and go on without this terminal"),
+        (1, 1, "started 1 rank on 1 node, running in the background"),
+        (2, 1, "started 2 ranks on 1 node, running in the background"),
+        (16, 2, "started 16 ranks on 2 nodes, running in the background"),
     ],
 )
 def test_a_run_goes_on_in_the_background(ranks: int, nodes: int, said: str) -> None:
@@ -136,8 +136,8 @@ def test_a_start_as_lines() -> None:
         "phase python 4/4 2.0 s",
         "phase torch 2/4 2.6 s",
         "phase torch 3/4 4.0 s",
-        "waiting n2 rank 3: Python up, for 5.2 s",
-        "waiting n2 rank 3: Python up, for 35 s",
+        "waiting for n2 rank 3: Python up, for 5.2 s",
+        "waiting for n2 rank 3: Python up, for 35 s",
         "phase torch 4/4 40 s",
     ]
 
@@ -159,8 +159,8 @@ def test_a_node_falls_silent_and_is_back() -> None:
     scene.event(50.0, "held", "n2")
     moments += [scene.at(50.0), scene.at(51.0)]
     assert [line for line in lines_of(moments) if line.startswith("node")] == [
-        "node n2 silent for 2.5 s: no beat",
-        "node n2 silent for 33 s: no beat",
+        "node n2: silent for 2.5 s: no beat",
+        "node n2: silent for 33 s: no beat",
         "node n2 back after 40 s",
     ]
 
@@ -173,8 +173,8 @@ def test_a_death_as_lines() -> None:
     third = replace(second, finished="rank 8 on n09 died")
     lines = lines_of([first, first, second, third, third])
     assert lines[-3:] == [
-        "died n09 rank 8 1.0 s ago: ModuleNotFoundError: No module named 'flash_attn'",
-        "ending: rank 8 died",
+        "dead: n09 rank 8, ModuleNotFoundError: No module named 'flash_attn', 1.0 s ago",
+        "stopping: rank 8 died",
         "finished: rank 8 on n09 died",
     ]
 
@@ -187,7 +187,7 @@ def test_a_thousand_late_nodes_are_few_lines() -> None:
     scene.come(1.0, Phase.STARTED, range(8))
     lines = lines_of([scene.at(second / 4) for second in range(8, 48)])
     assert [line for line in lines if line.startswith("waiting")] == [
-        "waiting n[0002-1000] rank 8-7999: not started yet, for up to 5.0 s",
+        "waiting for n[0002-1000] rank 8-7999: not started yet, for up to 5.0 s",
     ]
 
 
@@ -202,7 +202,7 @@ def test_another_attempt_begins_anew() -> None:
     moments.append(scene.at(12.0))
     assert lines_of(moments)[1:] == [
         "phase started 1/1 2.0 s",
-        "attempt 2: all ranks are started anew",
+        "attempt 2: restarting all ranks",
         "phase started 1/1 2.0 s",
     ]
 
@@ -215,5 +215,5 @@ def test_a_stall_is_told_once_with_its_fix() -> None:
     given = training(2, 1)
     for number, told in enumerate((None, stall, stall, replace(stall, grave=False), None)):
         plain.update(replace(given, now=given.now + number, stall=told))
-    stuck = [line for line in said if line.startswith(("stuck", "fix", "moves"))]
-    assert stuck == ["stuck hang-absent n2: rank 3 on n2 sleeps", "fix aboard logs", "moves again after 2.0 s"]
+    stuck = [line for line in said if line.startswith(("stuck", "fix", "progress"))]
+    assert stuck == ["stuck hang-absent n2: rank 3 on n2 sleeps", "fix aboard logs", "progress again after 2.0 s"]

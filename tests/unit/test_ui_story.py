@@ -74,7 +74,9 @@ def test_a_story_without_a_remedy() -> None:
     story = Diagnosis(code="x", title="x", explanation="x", symptoms=("x",), fixes=fixes)
     out = io.StringIO()
     Console(file=out, width=80, color_system=None, highlight=False).print(DiagnosisView(HOST, story), crop=False)
-    assert "  mend   `df -h FOLDER`  # on NODE\n         `aboard check`\n         slots: 8\n\n" in out.getvalue()
+    assert (
+        "  fix       `df -h FOLDER`  # on NODE\n            `aboard check`\n            slots: 8\n\n" in out.getvalue()
+    )
 
 
 def test_the_list() -> None:

@@ -558,16 +558,16 @@ def test_the_screen() -> None:
     evidence = look(world, seen, quiet=0.0)
     why = judge_external_job(world, (), evidence, asked=("n1", "n2"))
     assert drawn(ExternalJobView(world, evidence, why, verbose=False)).splitlines()[:6] == [
-        "python train.py on n[1-2], begun 1 min ago: rank 0-3 of 4, which meet at 10.0.0.1:29500",
+        "python train.py on n[1-2], started 1 min ago: rank 0-3 of 4, rendezvous at 10.0.0.1:29500",
         "  rank 0  training",
         "  rank 1-3  collective at train.py:7 in step",
         "",
-        "nothing is wrong that could be seen: it moves",
+        "nothing wrong was found: the job makes progress",
         "",
     ]
     launching = four(launcher="torchrun")
     (place,) = group_by_place(launching, look(launching, {}))
-    assert place == ([0, 1, 2, 3], "is on its way to the meeting place")
+    assert place == ([0, 1, 2, 3], "not at the rendezvous yet")
 
 
 def drawn(view: ExternalJobView) -> str:

@@ -1,4 +1,4 @@
-"""Parse, call one flow, render, exit code. Commands are imported when they are typed, since start-up time counts."""
+"""The `aboard` command. A subcommand's module is imported only when that subcommand is used, to keep start-up fast."""
 
 import sys
 from importlib import import_module
@@ -10,20 +10,20 @@ from aboard.core.text.input_text import suggest_word
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.usage import commands
 
-# The order of the story, not of the alphabet. A new verb must replace one.
-VERBS = {
-    "init": "write aboard.yaml: which nodes, how to reach them",
-    "check": "every node, in seconds: who answers, who doesn't, why, what to type",
-    "launch": "any script over all nodes: looked at first, watched, ended whole",
-    "train": "a model over all nodes: data and memory looked at first, the same losses on any number of ranks",
-    "status": "your runs, and how far each has come",
-    "logs": "what the ranks of a run printed, merged by time, equal lines folded",
-    "stop": "end a run, gently or now; nothing is left behind",
-    "export": "a checkpoint as safetensors that transformers loads",
-    "data": "what is in your files, as the model will see it",
-    "why": "what a run came to, or the long story of a code: how it shows, why, how to mend it",
-    "bundle": "a run's record as a redacted archive, to show it to somebody else",
-    "sandbox": "a practice cluster of real hosts on this machine",
+# In the order in which users need them, not alphabetical. A new command must replace one.
+COMMANDS = {
+    "init": "write aboard.yaml: the nodes and how to reach them",
+    "check": "check every node and the network between them, in seconds",
+    "launch": "run any script on all nodes: preflight, monitoring, clean shutdown",
+    "train": "train a model on all nodes, after checking the data and estimating memory",
+    "status": "list your runs and their progress",
+    "logs": "show the output of all ranks, merged by time, with equal lines folded",
+    "stop": "stop a run and leave nothing behind",
+    "export": "export a checkpoint as safetensors for transformers",
+    "data": "inspect and check training data as the model will see it",
+    "why": "explain why a run is stuck, slow or dead, or what a code means",
+    "bundle": "pack the record of a run into a redacted archive for a bug report",
+    "sandbox": "build a practice cluster of real hosts on this machine",
 }
 
 EXIT_ERROR = 3
@@ -31,35 +31,34 @@ EXIT_INTERRUPTED = 130
 
 
 class CommandGroup(click.Group):
-    """Lists the verbs in the order in which a person needs them, and loads only the one that is typed."""
+    """Lists the commands in their own order, and imports only the one that is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            seen = f"there is no command {cmd_name!r}: {suggest_word(cmd_name, VERBS)}"
+        if cmd_name not in COMMANDS:
+            seen = f"there is no command {cmd_name!r}: {suggest_word(cmd_name, COMMANDS)}"
             raise AboardError(commands.COMMAND, seen)
         command: click.Command = getattr(import_module(f"aboard.cli.{cmd_name}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("The way there"):
-            formatter.write_dl(list(VERBS.items()))
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="aboard")
 def cli() -> None:
-    """Every node aboard, then the train leaves.
+    """Check, launch, train and diagnose multi-node LLM training over ssh or Slurm.
 
-    Takes you from a few machines that you can ssh to, to a training run over all of them. What doesn't work
-    is named: which node, why, and what to type.
+    When something fails, Aboard names the node and the cause, and prints the command that fixes it.
     """
 
 
 def main() -> None:
-    """Every error that a user can meet leaves here with its name, and with an exit code of its own."""
+    """Prints errors with their codes, and maps each kind to an exit code."""
     try:
         sys.exit(cli.main(prog_name="aboard", standalone_mode=False))
     except click.exceptions.Abort:

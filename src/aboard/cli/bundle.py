@@ -17,18 +17,19 @@ from aboard.record.runs import Runs
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("-o", "--output", metavar="FILE", help="Where to; ./RUN.tar.gz, unless said.")
-@click.option("--hide-addresses", is_flag=True, help="IP addresses become made-up ones, 198.18.…")
-@click.option("-y", "--yes", is_flag=True, help="Write it without asking.")
+@click.option("-o", "--output", metavar="FILE", help="The archive to write; default: ./RUN.tar.gz.")
+@click.option("--hide-addresses", is_flag=True, help="Replace IP addresses with made-up ones (198.18.…).")
+@click.option("-y", "--yes", is_flag=True, help="Write without asking.")
 def bundle(run: str | None, output: str | None, hide_addresses: bool, yes: bool) -> None:
-    """Pack the record of a RUN into a redacted archive, to show it to somebody else.
+    """Pack the record of a RUN into a redacted archive, to share it with somebody else.
 
-    What goes in is listed before it is written: the plan, events, samples, findings, the last looks at the nodes that
-    led to a verdict (processes, connections, stacks, flight records) and the last lines of each rank's log. Keys,
-    tokens, passwords, home directories and user names are taken out; of the environment only names stay, but for what
-    says how ranks talk to each other (NCCL_…, CUDA_…). Names of nodes stay. Look at it before you send it.
+    Aboard lists the contents before it writes them: the plan, events, measurements, findings, the last snapshots of
+    the nodes that led to a verdict (processes, connections, stacks, flight records) and the last lines of each rank's
+    log. Keys, tokens, passwords, home directories and user names are removed. Environment variables keep only their
+    names, except those that configure communication between ranks (NCCL_…, CUDA_…). Node names stay. Review the
+    archive before you send it.
 
-    `aboard why --bundle FILE` judges it again, on any machine, by the rules of the version there.
+    `aboard why --bundle FILE` diagnoses it on any machine, with the rules of the version installed there.
     """
     run_directory = Runs.of(os.environ).find(run)
     archive = pack_run(run_directory, SecretScrubber(users=_list_users(), hide_addresses=hide_addresses))
@@ -36,19 +37,19 @@ def bundle(run: str | None, output: str | None, hide_addresses: bool, yes: bool)
     path = Path(output or f"{run_directory.id}.tar.gz")
     if not yes:
         if not sys.stdin.isatty():
-            seen = "nobody is there to be asked whether to write it"
+            seen = "cannot ask for confirmation: stdin is not a terminal"
             raise AboardError(run_records.BUNDLE_ASK, seen, run=run_directory.id)
         click.confirm(f"write {path}?", abort=True)
     written_bytes = write_bundle(archive, path)
     click.echo(f"{path}  {format_size(written_bytes)}")
-    click.secho(f"aboard why --bundle {path}    # what it shows", dim=True)
+    click.secho(f"aboard why --bundle {path}    # diagnoses it", dim=True)
 
 
 def _print_contents(archive: Bundle) -> None:
     for name, content in sorted(archive.parts.items()):
         click.echo(f"  {name:<20} {format_size(len(content)):>9}")
     for kind, count in archive.removed.items():
-        click.echo(f"  taken out: {count:,} × {kind}")
+        click.echo(f"  removed: {count:,} × {kind}")
 
 
 def _list_users() -> tuple[str, ...]:

@@ -34,14 +34,16 @@ EXIT_BLOCKED = 2
 
 @click.command()
 @cluster_arguments
-@click.option("--quick", is_flag=True, help="Only what every launch asks.")
-@click.option("--only", multiple=True, metavar="SUBJECT", help="Only this subject; may be given again.")
-@click.option("--skip", multiple=True, metavar="SUBJECT", help="All but this subject; may be given again.")
-@click.option("--all-pairs", is_flag=True, help="Try each pair of nodes, above 64 nodes too.")
-@click.option("--fix", is_flag=True, help="End what dead runs of Aboard left on the nodes, by run id only.")
+@click.option("--quick", is_flag=True, help="Only the checks that every launch runs.")
+@click.option("--only", multiple=True, metavar="SUBJECT", help="Check only this subject; repeatable.")
+@click.option("--skip", multiple=True, metavar="SUBJECT", help="Skip this subject; repeatable.")
+@click.option("--all-pairs", is_flag=True, help="Test every pair of nodes, even above 64 nodes.")
+@click.option(
+    "--fix", is_flag=True, help="Terminate processes that dead Aboard runs left on the nodes, by run id only."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, and for subjects that were not tested.")
-@click.option("-v", "--verbose", is_flag=True, help="A row for each node, and infos in full.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings and for subjects that were not tested.")
+@click.option("-v", "--verbose", is_flag=True, help="Show one row per node, and info findings in full.")
 def check(
     cluster: Cluster,
     quick: bool,
@@ -53,17 +55,17 @@ def check(
     strict: bool,
     verbose: bool,
 ) -> None:
-    """Ask every node, all at once: who answers, what it is, and what is wrong with it.
+    """Check all nodes in parallel: reachability, hardware, software, network, and what would stop a run.
 
-    NODES are names or node sets (n1 gpu[01-16]) or aboard.yaml files; without any, ./aboard.yaml is used.
+    NODES are names, node sets (n1 gpu[01-16]) or aboard.yaml files. The default is ./aboard.yaml.
 
-    On a terminal, a table fills in as answers come, then the findings follow, worst first, and a line for each
-    subject that passed or was not tested. Into a pipe or a file go plain lines, each whole in itself: the severity
-    (block, warn, info), the code, the nodes, then seen:, why:, fix: or then: and its text; so grep ^block, grep -w n2
-    and sed -n 's/.* fix: //p' do what they say. Lines with fine, untested, node and done in front tell the rest.
+    A terminal shows a live table, then the findings, worst first, then one line for each subject that passed or was
+    not tested. A pipe or file gets plain lines. A finding's lines have the severity (block, warn, info), the code, the
+    nodes, and seen:, why:, fix: or then: with its text, so that grep ^block, grep -w n2 and sed -n 's/.* fix: //p'
+    work. The other lines start with fine, untested, node or done.
 
-    Exit code: 0 nothing above a warning, 1 with --strict for warnings and for subjects that were not tested, 2
-    something would stop a run, 3 the command itself is wrong.
+    Exit code: 0 no finding above a warning; 1 with --strict, for warnings and for subjects that were not tested; 2 a
+    finding would stop a run; 3 the command is wrong.
     """
     raise_open_file_limit(len(cluster))
     subjects = _select_subjects(only, skip)
@@ -93,7 +95,7 @@ def check(
 
 
 def _select_subjects(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subject, ...]:
-    """The subjects to ask about; a name that is none is an error that lists them."""
+    """The subjects to check; an unknown name is an error that suggests a similar one."""
     names = [subject.name for subject in SUBJECTS]
     unknown = [name for name in (*only, *skip) if name not in names]
     if unknown:
@@ -112,9 +114,9 @@ def _select_subjects(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subj
 
 
 def _add_leftover_cleanup(subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
-    """The subjects with the one exercise that changes something; without its subject there is nothing to end."""
+    """Adds the probe that terminates leftover processes; it needs the subject that finds them."""
     if not any(LEFTOVERS in subject.multi_node_probes for subject in subjects):
-        seen = "--fix ends leftovers, which are not looked for without the subject 'host'"
+        seen = "--fix terminates leftover processes, and only the subject 'host' finds them"
         problem = Problem(where="aboard check", seen=seen, fix=commands.CHECK_FIX.fix())
         raise InputError(commands.CHECK_FIX, [problem])
     return tuple(

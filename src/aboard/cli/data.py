@@ -35,33 +35,31 @@ _YAML = (".yaml", ".yml")
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="The first N rows of each source, validation too, as the model sees them.",
+    help="Show the first N rows of each source and validation set as the model sees them.",
 )
-@click.option("--stats", is_flag=True, help="A picture of the lengths.")
-@click.option("--tokenizer", metavar="PATH", help="A directory with a tokenizer, or a name of the hub.")
-@click.option("--template", metavar="FILE", help="A chat template in Jinja, instead of the tokenizer's own.")
+@click.option("--stats", is_flag=True, help="Show a histogram of the lengths.")
+@click.option("--tokenizer", metavar="PATH", help="A tokenizer directory, or a name on the hub.")
+@click.option("--template", metavar="FILE", help="A Jinja chat template to use instead of the tokenizer's.")
 @click.option("--format", "form", metavar="NAME", help="alpaca, sharegpt, messages, prompt-completion, text or tokens.")
-@click.option("--text-column", metavar="NAME", help="The column that has the text, of plain text.")
-@click.option(
-    "--max-length", type=click.IntRange(min=2), metavar="N", help="Tokens of a sequence; what is longer is cut."
-)
+@click.option("--text-column", metavar="NAME", help="The text column of plain text data.")
+@click.option("--max-length", type=click.IntRange(min=2), metavar="N", help="Tokens per sequence; longer rows are cut.")
 @click.option("--loss-on", type=click.Choice(LOSS_ON), help="Supervise all answers, the last one, or all tokens.")
-@click.option("--validation", multiple=True, metavar="FILE", help="Not trained on; may be given again.")
-@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Sequences of a step, over all ranks.")
-@click.option("--allow", multiple=True, metavar="CODE", help="Let this finding pass; may be given again.")
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-@click.option("-v", "--verbose", is_flag=True, help="Infos in full.")
+@click.option("--validation", multiple=True, metavar="FILE", help="Validation set, not trained on; repeatable.")
+@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Sequences per step, over all ranks.")
+@click.option("--allow", multiple=True, metavar="CODE", help="Accept this finding; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings.")
+@click.option("-v", "--verbose", is_flag=True, help="Show info findings in full.")
 def data(files: tuple[str, ...], as_json: bool, strict: bool, stats: bool, verbose: bool, **options: Any) -> None:
-    """Look at training data as the model will see it: what is in there, how long it is, what is wrong with it.
+    """Inspect training data as the model will see it: contents, lengths, and what is wrong with it.
 
-    FILES are jsonl, json, parquet, directories of them, or names of the hub; with an aboard.yaml file, or without any
-    and ./aboard.yaml, its section `data` is used, and options win over it.
+    FILES are jsonl, json or parquet files, directories of them, or names on the hub. An aboard.yaml (default:
+    ./aboard.yaml) supplies its section `data`; options override it.
 
-    On a terminal, supervised tokens are green, masked ones grey, control tokens stand out. Into a pipe or a file go
-    plain lines: rows on one line each, «supervised tokens» in such marks, findings as `aboard check` writes them.
+    On a terminal, supervised tokens are green, masked ones grey, and control tokens stand out. A pipe or file gets
+    plain lines: one per row, with «supervised tokens» marked like this, and findings as `aboard check` prints them.
 
-    Exit code: 0 the gate is open, 1 warnings with --strict, 2 it is shut, 3 the command itself is wrong.
+    Exit code: 0 data check passed; 1 warnings, with --strict; 2 data check failed; 3 the command is wrong.
     """
     require_train_extra("reading data")
     question = _build_question(files, **options)
@@ -84,7 +82,7 @@ def _build_question(
     batch: int | None,
     show: int,
 ) -> "DataCheckRequest":
-    from aboard.flows.data import DataCheckRequest  # noqa: PLC0415 - the light install can't, and was told so above
+    from aboard.flows.data import DataCheckRequest  # noqa: PLC0415 - needs the train extra, checked above
 
     settings, named_files = _load_settings(files)
     command_options: dict[str, object] = {
@@ -103,7 +101,7 @@ def _build_question(
         tokenizer=tokenizer or settings.tokenizer,
         template=None if template is None else read_text(template, fix=configuration.FILE.fix("template")),
         max_length=max_length or settings.max_length,
-        loss_on=cast("LossOn", loss_on or settings.loss_on or "answers"),  # click and pydantic have looked
+        loss_on=cast("LossOn", loss_on or settings.loss_on or "answers"),  # click and pydantic validated it
         validation=validation or settings.validation,
         allow=(*settings.allow, *allow),
         batch=batch,
@@ -114,14 +112,14 @@ def _build_question(
 def _format_command(
     files: tuple[str, ...], options: "Mapping[str, object]", validation: tuple[str, ...], allow: tuple[str, ...]
 ) -> str:
-    """What to type to have the same rows read in the same way; what only shows them is left out."""
+    """The command that reads the same rows in the same way, without options that only affect the output."""
     words = [f"--{name}={value}" for name, value in options.items() if value is not None]
     words += [f"--validation={name}" for name in validation] + [f"--allow={code}" for code in allow]
     return join(["aboard", "data", *files, *words])
 
 
 def _load_settings(files: tuple[str, ...]) -> tuple[DataSettings, tuple[str, ...]]:
-    """What aboard.yaml says, and the files that were named beside it."""
+    """The settings of aboard.yaml, and the data files named beside it."""
     yamls = [name for name in files if name.endswith(_YAML)]
     named_files = tuple(name for name in files if not name.endswith(_YAML))
     if not files and Path(DEFAULT_FILE).exists():
@@ -134,7 +132,7 @@ def _load_settings(files: tuple[str, ...]) -> tuple[DataSettings, tuple[str, ...
 
 
 def _inspect_data(question: "DataCheckRequest", *, quiet: bool) -> "DataReport":
-    """With a bar while it reads, where somebody looks on."""
+    """Runs the inspection, with a progress bar on a terminal."""
     from aboard.flows.data import inspect_data  # noqa: PLC0415 - as above
     from aboard.ui.data.reading_progress import DataReadingView  # noqa: PLC0415 - as above
 

@@ -35,7 +35,7 @@ def init(hosts: tuple[str, ...], hostfile: str | None, output: str, wants_schema
 
 def _read_entries(hosts: tuple[str, ...], hostfile: str | None) -> "list[NodeEntry]":
     if bool(hosts) == (hostfile is not None):
-        seen = "no node is named" if not hosts else "the nodes are given twice, by name and by --hostfile"
+        seen = "no node is named" if not hosts else "the nodes are given both by name and by --hostfile"
         raise InputError(commands.INIT, [Problem(where="aboard init", seen=seen, fix=commands.INIT.fix())])
     if hostfile is not None:
         return parse_hostfile_entries(read_text(hostfile, fix=configuration.FILE.fix("own-hostfile")), hostfile)
@@ -48,9 +48,9 @@ def _write_new_file(output: str, text: str) -> None:
             file.write(text)
     except FileExistsError:
         fix = commands.INIT_EXISTS.fix(other=f"{Path(output).stem}-2.yaml")
-        problem = Problem(where=output, seen="the file is already there", fix=fix)
+        problem = Problem(where=output, seen="the file already exists", fix=fix)
         raise InputError(commands.INIT_EXISTS, [problem]) from None
     except OSError as error:
-        seen = f"can't be written: {error.strerror}"
+        seen = f"cannot write the file: {error.strerror}"
         problem = Problem(where=output, seen=seen, fix=commands.INIT_WRITE.fix())
         raise InputError(commands.INIT_WRITE, [problem]) from None

@@ -30,21 +30,21 @@ OTHERS = ("torchrun", "deepspeed")
 
 @click.command(cls=LaunchCommand)
 @node_arguments
-@click.option("-m", "--module", is_flag=True, help="The command is a Python module.")
-@click.option("--no-python", is_flag=True, help="The command is a program of its own, also if it ends in .py.")
-@click.option("--ranks", type=click.IntRange(1), metavar="N", help="Ranks on each node; else one for each slot.")
+@click.option("-m", "--module", is_flag=True, help="Run the command as a Python module.")
+@click.option("--no-python", is_flag=True, help="Run the command directly, even if it ends in .py.")
+@click.option("--ranks", type=click.IntRange(1), metavar="N", help="Ranks per node; default: one per slot.")
 @click.option(
-    "--env", "envs", multiple=True, metavar="NAME[=VALUE]", help="For every rank; a NAME alone is taken from here."
+    "--env", "envs", multiple=True, metavar="NAME[=VALUE]", help="Set for every rank; NAME alone copies it from here."
 )
-@click.option("--env-file", multiple=True, metavar="FILE", help="The same, a line each, as in .deepspeed_env.")
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="OMP_NUM_THREADS; else the cores of each rank.")
-@click.option("--bind", is_flag=True, help="Keep each rank on the cores of one NUMA node.")
-@click.option("--master-address", metavar="ADDRESS", help="Where rank 0 listens; else where all were seen to reach it.")
+@click.option("--env-file", multiple=True, metavar="FILE", help="The same from a file, as in .deepspeed_env.")
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="OMP_NUM_THREADS; default: the cores per rank.")
+@click.option("--bind", is_flag=True, help="Pin each rank to the cores of one NUMA node.")
+@click.option("--master-address", metavar="ADDRESS", help="Address of rank 0; default: one that all nodes can reach.")
 @click.option(
-    "--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="This one or none; else one that is free."
+    "--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Use exactly this port; default: a free one."
 )
 @click.option(
-    "--check", "how", type=click.Choice(CHECKS), default="quick", show_default=True, help="What is looked at first."
+    "--check", "how", type=click.Choice(CHECKS), default="quick", show_default=True, help="The preflight check."
 )
 @click.option(
     "--grace",
@@ -52,28 +52,30 @@ OTHERS = ("torchrun", "deepspeed")
     default=Lease.grace,
     show_default=True,
     metavar="SECONDS",
-    help="Between SIGTERM and SIGKILL.",
+    help="Time between SIGTERM and SIGKILL.",
 )
 @click.option(
     "--lease",
     type=click.FloatRange(4),
     metavar="SECONDS",
-    help="How long ranks live without word from here; 20, detached 600.",
+    help="How long ranks live without contact to this machine; default: 20, detached 600.",
 )
 @click.option(
     "--on-stall",
     type=click.Choice(("report", "stop")),
     default="report",
     show_default=True,
-    help="When ranks are stuck: say why, or end the run too.",
+    help="When ranks are stuck: report why, or also stop the run.",
 )
-@click.option("--no-beacon", is_flag=True, help="Put nothing into ranks: no phases, no steps, no stacks.")
-@click.option("--trial", is_flag=True, help="Try it for seconds: on each node alone, on pairs, on all; name who can't.")
-@click.option("-d", "--detach", is_flag=True, help="Go on in the background: aboard status, logs, stop.")
-@click.option("--on", "host", metavar="HOST", help="Conduct from there, detached; it needs aboard and your ssh.")
-@click.option("--dry-run", "dry", is_flag=True, help="Show exactly what would be started where, and start nothing.")
-@click.option("--as", "other", type=click.Choice(OTHERS), help="With --dry-run: the same for another launcher.")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: the plan as JSON.")
+@click.option("--no-beacon", is_flag=True, help="Load no beacon into ranks: no phases, steps or stacks.")
+@click.option(
+    "--trial", is_flag=True, help="Run it for seconds on each node, on pairs, on all; name the nodes that fail."
+)
+@click.option("-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop.")
+@click.option("--on", "host", metavar="HOST", help="Run the conductor on HOST, detached; needs aboard and ssh there.")
+@click.option("--dry-run", "dry", is_flag=True, help="Show what would be started on each node; start nothing.")
+@click.option("--as", "other", type=click.Choice(OTHERS), help="With --dry-run: print commands for this launcher.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the plan as JSON.")
 def launch(
     where: NodeArguments,
     command: tuple[str, ...],
@@ -98,19 +100,19 @@ def launch(
     other: str | None,
     as_json: bool,
 ) -> None:
-    """Run a script over all nodes, and never wait in silence.
+    """Run a script on all nodes, and show which ranks hold up the start.
 
     aboard launch [NODES] [OPTIONS] -- COMMAND
 
-    COMMAND is train.py and its arguments, or one that you have: torchrun …, deepspeed …, accelerate launch …. Without
-    NODES, those of ./aboard.yaml take part, else this machine alone.
+    COMMAND is train.py with its arguments, or an existing torchrun …, deepspeed … or accelerate launch … command. The
+    default for NODES is ./aboard.yaml, or else this machine alone.
 
-    The nodes are looked at first. Then every rank starts with torchrun's environment; the roster tells how far each
-    has come and whom the others wait for. The first that fails is named, and the others are ended. Ctrl-C once ends
-    gently (SIGTERM and the grace), twice at once.
+    Aboard checks the nodes first. Then it starts every rank with torchrun's environment and shows the progress of each
+    node and the ranks that the others wait for. It reports the first rank to fail and terminates the others. Ctrl-C
+    stops the run with SIGTERM and the grace period; a second Ctrl-C skips the grace period.
 
-    Exit code: that of the rank that failed (128 + N for signal N); 2 when the look at the nodes stopped it, 3 when
-    the command itself is wrong, 130 after Ctrl-C.
+    Exit code: that of the failed rank (128 + N for signal N); 2 the preflight check stopped the launch; 3 the command
+    is wrong; 130 after Ctrl-C.
     """
     if host is not None:
         sys.exit(launch_on_host(host, sys.argv[1:]))
@@ -139,7 +141,7 @@ def launch(
             cluster=cluster, request=request, check=how, lease=last, command=command_again, notes=notes
         )
 
-    # Each is loaded when it is wanted: a launch dials its nodes first.
+    # Imported only when used: a launch dials its nodes first.
     if dry or other or as_json:
         _require_dry_run(dry, other, as_json=as_json)
         from aboard.cli.runs.dry_run import print_dry_run  # noqa: PLC0415 - the reason is above
@@ -160,7 +162,7 @@ def launch(
 
 @dataclass(frozen=True, kw_only=True)
 class _TypedCommand:
-    """The words of the command, as they were typed."""
+    """The command as typed, not parsed yet."""
 
     where: NodeArguments
     command: tuple[str, ...]
@@ -168,7 +170,7 @@ class _TypedCommand:
     no_python: bool
 
     def read(self) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
-        """What to run, where, and what is to be said about it; a pasted command brings its own words about nodes."""
+        """What to run, on which nodes, and notes for the user; a pasted launcher command may name nodes itself."""
         if self.module or self.no_python or self.command[0].endswith(".py"):
             return LaunchRequest(program=self._program()), self.where.cluster(), ()
         # The tables of three launchers' flags, for those who paste.
@@ -200,7 +202,7 @@ class _TypedCommand:
 
 
 def _check_script_exists(program: Program, cluster: Cluster) -> tuple[str, ...]:
-    """Refuses a script that isn't here, when another is here by nearly that name; for other nodes it is a note."""
+    """Refuses a missing script if a file with a similar name exists; if remote nodes may have it, returns a note."""
     if (
         program.kind is not ProgramKind.SCRIPT
         or Path(program.target).exists()
@@ -213,13 +215,13 @@ def _check_script_exists(program: Program, cluster: Cluster) -> tuple[str, ...]:
 
 
 def read_environment(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
-    """What `--env` and `--env-file` say; a NAME alone has the value that it has here."""
+    """The variables of `--env` and `--env-file`; a NAME alone has its value on this machine."""
     env: dict[str, str] = {}
     for file in files:
         try:
             env |= parse_env_file(Path(file).read_text("utf-8"), where=file)
         except (OSError, UnicodeDecodeError) as error:
-            seen = f"it can't be read: {error}"
+            seen = f"cannot read the file: {error}"
             near = NO_FIX if Path(file).exists() else suggest_similar_file(file)
             problem = Problem(where=file, seen=seen, fix=near or commands.LAUNCH_ENV.fix("file", file=file))
             raise InputError(commands.LAUNCH_ENV, [problem]) from None
@@ -243,9 +245,9 @@ def _require_dry_run(dry: bool, other: str | None, *, as_json: bool) -> None:
     if not dry:
         option = f"--as {other}" if other else "--json"
         fix = commands.LAUNCH_DRY.fix("as", launcher=other) if other else commands.LAUNCH_DRY.fix("json")
-        problem = Problem(where=option, seen="it shows a plan, and this would start one", fix=fix)
+        problem = Problem(where=option, seen="it needs --dry-run, and this command would start a run", fix=fix)
         raise InputError(commands.LAUNCH_DRY, [problem])
     if other and as_json:
-        seen = "--as writes for a launcher, which reads no JSON"
+        seen = "--as prints commands for a launcher, not JSON"
         problem = Problem(where="--json", seen=seen, fix=commands.LAUNCH_DRY.fix("both"))
         raise InputError(commands.LAUNCH_DRY, [problem])

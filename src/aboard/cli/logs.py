@@ -29,15 +29,18 @@ MAX_LINES = 100_000
 @click.argument("run", required=False)
 @click.option("--rank", metavar="RANKS", help="Only these ranks: 3,5-7.")
 @click.option("--node", metavar="NODES", help="Only ranks on these nodes: n2 or gpu[01-04].")
-@click.option("--grep", "pattern", metavar="REGEX", help="Only lines in which this is found; (?i) ignores case.")
-@click.option("--since", metavar="TIME", help="Only the last 10m, 2h, …; of a run that is over, before its end.")
-@click.option("--stream", type=click.Choice(STREAMS), help="Only this one of the two.")
+@click.option("--grep", "pattern", metavar="REGEX", help="Only lines that match; (?i) ignores case.")
+@click.option("--since", metavar="TIME", help="Only the last 10m, 2h, …, counted from the end of a finished run.")
+@click.option("--stream", type=click.Choice(STREAMS), help="Only this stream.")
 @click.option(
-    "-n", "--lines", metavar="N|all", help=f"The last N lines; {DEFAULT_LINES}, unless --since or --raw is given."
+    "-n",
+    "--lines",
+    metavar="N|all",
+    help=f"The last N lines; default: {DEFAULT_LINES}, unless --since or --raw is given.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is printed, until the run ends.")
-@click.option("--no-fold", is_flag=True, help="Each line of each rank, also where many ranks say the same.")
-@click.option("--raw", "as_raw", is_flag=True, help="The bytes as ranks wrote them: no times, no names, no folding.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until the run ends.")
+@click.option("--no-fold", is_flag=True, help="Print every rank's line, even where many ranks print the same.")
+@click.option("--raw", "as_raw", is_flag=True, help="The bytes as ranks wrote them: no times, names or folding.")
 def logs(
     run: str | None,
     rank: str | None,
@@ -50,13 +53,13 @@ def logs(
     no_fold: bool,
     as_raw: bool,
 ) -> None:
-    """Show what the ranks of a run printed, merged by time.
+    """Show the output of a run's ranks, merged by time.
 
-    RUN is a run's name or the beginning of it; without one, the latest is meant.
+    RUN is a run's name or a prefix of it; the default is the latest run.
 
-    Equal lines of several ranks within two seconds are one: [ranks 0-7,9 ×9]. With ≈ behind, they differ in numbers,
-    and the earliest is shown. What could not be kept is said where it is missing. Without -n, no more than the last
-    100,000 lines of ranks are looked at.
+    Equal lines of several ranks within two seconds are shown once: [ranks 0-7,9 ×9]. A ≈ means that they differ only
+    in numbers; the earliest is shown. Dropped output is reported where it is missing. Without -n, only the last
+    100,000 lines are read.
     """
     selection = LineSelection(
         ranks=None if rank is None else parse_ranks(rank),
@@ -80,7 +83,7 @@ def logs(
     try:
         _print_lines(log_lines, as_raw=as_raw, follow=follow)
     except BrokenPipeError:
-        # `aboard logs | head` has seen enough; Python would complain when it flushes at the end.
+        # `aboard logs | head` closes the pipe; Python would report an error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -98,14 +101,14 @@ def _print_lines(log_lines: Iterable[FoldedLine], *, as_raw: bool, follow: bool)
             out.flush()
     out.flush()
     if missing:
-        click.echo(f"{missing} bytes are missing; without --raw, it is said where and why", err=True)
+        click.echo(f"{missing} bytes are missing; run without --raw to see where and why", err=True)
 
 
 def _compile_pattern(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        seen = f"'{escape_text(pattern)}' is no regular expression: {error}"
+        seen = f"'{escape_text(pattern)}' is not a valid regular expression: {error}"
         fix = commands.LOGS_GREP.fix(pattern=re.escape(pattern))
         raise InputError(commands.LOGS_GREP, [Problem(where="--grep", seen=seen, fix=fix)]) from None
 
@@ -115,5 +118,5 @@ def _parse_count(text: str) -> int | None:
         return None
     if text.isdecimal() and int(text):
         return int(text)
-    seen = f"'{escape_text(text)}' is no number of lines"
+    seen = f"'{escape_text(text)}' is not a number of lines"
     raise InputError(commands.LOGS_LINES, [Problem(where="-n", seen=seen, fix=commands.LOGS_LINES.fix())])

@@ -1,4 +1,4 @@
-"""`aboard sandbox`: a practice cluster to type at."""
+"""`aboard sandbox`: a practice cluster."""
 
 import os
 import sys
@@ -18,14 +18,14 @@ _NAME = click.option("--name", default="sandbox", envvar=NAME_VARIABLE, show_def
 
 @click.group()
 def sandbox() -> None:
-    """Try aboard on a practice cluster of real hosts on this machine (Linux, root)."""
+    """Build a practice cluster of real hosts on this machine (Linux, root)."""
 
 
 @sandbox.command()
-@click.option("--nodes", default=4, show_default=True, help="How many nodes, beside the head.")
-@click.option("--slots", default=2, show_default=True, help="Slots of each node.")
-@click.option("--fabric", is_flag=True, help="A second network: eth1, with the names n1i, n2i, …")
-@click.option("--slurm", is_flag=True, help="A real Slurm: slurmctld on n1, slurmd on every node, a slot is a GPU.")
+@click.option("--nodes", default=4, show_default=True, help="Number of nodes, besides the head.")
+@click.option("--slots", default=2, show_default=True, help="Slots per node.")
+@click.option("--fabric", is_flag=True, help="Add a second network: eth1, with the names n1i, n2i, …")
+@click.option("--slurm", is_flag=True, help="Run a real Slurm: slurmctld on n1, slurmd on every node, slots as GPUs.")
 @_NAME
 def up(nodes: int, slots: int, fabric: bool, slurm: bool, name: str) -> None:
     """Build the cluster."""
@@ -43,7 +43,7 @@ def up(nodes: int, slots: int, fabric: bool, slurm: bool, name: str) -> None:
         f"{srun}"
         f"  aboard sandbox ssh{option}          a shell on the head, as the ordinary user crew\n"
         f"  aboard sandbox ssh{option} n1       a shell on n1\n"
-        f"  aboard sandbox down{option}         end it; nothing of it is left\n"
+        f"  aboard sandbox down{option}         remove it; nothing is left behind\n"
         "\n"
         "/shared is the same on all hosts, /private is each host's own."
     )
@@ -53,19 +53,19 @@ def up(nodes: int, slots: int, fabric: bool, slurm: bool, name: str) -> None:
 @click.argument("node", default="head")
 @_NAME
 def ssh(node: str, name: str) -> None:
-    """Open a shell on NODE as crew, by ssh from the head."""
+    """Open a shell on NODE as crew, over ssh from the head."""
     require_root("ssh")
     box = Sandbox.attach(name)
     box.head.become(["ssh", box.host(node).name], env=_build_terminal_environment())
 
 
 @sandbox.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--node", default="head", show_default=True, help="Where to run it.")
-@click.option("--root", is_flag=True, help="As root instead of crew.")
+@click.option("--node", default="head", show_default=True, help="The host to run it on.")
+@click.option("--root", is_flag=True, help="Run as root instead of crew.")
 @_NAME
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute_command(node: str, root: bool, name: str, argv: tuple[str, ...]) -> None:
-    """Run a command on a host and end as it ends."""
+    """Run a command on a host and exit with its exit code."""
     require_root("exec")
     Sandbox.attach(name).host(node).become(argv, root=root, env=_build_terminal_environment())
 
@@ -87,13 +87,13 @@ def status(name: str) -> None:
         click.echo(f"  {line}")
     others = [other for other in list_sandboxes() if other != name]
     if others:
-        click.echo(f"There are others: {', '.join(others)} (--name)")
+        click.echo(f"Other sandboxes: {', '.join(others)} (--name)")
 
 
 @sandbox.command(name="down")
 @_NAME
 def take_down(name: str) -> None:
-    """End the cluster; nothing of it is left."""
+    """Remove the cluster; nothing is left behind."""
     click.echo(f"Sandbox {name!r} is down." if take_down_sandbox(name) else f"No sandbox {name!r} was up.")
 
 
@@ -114,6 +114,6 @@ def _format_nodes(box: Sandbox) -> str:
 
 
 def _build_terminal_environment() -> dict[str, str]:
-    """What of our environment belongs to the terminal, not to us, and the Python environment that is active."""
+    """The terminal's variables and the active Python environment."""
     wanted = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS")
     return {key: os.environ[key] for key in wanted if key in os.environ} | find_active_environment()

@@ -1,4 +1,4 @@
-"""`aboard sandbox break` and `heal`: things that go wrong, on purpose, and right again."""
+"""`aboard sandbox break` and `heal`: inject faults and undo them."""
 
 import shlex
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.faults import FAULTS, Fault, find_fault_class, heal_all_faults, inject_fault, list_active_faults
 from aboard.sandbox.requirements import require_root
 
-NAME_VARIABLE, NAME_HELP = "ABOARD_SANDBOX", "Which sandbox, if you have several."
+NAME_VARIABLE, NAME_HELP = "ABOARD_SANDBOX", "The sandbox to use, if there are several."
 _DEFAULT = "sandbox"
 
 
@@ -30,24 +30,24 @@ class FaultGroup(click.Group):
 @click.group(
     name="break", cls=FaultGroup, subcommand_metavar="FAULT --node NODES [OPTIONS]…", invoke_without_command=True
 )
-@click.option("--list", "listing", is_flag=True, help="Show every fault with its sentence.")
+@click.option("--list", "listing", is_flag=True, help="List every fault with its description.")
 @click.pass_context
 def break_hosts(ctx: click.Context, listing: bool) -> None:
-    """Break a host in a way of your choice; FAULT --help shows its options."""
+    """Inject a fault into hosts; FAULT --help shows its options."""
     if listing or ctx.invoked_subcommand is None:
         width = max(len(kind.name) for kind in FAULTS)
         for kind in FAULTS:
             click.echo(f"{kind.name:{width}}  {kind.__doc__}")
-        click.echo("\nUse one as in: aboard sandbox break drop --node n2 --ports 29500")
+        click.echo("\nExample: aboard sandbox break drop --node n2 --ports 29500")
         ctx.exit()
 
 
 @click.command(name="heal")
 @click.argument("fault", required=False)
-@click.option("--node", "nodes", metavar="NODES", help="Only these hosts, as n2 or n[1-3]; all when left out.")
+@click.option("--node", "nodes", metavar="NODES", help="Only these hosts: n2 or n[1-3]; default: all.")
 @click.option("--name", default=_DEFAULT, envvar=NAME_VARIABLE, show_default=True, help=NAME_HELP)
 def heal_hosts(fault: str | None, nodes: str | None, name: str) -> None:
-    """Undo what `break` did: all of it, or FAULT only; a host without power is booted."""
+    """Undo all faults, or only FAULT; boots hosts without power."""
     require_root("heal")
     kind = None if fault is None else find_fault_class(fault)
     box = Sandbox.attach(name)
@@ -61,14 +61,14 @@ def heal_hosts(fault: str | None, nodes: str | None, name: str) -> None:
             click.echo(f"{host.name} has power again")
         anything = anything or bool(healed) or (was_off and host.on)
     if not anything:
-        click.echo("There was nothing to heal.")
+        click.echo("Nothing to heal.")
 
 
 COMMANDS = (break_hosts, heal_hosts)
 
 
 def format_broken_lines(box: Sandbox) -> Iterator[str]:
-    """What `status` says about what is broken, and how to undo it."""
+    """The lines of `status` about active faults, each with the command that undoes it."""
     for name, faults in list_active_faults(box).items():
         for fault in faults:
             yield f"{name} is broken: {fault.describe()}   ({_format_undo(fault, [name], box.name)})"
@@ -116,11 +116,9 @@ def _inject_on_hosts(fault: Fault, nodes: str, name: str) -> None:
     hosts = _find_hosts(box, nodes)
     for host in hosts:
         is_new = inject_fault(box, host, fault)
-        click.echo(
-            f"{host.name} is broken: {fault.describe()}" if is_new else f"{host.name} is broken in this way already"
-        )
+        click.echo(f"{host.name} is broken: {fault.describe()}" if is_new else f"{host.name} already has this fault")
     if fault.momentary:
-        click.echo("It is over; there is nothing to heal.")
+        click.echo("This fault is momentary; there is nothing to heal.")
     else:
         click.echo(f"Undo: {_format_undo(fault, [host.name for host in hosts], name)}")
 

@@ -23,12 +23,12 @@ MAX_RUNS = 20
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--live", is_flag=True, help="Look on until the run ends; Ctrl-C ends the looking only.")
-@click.option("-a", "--all", "every", is_flag=True, help=f"All runs, not the newest {MAX_RUNS} only.")
+@click.option("--live", is_flag=True, help="Follow until the run ends; Ctrl-C stops only the view.")
+@click.option("-a", "--all", "every", is_flag=True, help=f"List all runs, not only the newest {MAX_RUNS}.")
 def status(run: str | None, live: bool, every: bool) -> None:
-    """Show the runs of yours, newest first, or how far one of them is.
+    """List your runs, newest first, or show the progress of one.
 
-    RUN is a run's name or the beginning of it. With --live and no RUN, the latest is meant.
+    RUN is a run's name or a prefix of it. The default with --live is the latest run.
     """
     runs = Runs.of(os.environ)
     console = Console(highlight=False)

@@ -13,20 +13,20 @@ from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 
 WAIT_SECONDS = 120.0
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--now", is_flag=True, help="Without the grace: as a second Ctrl-C would.")
+@click.option("--now", is_flag=True, help="Skip the grace period, like a second Ctrl-C.")
 def stop(run: str | None, now: bool) -> None:
-    """End a run: every rank gets SIGTERM and the grace, then SIGKILL; nothing is left behind.
+    """Stop a run: every rank gets SIGTERM, then SIGKILL after the grace period; nothing is left behind.
 
-    RUN is a run's name or the beginning of it; without one, the only one that runs is meant.
+    RUN is a run's name or a prefix of it; it may be omitted if only one run is active.
     """
     run_directory = _find_run(Runs.of(os.environ), run)
     asyncio.run(_stop_run(run_directory, now=now))
-    click.echo(f"{run_directory.id} has ended")
+    click.echo(f"{run_directory.id} has stopped")
 
 
 async def _stop_run(run: RunDirectory, *, now: bool) -> None:
@@ -34,9 +34,9 @@ async def _stop_run(run: RunDirectory, *, now: bool) -> None:
     deadline = monotonic() + WAIT_SECONDS
     while run.live:
         if monotonic() > deadline:
-            seen = f"{run.id} did not end within {WAIT_SECONDS:g} s"
+            seen = f"{run.id} did not stop within {WAIT_SECONDS:g} s"
             raise AboardError(commands.STOP_SLOW, seen, run=run.id)
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def _find_run(runs: Runs, name: str | None) -> RunDirectory:
@@ -44,8 +44,8 @@ def _find_run(runs: Runs, name: str | None) -> RunDirectory:
         return runs.find(name)
     live = [run for run in runs.all() if run.live]
     if not live:
-        raise AboardError(commands.STOP_NONE, "no run of yours is under way from here")
+        raise AboardError(commands.STOP_NONE, "none of your runs is active on this machine")
     if len(live) > 1:
         names = ", ".join(run.id for run in live)
-        raise AboardError(commands.STOP_WHICH, f"several runs are under way: {names}", run=live[0].id)
+        raise AboardError(commands.STOP_WHICH, f"several runs are active: {names}", run=live[0].id)
     return live[0]

@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE = "aboard.yaml"
 YAML = (".yaml", ".yml")
-# Between SIGTERM and SIGKILL when the user ends it: for the last checkpoint.
+# Between SIGTERM and SIGKILL when the user stops the run: time to save a last checkpoint.
 FAREWELL_SECONDS = 300.0
 
 
 @click.command()
 @node_arguments
-@click.option("--print-config", is_flag=True, help="Show what will be used and where it comes from, as YAML; no more.")
-@click.option("--dry-run", "dry", is_flag=True, help="Make data and model ready, look at the nodes, and start nothing.")
-@click.option("--ranks", type=click.IntRange(1), metavar="N", help="Ranks on each node; else one for each slot.")
+@click.option("--print-config", is_flag=True, help="Print every setting and its source as YAML, then exit.")
+@click.option("--dry-run", "dry", is_flag=True, help="Prepare data and model and check the nodes; start nothing.")
+@click.option("--ranks", type=click.IntRange(1), metavar="N", help="Ranks per node; default: one per slot.")
 @click.option(
-    "--env", "envs", multiple=True, metavar="NAME[=VALUE]", help="For every rank; a NAME alone is taken from here."
+    "--env", "envs", multiple=True, metavar="NAME[=VALUE]", help="Set for every rank; NAME alone copies it from here."
 )
 @click.option(
-    "--check", "how", type=click.Choice(CHECKS), default="quick", show_default=True, help="What is looked at first."
+    "--check", "how", type=click.Choice(CHECKS), default="quick", show_default=True, help="The preflight check."
 )
-@click.option("-d", "--detach", is_flag=True, help="Go on in the background: aboard status, logs, stop.")
+@click.option("-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop.")
 def train(
     where: NodeArguments,
     print_config: bool,
@@ -46,25 +46,25 @@ def train(
     how: str,
     detach: bool,
 ) -> None:
-    """Train a model, on this machine or over all nodes, and say beforehand what would spoil it.
+    """Train a model on this machine or on all nodes, and check beforehand what would spoil the run.
 
     aboard train [FILE.yaml] [NODES] [--set train.learning_rate=1e-5 …]
 
-    The sections `train` and `data` say what is done; without FILE, those of ./aboard.yaml. Data goes through the gate
-    and is tokenized, the model is fetched once, what won't fit is refused, all of it before a rank exists. The nodes
-    are looked at and get the files that they lack; then every rank starts, offline, with the code of this Aboard.
+    The sections `train` and `data` of FILE (default: ./aboard.yaml) describe the training. Before any rank starts,
+    Aboard checks and tokenizes the data, downloads the model once, and refuses a run that does not fit in memory. It
+    checks the nodes and copies missing files to them. Ranks run offline, with the code of this Aboard.
 
-    Losses are the same on one rank or many. Ctrl-C ends it with a checkpoint; the same command goes on from there.
+    The losses are the same on one rank or many. Ctrl-C saves a checkpoint and stops; the same command resumes from it.
 
-    Exit code: that of the rank that failed; 2 when the data, the nodes or the fit stopped it, 3 when the command or
-    the file is wrong, 130 after Ctrl-C.
+    Exit code: that of the failed rank; 2 the data, the nodes or the memory estimate stopped it; 3 the command or the
+    file is wrong; 130 after Ctrl-C.
     """
     words = _load_settings(where)
     if print_config:
         _print_settings(words)
         return
     require_train_extra("training")
-    # torch stays out of this process; what is loaded here is the data part, for those who train.
+    # This process does not import torch; the import below loads only the data part.
     from aboard.cli.runs.training import TrainOptions, prepare_and_train  # noqa: PLC0415 - the reason is above
 
     cluster = where.cluster()
@@ -85,7 +85,7 @@ def _load_settings(where: NodeArguments) -> "TrainSettings":
     if not files and Path(DEFAULT_FILE).exists():
         files = [DEFAULT_FILE]
     if not files and not where.sets:
-        seen = "no file says what to train, and there is no ./aboard.yaml"
+        seen = "no config file is named, and there is no ./aboard.yaml"
         raise InputError(training.FILE, [Problem(where="aboard train", seen=seen, fix=training.FILE.fix())])
     return load_train_settings(files, where.sets)
 

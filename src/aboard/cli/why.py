@@ -32,22 +32,22 @@ from aboard.ui.why.verdict_view import VerdictView
 from aboard.verdicts.code_subjects import ALL_SUBJECTS
 
 DIAGNOSES_BY_CODE = {
-    code: (subject, story)
+    code: (subject, diagnosis)
     for subject in ALL_SUBJECTS
-    for story in subject.diagnoses
-    for code in (story.code, *story.aliases)
+    for diagnosis in subject.diagnoses
+    for code in (diagnosis.code, *diagnosis.aliases)
 }
 
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[RUN|CODE]")
-@click.option("-v", "--verbose", is_flag=True, help="Also what was ruled out, and what could not be seen.")
+@click.option("-v", "--verbose", is_flag=True, help="Also show what was ruled out and what could not be observed.")
 @click.option("--codes", is_flag=True, help="List all codes.")
-@click.option("--log", "logs", multiple=True, metavar="FILE…", help="Explain logs of any launcher; - is a pipe.")
-@click.option("--bundle", metavar="FILE", help="Judge a run that `aboard bundle` packed.")
-@click.option("--nodes", multiple=True, metavar="NODES…", help="Look at a training of any launcher on these nodes.")
-@click.option("--pid", "pids", multiple=True, metavar="PID…", help="Look at processes of any launcher on this machine.")
-@click.option("--json", "as_json", is_flag=True, help="With --log, --nodes or --pid: all of it as JSON.")
+@click.option("--log", "logs", multiple=True, metavar="FILE…", help="Diagnose logs of any launcher; - reads stdin.")
+@click.option("--bundle", metavar="FILE", help="Diagnose a run packed by `aboard bundle`.")
+@click.option("--nodes", multiple=True, metavar="NODES…", help="Diagnose a job of any launcher on these nodes.")
+@click.option("--pid", "pids", multiple=True, metavar="PID…", help="Diagnose processes of any launcher here.")
+@click.option("--json", "as_json", is_flag=True, help="With --log, --nodes or --pid: print JSON.")
 def why(
     words: tuple[str, ...],
     verbose: bool,
@@ -58,20 +58,20 @@ def why(
     pids: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Tell why a RUN is stuck, slow or dead: who, why, and what to type.
+    """Explain why a RUN is stuck, slow or dead: which node or rank, why, and the command that fixes it.
 
-    The nodes of a run that lives are asked at once. One that is over is judged again from its record, with what was
-    last seen on the nodes; where that comes to something else than was said then, both are told. Without a RUN, the
-    newest that lives is meant, or else the newest. With the CODE of a finding, its long story is told.
+    For an active run, Aboard queries the nodes now. A finished run is diagnosed again from its record, which has the
+    last snapshots of the nodes; if the verdict differs from the recorded one, both are shown. The default is the
+    newest active run, or else the newest run. With the CODE of a finding, Aboard explains that code.
 
-    With --bundle, somebody else's record is judged in the same way.
+    --bundle diagnoses somebody else's record in the same way.
 
-    With --log, the output of torchrun, DeepSpeed, Accelerate, NCCL or Slurm is explained, or what the kernel logged;
-    exit code 0 then is nothing wrong, 2 a verdict, 3 the command itself is wrong.
+    --log diagnoses the output of torchrun, DeepSpeed, Accelerate, NCCL or Slurm, or a kernel log. Exit code: 0 nothing
+    wrong was found; 2 a verdict; 3 the command is wrong.
 
-    With --nodes or --pid, a training that torchrun, DeepSpeed, Accelerate, srun or a script started is looked at while
-    it runs, with the same exit codes: your processes with RANK and WORLD_SIZE on NODES (written as for `aboard check`),
-    or those that you name. They are neither stopped nor sent a signal. Stacks need py-spy there: pip install py-spy.
+    --nodes and --pid diagnose a running job that torchrun, DeepSpeed, Accelerate, srun or a script started, with the
+    same exit codes: your processes with RANK and WORLD_SIZE on NODES (same syntax as `aboard check`), or the PIDs you
+    name. They are neither stopped nor signalled. Stacks need py-spy on the nodes: pip install py-spy.
     """
     _refuse_combined_options(logs=logs, bundle=bundle, nodes=nodes, pids=pids, words=words, as_json=as_json)
     if logs:
@@ -102,13 +102,13 @@ def _refuse_combined_options(
     words: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Options that ask about different things are refused together."""
+    """Refuses options that exclude each other."""
     modes = [bool(logs), bundle is not None, bool(nodes), bool(pids)]
     if sum(modes) > 1 or (bundle is not None and words):
-        seen = "--log, --bundle, --nodes and --pid each stand alone"
+        seen = "--log, --bundle, --nodes and --pid cannot be combined"
         fix = commands.WHY_OPTIONS.fix("alone")
     elif as_json and not (logs or nodes or pids):
-        seen = "--json is for --log, --nodes and --pid"
+        seen = "--json works only with --log, --nodes or --pid"
         fix = commands.WHY_OPTIONS.fix("json")
     else:
         return
@@ -139,7 +139,7 @@ def _print_run_verdict(console: Console, run: RunDirectory, *, verbose: bool) ->
         return
     judgement = judge_finished_run(run)
     if not judgement.why.findings and not judgement.changed:
-        click.echo(f"{run.id} is {summarize_run(run).state}, and nothing was found wrong with it")
+        click.echo(f"{run.id} is {summarize_run(run).state}; nothing wrong was found")
         return
     click.echo(f"{run.id} is {summarize_run(run).state}:")
     console.print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
@@ -152,21 +152,21 @@ EXIT_FOUND = 2
 
 
 def print_log_explanation(names: Sequence[str], *, as_json: bool) -> None:
-    """Explains the logs and ends the program: 0 nothing is wrong, 2 something is."""
+    """Diagnoses the logs and exits: 0 nothing wrong was found, 2 a verdict."""
     explanation = _read_logs(names)
     if as_json:
         click.echo(dump_json(explanation))
     elif explanation.findings:
         console = Console(highlight=False)
         console.print(FindingsView(explanation.findings, in_full=True), crop=False)
-        click.secho(f"aboard why {explanation.findings[0].code}    # the whole story of it", dim=True)
+        click.secho(f"aboard why {explanation.findings[0].code}    # explains this code", dim=True)
     else:
         click.echo(
-            f"nothing wrong in {format_count(explanation.lines, 'line')} of"
+            f"nothing wrong was found in {format_count(explanation.lines, 'line')} of"
             f" {format_count(len(explanation.files), 'file')}"
         )
         if explanation.last:
-            click.secho(f"the last one is: {explanation.last[-1].visible(400)}", dim=True)
+            click.secho(f"the last line is: {explanation.last[-1].visible(400)}", dim=True)
     sys.exit(EXIT_FOUND if explanation.findings else 0)
 
 
@@ -178,12 +178,12 @@ def _read_logs(names: Sequence[str]) -> LogExplanation:
 
 
 def print_bundle_verdict(name: str, *, verbose: bool) -> None:
-    """Judges what somebody packed, and ends the program with the same codes."""
+    """Diagnoses a bundle and exits with the same codes."""
     unpacked = replay_bundle(Path(name))
     judgement = unpacked.replayed
     click.secho(f"{judgement.run}, packed by aboard {unpacked.version}", dim=True)
     if judgement.why.findings or judgement.changed:
         Console(highlight=False).print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
     else:
-        click.echo("nothing was found wrong with it")
+        click.echo("nothing wrong was found")
     sys.exit(EXIT_FOUND if judgement.why.findings else 0)

@@ -25,7 +25,7 @@ MOST_PID = 2**22
 
 
 def print_nodes_verdict(names: Sequence[str], *, as_json: bool, verbose: bool) -> None:
-    """Looks at the training on these nodes, and ends the program: 0 nothing is wrong, 2 something is."""
+    """Diagnoses the job on these nodes and exits: 0 nothing wrong was found, 2 a verdict."""
     _print_job_verdict(load_cluster(names, here=inspect_this_machine()), (), as_json=as_json, verbose=verbose)
 
 
@@ -41,7 +41,7 @@ def _parse_pids(words: Sequence[str]) -> tuple[int, ...]:
         problems = [
             Problem(
                 where="aboard why --pid",
-                seen=f"'{escape_text(word)}' is no number of a process",
+                seen=f"'{escape_text(word)}' is not a process id",
                 fix=commands.WHY_PID.fix(),
             )
             for word in wrong
@@ -53,7 +53,7 @@ def _parse_pids(words: Sequence[str]) -> tuple[int, ...]:
 def _print_job_verdict(cluster: Cluster, pids: tuple[int, ...], *, as_json: bool, verbose: bool) -> None:
     if sys.stderr.isatty():
         names = fold_names([node.name for node in cluster])
-        click.secho(f"looking at {names}, for as long as it takes to see whether it moves …", dim=True, err=True)
+        click.secho(f"inspecting {names} until it is clear whether the job makes progress …", dim=True, err=True)
     judgement = asyncio.run(diagnose_external_job(cluster, pids))
     if as_json:
         click.echo(dump_json(_build_json(judgement)))

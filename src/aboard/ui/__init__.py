@@ -1,1 +1,1 @@
-"""What people see: terminal and JSON. One renderable a file; nothing here decides or acts."""
+"""Terminal and JSON output. One renderable per file; nothing here decides or acts."""

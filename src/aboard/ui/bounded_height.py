@@ -1,4 +1,4 @@
-"""Drawn within a height, and in ASCII where the terminal has nothing else."""
+"""A wrapper that limits the height of a renderable, and falls back to ASCII."""
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
@@ -7,7 +7,7 @@ _ASCII = str.maketrans({"✓": "+", "✗": "x", "…": "~", "·": "-", "–": "-
 
 
 class BoundedHeight:
-    """At most so many lines, none wider than the terminal."""
+    """At most `height` lines, none wider than the terminal."""
 
     def __init__(self, renderable: RenderableType, height: int) -> None:
         self._renderable = renderable

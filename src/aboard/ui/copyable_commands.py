@@ -1,4 +1,4 @@
-"""Lines to type, drawn so that they can be copied: a command is never broken, its remark gives way."""
+"""Commands printed so that they can be copied: never broken, with the remark moved above if there is no room."""
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -6,15 +6,14 @@ from rich.text import Text
 
 from aboard.ui.labelled_text import wrap_labelled
 
-# How rules write what a command is for, or where to type it: behind the command itself.
+# What a command is for, or where to run it, follows the command after this.
 REMARK = "    # "
 
 
 class CopyableCommands:
-    """Each line behind the indent; a remark that doesn't fit beside its command goes above it.
+    """Each line after the indent; a remark that does not fit beside its command goes above it.
 
-    A command that is wider than the terminal is left to the terminal to wrap, which then copies it as one line; so
-    this must be printed with `crop=False`.
+    The terminal wraps a command that is too wide, so that it is copied as one line: print this with `crop=False`.
     """
 
     def __init__(self, lines: str, *, first: Text, style: str = "green") -> None:

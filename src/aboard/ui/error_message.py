@@ -1,4 +1,4 @@
-"""An error on a terminal: its name, what was seen, what to type."""
+"""An error on a terminal: its code, what was observed, the fix."""
 
 from rich.console import Console
 from rich.text import Text
@@ -18,5 +18,5 @@ def show_error(console: Console, error: AboardError) -> None:
 
 
 def _render_fix(lines: str) -> Text:
-    """Lines to type stand one under the other."""
+    """The fix with its lines aligned."""
     return Text.assemble(("  fix  ", "dim"), (lines.replace("\n", "\n       "), "green"))

@@ -1,4 +1,4 @@
-"""Findings on a terminal: what was seen, why it matters, what to type."""
+"""Findings on a terminal: what was observed, why it matters, the fix."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -14,10 +14,10 @@ from aboard.ui.status_marks import SEVERITY_MARKS
 
 
 class FindingsView:
-    """Findings in the order given; what is merely worth knowing gets a line, unless all is wanted in full.
+    """Findings in the given order; info findings get one line each unless `in_full`.
 
-    `beside` has what can be looked at for a code, drawn below what is told of it. Print it with `crop=False`: commands
-    are as long as they are.
+    `beside` has a renderable to draw below the findings of a code. Print this with `crop=False`, so that long commands
+    are not cut.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A check as JSON, for scripts: stable names, nothing drawn."""
+"""JSON output for scripts, with stable keys."""
 
 import json
 import math
@@ -16,16 +16,16 @@ from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted, escape_lines
 from aboard.ui.check.subject_results import SubjectResult
 
-# Stand beside `facts` as well, where they have been from the beginning; null is what isn't known.
+# Also beside `facts`, for compatibility; null means unknown.
 BASICS = (host.KERNEL, host.CORES, host.MEMORY, host.ACCELERATORS)
-# Characters of a text from outside.
+# Characters of an untrusted text.
 _LONGEST_TEXT = 4096
 
 
 def format_check_json(
     facts: Facts, outcomes: Iterable[SubjectResult], findings: Iterable[Finding], seconds: float
 ) -> str:
-    """All that was asked and answered: each probe's facts by node, each exercise's outcome, subjects and findings."""
+    """Everything a check found: facts by node, results of multi-node probes, subjects and findings."""
     basics = {probe.name: facts.of(probe) for probe in BASICS}
     return dump_json(
         {
@@ -47,14 +47,14 @@ def format_check_json(
 
 
 def dump_json(value: Any) -> str:
-    """What `--json` prints, of anything that `as_plain` takes."""
+    """The text that `--json` prints, for any value that `to_plain_value` accepts."""
     return json.dumps(to_plain_value(value), indent=2, ensure_ascii=False)
 
 
 def to_plain_value(value: Any) -> Any:
-    """Any fact as JSON has it; an unknown says why, and a number that is none is null.
+    """Converts any fact to plain JSON values; an unknown has its reason, and NaN or infinity becomes null.
 
-    No text in it holds what a terminal would obey, except for line ends in texts of ours, such as a fix.
+    Texts have no terminal control characters, except for line ends in our own texts, such as a fix.
     """
     plain: Any
     match value:
@@ -88,14 +88,14 @@ def _clean_text(value: str | Untrusted) -> str:
 
 
 def _list_fields(value: Any) -> Iterator[tuple[str, Any]]:
-    """The fields of a value; of the diagnosis of a finding, its code."""
+    """The fields of a value; a diagnosis is reduced to its code."""
     for field in fields(value):
         member = getattr(value, field.name)
         yield ("code", member.code) if isinstance(member, Diagnosis) else (field.name, member)
 
 
 def describe_interpreter(node: Node) -> dict[str, str] | None:
-    """What ranks run on a node, and why; null where that was not chosen."""
+    """The Python of a node's ranks and why it was chosen; null if none was."""
     return (
         None
         if (interpreter := node.interpreter) is None
@@ -104,7 +104,7 @@ def describe_interpreter(node: Node) -> dict[str, str] | None:
 
 
 def _format_key(key: Any) -> str:
-    """A pair of nodes, say, is the two names with a blank between, which no name holds."""
+    """A tuple, such as a pair of nodes, becomes its parts separated by a space, which no name contains."""
     return " ".join(map(_format_key, key)) if isinstance(key, tuple) else str(to_plain_value(key))
 
 

@@ -1,4 +1,4 @@
-"""Text beside a label, wrapped between words only: a path or a command that is broken can't be copied."""
+"""Text beside a label, wrapped between words only, so that paths and commands can be copied."""
 
 import re
 from collections.abc import Iterator
@@ -9,15 +9,14 @@ from rich.text import Text
 
 _CODE = re.compile(r"`[^`\n]+`")
 _UNBROKEN = "\0"
-# Less than this makes a column that nobody can read; the terminal wraps then.
+# A narrower column is unreadable; then the terminal wraps.
 AT_LEAST = 30
 
 
 def wrap_labelled(label: Text, text: str, width: int, *, indent: int | None = None, style: str = "") -> Iterator[Text]:
-    """Lines no wider than the terminal where words allow it; the second and further ones behind the indent.
+    """The label and the text, wrapped to the width; lines after the first are indented.
 
-    What stands between backticks counts as one word, and a word that is wider than the terminal is left to it to
-    wrap, so these must be printed with `crop=False`.
+    Code in backticks counts as one word, and the terminal wraps a word that is too wide: print this with `crop=False`.
     """
     first = cell_len(label.plain)
     further = first if indent is None else indent
@@ -29,7 +28,7 @@ def wrap_labelled(label: Text, text: str, width: int, *, indent: int | None = No
 
 
 def _wrap_lines(text: str, first: int, further: int, width: int) -> Iterator[str]:
-    """Each line of the text wrapped on its own; the first of all has the label before it."""
+    """Wraps each line of the text separately; the first one leaves room for the label."""
     whole = _CODE.sub(lambda code: code[0].replace(" ", _UNBROKEN), text)
     for number, line in enumerate(whole.splitlines() or [""]):
         lead = further if number else first

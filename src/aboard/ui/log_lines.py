@@ -1,9 +1,9 @@
-"""Lines of logs, as text: when, which ranks, what. Each is whole in itself, on a terminal and in a pipe.
+"""Log lines as text: time, ranks, output. Each line is self-contained, on a terminal and in a pipe.
 
 05:07:12.123 [ranks 0-7,9 ×9] loading the model
 05:07:14.022 [ranks 0-7 ×8 ≈] rank 0 listens on port 41822
 05:07:15.901 [rank 3 stderr] Traceback (most recent call last):
-05:07:16.000 [rank 3] … 12 MiB are missing: dropped on the node, which printed faster than the wire carries
+05:07:16.000 [rank 3] … 12 MiB are missing: dropped on the node, …
 """
 
 import re
@@ -28,13 +28,13 @@ _MISSING = Style(color="red")
 
 
 class LogLineFormatter:
-    """How lines are written: with `styled` for a terminal, where the day is left out of the time."""
+    """Formats log lines; `styled` is for a terminal, where the time has no date."""
 
     def __init__(self, *, styled: bool) -> None:
         self._styled = styled
 
     def text(self, entry: FoldedLine) -> Iterator[str]:
-        """The line, without its end; none for the end alone of a line that was shown before."""
+        """The lines to print, without line ends; none if the entry only ends a line that was already shown."""
         line = entry.line
         if line.missing:
             yield self._line(entry, f"… {format_size(line.missing)} are missing: dropped {line.why}", _MISSING)
@@ -59,12 +59,12 @@ class LogLineFormatter:
 
 
 def format_raw(line: OutputLine) -> bytes:
-    """The bytes as the rank wrote them; what is missing is nothing."""
+    """The bytes as the rank wrote them; empty for missing output."""
     return b"" if line.missing else line.text if line.cut else line.text + b"\n"
 
 
 def _format_visible(line: OutputLine) -> Iterator[str]:
-    """What a terminal would show in the end, and what it would have written over and isn't the same anew."""
+    """The line as a terminal would finally show it, preceded by overwritten text that differs in more than numbers."""
     text = line.text.decode("utf-8", "replace")
     if not text.isprintable():
         text = _COLOURS.sub("", text).rstrip("\r").expandtabs()
@@ -75,7 +75,7 @@ def _format_visible(line: OutputLine) -> Iterator[str]:
         yield lead + escape_text(text, len(text) + 1)
         return
     for before, after in pairwise([*filter(None, text.split("\r")), None]):
-        # A progress bar draws itself again and again, with other numbers.
+        # A progress bar redraws itself with other numbers.
         if before is not None and (after is None or _keep_letters(before) != _keep_letters(after)):
             yield lead + escape_text(before, len(before) + 1)
             lead = "… "

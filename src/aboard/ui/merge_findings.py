@@ -1,4 +1,4 @@
-"""Equal findings on many nodes, told once: sixteen equal lines are one fact."""
+"""Merges equal findings on many nodes into one."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ _NAME = "\0"
 
 
 def merge_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Joins findings that differ only in the node's name."""
+    """Merges findings that differ only in the node's name."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
         name = finding.nodes[0] if len(finding.nodes) == 1 else ""
@@ -38,7 +38,7 @@ def _join_group(group: list[Finding]) -> Finding:
 
 
 def _repeat_for_nodes(line: str, nodes: Sequence[str]) -> str:
-    """The line for all nodes: a loop where its command names the node; no shell looks for $node in single quotes."""
+    """The line for all nodes: a loop if its command names the node, or one line each if it is in single quotes."""
     command, mark, remark = line.partition(REMARK)
     quoted = any(before.count("'") % 2 for before in _list_prefixes(command))
     if quoted:
@@ -49,13 +49,13 @@ def _repeat_for_nodes(line: str, nodes: Sequence[str]) -> str:
 
 
 def _list_prefixes(command: str) -> Iterator[str]:
-    """What stands before each place of the name."""
+    """The text before each occurrence of the name."""
     pieces = command.split(_NAME)
     return ("".join(pieces[: at + 1]) for at in range(len(pieces) - 1))
 
 
 def _blank_name(text: str, name: str) -> str:
-    """Blanks the node's name out, as a whole word only: `n1` is not in `n10`."""
+    """Replaces the node's name with a placeholder, as a whole word only: not `n1` in `n10`."""
     if not name:
         return text
     parts: list[str] = []

@@ -1,4 +1,4 @@
-"""A grid of nodes and subjects: a label, one mark a subject, and as many further columns as the terminal has room."""
+"""A table of nodes: a label, one mark per subject, and as many further columns as fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -11,14 +11,14 @@ from aboard.lazy_dataclass import dataclass
 from aboard.ui.status_marks import StatusMark
 
 GAP = 2
-# Enough to tell the subjects apart when their whole names leave no room for the nodes.
+# Characters of a subject's name when the full names leave no room for the nodes.
 SHORT = 3
 LABEL_AT_LEAST = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridRow:
-    """One node, or several that are alike; without marks, the note stands in their place."""
+    """One node, or several equal ones; without marks, the note takes their place."""
 
     label: str
     marks: tuple[StatusMark, ...] = ()
@@ -28,7 +28,7 @@ class GridRow:
 
 
 class NodeGrid:
-    """`columns` are further headings, the most telling first: those that don't fit are left out."""
+    """`columns` are further headings, the most important first; those that do not fit are left out."""
 
     def __init__(self, subjects: Sequence[str], rows: Sequence[GridRow], columns: Sequence[str] = ()) -> None:
         self._subjects = subjects
@@ -49,7 +49,7 @@ class NodeGrid:
         yield Text(above.rstrip(), style="dim", no_wrap=True, overflow="crop")
         for row in self._rows:
             if cell_len(row.label) > label:
-                # Too long for its column: on a line of its own, whole, rather than cut.
+                # Too long for its column: printed in full on its own line.
                 yield Text(row.label, style=row.style, overflow="fold")
             yield self._line(row, label, heads, columns, width)
 
@@ -69,7 +69,7 @@ class NodeGrid:
         return line
 
     def _fitting(self, room: int) -> dict[str, int]:
-        """The columns that there is room for, with their widths, in the order given."""
+        """The columns that fit, with their widths."""
         fitting = {}
         for name in self._columns:
             size = max(cell_len(name), *(cell_len(row.more.get(name, "")) for row in self._rows), 0)

@@ -1,4 +1,4 @@
-"""Figures as people say them: how fast, how many, from where to where."""
+"""Formats counts, step times and ranges."""
 
 from collections.abc import Iterable
 
@@ -6,19 +6,19 @@ from aboard.core.text.input_text import format_count
 
 __all__ = ["format_count", "format_pace", "format_range"]
 
-# Below this, tenths of a second tell something.
+# From this many seconds on, one decimal is enough.
 TENTHS = 10
 
 
 def format_pace(seconds: float) -> str:
-    """Seconds of one step, with as many digits as matter."""
+    """The time of one step, with the digits that matter."""
     if round(seconds, 1) >= TENTHS:
         return f"{seconds:.1f} s/step"
     return f"{seconds:.2f} s/step" if round(seconds, 2) >= 0.1 else f"{seconds * 1000:.1f} ms/step"  # noqa: PLR2004 - a tenth
 
 
 def format_range(values: Iterable[float | None], form: str = "{:,.0f}") -> str:
-    """`41` when all are alike as written, else `41-62`; nothing where nobody knows."""
+    """`41` if all are formatted alike, else `41-62`; empty if none is known."""
     known = [value for value in values if value is not None]
     if not known:
         return ""

@@ -1,4 +1,4 @@
-"""A bar that fills: how much of the way all have come."""
+"""A progress bar."""
 
 from rich.text import Text
 
@@ -6,9 +6,9 @@ FULL = "━"
 
 
 def render_bar(share: float, width: int, *, style: str = "green") -> Text:
-    """So many cells; full only when all of it is done, and begun as soon as anything is."""
+    """`width` cells; full only at 100 %, and at least one cell once anything is done."""
     filled = min(width, max(0, int(share * width)))
     if share > 0 and width > 1:
         filled = max(1, filled)
-    # Another sign too for what is left: the bar must do without colours.
+    # A different character for the rest: the bar must be readable without colours.
     return Text.assemble((FULL * filled, style), ("─" * (width - filled), "dim"), no_wrap=True)

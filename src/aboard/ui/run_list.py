@@ -1,4 +1,4 @@
-"""The list of runs, newest first: what each is, and what it came to."""
+"""The list of runs with their state and verdict."""
 
 from collections.abc import Iterator, Sequence
 
@@ -27,19 +27,19 @@ class RunListEntry:
 
 
 class RunListView:
-    """A line for each run; where the terminal is narrow, the verdict has one of its own."""
+    """One line per run; on a narrow terminal the verdict goes on a second line."""
 
     def __init__(self, runs: Sequence[RunListEntry]) -> None:
         self._runs = runs
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if not self._runs:
-            yield Text("no run yet; `aboard launch -- train.py` makes one", style="dim")
+            yield Text("no runs yet; start one with `aboard launch -- train.py`", style="dim")
             return
         yield BoundedHeight(Group(*self._lines(options.max_width)), 2 * len(self._runs) + 1)
 
     def _lines(self, width: int) -> Iterator[Text]:
-        heads = ("run", "state", "began", "ranks", "step")
+        heads = ("run", "state", "started", "ranks", "step")
         cells = [_format_cells(run) for run in self._runs]
         widths = [max(cell_len(row[place]) for row in (heads, *cells)) for place in range(len(heads))]
         yield _render_line(heads, widths, "verdict", state="dim", style="dim")
@@ -54,7 +54,7 @@ class RunListView:
 
 
 def format_run_lines(runs: Sequence[RunListEntry]) -> Iterator[str]:
-    """For grep and cut: one run a line, six columns with a tab between, `-` for what isn't known."""
+    """For grep and cut: one run per line, six tab-separated columns, `-` for unknown."""
     for run in runs:
         known = (run.id, run.state, f"{run.age:.0f}", run.world, run.step, " ".join(run.verdict.split()) or None)
         yield "\t".join("-" if each is None else str(each) for each in known)
@@ -67,7 +67,7 @@ def _format_cells(run: RunListEntry) -> tuple[str, ...]:
 
 
 def _render_line(cells: Sequence[str], widths: Sequence[int], verdict: str, *, state: str, style: str = "") -> Text:
-    """The run and its state to the left, figures to the right."""
+    """The run and its state left-aligned, the figures right-aligned."""
     line = Text(f"{cells[0].ljust(widths[0])}{GAP}", style=style, no_wrap=True, overflow="ellipsis")
     line.append(cells[1].ljust(widths[1]), state)
     line.append("".join(GAP + cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)))

@@ -1,4 +1,4 @@
-"""The marks of a check: one sign and one style for each thing that can be known of a node and a subject."""
+"""The marks of a check: a sign and a style for each status of a subject on a node."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,7 +8,7 @@ from aboard.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class StatusMark:
-    """A sign of one cell, and how it is drawn; the sign alone must do where there is no colour."""
+    """A sign of one cell and its style; the sign must be clear without colour."""
 
     sign: str
     style: str
@@ -26,14 +26,14 @@ SEVERITY_MARKS = {
 
 
 def mark_node(worst: Severity | None, *, tested: bool) -> StatusMark:
-    """The mark of a node for a subject; an info alone doesn't make a pass of what wasn't tested."""
+    """The mark of a node for a subject; an info finding does not turn an untested subject into a pass."""
     if worst is not None and (tested or worst is not Severity.INFO):
         return SEVERITY_MARKS[worst]
     return FINE if tested else NOT_ASKED
 
 
 def find_worst(by_subject: Mapping[str, Sequence[Finding]]) -> dict[str, dict[str, Severity]]:
-    """For each subject the worst that was found of each node; "" stands for findings that name no node."""
+    """The worst severity by subject and node; "" stands for findings that name no node."""
     worst: dict[str, dict[str, Severity]] = {subject: {} for subject in by_subject}
     for subject, findings in by_subject.items():
         for finding in findings:
@@ -44,7 +44,7 @@ def find_worst(by_subject: Mapping[str, Sequence[Finding]]) -> dict[str, dict[st
 
 
 def _walk_consequences(subject: str, finding: Finding, subjects: Mapping[str, object]) -> Iterator[tuple[str, Finding]]:
-    """The finding and what follows from it: folded under its cause, a consequence still spoils its own subject."""
+    """The finding and its consequences, each with its subject: a consequence still counts for its own subject."""
     yield subject, finding
     for consequence in finding.consequences:
         prefix = consequence.code.partition("-")[0]

@@ -1,4 +1,4 @@
-"""What stands behind `--`: a command of its own, for here or for another host."""
+"""The command after `--`, run here or on another host."""
 
 import os
 from pathlib import Path
@@ -20,23 +20,23 @@ _LAUNCHERS = {"torchrun", "deepspeed", "accelerate", "python", "python3"}
 
 
 class LaunchCommand(click.Command):
-    """Takes what stands behind `--` as it is: it is the command's, and no option of ours."""
+    """Passes everything after `--` through unparsed: those are the command's options, not ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
         before, command = args[:at], args[at + 1 :]
         if "--" not in args and (start := _find_command_start(args)) is not None and not ctx.resilient_parsing:
-            # Before click looks at it: options of the script are none of ours.
-            raise _build_missing_command_error(args[:start], args[start:], "there is no -- before the command")
+            # Before click parses it: the script's options are not ours.
+            raise _build_missing_command_error(args[:start], args[start:], "-- is missing before the command")
         rest = super().parse_args(ctx, list(before))
         ctx.params["command"] = tuple(command)
         if not command and not ctx.resilient_parsing:
-            raise _build_missing_command_error(before, ["train.py"], "there is no command behind --")
+            raise _build_missing_command_error(before, ["train.py"], "there is no command after --")
         return rest
 
 
 def _find_command_start(args: list[str]) -> int | None:
-    """Where a command begins that was typed without `--`: a script, a path, a launcher, or the module behind -m."""
+    """Where a command typed without `--` begins: at a script, a path, a launcher, or the module after -m."""
     for at, word in enumerate(args):
         last = args[at - 1] if at else ""
         # An option's value, or a file that names nodes.
@@ -53,7 +53,7 @@ def _build_missing_command_error(before: list[str], command: list[str], seen: st
 
 
 def launch_on_host(host: str, argv: list[str]) -> NoReturn:
-    """Types the same command on another host, where it goes on in the background."""
+    """Runs the same command detached on another host."""
     line = (
         f"{_NEEDS_ABOARD}; cd {shell_quoting.quote_word(str(Path.cwd()))} && exec"
         f" {shell_quoting.join_argv(['aboard', *_replace_on_option(argv)])}"
@@ -62,7 +62,7 @@ def launch_on_host(host: str, argv: list[str]) -> NoReturn:
 
 
 def _replace_on_option(argv: list[str]) -> list[str]:
-    """The same words, with --detach instead of --on; what stands behind `--` is the command's."""
+    """The same arguments with --detach instead of --on; those after `--` stay as they are."""
     end = argv.index("--")
     verb, *before = argv[:end]
     words: list[str] = []

@@ -1,4 +1,4 @@
-"""How a command is told its nodes: the same arguments and options for every verb."""
+"""The arguments and options that name the nodes, the same for every command."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ from aboard.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class NodeArguments:
-    """What was typed about nodes, before it is read."""
+    """The node arguments as typed, not parsed yet."""
 
     nodes: tuple[str, ...]
     hostfile: str | None
@@ -30,7 +30,7 @@ class NodeArguments:
 
     @cached_property
     def _here(self) -> HeadMachine:
-        """Once: a resolver that does not answer takes a second."""
+        """Cached: a resolver that does not respond costs a second."""
         return inspect_this_machine()
 
     def cluster(self) -> Cluster:
@@ -48,7 +48,7 @@ class NodeArguments:
         return cluster
 
     def guess(self) -> tuple[Node, ...]:
-        """The nodes to dial while the rest is read; none if that needs more than a look."""
+        """The nodes to dial while the rest is parsed; none if finding them needs parsing."""
         if self.sets:
             return ()
         return guess_nodes(
@@ -56,7 +56,7 @@ class NodeArguments:
         )
 
     def with_default(self, *, hostfile: str | None, include: str, exclude: str) -> "NodeArguments":
-        """With what a pasted command says, where nothing was typed before it."""
+        """Fills in the hostfile and filters of a pasted launcher command where none were typed."""
         has_nodes = bool(self.nodes or self.hostfile)
         return replace(
             self,
@@ -67,15 +67,15 @@ class NodeArguments:
 
 
 def node_arguments(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds NODES, --hostfile, --include, --exclude and --set, and hands the command one `where`."""
+    """Adds NODES, --hostfile, --include, --exclude and --set, and passes them to the command as `where`."""
 
     @click.argument("nodes", nargs=-1)
-    @click.option("-H", "--hostfile", metavar="FILE", help="A DeepSpeed hostfile: `gpu01 slots=8`, one node a line.")
-    @click.option("-i", "--include", default="", metavar="NODES", help='Only these: "gpu01@gpu02:0,2".')
-    @click.option("-e", "--exclude", default="", metavar="NODES", help="All but these, written as for --include.")
+    @click.option("-H", "--hostfile", metavar="FILE", help="DeepSpeed hostfile: one `gpu01 slots=8` per line.")
+    @click.option("-i", "--include", default="", metavar="NODES", help='Only these nodes and slots: "gpu01@gpu02:0,2".')
+    @click.option("-e", "--exclude", default="", metavar="NODES", help="All but these; same syntax as --include.")
     @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of aboard.yaml.")
     @wraps(command)
-    def with_words(
+    def with_arguments(
         *,
         nodes: tuple[str, ...],
         hostfile: str | None,
@@ -87,11 +87,11 @@ def node_arguments(command: Callable[..., None]) -> Callable[..., None]:
         where = NodeArguments(nodes=nodes, hostfile=hostfile, include=include, exclude=exclude, sets=sets)
         command(where=where, **others)
 
-    return with_words
+    return with_arguments
 
 
 def cluster_arguments(command: Callable[..., None]) -> Callable[..., None]:
-    """As `node_words`, for commands that want the cluster itself."""
+    """The same as `node_arguments`, for commands that take the loaded cluster."""
 
     @wraps(command)
     def with_cluster(*, where: NodeArguments, **others: Any) -> None:

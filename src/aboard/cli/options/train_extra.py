@@ -1,4 +1,4 @@
-"""What the light install doesn't bring, named before it is imported."""
+"""The check for the dependencies of the extra `train`."""
 
 from importlib.util import find_spec
 
@@ -9,8 +9,8 @@ _NEEDED = ("numpy", "pyarrow", "datasets", "transformers")
 
 
 def require_train_extra(what: str) -> None:
-    """Raises where the extra `train` isn't installed; torch itself may be on the nodes only."""
+    """Raises if the extra `train` is not installed; torch itself may be on the nodes only."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        seen = f"{what} needs {' and '.join(missing)}, which the light install doesn't bring"
+        seen = f"{what} needs {' and '.join(missing)}, which the base install does not include"
         raise AboardError(data.EXTRA, seen)

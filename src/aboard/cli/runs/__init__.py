@@ -1,1 +1,1 @@
-"""What `launch` and `train` have in common: arguments, views, attached and detached runs."""
+"""Shared by `launch` and `train`: arguments, views, attached and detached runs."""

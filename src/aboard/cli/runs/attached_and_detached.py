@@ -1,4 +1,4 @@
-"""From an errand to a run: at this terminal, or in the background."""
+"""Runs a launch at this terminal or in the background."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ EXIT_ERROR = 3
 
 
 async def run_attached(arguments: LaunchArguments, fleet: NodeDialer) -> int:
-    """Runs it here, with a view of it; the exit code is the run's."""
+    """Runs the launch at this terminal and returns the run's exit code."""
     spec = build_launch_spec(arguments)
     console = Console(highlight=False)
     view = LaunchView(console, spec.run)
@@ -57,7 +57,7 @@ async def run_attached(arguments: LaunchArguments, fleet: NodeDialer) -> int:
 
 
 def build_launch_spec(arguments: LaunchArguments) -> LaunchSpec:
-    """The errand as flows know it, with a run directory of its own."""
+    """Builds the launch spec and creates its run directory."""
     return LaunchSpec(
         cluster=arguments.cluster,
         request=arguments.request,
@@ -70,7 +70,7 @@ def build_launch_spec(arguments: LaunchArguments) -> LaunchSpec:
 
 
 def build_plan_document(plan: Plan, lease: Lease) -> dict[str, Any]:
-    """The plan as it is recorded, with the lease and what was typed where: what a killed conductor can't tell."""
+    """The plan for the record, with the lease, the command and the directory, in case the conductor is killed."""
     typed = {
         "command": build_redactor(plan)(format_typed_command(sys.argv[1:])),
         "cwd": str(Path.cwd()),
@@ -80,7 +80,7 @@ def build_plan_document(plan: Plan, lease: Lease) -> dict[str, Any]:
 
 
 def build_preflight(arguments: LaunchArguments) -> Preflight:
-    """A training asks nodes for a little more than a launch does."""
+    """The subjects to check; a training adds its own."""
     if arguments.cargo is None:
         software_subject = software.build_subject(arguments.request.program)
         subjects = tuple(software_subject if subject is software.SUBJECT else subject for subject in SUBJECTS)
@@ -94,7 +94,7 @@ def build_preflight(arguments: LaunchArguments) -> Preflight:
 
 
 def run_detached(arguments: LaunchArguments) -> int:
-    """Runs it in a process of its own, and comes back when every rank has started, or with what stopped it."""
+    """Runs the conductor in the background; returns when every rank has started, or when the launch failed."""
     spec = build_launch_spec(arguments)
     for note in arguments.notes:
         click.echo(f"note: {note}", err=True)
@@ -109,7 +109,7 @@ def run_detached(arguments: LaunchArguments) -> int:
 
 
 def _run_in_background(spec: LaunchSpec, command: str, read_end: int, write_end: int) -> NoReturn:
-    """The conductor's own process: apart from the terminal, and with a log for what it has to say."""
+    """The background process: no terminal, output to the conductor log."""
     code = 1
     try:
         os.close(read_end)
@@ -122,70 +122,66 @@ def _run_in_background(spec: LaunchSpec, command: str, read_end: int, write_end:
         start = _StartReporter(spec.run, write_end)
         try:
             launched, dropped = asyncio.run(
-                run_launch_session(spec, watcher=NullCheckObserver(), viewer=SilentView(start.look))
+                run_launch_session(spec, watcher=NullCheckObserver(), viewer=SilentView(start.update))
             )
         except TrainingFinished as finished:
             code = show_finished(Console(highlight=False, width=120), spec.run, finished)
-            start.say(
+            start.report(
                 code, "".join(f"{line}\n" for line in format_finished_lines(finished, Runs(spec.run.path.parent)))
             )
         except AboardError as error:
-            start.say(EXIT_ERROR, f"{error.seen} [{error.code}]\n    {error.fix}\n")
+            start.report(EXIT_ERROR, f"{error.seen} [{error.code}]\n    {error.fix}\n")
         else:
             console = Console(highlight=False, width=120)
             code = show_end(console, spec.run, launched, dropped, command=command)
-            start.over(launched, code)
+            start.finish(launched, code)
     finally:
         sys.stdout.flush()
         os._exit(code)
 
 
 def leave_resource_tracker() -> None:
-    """Lets go of multiprocessing's helper process, which lives as long as any process holds its pipe.
+    """Closes the pipe to multiprocessing's resource tracker, which lives as long as any process holds that pipe.
 
-    It inherited the terminal's streams: `aboard train --detach | cat` would wait for the end of the training.
+    The tracker inherited the terminal's streams: `aboard train --detach | cat` would block until the training ends.
     """
     module = sys.modules.get("multiprocessing.resource_tracker")
     tracker = getattr(module, "_resource_tracker", None)
-    if tracker is not None and tracker._fd is not None:  # noqa: SLF001 - it has no public way to be left alone
+    if tracker is not None and tracker._fd is not None:  # noqa: SLF001 - there is no public API for this
         os.close(tracker._fd)  # noqa: SLF001 - as above
         tracker._fd = None  # noqa: SLF001 - as above
 
 
 def format_started(ranks: int, nodes: int) -> str:
-    """What is said when a run goes on in the background."""
-    have, go = ("has", "goes") if ranks == 1 else ("have", "go")
-    return (
-        f"{format_count(ranks, 'rank')} {have} started on {format_count(nodes, 'node')}, and {go} on without this"
-        " terminal"
-    )
+    """The message for a run that continues in the background."""
+    return f"started {format_count(ranks, 'rank')} on {format_count(nodes, 'node')}, running in the background"
 
 
 class _StartReporter:
-    """Tells the command that was typed how the start went, once: all ranks started, or what stopped them."""
+    """Reports once to the foreground command how the start went: all ranks started, or what stopped them."""
 
-    def __init__(self, run: RunDirectory, tell: int) -> None:
+    def __init__(self, run: RunDirectory, pipe: int) -> None:
         self._run = run
-        self._tell: int | None = tell
+        self._pipe: int | None = pipe
 
-    def look(self, conductor: Conductor) -> None:
+    def update(self, conductor: Conductor) -> None:
         plan, now = conductor.plan, conductor.run.generation
         if len(now.children) == plan.world and not now.phases[Phase.WAITING] and now.first_death is None:
             run = self._run.id
             follow = f"    aboard status {run} --live\n    aboard logs {run} --follow\n    aboard stop {run}\n"
-            self.say(0, f"{run}: {format_started(plan.world, len(plan.parts))}\n{follow}")
+            self.report(0, f"{run}: {format_started(plan.world, len(plan.parts))}\n{follow}")
 
-    def over(self, launched: LaunchResult, code: int) -> None:
+    def finish(self, launched: LaunchResult, code: int) -> None:
         if launched.outcome is not None:
             findings = list(launched.outcome.findings)
         else:
             findings = [*launched.refused] or (launched.report.findings if launched.report else [])
         lines = [f"{finding.severity.word} {finding.code}: {finding.seen}\n    {finding.fix}" for finding in findings]
-        self.say(code, "\n".join(lines or [f"{self._run.id} has finished"]) + "\n")
+        self.report(code, "\n".join(lines or [f"{self._run.id} has finished"]) + "\n")
 
-    def say(self, code: int, words: str) -> None:
-        if self._tell is not None:
+    def report(self, code: int, text: str) -> None:
+        if self._pipe is not None:
             with suppress(OSError):
-                os.write(self._tell, f"{code}\n{words}".encode())
-            os.close(self._tell)
-            self._tell = None
+                os.write(self._pipe, f"{code}\n{text}".encode())
+            os.close(self._pipe)
+            self._pipe = None

@@ -1,4 +1,4 @@
-"""`aboard launch --dry-run`: the plan, shown and not carried out."""
+"""`aboard launch --dry-run`: prints the plan without starting it."""
 
 import asyncio
 import os
@@ -25,14 +25,14 @@ RUN_PLACEHOLDER = "dry-run"
 
 
 def print_dry_run(arguments: LaunchArguments, *, other: str | None, as_json: bool) -> int:
-    """Shows what would be started; with findings that would stop it, those too, and exits as the launch would."""
-    look = build_preflight(arguments)
+    """Prints the plan and any findings; returns the exit code that findings would give the launch."""
+    preflight = build_preflight(arguments)
     try:
         report, plan, refused = asyncio.run(
             plan_launch(
                 arguments.cluster,
                 arguments.request,
-                look,
+                preflight,
                 run=RUN_PLACEHOLDER,
                 watcher=NullCheckObserver(),
                 cargo=arguments.cargo,

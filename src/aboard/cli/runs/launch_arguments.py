@@ -1,4 +1,4 @@
-"""What `aboard launch` was asked to do, and how it begins: nodes are dialled while the rest of the program loads."""
+"""The parsed arguments of a launch, and its start: nodes are dialled while the rest of the program loads."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchArguments:
-    """`check` is quick, full or none; `cargo` is what a training brings along; `command` starts the same again.
+    """`check` is quick, full or none; `cargo` is a training's payload; `command` starts the same launch again.
 
-    `subjects` are asked for it beside those of every check.
+    `subjects` are checked in addition to the usual ones.
     """
 
     cluster: Cluster
@@ -38,7 +38,7 @@ class LaunchArguments:
 
 
 def format_typed_command(argv: Sequence[str]) -> Shell:
-    """What was typed, quoted to be typed again; a secret's value is left out, `--env NAME` reads it where it is set."""
+    """The typed command, quoted for the shell; a secret's value is left out, and `--env NAME` reads it from here."""
     words = list(argv)
     end = words.index("--") if "--" in words else len(words)
     for place, word in enumerate(words[:end]):
@@ -58,12 +58,12 @@ def _parse_setting(before: str, word: str) -> tuple[str, str, str]:
 
 
 def run_launch(arguments: LaunchArguments) -> int:
-    """Runs it at this terminal; the exit code is the run's."""
+    """Runs the launch at this terminal and returns the run's exit code."""
     return asyncio.run(_dial_and_run(arguments.cluster, lambda: arguments))
 
 
 def run_launch_early(nodes: Iterable[Node], read_arguments: Callable[[], LaunchArguments]) -> int:
-    """As `run`, of an errand that is not read yet: these nodes are dialled while it is."""
+    """The same, but dials these nodes while the arguments are still being parsed."""
     return asyncio.run(_dial_and_run(nodes, read_arguments))
 
 
@@ -71,7 +71,7 @@ async def _dial_and_run(nodes: Iterable[Node], read_arguments: Callable[[], Laun
     fleet = NodeDialer()
     try:
         fleet.begin(nodes)
-        # A third of a second, in which the ssh programs have shaken hands and the agents have come up.
+        # Takes a third of a second; meanwhile ssh connects and the agents start.
         arguments = await asyncio.to_thread(read_arguments)
         fleet.begin(arguments.cluster)
         commands = await asyncio.to_thread(import_module, "aboard.cli.runs.attached_and_detached")

@@ -1,4 +1,4 @@
-"""What a launch shows: the look at the nodes, the roster with the ranks' lines above it, and the end."""
+"""The output of a launch: the preflight check, the rank table with the ranks' lines above it, and the summary."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -34,15 +34,15 @@ from aboard.ui.log_lines import LogLineFormatter
 from aboard.ui.status_marks import FINE
 
 EXIT_BLOCKED = 2
-# Another port is found.
+# The launch picks another port by itself.
 AUTO_FIXED_CODE = network.PORT_TAKEN.code
 
 
 class SilentView:
-    """Shows nothing; `look` is called at each tick."""
+    """Shows nothing; calls `on_tick` at each tick."""
 
-    def __init__(self, look: Callable[[Conductor], None]) -> None:
-        self._look = look
+    def __init__(self, on_tick: Callable[[Conductor], None]) -> None:
+        self._on_tick = on_tick
         self._conductor: Conductor | None = None
 
     def began(self, conductor: Conductor) -> None:
@@ -53,11 +53,11 @@ class SilentView:
 
     def tick(self, now: float) -> None:
         if self._conductor is not None:
-            self._look(self._conductor)
+            self._on_tick(self._conductor)
 
 
 class LaunchView:
-    """On a terminal the roster stands below the ranks' lines; into a pipe go whole lines only."""
+    """A terminal shows the rank table below the ranks' lines; a pipe gets plain lines."""
 
     def __init__(self, console: Console, run: RunDirectory) -> None:
         self._console = console
@@ -80,7 +80,7 @@ class LaunchView:
         return self._check if self._styled else NullCheckObserver()
 
     def looked(self, report: CheckReport) -> None:
-        """The look is over: what it found that doesn't stop the run is shown before the run begins."""
+        """Shows the preflight warnings that do not stop the run, before it begins."""
         if self._looking is not None:
             self._looking.stop()
             self._looking = None
@@ -109,7 +109,7 @@ class LaunchView:
     def tick(self, now: float) -> None:
         if self._conductor is None:
             return
-        self._tell_logs()
+        self._show_new_lines()
         roster = build_live_roster(self._conductor)
         if self._live is not None:
             self._live.update(roster)
@@ -120,13 +120,13 @@ class LaunchView:
         if self._looking is not None:
             self._looking.stop()
         if self._reader is not None:
-            # What was written last, after the last tick.
-            self._tell_logs()
+            # Output written after the last tick.
+            self._show_new_lines()
             self._reader.close()
         if self._live is not None:
             self._live.close()
 
-    def _tell_logs(self) -> None:
+    def _show_new_lines(self) -> None:
         if self._follower is not None:
             for log_line in self._follower.more():
                 for line in self._lines.text(log_line):
@@ -138,7 +138,7 @@ class LaunchView:
 
 
 def show_finished(console: Console, run: RunDirectory, finished: TrainingFinished) -> int:
-    """That nothing is left to train, and what to type; of this run nothing stays, since it has not begun."""
+    """Reports that the training is already complete, and removes the directory of this run, which never started."""
     runs = Runs(run.path.parent)
     runs.remove(run)
     done, *following = format_finished_lines(finished, runs)
@@ -155,23 +155,23 @@ def show_finished(console: Console, run: RunDirectory, finished: TrainingFinishe
 
 
 def format_finished_lines(finished: TrainingFinished, runs: Runs) -> Iterator[str]:
-    """Which run has trained it, to which step, where the model is, and how to train it further."""
+    """Which run trained it, up to which step, where the model is, and how to train it further."""
     resume = finished.resume
     folder, folder_text = Path(resume.folder.raw()), resume.folder.visible(500)
     run = find_training_run(folder, runs)
     step, steps = resume.marker.step, finished.steps
-    progress = f"step {step:,} of {steps:,}" if step == steps else f"step {step:,}, and {steps:,} were asked for,"
+    progress = f"step {step:,} of {steps:,}" if step == steps else f"step {step:,} ({steps:,} requested)"
     where = folder_text if folder.is_dir() else f"{folder_text} on {resume.node}"
-    yield f"done: nothing is left to do: {progress} is saved in {where}{f' by {run}' if run else ''}"
+    yield f"done: training is already complete: {progress} is saved in {where}{f' by {run}' if run else ''}"
     what = run or resume.folder.quote()
-    yield f"next aboard export {what} --to trained    # the model, as transformers loads it"
+    yield f"next aboard export {what} --to trained    # exports the model for transformers"
     yield f"next {finished.further}    # trains it further"
 
 
 def show_end(
     console: Console, run: RunDirectory, launched: LaunchResult, dropped: Mapping[str, int], *, command: str
 ) -> int:
-    """The findings that stopped it or the verdict on it, and where to look; returns the exit code."""
+    """Prints the findings that stopped the launch, or the summary of the run; returns the exit code."""
     if launched.outcome is None or launched.roster is None:
         found = [*launched.refused] or ([] if launched.report is None else launched.report.findings)
         severe = [finding for finding in found if finding.severity > Severity.INFO]

@@ -1,4 +1,4 @@
-"""What a training needs is made ready on the head; a line for each part of it, and a bar while it is made."""
+"""Prepares model and data on the head, with a line for each part and a progress bar."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ from aboard.ui.train.prepared import PreparationView, describe_data, describe_mi
 
 
 class PreparationReporter:
-    """Tells on a terminal with a bar that goes away, and into a pipe in whole lines."""
+    """Reports with a transient progress bar on a terminal, and in plain lines to a pipe."""
 
     def __init__(self, console: Console, words: TrainSettings) -> None:
         self._console = console
@@ -33,19 +33,19 @@ class PreparationReporter:
         self._parts: tuple[PreparedDataset, ...] = ()
 
     def provide(self, cache: Path) -> TrainingInputs | None:
-        """The model, then the data; None when the gate is shut, and all of it is told."""
+        """Fetches the model and prepares the data; None, after printing the report, if the data check failed."""
         words = self._words
         with self._making() as making:
             making.update(f"model  {words.model}")
             model = fetch_model(words.model, from_scratch=words.settings["from_scratch"])
             tokenizer = model if words.tokenizer == words.model else fetch_tokenizer(words.tokenizer)
             facts = read_model_facts(model)
-            found = self._stock(making, str(tokenizer), cache)
+            found = self._prepare_data(making, str(tokenizer), cache)
         self.say("model", f"{words.model}{', new weights' if words.settings['from_scratch'] else ''}")
         if found.is_blocked:
-            self._print_closed_gate(found)
+            self._print_failed_check(found)
             return None
-        self._told(found)
+        self._report_data(found)
         return TrainingInputs(
             words=words,
             model=model,
@@ -58,7 +58,7 @@ class PreparationReporter:
         )
 
     def settled(self, boarding: TrainingPreflight, findings: Sequence[Finding]) -> None:
-        """What a step takes; and what is worth a warning, unless it is stopped for worse."""
+        """Reports the size of a step, and the warnings unless a finding stops the run."""
         nodes = len(boarding.nodes)
         training, ranks = boarding.training, boarding.world
         sequences = sum(part.sequences for part in self._parts)
@@ -72,10 +72,10 @@ class PreparationReporter:
 
     @contextmanager
     def sending(self) -> Iterator[Callable[[UploadProgress], None]]:
-        """A bar over all nodes while files are brought to them."""
+        """A progress bar over all nodes while files are copied to them."""
         far: dict[str, UploadProgress] = {}
         with self._making() as making:
-            making.update("files  looking at what nodes have")
+            making.update("files  comparing with the nodes")
 
             def on_progress(progress: UploadProgress) -> None:
                 far[progress.node] = progress
@@ -89,37 +89,37 @@ class PreparationReporter:
         if upload is not None and upload.sent:
             self.say(
                 "files",
-                f"{format_size(upload.sent)} sent to {format_count(len(upload.nodes), 'node')} that lacked them",
+                f"{format_size(upload.sent)} of missing files sent to {format_count(len(upload.nodes), 'node')}",
             )
 
-    def say(self, word: str, text: str) -> None:
+    def say(self, label: str, text: str) -> None:
         if self._console.is_terminal:
-            self._console.print(render_label(word, text, self._console.width), soft_wrap=True)
+            self._console.print(render_label(label, text, self._console.width), soft_wrap=True)
         else:
-            sys.stdout.write(f"{word} {text}\n")
+            sys.stdout.write(f"{label} {text}\n")
             sys.stdout.flush()
 
-    def _stock(self, making: PreparationView, tokenizer: str, cache: Path) -> TrainingDatasets:
+    def _prepare_data(self, making: PreparationView, tokenizer: str, cache: Path) -> TrainingDatasets:
         template = self._words.data.template
         text = None if template is None else read_text(template, fix=configuration.FILE.fix("template"))
 
         def preparing(far: TokenizeProgress) -> None:
             making.update("data   tokenizing", far.bytes, far.of_bytes, f", {format_count(far.tokens, 'token')}")
 
-        making.update("data   looking at the files and the tokenizer")
+        making.update("data   reading the files and the tokenizer")
         return prepare_training_data(self._words, tokenizer, cache, template=text, on_progress=preparing)
 
-    def _told(self, found: TrainingDatasets) -> None:
+    def _report_data(self, found: TrainingDatasets) -> None:
         for part in found.data:
             self.say("data", f"{part.name}: {_format_part(part)}" if part.share is not None else _format_part(part))
         if found.validation is not None:
-            self.say("held", _format_part(found.validation))
+            self.say("validation set", _format_part(found.validation))
         self._parts = found.data
         warnings = [each for each in found.report.findings if each.severity > Severity.INFO]
         if warnings:
             self._console.print(FindingsView(warnings, in_full=False), crop=False)
 
-    def _print_closed_gate(self, found: TrainingDatasets) -> None:
+    def _print_failed_check(self, found: TrainingDatasets) -> None:
         if self._console.is_terminal:
             self._console.print(DataReportView(found.report, stats=False, verbose=False), crop=False)
         else:
@@ -136,7 +136,7 @@ class PreparationReporter:
 
 
 def fetch_tokenizer(name: str) -> Path:
-    """A directory as it is; a name of the hub is fetched as a model's small files are."""
+    """The directory itself; for a name on the hub, the small files of that model."""
     return Path(name) if Path(name).is_dir() else fetch_model(name, from_scratch=True)
 
 

@@ -1,4 +1,4 @@
-"""From what is written to a training under way; what is made ready on the way is told line by line."""
+"""Prepares a training, reporting each step, and launches it."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ EXIT_BLOCKED = 2
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """What was typed beside the file."""
+    """The command line options of `aboard train`."""
 
     env: Mapping[str, str]
     ranks: int | None
@@ -42,14 +42,14 @@ class TrainOptions:
 
 
 def prepare_and_train(words: TrainSettings, cluster: Cluster, options: TrainOptions) -> int:
-    """Makes ready, looks, brings, starts; the exit code is the run's."""
+    """Prepares the inputs, checks the nodes, copies files, and trains; returns the run's exit code."""
     console = Console(highlight=False)
     if early := find_early_findings(words, cluster, options.ranks):
         console.print(FindingsView(early, in_full=False), crop=False)
         return EXIT_BLOCKED
     with TrainerProcess(MODULE) as trainer:
         if not options.detach:
-            # It imports torch while data is looked at; the head itself does without.
+            # The subprocess imports torch while the data is prepared; this process never does.
             trainer.begin()
         return _train_prepared(cluster, options, trainer, PreparationReporter(console, words))
 
@@ -66,7 +66,7 @@ def _train_prepared(
         try:
             found = await estimate_memory(trainer, training, provisions.model, ranks, room)
         except AboardError as error:
-            # Not known is no reason to stop: a head without torch trains on nodes that have it.
+            # No estimate is no reason to stop: a head without torch can train on nodes that have it.
             reporter.say("memory", f"not estimated: {error.seen}")
             return None
         reporter.say("memory", found.says.visible(400))
@@ -107,14 +107,14 @@ def _train_prepared(
 
 
 def build_resume_command(command: Shell, words: TrainSettings) -> Shell:
-    """The command that goes on from the last checkpoint: where the file says to start elsewhere, it has to be told."""
+    """The command that resumes from the last checkpoint; overrides `train.resume` if the file sets it otherwise."""
     if words.settings["resume"] == "auto":
         return command
     return format_shell("{command:shell} --set train.resume=auto", command=command)
 
 
 def find_early_findings(words: TrainSettings, cluster: Cluster, ranks: int | None) -> list[Finding]:
-    """What can be refused without a look at the nodes, if the file says how many slots they have."""
+    """The findings that need no probe of the nodes, if the config gives the slots of each."""
     counts = {
         node.name: ranks or (len(node.picked) if node.picked is not None else node.slots)
         for node in cluster
@@ -128,6 +128,6 @@ def find_early_findings(words: TrainSettings, cluster: Cluster, ranks: int | Non
 
 
 def get_cache_folder(env: Mapping[str, str]) -> Path:
-    """Where prepared data is kept: the user's cache, which may go at any time and is made again."""
+    """The folder of prepared data in the user's cache; it may be deleted at any time and is rebuilt."""
     base = env.get("XDG_CACHE_HOME", "")
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "aboard" / "data"

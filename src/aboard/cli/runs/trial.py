@@ -1,4 +1,4 @@
-"""`aboard launch --trial`: each group as it is tried, then who can't."""
+"""`aboard launch --trial`: shows the result of each group of nodes, then which nodes fail."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ from aboard.ui.status_marks import FINE, SEVERITY_MARKS
 
 
 def show_trial(arguments: LaunchArguments) -> int:
-    """0 when every group can, 1 when one can't, 2 when the look at the nodes already says so."""
+    """Returns 0 if every group passed, 1 if one failed, 2 if the preflight check already failed."""
     launch_spec = build_launch_spec(arguments)
     console = Console(highlight=False)
     report, results = asyncio.run(_try_groups(launch_spec, console))
@@ -32,7 +32,7 @@ def show_trial(arguments: LaunchArguments) -> int:
     if trial_verdict is not None:
         console.print(FindingsView([trial_verdict], in_full=False), crop=False)
         return 1
-    click.echo(f"every node can run it, alone and with the others; nothing is left of it but {launch_spec.run.path}")
+    click.echo(f"every node passed, alone and together; only the record {launch_spec.run.path} is left")
     return 0
 
 
@@ -41,10 +41,10 @@ async def _try_groups(launch_spec: LaunchSpec, console: Console) -> tuple[CheckR
     fleet = build_fleet(watcher)
     claim = launch_spec.run.claim()
     try:
-        look = launch_spec.look
-        spec = build_rank_spec(look, launch_spec.request)
+        preflight = launch_spec.look
+        spec = build_rank_spec(preflight, launch_spec.request)
         async with probe_cluster(
-            launch_spec.cluster, look.subjects, fleet, quick=look.quick, spec=spec, watcher=watcher, keep=True
+            launch_spec.cluster, preflight.subjects, fleet, quick=preflight.quick, spec=spec, watcher=watcher, keep=True
         ) as (report, links):
             if any(_is_blocking(finding) for finding in report.findings):
                 return report, None

@@ -1,1 +1,1 @@
-"""What `aboard check` shows: the live view, the tables, plain lines."""
+"""Views of `aboard check`: live view, tables, plain lines."""

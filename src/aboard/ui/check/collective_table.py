@@ -1,4 +1,4 @@
-"""The collectives of a check by size: time, algorithm and bus bandwidth, as nccl-tests prints them."""
+"""The collectives of a check by size: time, algorithm and bus bandwidth, as in nccl-tests."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,7 +19,7 @@ _NAMES = {op: op.replace("_", "-") for op in OPS}
 
 
 class CollectiveTable:
-    """One row a size, both collectives side by side where there is room; nothing where none was held."""
+    """One row per size, the collectives side by side if they fit; empty if none was run."""
 
     def __init__(self, facts: Facts) -> None:
         outcome = COLLECTIVE.outcome(facts)
@@ -39,13 +39,13 @@ class CollectiveTable:
 
 
 def format_heading(outcome: CollectiveResult) -> str:
-    """Of how many ranks, and by what."""
+    """The number of ranks, the backend and the torch version."""
     size = f"{format_count(outcome.ranks, 'rank')} on {format_count(len(outcome.nodes), 'node')}"
     return f"collective: {size}, {outcome.backend}, torch {outcome.torch}"
 
 
 def format_collective_lines(facts: Facts) -> Iterator[str]:
-    """The same as plain lines, each whole in itself."""
+    """The same as plain lines."""
     outcome = COLLECTIVE.outcome(facts)
     if isinstance(outcome, CollectiveResult) and outcome.rows:
         yield format_heading(outcome)
@@ -58,7 +58,7 @@ def format_collective_lines(facts: Facts) -> Iterator[str]:
 
 
 def round_size(count: int) -> int:
-    """The power of two that was asked for; what ranks could not share evenly is a little less."""
+    """The requested power of two; the measured size is a little less if ranks could not share it evenly."""
     whole = 1 << (count - 1).bit_length()
     return whole if count >= whole * 0.9 else count
 

@@ -1,4 +1,4 @@
-"""The live view of a check: nodes and subjects filling in as answers come, and who is waited for since when."""
+"""The live view of a check: nodes and subjects as replies arrive, and which nodes are late."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,17 +19,17 @@ from aboard.ui.check.node_table import ONE_BY_ONE
 from aboard.ui.node_grid import GridRow, NodeGrid
 from aboard.ui.status_marks import ANSWERED, NOT_ASKED, PENDING, SEVERITY_MARKS, StatusMark, find_worst, mark_node
 
-# Named one by one while they are few; a wall of names helps nobody.
+# Up to this many are named one by one.
 MOST_NAMED = 8
-# A wait is worth its words only when somebody might wonder.
+# Shorter waits are not worth showing.
 SHOW_AFTER_SECONDS = 1.0
 
-QUEUED, ASKING, REACHED, SILENT = "queued", "asking", "answered", "no answer"
+QUEUED, PROBING, REACHED, SILENT = "queued", "probing", "responded", "no response"
 
 
 @dataclass(kw_only=True)
 class _NodeState:
-    """How far one node is. `waits` are the probes whose answers are not in, by subject."""
+    """The progress of one node. `waits` are the pending probes by subject."""
 
     phase: str
     since: float
@@ -38,7 +38,7 @@ class _NodeState:
 
 
 class CheckLiveView:
-    """Is told by the check how far it is, and draws that: a `Watcher` that can be rendered at any time."""
+    """A `CheckObserver` that can be rendered at any time."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -63,7 +63,7 @@ class CheckLiveView:
 
     def asking(self, node: str) -> None:
         self._nodes[node].waits = {subject: set(probes) for subject, probes in self._probes.items()}
-        self._at(node, ASKING)
+        self._at(node, PROBING)
 
     def answered(self, node: str, probe: str) -> None:
         for probes in self._nodes[node].waits.values():
@@ -107,9 +107,9 @@ class CheckLiveView:
     def _counts(self) -> Text:
         counts = Counter(state.phase for state in self._nodes.values())
         line = Text(f"{self._clock() - self._began:.1f} s", style="dim", no_wrap=True, overflow="ellipsis")
-        line.append(f"  {counts.pop(REACHED, 0)} of {len(self._nodes)} answered", style="not dim")
+        line.append(f"  {counts.pop(REACHED, 0)} of {len(self._nodes)} responded", style="not dim")
         if silent := counts.pop(SILENT, 0):
-            line.append(f", {silent} {'do' if silent > 1 else 'does'} not", style="not dim red")
+            line.append(f", {silent} did not", style="not dim red")
         for phase, count in counts.most_common():
             line.append(f", {count} {phase}")
         return line
@@ -122,13 +122,13 @@ class CheckLiveView:
             return GridRow(label=name, note=f"{state.phase}{waited}", style="dim")
         if state.phase == SILENT:
             return GridRow(label=name, marks=marks, note=state.why, style="red")
-        late = state.phase == ASKING and self._clock() - state.since >= SHOW_AFTER_SECONDS
+        late = state.phase == PROBING and self._clock() - state.since >= SHOW_AFTER_SECONDS
         return GridRow(label=name, marks=marks, note=f"for {self._clock() - state.since:.1f} s" if late else "")
 
     def _marks(self, name: str) -> tuple[StatusMark, ...]:
-        """One for each subject; none while the node is being dialled."""
+        """One mark per subject; none while connecting to the node."""
         state = self._nodes[name]
-        if state.phase not in {ASKING, REACHED, SILENT}:
+        if state.phase not in {PROBING, REACHED, SILENT}:
             return ()
         return tuple(self._mark(state, name, subject) for subject in self._subjects)
 
@@ -142,13 +142,13 @@ class CheckLiveView:
         return ANSWERED
 
     def _stragglers(self) -> Iterator[Text]:
-        """Those on their way, by name while they are few, by phase while they are many."""
+        """The nodes that are not done: by name if they are few, else by phase."""
         late = {name: state for name, state in self._nodes.items() if state.phase not in {REACHED, SILENT}}
         now = self._clock()
         if len(late) <= MOST_NAMED:
             for name, state in late.items():
                 pending = ", ".join(subject for subject, probes in state.waits.items() if probes)
-                line = f"  {name}: {state.phase}{pending and ' about '}{pending} for {now - state.since:.1f} s"
+                line = f"  {name}: {state.phase}{pending and ' '}{pending} for {now - state.since:.1f} s"
                 yield Text(line, style="dim", no_wrap=True, overflow="ellipsis")
             return
         for phase in Counter(state.phase for state in late.values()):
@@ -158,7 +158,7 @@ class CheckLiveView:
             yield Text(line, style="dim", no_wrap=True, overflow="ellipsis")
 
     def _kinds(self) -> Iterator[GridRow]:
-        """Nodes that stand alike share a row, the largest lot first."""
+        """One row for all nodes with equal marks, the largest group first."""
         alike: dict[tuple[StatusMark, ...], list[str]] = {}
         for name in self._nodes:
             if marks := self._marks(name):
@@ -167,10 +167,10 @@ class CheckLiveView:
         for marks, names in lots[:MOST_NAMED]:
             yield GridRow(label=names[0] if len(names) == 1 else f"{len(names)} nodes", marks=marks)
         if rest := sum(len(names) for _marks, names in lots[MOST_NAMED:]):
-            yield GridRow(label=format_count(rest, "other"), note="each in another state", style="dim")
+            yield GridRow(label=format_count(rest, "other"), note="in other states", style="dim")
 
     def _exercise(self, subject: str, number: int, since: float) -> Text:
         waiting = fold_names(name for name in self._nodes if name in self._replying)
-        who = f", waits for {waiting}" if waiting else ""
+        who = f", waiting for {waiting}" if waiting else ""
         line = f"  {subject}: round {number}{who}, {self._clock() - since:.1f} s"
         return Text(line, no_wrap=True, overflow="ellipsis")

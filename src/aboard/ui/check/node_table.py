@@ -1,4 +1,4 @@
-"""The nodes of a check: how each subject stands on each of them, where they differ, and what they have in common."""
+"""The node table of a check: the status of each subject, where nodes differ, and what they have in common."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -19,10 +19,10 @@ from aboard.ui.labelled_text import wrap_labelled
 from aboard.ui.node_grid import GridRow, NodeGrid
 from aboard.ui.status_marks import StatusMark, find_worst, mark_node
 
-# Above this, nodes that are alike share a row.
+# Above this, equal nodes share a row.
 ONE_BY_ONE = 20
 
-# What may be equal on all nodes, and how it is said when it is.
+# Traits that may be equal on all nodes, and their text if they are.
 TRAITS = {
     "user": "user {}",
     "kernel": "kernel {}",
@@ -34,7 +34,7 @@ TRAITS = {
 
 
 class CheckNodeTable:
-    """One row a node, or one for all that are alike when there are many; equal columns become one line below."""
+    """One row per node, or per group of equal nodes if there are many; equal columns become one line below."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class CheckNodeTable:
             )
         if interpreters := self._interpreters():
             yield from wrap_labelled(
-                Text("ranks run ", style="dim"), interpreters, options.max_width, indent=2, style="dim"
+                Text("ranks use ", style="dim"), interpreters, options.max_width, indent=2, style="dim"
             )
 
     def _interpreters(self) -> str:
-        """The Python of ranks and why it is that one; with its nodes where they differ."""
+        """The Python of the ranks and why it was chosen; with its nodes if they differ."""
         by_interpreter: dict[str, list[str]] = {}
         for node in self._facts.cluster:
             if node.interpreter is not None and node.name in self._met:
@@ -131,13 +131,13 @@ def format_offset(seconds: float) -> str:
 
 
 def _format_host(node: Node, contact: ReachedNode) -> str:
-    """The host's own name where it isn't the node's, and the address that was dialled."""
+    """The hostname if it differs from the node's name, and the dialled address."""
     address = contact.address or ("this machine" if node.transport is TransportKind.LOCAL else "")
     return address if contact.hostname == node.name else f"{contact.hostname} {address}".strip()
 
 
 def _collect_traits(facts: Facts, contacts: Mapping[str, ReachedNode]) -> dict[str, dict[str, str]]:
-    """By node, only what was asked; "?" is what stayed unknown on a node."""
+    """The probed traits by node; "?" for unknown."""
     by_trait = {
         "kernel": {name: kernel.visible() for name, kernel in facts.of(host.KERNEL).items()},
         "cores": {name: str(cores) for name, cores in facts.of(host.CORES).items()},

@@ -1,14 +1,14 @@
-"""A check as plain lines, for grep and for logs: each line is whole in itself, and says what it is in its first word.
+"""A check as plain lines, for grep and logs: each line is self-contained and starts with its kind.
 
 block reach-refused n2 seen: ssh: connect to host n2 port 22: Connection refused
 block reach-refused n2 why: The machine is up, but no ssh server listens on that port.
 block reach-refused n2 fix: sudo systemctl start ssh    # on n2
 block reach-refused n2 then: warn network-refused n1,n3: 2 links to n2 are refused
-fine host: every host that answers is known
+fine host: every host that responds is known
 untested gpu: no NVIDIA GPU and no driver for one
 collective all_reduce 1 MiB 3.1 ms 0.34 GB/s, bus 0.51 GB/s
 node n1: 10.0.0.1, round trip 1.0 ms, clock +0.1 ms
-done: 3 of 4 nodes answer; 1 finding would stop a run; 2.1 s
+done: 3 of 4 nodes reached; 1 finding would stop a run; 2.1 s
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ def format_check_lines(
     findings: Sequence[Finding],
     seconds: float,
 ) -> Iterator[str]:
-    """Findings in the order given and never folded, so that each node's name and each command is there to be found."""
+    """The findings come in the given order and unmerged, so that grep finds every node and command."""
     if note := format_local_note(facts):
         yield f"note: {note}"
     for finding in findings:
@@ -45,10 +45,10 @@ def format_check_lines(
     for node in facts.cluster:
         contact = facts.contacts[node.name]
         if isinstance(contact, UnreachedNode):
-            yield f"node {node.name}: no answer, {contact.reason.value}"
+            yield f"node {node.name}: no response, {contact.reason.value}"
         else:
             trip, clock = format_milliseconds(contact.round_trip), format_offset(contact.clock_offset)
-            ranks = "" if node.interpreter is None else f", ranks run {escape_text(str(node.interpreter), 200)}"
+            ranks = "" if node.interpreter is None else f", ranks use {escape_text(str(node.interpreter), 200)}"
             yield f"node {node.name}: {contact.address or contact.hostname}, round trip {trip}, clock {clock}{ranks}"
     yield f"done: {format_conclusion(facts, findings, outcomes)}; {seconds:.1f} s"
 

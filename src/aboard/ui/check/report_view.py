@@ -1,4 +1,4 @@
-"""A whole check on a terminal: the nodes, the findings, a line for each subject that passed or was not tested."""
+"""The report of a check on a terminal: nodes, findings, and a line per subject that passed or was not tested."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ from aboard.ui.status_marks import FINE, NOT_ASKED
 
 
 class CheckReportView:
-    """Print it with `crop=False`: commands are as long as they are."""
+    """Print it with `crop=False`, so that long commands are not cut."""
 
     def __init__(
         self,

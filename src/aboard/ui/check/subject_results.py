@@ -1,4 +1,4 @@
-"""What a check comes to: each subject's outcome, and the last line."""
+"""The result of each subject of a check, and the conclusion."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -15,7 +15,7 @@ from aboard.ui.status_marks import find_worst
 
 
 class SubjectStatus(Enum):
-    """What a check says of a subject: nothing above info was found, something was, or nothing was tested."""
+    """Nothing above info was found, something was, or nothing was tested."""
 
     PASSED = "passed"
     FINDINGS = "findings"
@@ -24,23 +24,22 @@ class SubjectStatus(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class SubjectResult:
-    """How a subject came out; `untested` has the reason by node, `reason` that of a subject that was not tested."""
+    """The result of a subject; `untested` has reasons by node, `reason` is set if no node was tested."""
 
     subject: Subject
     status: SubjectStatus
     untested: Mapping[str, str]
     reason: str = ""
-    # On how many nodes it passed, where that is not all.
+    # On how many nodes it passed, if not on all.
     where: str = ""
 
 
 def summarize_subjects(
     facts: Facts, subjects: Sequence[Subject], by_subject: Mapping[str, Sequence[Finding]]
 ) -> list[SubjectResult]:
-    """One for each subject that was asked, in their order.
+    """One result per checked subject, in order.
 
-    A finding that is folded under another subject's spoils its own all the same. A subject that no node was tested for
-    has not passed.
+    A finding folded under another subject's still counts for its own. A subject without a tested node has not passed.
     """
     worst = find_worst(by_subject)
     reached = [node.name for node in facts.reached()]
@@ -60,28 +59,28 @@ def summarize_subjects(
 
 
 def _format_reason(untested: Mapping[str, str]) -> str:
-    """Why nothing was tested; nodes are named only where their reasons differ."""
+    """Why nothing was tested; names the nodes only if their reasons differ."""
     whys = group_by_value(untested)
     if len(whys) <= 1:
-        return next(iter(whys), "no node answers")
+        return next(iter(whys), "no node was reached")
     return "; ".join(f"{why} on {fold_names(names)}" for why, names in whys.items())
 
 
 def format_conclusion(facts: Facts, findings: Sequence[Finding], outcomes: Sequence[SubjectResult]) -> str:
-    """One line: who answers, whether a run could start, and what was not tested."""
-    total, answer = len(facts.cluster), len(facts.reached())
-    who = "the node answers" if answer == total == 1 else f"{answer} of {total} nodes answer"
+    """One line: which nodes were reached, whether a run could start, and what was not tested."""
+    total, reached = len(facts.cluster), len(facts.reached())
+    who = "the node was reached" if reached == total == 1 else f"{reached} of {total} nodes reached"
     stops = _count_findings(findings, Severity.BLOCK)
     warnings = _count_findings(findings, Severity.WARN)
     counts = [f"{format_count(stops, 'finding')} would stop a run"] if stops else []
     counts += [format_count(warnings, "warning")] if warnings else []
     skipped = sum(each.status is SubjectStatus.NOT_TESTED for each in outcomes)
     left_out = f"; {format_count(skipped, 'subject')} not tested" if skipped else ""
-    return f"{who}; {', '.join(counts) or 'all aboard'}{left_out}"
+    return f"{who}; {', '.join(counts) or 'no problems found'}{left_out}"
 
 
 def format_local_note(facts: Facts) -> str:
-    """What to say when nobody named a node; else nothing."""
+    """A hint if no node was named; else empty."""
     if facts.cluster.source != THIS_MACHINE:
         return ""
     return "checked this machine only; to check a cluster, name its nodes: `aboard check gpu01 gpu02`"

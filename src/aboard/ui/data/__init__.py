@@ -1,1 +1,1 @@
-"""What `aboard data` shows: reports, histograms, one row of tokens."""
+"""Views of `aboard data`: report, histogram, token rows."""

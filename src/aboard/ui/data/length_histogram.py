@@ -1,4 +1,4 @@
-"""Lengths as a picture: a row for each range, and how many rows have a length in it."""
+"""A histogram of row lengths."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from aboard.data.length_statistics import HistogramBar
 # Eighths of a cell.
 _EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _FULL = "█"
-# The widest that helps: longer bars tell no more.
+# Longer bars show no more.
 WIDEST = 60
 
 
 class HistogramView:
-    """As wide as the terminal allows; bars past the limit are in another colour, and say so without one, too."""
+    """As wide as the terminal allows; a line marks the limit, and bars past it have another colour."""
 
     def __init__(self, bars: Sequence[HistogramBar], unit: str, *, limit: int | None = None) -> None:
         self._bars = bars
@@ -48,7 +48,7 @@ class HistogramView:
 
 
 def _draw_bar(share: float, width: int) -> str:
-    """In eighths of a cell; what is there at all is seen."""
+    """A bar in eighths of a cell; at least one eighth if there is anything to show."""
     eighths = round(share * width * 8)
     if share > 0:
         eighths = max(1, eighths)

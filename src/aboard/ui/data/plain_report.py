@@ -1,11 +1,11 @@
-r"""The same as plain lines, each of which says what it is in its first word, and as JSON.
+r"""The data report as plain lines, each of which starts with its kind, and as JSON.
 
 source train.jsonl messages: every record has `messages`, 10,000 rows
 rows 10,000, 3 of them broken
 bar 129 256 1203
 row train.jsonl:1 <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n«Hello!<|im_end|>»\n
 block data-eos all seen: all 10,000 rows …
-done: the gate is shut: …
+done: data check failed: …
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from aboard.ui.number_format import format_count
 
 
 def format_data_lines(report: DataReport, *, stats: bool) -> Iterator[str]:
-    """Findings last, worst first, as `aboard check` writes them."""
+    """Findings come last, worst first, as `aboard check` prints them."""
     for source in report.sources:
         kind = "validation" if source.validation else "source"
         rows = format_count(source.tally.rows, "row")
@@ -39,7 +39,7 @@ def format_data_lines(report: DataReport, *, stats: bool) -> Iterator[str]:
 
 
 def format_data_json(report: DataReport) -> str:
-    """Stable names, numbers as numbers; `bars` has the lengths, `findings` what `aboard check --json` has."""
+    """The report with stable keys; `bars` is the histogram, `findings` have the form of `aboard check --json`."""
     lengths, unit = choose_lengths(report)
     document = {
         "seconds": round(report.seconds, 3),

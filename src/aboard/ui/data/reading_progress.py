@@ -1,4 +1,4 @@
-"""How far the reading of the files is, on one line that goes away."""
+"""The progress of reading data files, on one transient line."""
 
 from types import TracebackType
 from typing import Self
@@ -35,7 +35,7 @@ class DataReadingView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if not self._total:
-            yield Text("looking at the files and the tokenizer …", style="dim")
+            yield Text("opening the files and the tokenizer …", style="dim")
             return
         share = self._done / self._total
         line = Text("reading  ", no_wrap=True, overflow="ellipsis")

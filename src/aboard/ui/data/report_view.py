@@ -1,4 +1,4 @@
-"""What is in the user's files, on a terminal: sources, sizes, a picture of the lengths, rows, findings last."""
+"""The data report on a terminal: sources, sizes, length histogram, rows, then findings."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ _LABEL = 12
 
 
 class DataReportView:
-    """Print it with `crop=False`: commands are as long as they are."""
+    """Print it with `crop=False`, so that long commands are not cut."""
 
     def __init__(self, report: DataReport, *, stats: bool, verbose: bool) -> None:
         self._report = report
@@ -51,31 +51,32 @@ class DataReportView:
 
 
 def list_facts(report: DataReport) -> Iterator[tuple[str, str]]:
-    """Labels and figures of all that is trained on, in the order in which they matter."""
+    """Labels and figures of the training data, the most important first."""
     tally = report.tally
     yield "rows", f"{tally.rows:,}" + (f", {tally.broken:,} of them broken" if tally.broken else "")
     lengths, unit = choose_lengths(report)
     if tally.encoded:
         share = 100 * tally.supervised / max(1, lengths.total)
-        yield "tokens", f"{lengths.total:,} in an epoch, {tally.supervised:,} supervised ({share:.0f} %)"
+        yield "tokens", f"{lengths.total:,} per epoch, {tally.supervised:,} supervised ({share:.0f} %)"
     else:
-        yield "characters", f"{lengths.total:,}; tokens, masks and bins are known with --tokenizer PATH"
+        yield "characters", f"{lengths.total:,}; use --tokenizer PATH to see tokens, masks and packed sequences"
     if lengths.rows:
         yield "length", format_lengths(report, lengths, unit)
     if report.fill:
         fill = report.fill
         lost = fill.tokens - fill.kept
-        cut = f"; cuts off {format_count(lost, 'token')}" if lost else ""
-        yield "bins", f"{fill.bins:,} of {fill.capacity:,} tokens, {100 * fill.full:.1f} % full{cut}"
+        cut = f"; {format_count(lost, 'token')} cut off" if lost else ""
+        count = format_count(fill.bins, "packed sequence")
+        yield "packing", f"{count} of {fill.capacity:,} tokens, {100 * fill.full:.1f} % full{cut}"
     if report.steps is not None:
-        noun = "bins" if report.fill else "rows"
-        yield "steps", f"{report.steps:,} in an epoch, with {report.batch:,} {noun} each"
+        noun = "packed sequence" if report.fill else "row"
+        yield "steps", f"{report.steps:,} per epoch, with {format_count(report.batch or 0, noun)} each"
     if report.allowed:
         yield "allowed", ", ".join(report.allowed)
 
 
 def choose_lengths(report: DataReport) -> tuple[LengthCounts, str]:
-    """The lengths that are known best."""
+    """The lengths in tokens, or else in characters."""
     tally = report.tally
     return (tally.tokens, "tokens") if tally.encoded else (tally.characters, "characters")
 
@@ -84,22 +85,22 @@ def format_lengths(report: DataReport, lengths: LengthCounts, unit: str) -> str:
     middle, most, nearly = (lengths.percentile(share) for share in (0.5, 0.9, 0.99))
     longest = report.tally.longest
     where = f" ({longest.where})" if longest else ""
-    return f"half ≤ {middle:,}, 90 % ≤ {most:,}, 99 % ≤ {nearly:,}, longest {lengths.longest:,} {unit}{where}"
+    return f"50 % ≤ {middle:,}, 90 % ≤ {most:,}, 99 % ≤ {nearly:,}, longest {lengths.longest:,} {unit}{where}"
 
 
 def format_conclusion(report: DataReport) -> str:
-    """What it comes to."""
+    """The result of the data check in one line."""
     blocks = sum(finding.severity is Severity.BLOCK for finding in report.findings)
     warns = sum(finding.severity is Severity.WARN for finding in report.findings)
     if blocks:
         return (
-            f"the gate is shut: {format_count(blocks, 'finding')} would spoil the run;"
+            f"data check failed: {format_count(blocks, 'finding')} would spoil the run;"
             f" {format_duration(report.seconds)}"
         )
-    caveat = "" if report.tally.encoded else ", as far as can be said without a tokenizer"
+    caveat = "" if report.tally.encoded else " (tokens not tested: no tokenizer)"
     if warns:
-        return f"the gate is open{caveat}, with {format_count(warns, 'warning')}; {format_duration(report.seconds)}"
-    return f"the gate is open{caveat}: nothing is wrong with these rows; {format_duration(report.seconds)}"
+        return f"data check passed{caveat}, with {format_count(warns, 'warning')}; {format_duration(report.seconds)}"
+    return f"data check passed{caveat}: nothing wrong was found; {format_duration(report.seconds)}"
 
 
 def _render_source(source: SourceReport, width: int) -> Iterator[Text]:

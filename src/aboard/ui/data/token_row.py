@@ -1,4 +1,4 @@
-"""A row as the model sees it: supervised tokens green, masked ones dim, control tokens as chips, borders by shade."""
+"""A row as the model sees it: supervised tokens green, masked ones dim, control tokens bold, shades alternating."""
 
 from collections.abc import Iterator
 
@@ -9,14 +9,14 @@ from aboard.data.tokens.row_preview import PreviewToken, RowPreview
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.ui.number_format import format_count
 
-# Neighbours differ by a shade, so that one sees where a token ends, and need not.
+# Neighbouring tokens alternate in shade, so that their borders are visible.
 SUPERVISED = ("black on #a3d9a5", "black on #8bcf8e")
 MASKED = ("#9a9a9a", "#7f7f7f")
 SPECIAL_SUPERVISED, SPECIAL_MASKED = "bold black on #4caf50", "bold #d0a0ff"
 CUT = "red strike"
 PLAIN = ""
 
-# What encloses supervised tokens where there is no colour.
+# Enclose supervised tokens in plain text.
 OPEN, CLOSE = "«", "»"
 LIMIT = "✂ max_length"
 # Characters of a token, or of a text where there are no tokens.
@@ -24,7 +24,7 @@ LONGEST_TEXT = 4096
 
 
 class TokenRowView:
-    """Where the row stands, then its tokens, wrapped anywhere: a token is not a word."""
+    """The location of the row, then its tokens, wrapped anywhere."""
 
     def __init__(self, row: RowPreview, *, label: str = "") -> None:
         self._row = row
@@ -50,7 +50,7 @@ class TokenRowView:
 
 
 def format_row_line(row: RowPreview) -> str:
-    """The row on one line, for grep: `row a.jsonl:1 Hi «Hello<|im_end|>»`, with line ends spelled out."""
+    """The row on one plain line: `row a.jsonl:1 Hi «Hello<|im_end|>»`, with line ends escaped."""
     parts: list[str] = []
     inside = past = False
     for piece in row.pieces:
@@ -79,7 +79,7 @@ def _style_pieces(row: RowPreview) -> Iterator[tuple[str, str]]:
         first, *further = _split_lines(piece.text)
         yield first, style
         for line in further:
-            # The sign takes the token's own shade; the line end itself has nothing to colour.
+            # The sign has the token's shade; the line end itself cannot be coloured.
             yield "↵", style
             yield "\n", PLAIN
             yield line, style
@@ -94,7 +94,7 @@ def _choose_style(piece: PreviewToken, number: int) -> str:
 
 
 def _split_lines(text: Untrusted) -> list[str]:
-    """Nothing that a terminal would obey; a tab is shown as an arrow."""
+    """The lines without terminal control characters; a tab becomes an arrow."""
     whole = text.raw()
     short = whole if len(whole) <= LONGEST_TEXT else whole[: LONGEST_TEXT - 1] + "…"
     return [escape_text(line, len(line)) for line in short.replace("\t", "→   ").split("\n")]

@@ -1,1 +1,1 @@
-"""What `aboard launch` shows: the plan, the rank table, the end of a run."""
+"""Views of `aboard launch`: plan, rank table, summary."""

@@ -1,4 +1,4 @@
-"""The end of a run: what it came to, its verdict with what followed from it, what was lost, and what to type next."""
+"""The summary of a finished run: result, verdict, dropped output, and the next commands."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
@@ -6,6 +6,7 @@ from dataclasses import field
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.core.text.byte_sizes import format_size
@@ -20,15 +21,27 @@ from aboard.ui.number_format import format_count
 from aboard.ui.status_marks import FINE, SEVERITY_MARKS, StatusMark
 
 STOPPED = StatusMark(sign="!", style="bold yellow")
-# Named one by one while they are few.
+# Up to this many are named one by one.
 MOST_NAMED = 5
+# When a run failed, by the furthest phase that any rank reached.
+_WHEN = {
+    Phase.WAITING: "before any rank started",
+    Phase.STARTED: "ranks started",
+    Phase.PYTHON: "while starting Python",
+    Phase.TORCH: "before connecting to the store",
+    Phase.STORE: "while forming the process group",
+    Phase.GROUP: "before the first collective",
+    Phase.COLLECTIVE: "before the first step",
+    Phase.STEPS: "while training",
+    Phase.DONE: "with every rank finished",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedRun:
-    """How a run ended: the verdict is the first finding. `dropped` is bytes that no log has, by who printed them.
+    """How a run ended; the verdict is the first finding. `dropped` is bytes of lost output by who printed them.
 
-    `command` is what was typed to start it.
+    `command` starts the same run again.
     """
 
     roster: RunProgress
@@ -40,7 +53,7 @@ class FinishedRun:
 
 
 class FinishedRunView:
-    """Print it with `crop=False`: commands are as long as they are."""
+    """Print it with `crop=False`, so that long commands are not cut."""
 
     def __init__(self, ended: FinishedRun, *, verbose: bool = False) -> None:
         self._ended = ended
@@ -55,18 +68,18 @@ class FinishedRunView:
             yield FindingsView(ended.findings, in_full=self._verbose)
         for line in _format_dropped(ended.dropped):
             yield from wrap_labelled(Text("! ", style="bold yellow"), line, width)
-        yield CopyableCommands(_format_next_steps(ended), first=Text("  next  ", style="dim"))
-        yield Text.assemble(("  kept  ", "dim"), ended.directory, no_wrap=True, overflow="ignore")
+        yield CopyableCommands(_format_next_steps(ended), first=Text("  next    ", style="dim"))
+        yield Text.assemble(("  record  ", "dim"), ended.directory, no_wrap=True, overflow="ignore")
 
 
 def format_summary_lines(ended: FinishedRun) -> Iterator[str]:
-    """The same for grep and for logs: findings as `aboard check` writes them, then dropped, next, kept, and done."""
+    """The same as plain lines: findings as `aboard check` prints them, then dropped, next, record and done."""
     for finding in ended.findings:
         yield from format_finding_lines(finding)
     for line in _format_dropped(ended.dropped):
         yield f"dropped {line}"
     yield from (f"next {line}" for line in _format_next_steps(ended).splitlines())
-    yield f"kept {ended.directory}"
+    yield f"record {ended.directory}"
     yield f"done: {_format_outcome(ended)[1]}"
 
 
@@ -81,37 +94,37 @@ def _format_outcome(ended: FinishedRun) -> tuple[StatusMark, str]:
         return FINE, f"finished: {ranks}, {after}{steps}"
     code = f"exit code {ended.exit_code}"
     if not _has_failed(ended):
-        why = roster.stopping or roster.finished or "no reason was told"
+        why = roster.stopping or roster.finished or "no reason given"
         return STOPPED, f"stopped after {after}{steps}: {why}; {code}"
-    reached = f" at step {roster.step:,}" if roster.step is not None else f", {roster.phase.word}"
+    reached = f" at step {roster.step:,}" if roster.step is not None else f", {_WHEN[roster.phase]}"
     return SEVERITY_MARKS[Severity.BLOCK], f"failed after {after}{reached}; {ranks}, {code}"
 
 
 def _format_dropped(dropped: Mapping[str, int]) -> list[str]:
-    """Who lost most comes first."""
+    """One line for each source of lost output, the largest first."""
     lost = sorted(((who, count) for who, count in dropped.items() if count), key=lambda each: -each[1])
-    lines = [f"{format_size(count)} that {who} printed is in no log: it was past the limits" for who, count in lost]
+    lines = [f"{format_size(count)} of output of {who} was dropped: it exceeded the log limits" for who, count in lost]
     if len(lines) > MOST_NAMED:
         rest = lost[MOST_NAMED:]
         total = format_size(sum(count for _who, count in rest))
-        return [*lines[:MOST_NAMED], f"{total} that {format_count(len(rest), 'other')} printed is in no log either"]
+        return [*lines[:MOST_NAMED], f"{total} of output of {format_count(len(rest), 'other')} was dropped too"]
     return lines
 
 
 def _format_next_steps(ended: FinishedRun) -> str:
-    """What to type: the model, the log of the rank that the verdict names, its story, and the same command again."""
+    """The next commands: export, the log of the rank that the verdict names, the diagnosis, the same run again."""
     run, way = ended.roster.run, ended.roster.way
     if ended.exit_code == 0:
-        export_line = f"aboard export {run} --to trained    # the model, as transformers loads it\n" if way else ""
-        return f"{export_line}aboard logs {run}    # what the ranks printed"
+        export_line = f"aboard export {run} --to trained    # exports the model for transformers\n" if way else ""
+        return f"{export_line}aboard logs {run}    # output of the ranks"
     again = f"{ended.command}    # {_describe_retry(way)}"
     if not _has_failed(ended):
-        return f"{again}\naboard logs {run}    # what they printed"
+        return f"{again}\naboard logs {run}    # output of the ranks"
     named = ended.findings[0].ranks[:1]
     rank = f" --rank {named[0]}" if named else ""
-    who = "it" if named else "they"
-    look = f"aboard logs {run}{rank}    # what {who} printed\naboard why {run}    # the whole story"
-    return f"{look}\n{again}" if way else look
+    who = f"rank {named[0]}" if named else "the ranks"
+    inspect = f"aboard logs {run}{rank}    # output of {who}\naboard why {run}    # the full diagnosis"
+    return f"{inspect}\n{again}" if way else inspect
 
 
 def _has_failed(ended: FinishedRun) -> bool:
@@ -119,7 +132,7 @@ def _has_failed(ended: FinishedRun) -> bool:
 
 
 def _describe_retry(way: TrainingStatus | None) -> str:
-    """What the same command does now."""
+    """What the same command does if it is run again."""
     if way is None:
         return "runs it again"
     return "starts over: no checkpoint is complete" if way.saved is None else f"continues from step {way.saved:,}"

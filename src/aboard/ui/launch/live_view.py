@@ -1,4 +1,4 @@
-"""The live roster at the foot of the terminal, with what ranks print running above it."""
+"""The live rank table at the bottom of the terminal, with the ranks' output above it."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -10,44 +10,44 @@ from rich.text import Text
 from aboard.core.run.run_progress import RunProgress
 from aboard.ui.launch.roster_view import RosterView
 
-# Each print draws the roster anew below it: a flood of lines is printed in lots.
-LOT_SECONDS = 0.1
+# Each print redraws the rank table below it, so lines are printed in batches.
+BATCH_SECONDS = 0.1
 
 
 class LaunchLiveView:
-    """For one thread. What is said waits at the longest for the next `update`, which comes some times a second."""
+    """For one thread. Printed lines wait until the next `update` at the latest, which comes several times a second."""
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = monotonic) -> None:
         self._console = console
         self._clock = clock
-        # Nothing of ours prints past the console, and a rank's output is no file of ours to redirect.
+        # All our output goes through the console, so there is nothing to redirect.
         self._live = Live(
             console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
-        self._said: list[RenderableType] = []
+        self._pending: list[RenderableType] = []
         self._printed = float("-inf")
 
     def update(self, roster: RunProgress) -> None:
-        """Draws the roster in place of the one before."""
+        """Redraws the rank table."""
         self._flush()
         if not self._live.is_started:
             self._live.start()
         self._live.update(RosterView(roster), refresh=True)
 
     def say(self, what: str | RenderableType) -> None:
-        """Prints above the roster; a string is taken with its colours, and as it is else."""
-        self._said.append(Text.from_ansi(what) if isinstance(what, str) else what)
-        if self._clock() - self._printed >= LOT_SECONDS:
+        """Prints above the rank table; a string may have ANSI colours."""
+        self._pending.append(Text.from_ansi(what) if isinstance(what, str) else what)
+        if self._clock() - self._printed >= BATCH_SECONDS:
             self._flush()
 
     def close(self) -> None:
-        """Takes the roster away; what was said stays."""
+        """Removes the rank table; printed lines stay."""
         self._flush()
         self._live.stop()
 
     def _flush(self) -> None:
-        if self._said:
-            pending, self._said = self._said, []
-            # Not wrapped: the terminal does that, and copies a long line as one.
+        if self._pending:
+            pending, self._pending = self._pending, []
+            # Not wrapped: the terminal wraps long lines and copies them as one.
             self._console.print(*pending, sep="\n", soft_wrap=True)
             self._printed = self._clock()

@@ -1,4 +1,4 @@
-"""Whom a run waits for, told once for all that have the same reason: the dead first, then the silent, then the late."""
+"""The nodes and ranks that a run waits for, grouped by reason: the dead first, then the silent, then the late."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ RANKS_SHOWN = 40
 
 @dataclass(frozen=True, kw_only=True)
 class MissingGroup:
-    """Nodes and ranks with one reason; `seconds` is the longest of them."""
+    """Nodes and ranks with the same reason; `seconds` is the longest wait."""
 
     trouble: MissingReason
     nodes: tuple[str, ...]
@@ -25,7 +25,7 @@ class MissingGroup:
 
     @property
     def who(self) -> str:
-        """`n7 rank 12-13`; a whole node that is out of reach by its name only."""
+        """`n7 rank 12-13`, or only the name of a node that is out of reach."""
         nodes = fold_names(self.nodes)
         if self.trouble in {MissingReason.GONE, MissingReason.SILENT}:
             return nodes
@@ -35,21 +35,21 @@ class MissingGroup:
         )
 
     @property
-    def said(self) -> str:
-        """The reason and how long, as it follows a colon."""
+    def reason(self) -> str:
+        """The reason and its duration, with the punctuation that follows `who`."""
         longest = "up to " * (len(self.nodes) > 1) + format_duration(self.seconds)
         match self.trouble:
             case MissingReason.DEAD:
-                return f"died {longest} ago: {self.why}"
+                return f", {self.why}, {longest} ago"
             case MissingReason.LATE:
-                return f"{self.why}, for {longest}"
+                return f": {self.why}, for {longest}"
             case _:
                 word = self.trouble.name.lower()
-                return f"{word} for {longest}{': ' if self.why else ''}{self.why}"
+                return f": {word} for {longest}{': ' if self.why else ''}{self.why}"
 
 
 def group_missing(missing: Iterable[MissingRanks], first: int | None = None) -> list[MissingGroup]:
-    """The worst first, and among the dead the one that has rank `first`, then who has been missing longest."""
+    """Groups by reason: the worst first, among the dead the group with rank `first`, then the longest missing."""
     lots: dict[tuple[MissingReason, str], list[MissingRanks]] = {}
     for each in missing:
         lots.setdefault((each.trouble, each.why), []).append(each)

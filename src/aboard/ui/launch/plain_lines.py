@@ -1,20 +1,20 @@
-"""A launch as plain lines, for grep and for logs: each is whole in itself, and says what it is in its first word.
+"""A launch as plain lines, for grep and logs: each line is self-contained and starts with its kind.
 
 run 20261115-0507-brave-otter: train.py, 16 ranks on 16 nodes, master 10.0.0.1:29500
 phase torch 14/16 3.2 s
 phase torch 16/16 4.0 s
-waiting n07 rank 12-13: torch imported, for 8.1 s
-node n12 silent for 4.0 s: no beat came over the wire
+waiting for n07 rank 12-13: torch imported, for 8.1 s
+node n12: silent for 4.0 s: ssh: connection timed out
 node n12 back after 9.0 s
 step 120 0.35 s/step
-died n07 rank 12 0.1 s ago: RuntimeError: CUDA error
+dead: n07 rank 12, RuntimeError: CUDA error, 0.1 s ago
 stuck run-rank-stopped n07: rank 12 on n07 is stopped (SIGSTOP)
 fix kill -CONT 4711    # on n07; lets it go on
-moves again after 12 s
-ending: rank 12 on n07 died
+progress again after 12 s
+stopping: rank 12 on n07 died
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from aboard.core.cluster.node_sets import fold_names
@@ -25,7 +25,7 @@ from aboard.ui.launch.missing_ranks import group_missing
 from aboard.ui.number_format import format_count, format_pace
 from aboard.ui.train.training_progress import format_progress_line
 
-# A count that changes is told so often, a wait after so long, and what goes on so often again.
+# The intervals between counts, before a wait is reported, and before a report is repeated.
 COUNT_SECONDS = 1.0
 WAIT_SECONDS = 5.0
 AGAIN_SECONDS = 30.0
@@ -34,7 +34,7 @@ NEVER = float("-inf")
 
 
 class PlainLaunchWriter:
-    """Writes lines, without their ends, for what has changed since the roster before; its clock is the rosters' own."""
+    """Writes lines, without line ends, for what changed since the last update; uses the clock of the updates."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -46,7 +46,7 @@ class PlainLaunchWriter:
             self._write(line)
 
     def _forget(self) -> None:
-        """A new generation begins from nothing."""
+        """Resets the state for a new generation."""
         self._counted: tuple[Phase, int] = (Phase.WAITING, 0)
         self._counted_at = NEVER
         self._complete = Phase.WAITING
@@ -68,7 +68,7 @@ class PlainLaunchWriter:
         elif self._generation != roster.generation:
             self._forget()
             if roster.generation > 1:
-                yield f"attempt {roster.generation}: all ranks are started anew"
+                yield f"attempt {roster.generation}: restarting all ranks"
         self._generation = roster.generation
         yield from self._phases(roster)
         yield from self._nodes(roster)
@@ -79,13 +79,13 @@ class PlainLaunchWriter:
         yield from self._stalls(roster)
         if roster.stopping != self._ending:
             self._ending = roster.stopping
-            yield f"ending: {roster.stopping}"
+            yield f"stopping: {roster.stopping}"
         if roster.finished != self._finished:
             self._finished = roster.finished
             yield f"finished: {roster.finished}"
 
     def _phases(self, roster: RunProgress) -> Iterator[str]:
-        """Each phase that all have come to, at once; on the way there, the count of the foremost now and then."""
+        """Each phase that all ranks have reached, at once; before that, counts of the furthest phase at intervals."""
         slowest = min((phase for row in roster.rows for phase, count in row.phases if count), default=Phase.WAITING)
         after = format_duration(roster.now - roster.began)
         for phase in Phase:
@@ -99,7 +99,7 @@ class PlainLaunchWriter:
             yield f"phase {roster.phase.name.lower()} {roster.there}/{roster.world} {after}"
 
     def _nodes(self, roster: RunProgress) -> Iterator[str]:
-        """Who falls silent, who still is, who is back."""
+        """The nodes that fall silent, still are, or are back."""
         cut = {row.node: row.since for row in roster.rows if row.state in {"cut", "gone"}}
         for node in [node for node in self._cut if node not in cut]:
             since, _reported_at = self._cut.pop(node)
@@ -112,26 +112,27 @@ class PlainLaunchWriter:
                 self._cut[each.node] = (since, roster.now)
                 due.append(each)
         for wait in group_missing(due):
-            yield f"node {wait.who} {wait.said}"
+            yield f"node {wait.who}{wait.reason}"
 
     def _died(self, roster: RunProgress) -> Iterator[str]:
-        """The first deaths; those in a run that is being ended already are no news."""
+        """The ranks that died, unless the run is already stopping."""
         if self._ending:
             return
         dead = [each for each in roster.missing if each.trouble is MissingReason.DEAD]
         news = [replace(each, ranks=tuple(rank for rank in each.ranks if rank not in self._dead)) for each in dead]
         for wait in group_missing((each for each in news if each.ranks), roster.interest):
             self._dead.update(wait.ranks)
-            yield f"died {wait.who} {wait.said.removeprefix('died ')}"
+            yield f"dead: {wait.who}{wait.reason}"
 
     def _waits(self, roster: RunProgress) -> Iterator[str]:
-        """Who is behind for some time; all that are due are told together, so that a thousand are few lines."""
+        """The ranks that are late; all that are due are grouped, so that a thousand are few lines."""
         if roster.now - self._waited_at < WAIT_SECONDS:
             return
         due = [each for each in roster.missing if self._is_late(each, roster.now)]
         for wait in group_missing(due):
-            yield f"waiting {wait.who}: {wait.said}"
-        self._told(due, roster.now)
+            yield f"waiting for {wait.who}{wait.reason}"
+        for each in due:
+            self._waiting[each.node, each.why] = self._waited_at = roster.now
 
     def _is_late(self, missing: MissingRanks, now: float) -> bool:
         reported_at = self._waiting.get((missing.node, missing.why), NEVER)
@@ -141,12 +142,8 @@ class PlainLaunchWriter:
             and now - reported_at >= AGAIN_SECONDS
         )
 
-    def _told(self, due: Iterable[MissingRanks], now: float) -> None:
-        for each in due:
-            self._waiting[each.node, each.why] = self._waited_at = now
-
     def _stalls(self, roster: RunProgress) -> Iterator[str]:
-        """Why the run does not go on, once for each cause, and that it does again."""
+        """Why the run makes no progress, once for each cause, and when it does again."""
         stall = roster.stall if roster.stall is not None and roster.stall.grave and not roster.stopping else None
         if stall is not None and (
             self._stall is None or (stall.code, stall.nodes) != (self._stall.code, self._stall.nodes)
@@ -157,7 +154,7 @@ class PlainLaunchWriter:
             self._stall = stall
         elif stall is None and self._stall is not None and not roster.stopping and not roster.finished:
             slow, self._stall = self._stall.slow, None
-            yield f"{'fast' if slow else 'moves'} again after {format_duration(roster.now - self._stalled_at)}"
+            yield f"{'full speed' if slow else 'progress'} again after {format_duration(roster.now - self._stalled_at)}"
 
     def _steps(self, roster: RunProgress) -> Iterator[str]:
         if roster.step is not None and roster.now - self._stepped_at >= AGAIN_SECONDS:

@@ -1,4 +1,4 @@
-"""How the environments of a plan's ranks differ: what is the same for all, a node's own, a rank's own, by pattern."""
+"""Compares the environments of a plan's ranks: variables common to all, per node, per rank, or numbered."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -12,10 +12,10 @@ Value = str | None
 
 @dataclass(frozen=True, kw_only=True)
 class PlanEnvironment:
-    """Every name of every rank stands in exactly one of these.
+    """Every variable is in exactly one of these.
 
-    `counted` are names whose value is a number of the rank's, written `0-15`. In `of_node` and `of_rank` stand the
-    values in the plan's order, None for who lacks the name.
+    `counted` are variables whose value is a number of the rank, written `0-15`. `of_node` and `of_rank` have the values
+    in the plan's order, None where the variable is not set.
     """
 
     same: Mapping[str, str] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class PlanEnvironment:
 
 
 def compare_environments(plan: Plan, hide: Callable[[str], str]) -> PlanEnvironment:
-    """Secrets are hidden here already: what has no value can't be told by mistake."""
+    """Secrets are replaced here, so that they cannot be printed by mistake."""
     names = dict.fromkeys(name for _node, start in plan.starts() for name in start.env)
     same: dict[str, str] = {}
     counted: dict[str, str] = {}
@@ -54,7 +54,7 @@ def _list_values(part: NodePlan, name: str, hide: Callable[[str], str]) -> tuple
 
 
 def _list_patterns(parts: tuple[NodePlan, ...]) -> list[tuple[str, tuple[tuple[str, ...], ...]]]:
-    """By rank, by local rank, by node: the numbers that a launcher gives."""
+    """The numbers that a launcher assigns: by rank, by local rank, by node."""
     most = max(len(part.starts) for part in parts)
     world = sum(len(part.starts) for part in parts)
     return [

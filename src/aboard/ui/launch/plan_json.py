@@ -1,7 +1,7 @@
-"""A plan as JSON: for `plan.json` in the run directory, and for scripts. No secret's value is in it.
+"""A plan as JSON, for `plan.json` in the run directory and for scripts, without the values of secrets.
 
-What is the same is written once, so that a thousand nodes stay a small file: a rank's environment is the plan's `env`,
-then its node's, then its own, and what its start doesn't say of `argv`, `cwd`, `cores` and `beacon`, its node does.
+Common values are written once, so that the file stays small for a thousand nodes: a rank's environment is the plan's
+`env`, then its node's, then its own; `argv`, `cwd`, `cores` and `beacon` default to those of its node.
 """
 
 import json
@@ -18,7 +18,7 @@ SHARED = ("argv", "cwd", "cores", "beacon")
 
 
 def format_plan_json(plan: Plan) -> str:
-    """One node a line, so that a plan can be read, and found in, without a tool."""
+    """One node per line, so that the file is readable and works with grep."""
     hide = build_redactor(plan)
     env = compare_environments(plan, hide)
     head = {

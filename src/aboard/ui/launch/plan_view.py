@@ -1,4 +1,4 @@
-"""A plan on a terminal or in a file: exactly what will be started where, told once for all nodes that are alike."""
+"""A plan on a terminal or in a file: what will be started on which node, once for all equal nodes."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -23,9 +23,9 @@ from aboard.ui.launch.plan_environment import PlanEnvironment, compare_environme
 from aboard.ui.launch.secret_redaction import build_redactor
 from aboard.ui.number_format import format_count
 
-FREE_PORT = "a port found free just before the start"
+FREE_PORT = "a free port, chosen just before the start"
 BEACON = "each node adds PYTHONPATH, ABOARD_BEACON, ABOARD_CHILD and TORCHELASTIC_ERROR_FILE"
-# What `after_setup` puts before a command: bash -c SCRIPT bash.
+# `prepend_setup` puts these words before a command: bash -c SCRIPT bash.
 SETUP_WORDS = 4
 ANY_LENGTH = 10_000
 
@@ -33,7 +33,7 @@ _Value = TypeVar("_Value")
 
 
 class PlanView:
-    """Print it with `crop=False`: a command is as long as it is."""
+    """Print it with `crop=False`, so that long commands are not cut."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -63,7 +63,7 @@ class PlanView:
             yield from wrap_labelled(Text("beacon     ", style="dim"), f"on: {BEACON}", width)
 
     def _lots(self) -> list[list[int]]:
-        """The places of nodes that are alike in all but their names and the numbers of their ranks."""
+        """The indices of nodes that differ only in their names and rank numbers, grouped."""
         lots: dict[_Shape, list[int]] = {}
         for place, part in enumerate(self._plan.parts):
             lots.setdefault(self._shape(place, part), []).append(place)
@@ -80,7 +80,7 @@ class PlanView:
         )
 
     def _command(self, part: NodePlan, local: int) -> str:
-        """As it could be typed on the node; the one word that differs from rank to rank names its variable."""
+        """The command as it could be typed on the node; the local rank option uses its variable."""
         words = tuple(self._hide(word) for word in _strip_setup(part, part.starts[local]))
         option = self._plan.program.local_rank
         if option and f"{option}={local}" in words:
@@ -99,7 +99,7 @@ class PlanView:
         count = f"{format_count(len(parts), 'node')} with {format_count(each, 'rank')} each: " if len(parts) > 1 else ""
         yield head.append(f"  {count}rank{'s' * (ranks != str(parts[0].starts[0].rank))} {ranks}", style="not bold")
         for where, remark in _group_values(shape.cwds):
-            yield _render_line("  in     ", (where and self._hide(where)) or "the login's home", remark=remark)
+            yield _render_line("  in     ", (where and self._hide(where)) or "the login directory", remark=remark)
         for line in shape.setup:
             yield _render_line("  setup  ", escape_text(self._hide(line), ANY_LENGTH), style="green")
         if shape.interpreter:
@@ -118,14 +118,14 @@ class PlanView:
     def _environment(self, width: int) -> Iterator[Text]:
         env = self._env
         ours = _list_own_variables(self._plan)
-        yield Text("each rank's environment", style="bold")
+        yield Text("environment of each rank", style="bold")
         if env.counted:
-            yield from wrap_labelled(Text("  its own  ", style="dim"), _format_variables(env.counted), width)
+            yield from wrap_labelled(Text("  per rank ", style="dim"), _format_variables(env.counted), width)
         same = {name: value for name, value in env.same.items() if name in ours}
         if not self._plan.master.port:
             same.pop("MASTER_PORT", None)
         if same:
-            yield from wrap_labelled(Text("  the same ", style="dim"), _format_variables(same), width)
+            yield from wrap_labelled(Text("  common   ", style="dim"), _format_variables(same), width)
         label = "  yours    "
         for name, value in env.same.items():
             if name not in ours:
@@ -135,7 +135,7 @@ class PlanView:
 
 @dataclass(frozen=True, kw_only=True)
 class _Shape:
-    """What makes nodes alike."""
+    """Nodes with equal shapes are shown together."""
 
     interpreter: str
     commands: tuple[str, ...]
@@ -146,7 +146,7 @@ class _Shape:
 
 
 def format_plan_text(plan: Plan, width: int = ANY_LENGTH) -> str:
-    """The same as plain text, lines as long as they are."""
+    """The same as plain text, without wrapping by default."""
     console = Console(width=width, color_system=None, highlight=False, force_terminal=False)
     with console.capture() as capture:
         console.print(PlanView(plan), crop=False)
@@ -154,22 +154,22 @@ def format_plan_text(plan: Plan, width: int = ANY_LENGTH) -> str:
 
 
 def _list_own_variables(plan: Plan) -> frozenset[str]:
-    """Every name that Aboard may set by itself; all further ones are the user's."""
-    berth = RankLayout(rank=0, world=2, local=0, local_world=1, group=0, groups=2)
-    rank_env = build_node_env(Node(name="any", picked=(0,)), NodeResources(address="", interface="any"), berth, None)
+    """The variables that Aboard may set itself; all others are the user's."""
+    layout = RankLayout(rank=0, world=2, local=0, local_world=1, group=0, groups=2)
+    rank_env = build_node_env(Node(name="any", picked=(0,)), NodeResources(address="", interface="any"), layout, None)
     chosen = [part.node.interpreter.env for part in plan.parts if part.node.interpreter is not None]
-    return frozenset(build_torchrun_env(berth, plan.master, plan.run)).union(rank_env, *chosen)
+    return frozenset(build_torchrun_env(layout, plan.master, plan.run)).union(rank_env, *chosen)
 
 
 def _strip_setup(part: NodePlan, start: Start) -> tuple[str, ...]:
-    """The argv without what runs the setup lines, which are told one by one."""
+    """The argv without the setup wrapper; setup lines are shown separately."""
     bare = start.argv[SETUP_WORDS:]
     return bare if part.node.setup and prepend_setup(part.node, bare) == start.argv else start.argv
 
 
 @lru_cache(maxsize=64)
 def _quote_command(words: tuple[str, ...]) -> str:
-    """For every login shell where that can be read; letters beyond ASCII are left as they are."""
+    """Quoted for every login shell; printable words with non-ASCII letters are quoted for sh, to stay readable."""
     if all(map(str.isprintable, words)) and not all(map(str.isascii, words)):
         return shlex.join(words)
     return join_argv(words)
@@ -184,7 +184,7 @@ def _list_node_env(env: PlanEnvironment, place: int) -> Iterator[tuple[str, tupl
 
 
 def _group_values(values: tuple[_Value, ...]) -> Iterator[tuple[_Value, str]]:
-    """Each value once, with the local ranks that have it where they differ."""
+    """Each value once, with its local ranks if they differ."""
     lots: dict[_Value, list[int]] = {}
     for local, value in enumerate(values):
         lots.setdefault(value, []).append(local)

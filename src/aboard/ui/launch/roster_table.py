@@ -1,4 +1,4 @@
-"""The nodes of a run and how far they have come: a row for each while they are few, one for all alike when not."""
+"""The rank table: the progress of each node, or of each group of equal nodes if there are many."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,7 +18,7 @@ DEAD = SEVERITY_MARKS[Severity.BLOCK]
 LOST = StatusMark(sign="?", style="bold red")
 SOME = "bold cyan"
 
-# What stands above the marks, where there is room and where there is little.
+# The headings of the phases: long and short.
 HEADS = {
     Phase.STARTED: ("started", "start"),
     Phase.PYTHON: ("Python", "Python"),
@@ -29,10 +29,10 @@ HEADS = {
     Phase.STEPS: ("steps", "steps"),
 }
 WIDE = 100
-# Room for the load of a node beside its name, where the name can spare it.
+# The width of the figures beside a node's name, if the name leaves room.
 FIGURES = 2 * GAP + len("cpu  ") + len("memory")
 NAME_KEPT = 20
-# A node this full may lose a rank to the kernel's killer any moment.
+# Above this share of used memory, the kernel's OOM killer may kill a rank.
 FULL = 0.9
 
 _STYLES = {
@@ -45,7 +45,7 @@ _STYLES = {
 
 
 class RosterTable:
-    """`lines` is the most that it may take, its heading included."""
+    """At most `lines` lines, including the heading."""
 
     def __init__(self, roster: RunProgress, *, width: int, lines: int, one_by_one: bool) -> None:
         self._roster = roster
@@ -68,7 +68,7 @@ class RosterTable:
             rows.append(Line(label=self._cut(label), style="dim"))
         steps = ("step", "s/step") if self._training else ()
         finished = ("finished",) if any(_count_ranks(row, Phase.DONE) for row in self._roster.rows) else ()
-        return NodeGrid(self._heads, rows, (*steps, *finished, "cpu", "memory", "load", "ranks hold"))
+        return NodeGrid(self._heads, rows, (*steps, *finished, "cpu", "memory", "load", "ranks use"))
 
     @property
     def height(self) -> int:
@@ -81,7 +81,7 @@ class RosterTable:
         return max(LABEL_AT_LEAST, room - FIGURES if room - FIGURES >= NAME_KEPT else room)
 
     def _alike(self) -> list[list[NodeRow]]:
-        """By trouble, by how full they are, then by the phase of the slowest rank; those to look at come first."""
+        """Groups by trouble, by used memory, then by the phase of the slowest rank; the worst come first."""
         lots: dict[tuple[int, bool, int], list[NodeRow]] = {}
         for row in self._roster.rows:
             slowest = row.phases[0][0] if row.phases else Phase.WAITING
@@ -106,7 +106,7 @@ class RosterTable:
         return set_cell_size(label, self._label - 1).rstrip() + "…"
 
     def _marks(self, lot: Sequence[NodeRow], trouble: MissingReason | None) -> tuple[StatusMark, ...]:
-        """For each phase whether all ranks have come to it, how many of them have, or that they are on their way."""
+        """For each phase, whether all ranks have reached it, how many have, or that they are coming to it."""
         world = sum(len(row.ranks) for row in lot)
         marks, ahead = [], False
         for phase in HEADS:
@@ -130,7 +130,7 @@ class RosterTable:
             "cpu": format_range((row.cpu for row in lot), "{:.1f}"),
             "memory": _format_percent(row.memory for row in lot),
             "load": format_range((row.load for row in lot), "{:.1f}"),
-            "ranks hold": _format_sizes(row.rss for row in lot),
+            "ranks use": _format_sizes(row.rss for row in lot),
         }
 
 
@@ -149,7 +149,7 @@ def _format_sizes(sizes: Iterable[float | None]) -> str:
 
 
 def _split_lots(lots: list[list[NodeRow]], room: int) -> tuple[list[list[NodeRow]], list[list[NodeRow]]]:
-    """As many as there is room for; a line of it goes to those that are left."""
+    """The groups that fit, and the rest, which share one line."""
     if len(lots) <= room:
         return lots, []
     count = max(0, room - 1)
@@ -161,7 +161,7 @@ def _count_ranks(row: NodeRow, phase: Phase) -> int:
 
 
 def _choose_mark(there: int, world: int, trouble: MissingReason | None) -> StatusMark:
-    """The phase that they are coming to, or that they will not come to."""
+    """The mark of the next phase: pending, partly reached, or out of reach."""
     if trouble is MissingReason.DEAD:
         return DEAD
     if trouble in {MissingReason.GONE, MissingReason.SILENT}:
@@ -170,6 +170,6 @@ def _choose_mark(there: int, world: int, trouble: MissingReason | None) -> Statu
 
 
 def _format_share(there: int, world: int) -> str:
-    """`6/8`, or where that is too long, a share that is never 0 % nor 100 %."""
+    """`6/8`, or if that is too long, a percentage from 1 to 99."""
     short = f"{there}/{world}"
     return short if len(short) <= len("12/16") else f"{min(99, max(1, 100 * there // world))} %"

@@ -1,4 +1,4 @@
-"""The roster on a terminal: how far a run is, whom it waits for since when, each node, the last lines of a rank."""
+"""The live view of a run: progress, missing ranks, the rank table, the last lines of a rank."""
 
 import re
 from collections.abc import Iterator
@@ -20,22 +20,22 @@ from aboard.ui.number_format import format_count, format_pace, format_range
 from aboard.ui.progress_bar import render_bar
 from aboard.ui.train.training_progress import TrainingProgressView
 
-# Left to what the ranks print above, and to the prompt.
+# Lines left for the output above and the prompt.
 SPARE = 3
-# A wait is worth its words only when somebody might wonder.
+# Shorter waits are not worth showing.
 SHOW_AFTER_SECONDS = 1.0
-# A row for each node, while that leaves a third of the screen.
+# Up to this many nodes get a row each, if that leaves a third of the screen.
 ONE_BY_ONE = 20
 HEADINGS = 9
 BAR = 40
 RULE = "─"
-# On a very wide terminal, the ends of a line are too far apart for one look.
+# The heading's maximum width: on a very wide terminal its ends would be too far apart.
 HEADING = 110
 TAIL = 6
 TAIL_AT_LEAST = 3
-# What a training's own lines leave to the nodes.
+# Lines that a training's own view leaves for the nodes.
 WAY_AT_LEAST = 4
-# Of one text, before it is cut to the terminal.
+# Characters of one text, before it is cut to the terminal's width.
 LONGEST = 1000
 
 _STYLES = {
@@ -50,7 +50,7 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 
 
 class RosterView:
-    """One picture, no higher than the terminal allows; `height` is for those who know better than the terminal."""
+    """Never higher than the terminal, or than `height` if that is given."""
 
     def __init__(self, roster: RunProgress, *, height: int | None = None) -> None:
         self._roster = roster
@@ -88,7 +88,7 @@ class RosterView:
 
 
 def _render_heading(roster: RunProgress, width: int) -> Iterator[Text]:
-    """Which run, how long, how far, what it uses."""
+    """The run, its duration, its progress, and what it uses."""
     width = min(width, HEADING)
     again = f"attempt {roster.generation}, " if roster.generation > 1 else ""
     who = f"{format_count(roster.world, 'rank')} on {format_count(len(roster.rows), 'node')}"
@@ -96,7 +96,7 @@ def _render_heading(roster: RunProgress, width: int) -> Iterator[Text]:
     left = Text.assemble((f"{RULE * 2} ", "dim"), (roster.run, "bold"), "  ")
     room = width - left.cell_len - cell_len(right) - 2
     left.append(_shorten_path(escape_text(roster.program, LONGEST), room) if room > 0 else "")
-    # The line is drawn through: ranks print right above it.
+    # A rule separates it from the ranks' output right above.
     left.append(f" {RULE * max(1, width - 1 - left.cell_len - cell_len(right))}", style="dim")
     yield _render_line(left.append(right))
     yield _render_line(_render_phase(roster, width))
@@ -105,24 +105,24 @@ def _render_heading(roster: RunProgress, width: int) -> Iterator[Text]:
 
 
 def _shorten_path(path: str, room: int) -> str:
-    """A path loses its beginning first: the script's name is at the end."""
+    """Cuts the beginning of a path: the script's name is at the end."""
     return path if cell_len(path) <= room else "…" + path[len(path) - room + 1 :]
 
 
 def _render_phase(roster: RunProgress, width: int) -> Text:
     if roster.finished or roster.stopping:
-        message = roster.finished or f"ending: {roster.stopping}"
+        message = roster.finished or f"stopping: {roster.stopping}"
         return Text(escape_text(message, LONGEST), style="bold" if roster.finished else "bold red")
     complete = roster.there == roster.world
-    count = f"{roster.there:,}/{roster.world:,} in"
+    count = f"{roster.there:,}/{roster.world:,} ranks"
     line = Text.assemble(
         (roster.phase.word, "bold green" if roster.phase is Phase.STEPS and complete else "bold"), "  "
     )
     if roster.step is not None:
-        # A trainer that tells how far it is has lines of its own for that.
-        words = [] if roster.way is not None else [f"step {roster.step:,}"]
-        words += [] if roster.step_seconds is None else [format_pace(roster.step_seconds)]
-        line.append(" · ".join(words))
+        # Our trainer reports its step on lines of its own.
+        parts = [] if roster.way is not None else [f"step {roster.step:,}"]
+        parts += [] if roster.step_seconds is None else [format_pace(roster.step_seconds)]
+        line.append(" · ".join(parts))
         return line if complete else line.append(f"  {count}", style="yellow")
     line.append(f"{count}  ", style="green" if complete else "yellow")
     cells = min(BAR, width - line.cell_len)
@@ -132,13 +132,13 @@ def _render_phase(roster: RunProgress, width: int) -> Text:
 
 
 def _compute_progress(roster: RunProgress) -> float:
-    """How much of the way to the first step all ranks together have come."""
+    """The average progress of all ranks towards the first step."""
     total = sum(min(phase, Phase.STEPS) * count for row in roster.rows for phase, count in row.phases)
     return total / (Phase.STEPS * max(1, roster.world))
 
 
 def _format_usage(roster: RunProgress, width: int) -> str:
-    """What all ranks use together, and the nodes from the least to the most; what there is no room for is left out."""
+    """The resources that all ranks use, with ranges over the nodes; parts that do not fit are left out."""
     rows = roster.rows
     cores = [row.cpu for row in rows if row.cpu is not None]
     resident = [row.rss for row in rows if row.rss is not None]
@@ -148,7 +148,7 @@ def _format_usage(roster: RunProgress, width: int) -> str:
         f"{format_count(round(sum(cores)), 'core')} busy" if cores else "",
         f"memory {shares} % full" if shares else "",
         f"load {load}" if load else "",
-        f"{format_size(sum(resident))} held by ranks" if resident else "",
+        f"{format_size(sum(resident))} used by ranks" if resident else "",
     ]
     line = ""
     for part in filter(None, parts):
@@ -158,7 +158,7 @@ def _format_usage(roster: RunProgress, width: int) -> str:
 
 
 def _render_stall(roster: RunProgress, width: int) -> list[Text]:
-    """The verdict on a run that does not go on, and what to type; a wait that is part of the work is only noted."""
+    """The verdict on a stalled run and the fix; a wait that is part of the work is only a note."""
     stall = roster.stall
     if stall is None or roster.stopping or roster.finished:
         return []
@@ -170,9 +170,9 @@ def _render_stall(roster: RunProgress, width: int) -> list[Text]:
 
 
 def _shorten_to_site(text: str, room: int) -> str:
-    """Shortens a line that says where a rank is (`train.py:42 in step`) so that this stays in it.
+    """Shortens a line but keeps the location of a rank (`train.py:42 in step`).
 
-    Directories go first, then what follows it, then the words right before it.
+    Directories go first, then the text after the location, then the words right before it.
     """
     if cell_len(text) <= room:
         return text
@@ -183,32 +183,33 @@ def _shorten_to_site(text: str, room: int) -> str:
     before, after = text[: site.start()], "…" if text[site.end() :] else ""
     rest = room - cell_len(site[0]) - len(after)
     if cell_len(before) <= rest:
-        # What follows it is cut at the end of the line, as any other.
+        # The text after it is cut at the end of the line, like any other.
         return text
     words = set_cell_size(before, max(0, rest - len("… "))).rpartition(" ")[0]
     return f"{words}… {site[0]}{after}"
 
 
 def _render_missing(roster: RunProgress, most: int) -> list[Text]:
-    """One line for each reason; those that there is no room for share one."""
+    """One line per reason; those that do not fit share one."""
     ending = bool(roster.stopping or roster.finished)
     groups = [wait for wait in group_missing(roster.missing, roster.interest) if _is_worth_showing(wait, ending=ending)]
     visible_groups = groups if len(groups) <= most else groups[: most - 1]
-    label = "missing  " if ending else "waiting for  "
-    lines = [
-        _render_line(
-            Text.assemble(
-                (label if not number else " " * len(label), "dim"),
-                (wait.who, f"bold {_STYLES[wait.trouble]}"),
-                (": ", "dim"),
-                (wait.said, _STYLES[wait.trouble]),
+    lines, last = [], ""
+    for wait in visible_groups:
+        label = "dead: " if wait.trouble is MissingReason.DEAD else "missing  " if ending else "waiting for  "
+        lines.append(
+            _render_line(
+                Text.assemble(
+                    (label if label != last else " " * len(label), "dim"),
+                    (wait.who, f"bold {_STYLES[wait.trouble]}"),
+                    (wait.reason, _STYLES[wait.trouble]),
+                )
             )
         )
-        for number, wait in enumerate(visible_groups)
-    ]
+        last = label
     if hidden_groups := groups[len(visible_groups) :]:
         nodes = list(dict.fromkeys(node for wait in hidden_groups for node in wait.nodes))
-        lead = " " * len(label) if lines else label
+        lead = " " * len(last) if lines else "missing  "
         lines.append(
             _render_line(Text(f"{lead}and {format_count(len(nodes), 'node')} more: {fold_names(nodes)}", style="dim"))
         )
@@ -216,7 +217,7 @@ def _render_missing(roster: RunProgress, most: int) -> list[Text]:
 
 
 def _is_worth_showing(wait: MissingGroup, *, ending: bool) -> bool:
-    """Nobody waits for the late in a run that is being ended."""
+    """Late ranks do not matter in a run that is stopping."""
     return wait.trouble is not MissingReason.LATE or (wait.seconds >= SHOW_AFTER_SECONDS and not ending)
 
 
@@ -224,13 +225,13 @@ def _render_tail(roster: RunProgress, room: int) -> Iterator[Text]:
     if not roster.tail or room < 1:
         return
     where = next((row.node for row in roster.rows if roster.interest in row.ranks), "")
-    yield _render_line(Text(f"rank {roster.interest}{where and ' on '}{where}, its last lines:", style="dim"))
+    yield _render_line(Text(f"last lines of rank {roster.interest}{where and ' on '}{where}:", style="dim"))
     for line in roster.tail[-room:]:
         yield _render_line(Text.assemble(("│ ", "dim"), clean_line(line.raw())))
 
 
 def clean_line(line: str) -> str:
-    """A line of a rank as it would stand at last: colours gone, what a progress bar wrote over gone, the rest shown."""
+    """A line of output without colours and without text that a progress bar overwrote."""
     last = _ESCAPE.sub("", line).rstrip("\r\n").rpartition("\r")[2]
     return escape_text(last.expandtabs(), LONGEST)
 

@@ -1,1 +1,1 @@
-"""What `aboard train` shows before and during a run."""
+"""Views of `aboard train`, before and during a run."""

@@ -1,4 +1,4 @@
-"""What a training will use, as YAML that can be kept: each value with the place that it comes from."""
+"""The settings of a training as valid YAML, each with its source in a comment."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ WIDEST = 48
 
 
 class DisplayedSetting(Protocol):
-    """A setting, by its whole name; `value` None is one that isn't used."""
+    """A setting with its full name; a `value` of None means that it is not used."""
 
     @property
     def name(self) -> str: ...
@@ -24,34 +24,34 @@ class DisplayedSetting(Protocol):
 
 
 class TrainConfigView:
-    """Print it with `crop=False`: paths are as long as they are."""
+    """Print it with `crop=False`, so that long paths are not cut."""
 
     def __init__(self, choices: Sequence[DisplayedSetting]) -> None:
         self._choices = choices
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for words, source in _build_lines(self._choices):
-            unused = words.lstrip().startswith("#")
-            line = Text(words, style="dim" if unused else "", no_wrap=True, overflow="ignore")
+        for entry, source in _build_lines(self._choices):
+            unused = entry.lstrip().startswith("#")
+            line = Text(entry, style="dim" if unused else "", no_wrap=True, overflow="ignore")
             yield line.append(source, style="dim" if source.endswith("# default") or unused else "green")
 
 
 def format_config_lines(choices: Sequence[DisplayedSetting]) -> Iterator[str]:
-    for words, source in _build_lines(choices):
-        yield f"{words}{source}".rstrip()
+    for entry, source in _build_lines(choices):
+        yield f"{entry}{source}".rstrip()
 
 
 def _build_lines(choices: Sequence[DisplayedSetting]) -> Iterator[tuple[str, str]]:
-    """The words of each line, padded, and the remark behind them."""
+    """The entry of each line, padded, and the comment after it."""
     section = ""
-    written = [f"  {'# ' if each.value is None else ''}{_format_entry(each)}" for each in choices]
-    room = min(WIDEST, max(map(len, written), default=0))
-    for each, words in zip(choices, written, strict=True):
+    entries = [f"  {'# ' if each.value is None else ''}{_format_entry(each)}" for each in choices]
+    room = min(WIDEST, max(map(len, entries), default=0))
+    for each, entry in zip(choices, entries, strict=True):
         head = each.name.partition(".")[0]
         if head != section:
             section = head
             yield f"{section}:", ""
-        yield f"{words:<{room}}", f"  # {each.source}"
+        yield f"{entry:<{room}}", f"  # {each.source}"
         if _is_mapping_list(each.value):
             yield from ((f"    - {_format_yaml(item)}", "") for item in each.value)
 
@@ -64,12 +64,12 @@ def _format_entry(choice: DisplayedSetting) -> str:
 
 
 def _is_mapping_list(value: Any) -> bool:
-    """Whether it is a list of mappings: each has a line of its own."""
+    """Whether it is a list of mappings, which get one line each."""
     return isinstance(value, tuple) and bool(value) and isinstance(value[0], Mapping)
 
 
 def _format_yaml(value: Any) -> str:
-    """JSON is YAML; a text that needs no quotes goes without."""
+    """JSON, which is valid YAML; a string that needs no quotes gets none."""
     if isinstance(value, str) and value.replace("/", "").replace("-", "").replace("_", "").replace(".", "").isalnum():
         plain = not value[0].isdigit() and value not in ("true", "false", "null")
         return value if plain and value[0] not in "-." else json.dumps(value)

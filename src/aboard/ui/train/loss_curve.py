@@ -1,4 +1,4 @@
-"""A small picture of a loss: braille dots, four a cell in height and two in width."""
+"""A small loss curve in braille dots, two by four per cell."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -10,7 +10,7 @@ from rich.text import Text
 _EMPTY = 0x2800
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _ACROSS, _DOWN = 2, 4
-# The most that helps: a wider one tells no more.
+# A wider curve shows no more.
 WIDEST = 72
 LEAST_POINTS = 2
 
@@ -18,7 +18,7 @@ Point = tuple[int, float]
 
 
 class LossCurveView:
-    """So many lines high, its ends named; it is as wide as the steps `until` which it will go, and fills."""
+    """`lines` high, with the highest and lowest loss as labels; the width stands for all steps `until` the last."""
 
     def __init__(self, points: Sequence[Point], *, lines: int, until: int = 0) -> None:
         self._points = points
@@ -39,7 +39,7 @@ class LossCurveView:
 
 
 def draw_curve(points: Sequence[Point], width: int, lines: int, until: int = 0) -> list[str]:
-    """The points as rows of cells; between two of them the line goes on."""
+    """The points as rows of cells, joined by a line."""
     first, last = points[0][0], max(until, points[-1][0])
     low, high = min(loss for _, loss in points), max(loss for _, loss in points)
     across, down = width * _ACROSS, lines * _DOWN
@@ -47,7 +47,7 @@ def draw_curve(points: Sequence[Point], width: int, lines: int, until: int = 0) 
     before: int | None = None
     for x, loss in _interpolate_columns(points, across, first, last):
         y = down - 1 if high == low else round((high - loss) / (high - low) * (down - 1))
-        # A steep piece is drawn through, so that the curve is one line.
+        # Fill steep segments, so that the curve has no gaps.
         start = y if before is None else before + (y > before) - (y < before)
         for dot in range(min(start, y), max(start, y) + 1):
             cells[dot // _DOWN][x // _ACROSS] |= _DOTS[x % _ACROSS][dot % _DOWN]
@@ -56,7 +56,7 @@ def draw_curve(points: Sequence[Point], width: int, lines: int, until: int = 0) 
 
 
 def _interpolate_columns(points: Sequence[Point], across: int, first: int, last: int) -> Iterator[tuple[int, float]]:
-    """Every column of dots that has a value: the mean of its points, or what lies between its neighbours'."""
+    """The value of every column of dots: the mean of its points, or interpolated between its neighbours."""
     sums: dict[int, list[float]] = {}
     for step, loss in points:
         x = 0 if last == first else (step - first) * (across - 1) // (last - first)

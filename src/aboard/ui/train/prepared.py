@@ -1,4 +1,4 @@
-"""What was made ready for a training, in lines; and the bar while it is made."""
+"""The lines about a training's model, data and steps, and the progress bar while they are prepared."""
 
 from collections.abc import Sequence
 from textwrap import wrap
@@ -15,11 +15,11 @@ from aboard.ui.number_format import format_count
 from aboard.ui.progress_bar import render_bar
 
 _WIDE, _WORDS = 40, 56
-LABEL = 8
+LABEL = len("validation set  ")
 
 
 class PreparationView:
-    """A line that goes away: what is being done, how far it is."""
+    """A transient line: the current task and its progress."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(self, console=console, transient=True, refresh_per_second=8)
@@ -45,37 +45,37 @@ class PreparationView:
         yield line
 
 
-def render_label(word: str, text: str, width: int) -> Text:
-    """Folded between words, each line below the first; a path that is longer than a line goes on."""
+def render_label(label: str, text: str, width: int) -> Text:
+    """The text beside its label, wrapped between words; a word longer than a line is not broken."""
     folded = wrap(text, max(1, width - LABEL), break_long_words=False, break_on_hyphens=False)
-    return Text.assemble((f"{word:<{LABEL}}", "dim"), f"\n{' ' * LABEL}".join(folded))
+    return Text.assemble((f"{label:<{LABEL}}", "dim"), f"\n{' ' * LABEL}".join(folded))
 
 
 def describe_data(*, documents: int, tokens: int, supervised: int, sequences: int, length: int, full: float) -> str:
-    """What is trained on, in one sentence."""
+    """A prepared data set in one line."""
     share = f"{supervised / tokens:.0%}" if tokens else "none"
     return (
         f"{format_count(documents, 'document')}, {format_count(tokens, 'token')}, {share} supervised;"
-        f" {format_count(sequences, 'sequence')} of {length:,}, {full:.0%} full"
+        f" {format_count(sequences, 'packed sequence')} of {length:,} tokens, {full:.0%} full"
     )
 
 
 def describe_steps(training: Training, *, ranks: int, nodes: int, sequences: int) -> str:
-    """What a step takes, and how many there are."""
+    """Ranks, micro-batch, the size of a step, and the number of steps."""
     step = training.step_size(ranks)
     total = -(-training.total_sequences(ranks, sequences) // step)
     micro, each = training.micro_batches(ranks), training.per_device_train_batch_size
-    times = f", {micro} accumulated" if micro > 1 else ""
+    times = f" × {micro} accumulation steps" if micro > 1 else ""
     kind = "bfloat16" if training.bf16 else "float32"
     who = f"{format_count(ranks, 'rank')} on {format_count(nodes, 'node')}"
     return (
-        f"{who}, {each} at a time{times}: {format_count(step, 'sequence')} a step, {format_count(total, 'step')};"
+        f"{who}, micro-batch {each}{times}: {format_count(step, 'sequence')} per step, {format_count(total, 'step')};"
         f" {kind}"
     )
 
 
 def describe_mix(training: Training, *, ranks: int, parts: Sequence[tuple[str, float, int]]) -> str:
-    """Of sources by name, share and sequences: how much of the training each is, and how often it comes in it."""
+    """For each source (name, share, sequences): its share of the training, and how often it is repeated."""
     total = training.total_sequences(ranks, sum(sequences for _, _, sequences in parts))
-    descriptions = [f"{name} {share:.1%}, {total * share / sequences:.2g} times" for name, share, sequences in parts]
+    descriptions = [f"{name} {share:.1%}, {total * share / sequences:.2g} epochs" for name, share, sequences in parts]
     return "; ".join(descriptions)

@@ -1,4 +1,4 @@
-"""How far a training is: a bar with what is left, its figures, and the curve of its loss."""
+"""The progress of a training: a bar with the time left, its metrics, and the loss curve."""
 
 from collections.abc import Iterator, Mapping
 
@@ -18,7 +18,7 @@ _THOUSAND, _MILLION = 1e3, 1e6
 
 
 class TrainingProgressView:
-    """At most so many lines; the curve goes first where there is little room."""
+    """At most `lines` lines; the curve is dropped first if there is little room."""
 
     def __init__(self, way: TrainingStatus, *, lines: int) -> None:
         self._way = way
@@ -34,7 +34,7 @@ class TrainingProgressView:
 
 
 def format_progress_line(way: TrainingStatus) -> str:
-    """The same on one line, for grep and for logs."""
+    """The same on one plain line."""
     metrics = way.metrics
     steps = f"/{metrics['steps']:.0f}" if "steps" in metrics else ""
     parts = [f"train step {way.step}{steps}", *(f"{name} {value}" for name, value in _list_figures(metrics))]
@@ -60,7 +60,7 @@ def _render_progress(way: TrainingStatus, width: int) -> Text:
 
 
 def _render_figures(metrics: Mapping[str, float], width: int) -> Text:
-    """What there is no room for is left out, from the last."""
+    """The metrics that fit, in order."""
     line = Text(no_wrap=True, overflow="ellipsis")
     for name, value in _list_figures(metrics):
         longer = line.cell_len + cell_len(f"   {name} {value}")

@@ -1,1 +1,1 @@
-"""What `aboard why` shows: verdicts, diagnosis pages, replays."""
+"""Views of `aboard why`: verdicts, diagnoses, replays."""

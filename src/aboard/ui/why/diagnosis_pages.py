@@ -1,4 +1,4 @@
-"""The pages of the docs: one for each code, and an index by subject; what `aboard why` tells, as Markdown."""
+"""The docs pages of all codes and their index, as Markdown; the same content as `aboard why CODE`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,14 +9,14 @@ from aboard.diagnoses.fixes import name_blanks
 # The index links to these pages, and 460 of them are too many for the site's navigation.
 _ORPHAN = "---\norphan: true\n---"
 _MEANS = {
-    Severity.BLOCK: "`block`: it would stop a run, and a launch is refused.",
-    Severity.WARN: "`warn`: a run may go wrong, or slowly; a launch goes on.",
+    Severity.BLOCK: "`block`: it would stop a run, so a launch is refused.",
+    Severity.WARN: "`warn`: a run may fail or be slow; a launch continues.",
     Severity.INFO: "`info`: worth knowing.",
 }
 
 
 def build_pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
-    """All pages by file name."""
+    """The pages by file name."""
     diagnoses = [(subject, diagnosis) for subject in subjects for diagnosis in subject.diagnoses]
     code_pages = {f"{diagnosis.code}.md": _build_page(subject, diagnosis) for subject, diagnosis in diagnoses}
     aliases = {
@@ -26,10 +26,10 @@ def build_pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
 
 
 def _build_page(subject: Subject, diagnosis: Diagnosis) -> str:
-    shows = "\n".join(diagnosis.symptoms)
+    symptoms = "\n".join(diagnosis.symptoms)
     remedy = diagnosis.remedy or "\n".join(("```text", *(step.text for step in diagnosis.steps), "```"))
     links = ", ".join(f"[{code}]({code}.md)" for code in diagnosis.leads_to)
-    leads_to = f"\nIt leads to {links}; mended, they are gone too.\n" if links else ""
+    leads_to = f"\nIt leads to {links}, which the fix removes too.\n" if links else ""
     return f"""\
 {_ORPHAN}
 
@@ -37,17 +37,17 @@ def _build_page(subject: Subject, diagnosis: Diagnosis) -> str:
 
 At worst {_MEANS[diagnosis.severity]} Found by `{subject.command}`.
 
-## How it shows
+## Symptoms
 
 ```text
-{shows}
+{symptoms}
 ```
 
 ## Why
 
 {name_blanks(diagnosis.explanation)}
 
-## How to mend it
+## Fix
 
 {remedy}
 {leads_to}
@@ -56,12 +56,12 @@ At worst {_MEANS[diagnosis.severity]} Found by `{subject.command}`.
 
 
 def _build_alias_page(alias: str, diagnosis: Diagnosis) -> str:
-    return f"{_ORPHAN}\n\n# {alias}\n\nAnother name of [{diagnosis.code}]({diagnosis.code}.md): {diagnosis.title}.\n"
+    return f"{_ORPHAN}\n\n# {alias}\n\nAlias of [{diagnosis.code}]({diagnosis.code}.md): {diagnosis.title}.\n"
 
 
 def _build_index(subjects: Sequence[Subject]) -> str:
-    intro = "What `aboard check`, a run and `aboard data` can find, and what a command can end with."
-    parts = ["# Codes", f"{intro} `aboard why CODE` tells the same story in the terminal."]
+    intro = "The findings of `aboard check`, of runs and of `aboard data`, and the errors of commands."
+    parts = ["# Codes", f"{intro} `aboard why CODE` shows the same page in the terminal."]
     for subject in subjects:
         if subject.diagnoses:
             rows = [

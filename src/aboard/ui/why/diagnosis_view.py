@@ -1,4 +1,4 @@
-"""The long story of a code on a terminal, and the list of all codes."""
+"""The explanation of a code on a terminal, and the list of all codes."""
 
 import re
 from collections.abc import Sequence
@@ -12,43 +12,43 @@ from aboard.diagnoses.fixes import FixCommand, FixTemplate, name_blanks
 from aboard.ui.labelled_text import wrap_labelled
 from aboard.ui.status_marks import SEVERITY_MARKS
 
-# A line up to its remark; none, if it is one.
+# A line up to its remark; no match if the line is a remark.
 _COMMAND = re.compile(r"^[^#].*?(?= +# |$)")
 
 
 class DiagnosisView:
-    """Title, how it shows, why, how to mend it. Print it with `crop=False`: commands are as long as they are."""
+    """Title, symptoms, why, fix. Print it with `crop=False`, so that long commands are not cut."""
 
     def __init__(self, subject: Subject, diagnosis: Diagnosis) -> None:
         self._subject = subject
-        self._story = diagnosis
+        self._diagnosis = diagnosis
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        diagnosis, width = self._story, options.max_width
+        diagnosis, width = self._diagnosis, options.max_width
         mark = SEVERITY_MARKS[diagnosis.severity]
         head = Text.assemble((f"{mark.sign} {diagnosis.code}", mark.style), "  ")
         yield from wrap_labelled(head, diagnosis.title, width, indent=2, style="bold")
         yield ""
-        label = "  shows  "
+        label = "  symptoms  "
         for symptom in diagnosis.symptoms:
             yield from wrap_labelled(Text(label, style="dim"), symptom, width)
             label = " " * len(label)
-        yield from wrap_labelled(Text("  why    ", style="dim"), name_blanks(diagnosis.explanation), width)
+        yield from wrap_labelled(Text("  why       ", style="dim"), name_blanks(diagnosis.explanation), width)
         remedy = diagnosis.remedy or "\n".join(map(_format_step, diagnosis.steps))
-        yield from wrap_labelled(Text("  mend   ", style="dim"), remedy, width)
+        yield from wrap_labelled(Text("  fix       ", style="dim"), remedy, width)
         if diagnosis.leads_to:
-            yield from wrap_labelled(Text("  then also  ", style="dim"), ", ".join(diagnosis.leads_to), width)
+            yield from wrap_labelled(Text("  leads to  ", style="dim"), ", ".join(diagnosis.leads_to), width)
         yield ""
-        yield Text(f"  {self._subject.command}    # asks again", style="dim")
+        yield Text(f"  {self._subject.command}    # checks again", style="dim")
 
 
 def _format_step(step: FixTemplate) -> str:
-    """A command between backticks, where it isn't broken, with its remark behind them; or a piece of advice."""
+    """A command in backticks, which keep it unbroken, followed by its remark; advice as it is."""
     return _COMMAND.sub(r"`\g<0>`", step.text, count=1) if isinstance(step, FixCommand) else step.text
 
 
 class CodeListView:
-    """Every code by its subject, each with its title."""
+    """All codes with their titles, by subject."""
 
     def __init__(self, subjects: Sequence[Subject]) -> None:
         self._subjects = [subject for subject in subjects if subject.diagnoses]
@@ -62,4 +62,4 @@ class CodeListView:
                 label = Text.assemble((f"  {mark.sign} ", mark.style), diagnosis.code.ljust(widest), "  ")
                 yield from wrap_labelled(label, diagnosis.title, options.max_width)
             yield ""
-        yield Text("aboard why CODE    # the whole story of one", style="dim")
+        yield Text("aboard why CODE    # explains a code", style="dim")

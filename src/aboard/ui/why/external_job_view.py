@@ -1,4 +1,4 @@
-"""A training that somebody else started: which it is, where its ranks are, and the answer."""
+"""An external job: what it is, where its ranks are, and the verdict."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ MOST_PLACES = 6
 
 
 class ExternalJobView:
-    """Print it with `crop=False`: commands are as long as they are."""
+    """Print it with `crop=False`, so that long commands are not cut."""
 
     def __init__(self, world: ExternalJob, evidence: Evidence, why: Judgement, *, verbose: bool) -> None:
         self._world = world
@@ -31,10 +31,10 @@ class ExternalJobView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         world = self._world
         age = format_duration(self._evidence.now - world.began)
-        place = f", which meet at {world.address}:{world.port}" if world.port and world.size > 1 else ""
+        place = f", rendezvous at {world.address}:{world.port}" if world.port and world.size > 1 else ""
         ranks_text = f"{world.noun} {fold_ranks(world.seats)} of {world.size}"
         yield Text.assemble(
-            (world.what, "bold"), f" on {fold_names(world.nodes)}, begun {age} ago: {ranks_text}{place}"
+            (world.what, "bold"), f" on {fold_names(world.nodes)}, started {age} ago: {ranks_text}{place}"
         )
         for ranks, where in list(group_by_place(world, self._evidence))[:MOST_PLACES]:
             yield from wrap_labelled(
@@ -48,13 +48,13 @@ class ExternalJobView:
 
 
 def group_by_place(world: ExternalJob, evidence: Evidence) -> Iterator[tuple[list[int], str]]:
-    """Who is where, those at the same place together; of launchers, whether they have come to where they meet."""
+    """The ranks grouped by where they are; for launchers, whether they have reached the rendezvous."""
     by_place: dict[str, list[int]] = {}
     for view in evidence.views:
         if view.alive:
             where = f"{view.at or 'running'} at {view.site}" if view.site is not None else view.phase.word
             if world.launching:
-                where = "waits for the others" if view.phase >= Phase.STORE else "is on its way to the meeting place"
+                where = "waiting for the others" if view.phase >= Phase.STORE else "not at the rendezvous yet"
             by_place.setdefault(where, []).append(view.rank)
     for where, ranks in by_place.items():
         yield ranks, where
@@ -62,5 +62,5 @@ def group_by_place(world: ExternalJob, evidence: Evidence) -> Iterator[tuple[lis
 
 def _format_standing(quiet: float) -> str:
     if not quiet:
-        return "nothing is wrong that could be seen: it moves"
-    return f"nothing has moved for {format_duration(quiet)}, which may be its work; ask again if that lasts"
+        return "nothing wrong was found: the job makes progress"
+    return f"no progress for {format_duration(quiet)}, which may be normal; run this again if it lasts"

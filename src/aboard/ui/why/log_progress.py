@@ -1,4 +1,4 @@
-"""How far the reading of logs is, on one line that goes away."""
+"""The progress of reading logs, on one transient line."""
 
 from types import TracebackType
 from typing import Self
@@ -14,7 +14,7 @@ _WIDE, _WORDS = 40, 40
 
 
 class LogReadingView:
-    """A bar by bytes; a pipe, whose length nobody knows, shows none."""
+    """A progress bar by bytes; none for a pipe, whose length is unknown."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(self, console=console, transient=True, refresh_per_second=8)

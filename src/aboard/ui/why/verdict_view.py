@@ -1,4 +1,4 @@
-"""The answer to `aboard why` for a run that lives: the verdict, and for those who ask, what it isn't."""
+"""The verdict on an active run, and with --verbose what was ruled out."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from aboard.ui.labelled_text import wrap_labelled
 
 
 class VerdictView:
-    """Print it with `crop=False`: commands are as long as they are."""
+    """Print it with `crop=False`, so that long commands are not cut."""
 
     def __init__(self, run: str, why: Judgement, *, verbose: bool) -> None:
         self._run = run
@@ -24,14 +24,14 @@ class VerdictView:
         if why.findings:
             yield FindingsView(why.findings, in_full=True)
         else:
-            quiet = f"; its last sign of progress is {format_duration(why.quiet)} old" if why.quiet is not None else ""
-            yield Text(f"{self._run}: nothing is wrong that could be seen{quiet}")
+            quiet = f"; last progress {format_duration(why.quiet)} ago" if why.quiet is not None else ""
+            yield Text(f"{self._run}: nothing wrong was found{quiet}")
         if self._verbose:
             yield from render_ruled_out(why, options.max_width)
-        yield Text(f"asked the nodes in {why.seconds:.1f} s", style="dim")
+        yield Text(f"queried the nodes in {why.seconds:.1f} s", style="dim")
 
 
 def render_ruled_out(why: Judgement, width: int) -> Iterator[RenderableType]:
-    """What it isn't, a line each."""
+    """One line for each cause that was ruled out."""
     for each in why.ruled_out:
         yield from wrap_labelled(Text("  not   ", style="dim"), f"{each.what}: {each.why}", width)
