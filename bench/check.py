@@ -29,7 +29,7 @@ async def measure(count):
     async with run_simulator() as path:
         began = monotonic()
         subjects = (reach.SUBJECT, network.SUBJECT)
-        report = await check_cluster(cluster, subjects, quick=True, wire_of=lambda node: SimulatedTransport(path))
+        report = await check_cluster(cluster, subjects, quick=True, transport_for=lambda node: SimulatedTransport(path))
         seconds = monotonic() - began
     codes = sorted({finding.code for finding in report.findings})
     return seconds, "network-sparse" in codes, [f.code for f in report.findings if f.severity > Severity.INFO][:5]

@@ -29,7 +29,7 @@ async def measure(count):
     async with run_simulator() as path:
         began = monotonic()
         subjects = (reach.SUBJECT, host.SUBJECT)
-        report = await check_cluster(cluster, subjects, wire_of=lambda node: SimulatedTransport(path))
+        report = await check_cluster(cluster, subjects, transport_for=lambda node: SimulatedTransport(path))
         seconds = monotonic() - began
     assert not report.findings, report.findings[:3]
     return seconds

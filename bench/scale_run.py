@@ -166,7 +166,7 @@ async def _launch(
             watcher=NullCheckObserver(),
             viewer=watch,
             lease=Lease(),
-            wire_of=lambda node: SimulatedTransport(path, part=parts.get(node.name, WELL)),
+            transport_for=lambda node: SimulatedTransport(path, faults=parts.get(node.name, WELL)),
         )
     finally:
         record.close()

@@ -25,6 +25,7 @@ from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.flows.check.check_cluster import CheckReport, check_cluster
 from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
 from aboard.transport.agent_bootstrap import MARKER
+from aboard.transport.local import LocalTransport
 from aboard.transport.transport import ByteStream, OnPhase, StreamEnding, Transport
 
 # The others ask for more than a simulated or a lying node knows how to answer.
@@ -36,12 +37,12 @@ def _cluster(*names: str) -> Cluster:
 
 
 def _check(
-    cluster: Cluster, wire_of: Callable[[Node], Transport], subjects: tuple[Subject, ...] = FIRST
+    cluster: Cluster, transport_for: Callable[[Node], Transport], subjects: tuple[Subject, ...] = FIRST
 ) -> CheckReport:
-    return asyncio.run(check_cluster(cluster, subjects, wire_of=wire_of, dial_seconds=2 * slowness()))
+    return asyncio.run(check_cluster(cluster, subjects, transport_for=transport_for, dial_seconds=2 * slowness()))
 
 
-class Liar:
+class Liar(LocalTransport):
     """A node that greets well and answers each question with what `lie` returns for it."""
 
     def __init__(self, lie: Callable[[frames.Message], frames.Message], hello: frames.Message | None = None) -> None:
@@ -49,7 +50,7 @@ class Liar:
         self._hello = {"hello": frames.VERSION, **(hello or {})}
         self._out: asyncio.Queue[bytes] = asyncio.Queue()
         self._splitter: frames.FrameSplitter | None = None
-        self.ending = StreamEnding(code=None)
+        self.ending = StreamEnding(exit_code=None)
 
     async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
         return self
@@ -88,7 +89,7 @@ def test_hostile_nodes_become_findings_and_the_others_are_served() -> None:
             return await check_cluster(
                 cluster,
                 FIRST,
-                wire_of=lambda node: SimulatedTransport(path, behaviours.get(node.name, "answer")),
+                transport_for=lambda node: SimulatedTransport(path, behaviours.get(node.name, "answer")),
                 dial_seconds=slowness(),
             )
 

@@ -83,9 +83,12 @@ def test_a_user_without_any_key_makes_one_first() -> None:
 @pytest.mark.parametrize(
     ("said", "fix"),
     [
-        ("3.6.8; beside it: /usr/bin/python3.9 /usr/bin/python3.12 /usr/bin/python3.6", "python: /usr/bin/python3.12 "),
-        ("3.6.8; beside it: /usr/bin/python3.6", "ssh "),
-        ("3.6.8; beside it: /x/$(reboot)/python3.12", "ssh "),
+        (
+            "3.6.8; also installed: /usr/bin/python3.9 /usr/bin/python3.12 /usr/bin/python3.6",
+            "python: /usr/bin/python3.12 ",
+        ),
+        ("3.6.8; also installed: /usr/bin/python3.6", "ssh "),
+        ("3.6.8; also installed: /x/$(reboot)/python3.12", "ssh "),
         ("3.6.8", "ssh "),
     ],
 )

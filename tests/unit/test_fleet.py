@@ -15,7 +15,7 @@ from aboard.transport.ssh import SshTransport
 from aboard.transport.transport import ByteStream, OnPhase
 
 
-class Flaky:
+class Flaky(LocalTransport):
     """Refuses the first few dials for a reason, then is this machine; counts who dials at once."""
 
     def __init__(self, reason: UnreachableReason, times: int) -> None:

@@ -17,6 +17,7 @@ from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.diagnoses import ProtocolError, Unreachable
 from aboard.transport.agent_bootstrap import MARKER
+from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.node_session import CREDIT, REDIAL_SECONDS, NodeSession, SessionState
 from aboard.transport.supervisor_messages import (
@@ -79,10 +80,10 @@ class Acted:
 
     @property
     def ending(self) -> StreamEnding:
-        return StreamEnding(code=None)
+        return StreamEnding(exit_code=None)
 
 
-class ActedWire:
+class ActedWire(LocalTransport):
     """Each dial meets the next of the scripts; the last one stays."""
 
     def __init__(self, *scripts: Script) -> None:

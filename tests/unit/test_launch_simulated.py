@@ -67,7 +67,7 @@ def _launch(
                 watcher=NullCheckObserver(),
                 viewer=onlooker,
                 lease=lease or Lease(),
-                wire_of=lambda node: SimulatedTransport(path, part=parts.get(node.name, FakeNodeFaults())),
+                transport_for=lambda node: SimulatedTransport(path, faults=parts.get(node.name, FakeNodeFaults())),
             )
 
     try:

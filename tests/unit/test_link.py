@@ -45,7 +45,7 @@ exec(sys.argv[1])
 """
 
 
-class ShellWire:
+class ShellWire(SshTransport):
     """A node whose login shell runs this script instead of our line."""
 
     def __init__(self, script: str) -> None:
@@ -100,7 +100,7 @@ def test_a_shell_that_prints_without_end_is_noise() -> None:
     [
         ("exec python9", UnreachableReason.NO_PYTHON, "not found"),
         ("echo 'aboard: python 3.6.8' >&2; exit 1", UnreachableReason.OLD_PYTHON, "here: 3.6.8"),
-        ("exit 7", UnreachableReason.GARBAGE, "here: the shell ended with exit code 7"),
+        ("exit 7", UnreachableReason.GARBAGE, "here: the shell exited with code 7"),
         (
             "echo 'me@n1: Permission denied (publickey).' >&2; exit 255",
             UnreachableReason.KEY_REFUSED,
@@ -238,7 +238,7 @@ def test_a_link_may_be_closed_twice_and_from_two_places() -> None:
         link = await open_link(HERE, LocalTransport(), 5, lambda _phase: None)
         first, second = await asyncio.gather(link.close(), link.close())
         assert first == second == await link.close()
-        assert first.code == 0
+        assert first.exit_code == 0
         return int(link.hello["pid"])
 
     assert asyncio.run(story()) not in process_tree.read_parents()
@@ -287,8 +287,8 @@ def test_a_line_of_stderr_without_an_end_is_bounded() -> None:
         )
         stream = await ShellWire(script).open(HERE, lambda _phase: None)
         ending = await stream.close()
-        assert len(ending.said) < 10_000
-        assert ending.said.endswith("499")
+        assert len(ending.stderr) < 10_000
+        assert ending.stderr.endswith("499")
         assert "" not in ending.phases
 
     asyncio.run(story())

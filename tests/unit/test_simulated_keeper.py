@@ -37,7 +37,7 @@ class Heard:
     async def act(self, script: Callable[["Heard"], Awaitable[None]]) -> None:
         async with run_simulator() as path:
             fleet = NodeDialer(
-                lambda node: SimulatedTransport(path, part=self._parts.get(node.name, FakeNodeFaults())), seconds=5.0
+                lambda node: SimulatedTransport(path, faults=self._parts.get(node.name, FakeNodeFaults())), seconds=5.0
             )
             self.holds = {name: self._hold(name, fleet) for name in self._names}
             await asyncio.gather(*(hold.begin() for hold in self.holds.values()))
@@ -112,7 +112,7 @@ def test_stacks_and_signals() -> None:
         hold = heard.holds["n0"]
         await hold.signal("n0.0", 9)
         stacks = await hold.stacks()
-        assert stacks.pop("n0.0").endswith("it has ended")
+        assert stacks.pop("n0.0").endswith("it has exited")
         assert len(stacks) == RANKS - 1
         assert all("most recent call first" in text for text in stacks.values())
         await heard.end()

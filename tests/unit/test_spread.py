@@ -26,6 +26,7 @@ from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.transport import agent_bootstrap
 from aboard.transport.agent_link import open_link
 from aboard.transport.file_sender import LEAST_WINDOW, MOST_WINDOW, SPAN_SECONDS, FileSender, SendWindow
+from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.subprocess_stream import start_program
 from aboard.transport.transport import ByteStream, OnPhase
@@ -33,7 +34,7 @@ from aboard.transport.transport import ByteStream, OnPhase
 SOON = 5.0
 
 
-class HomeWire:
+class HomeWire(LocalTransport):
     """An agent on this machine whose home is a directory of the node's own."""
 
     def __init__(self, homes: Path) -> None:
@@ -325,7 +326,7 @@ while head := into.read(4):
 """
 
 
-class LiarWire:
+class LiarWire(LocalTransport):
     """A node that answers whatever it likes."""
 
     def __init__(self, answer: dict[str, Any] | None) -> None:

@@ -67,7 +67,7 @@ def _ending(stderr: str, code: int | None) -> StreamEnding:
             phases[phase] = 0.1
         elif phase is None and line:
             said.append(line)
-    return StreamEnding(code=code, said="\n".join(said), phases=phases)
+    return StreamEnding(exit_code=code, stderr="\n".join(said), phases=phases)
 
 
 DENIED = """\
@@ -95,7 +95,7 @@ def test_a_user_without_any_key(tmp_path: Path, tried: str, *, none: bool) -> No
     lines = DENIED.format(tried=tried.replace("{}", str(tmp_path))).splitlines()
     phases = {phase: 0.1 for line in lines if (phase := watch.phase_of(line))}
     said = "\n".join(line for line in lines if watch.phase_of(line) is None)
-    reason, told = classify_failure(StreamEnding(code=255, said=said, phases=phases))
+    reason, told = classify_failure(StreamEnding(exit_code=255, stderr=said, phases=phases))
     assert reason is UnreachableReason.KEY_REFUSED
     assert told == (f"{NO_KEY}; " if none else "") + "me@n1: Permission denied (publickey)."
 
@@ -144,7 +144,7 @@ def test_a_changed_host_key_is_told_from_an_unknown_one() -> None:
 def test_an_ssh_that_says_nothing_has_no_reason() -> None:
     """Its version and its debugging are no speech."""
     stderr = "OpenSSH_10.0p2 Debian-7, OpenSSL 3.5.1 1 Jul 2025\ndebug1: Reading configuration data x"
-    assert classify_failure(_ending(stderr, 255)) == (UnreachableReason.UNKNOWN, "ssh said nothing")
+    assert classify_failure(_ending(stderr, 255)) == (UnreachableReason.UNKNOWN, "ssh printed nothing")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_an_old_python_tells_its_version() -> None:
         "3.6.8",
     )
     more = LOGIN + "aboard: python 3.6.8 /usr/bin/python3.6 /usr/bin/python3.9\n" + TRAILER
-    assert classify_failure(_ending(more, 1))[1] == "3.6.8; beside it: /usr/bin/python3.6 /usr/bin/python3.9"
+    assert classify_failure(_ending(more, 1))[1] == "3.6.8; also installed: /usr/bin/python3.6 /usr/bin/python3.9"
 
 
 def test_a_connection_that_breaks_after_login_is_lost() -> None:
@@ -209,7 +209,7 @@ def test_another_end_after_login_is_not_our_agent() -> None:
     """A login shell that does something else ends with a code of its own."""
     assert classify_failure(_ending(LOGIN + TRAILER, 1)) == (
         UnreachableReason.GARBAGE,
-        "the shell ended with exit code 1",
+        "the shell exited with code 1",
     )
 
 

@@ -92,7 +92,7 @@ def launched(folder: Path, freight: Freight) -> LaunchResult:
                 viewer=Onlooker(freight.story),
                 lease=Lease(),
                 cargo=freight,
-                wire_of=lambda _node: SimulatedTransport(path, part=FakeNodeFaults()),
+                transport_for=lambda _node: SimulatedTransport(path, faults=FakeNodeFaults()),
             )
 
     try:

@@ -30,6 +30,7 @@ from aboard.diagnoses import AboardError, Finding, Severity, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.why.external_jobs import diagnose_external_job, require_inspectable
+from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.transport import ByteStream, OnPhase
 from aboard.ui.why.external_job_view import ExternalJobView, group_by_place
@@ -531,7 +532,7 @@ def test_a_look_that_hangs_tells_what_came_before(tmp_path: Path, monkeypatch: p
     assert int((tmp_path / "pid").read_text()) not in process_tree.read_parents()
 
 
-class Silent:
+class Silent(LocalTransport):
     """A wire at whose end nobody is."""
 
     async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
@@ -543,7 +544,9 @@ def test_nodes_of_which_none_answers() -> None:
     """An error with the first one's reason, and the check that tells more."""
     with pytest.raises(AboardError) as caught:
         asyncio.run(
-            diagnose_external_job(Cluster(nodes=(Node(name="n1"), Node(name="n2"))), wire_of=lambda _node: Silent())
+            diagnose_external_job(
+                Cluster(nodes=(Node(name="n1"), Node(name="n2"))), transport_for=lambda _node: Silent()
+            )
         )
     assert caught.value.code == "why-no-node"
     assert "n1: no answer" in caught.value.seen

@@ -1,4 +1,4 @@
-"""A keeper that is only acted: it obeys a keeper's ops and tells what a keeper tells, with no process behind it."""
+"""A fake supervisor: handles a supervisor's requests and sends its events, without any process."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.testing.fake_rank import STACKS, FakeRank
 
 SAMPLE_SECONDS = 1.0
-# How long ranks take to dump their stacks, and to leave when they are asked to.
+# How long ranks take to dump their stacks, and to exit after SIGTERM.
 STACKS_SECONDS = 0.2
 LEAVE_SECONDS = 0.1
 USUAL_PORT = 29500
@@ -22,9 +22,9 @@ NODE_MEMORY = 0.41
 
 @dataclass(frozen=True, kw_only=True)
 class FakeNodeFaults:
-    """What goes wrong on an acted node: children that die so many seconds after their start, a time when it is cut off.
+    """Faults of a fake node: seconds from start to death by child, and seconds until the node falls silent.
 
-    From that time on nothing comes from it, as if it had lost its power.
+    A silent node sends nothing more, as after a power failure.
     """
 
     dies: Mapping[str, float] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class FakeNodeFaults:
 
 
 class FrameSink(Protocol):
-    """Where frames go to the head."""
+    """Carries frames to the head."""
 
     def send(self, message: frames.Message) -> None: ...
 
@@ -41,15 +41,15 @@ class FrameSink(Protocol):
 
 
 class FakeSupervisor:
-    """One run on one acted node; `on_gone` is called when it has left."""
+    """One run on one fake node; `on_gone` is called when the supervisor exits."""
 
-    def __init__(self, node: str, message: frames.Message, part: FakeNodeFaults, on_gone: Callable[[], None]) -> None:
+    def __init__(self, node: str, message: frames.Message, faults: FakeNodeFaults, on_gone: Callable[[], None]) -> None:
         self.cut_off = False
         self._loop = asyncio.get_running_loop()
         self._run = str(message["run"])
         self._key = str(message["key"])
         self._lease = float(message["lease"]["seconds"])
-        self._part = part
+        self._faults = faults
         self._on_gone = on_gone
         self._bridge: FrameSink | None = None
         self._ranks: dict[str, FakeRank] = {}
@@ -57,7 +57,7 @@ class FakeSupervisor:
         self._seq = 0
         self._credit = 0
         self._ending = self._ended = self._left = False
-        self._acts: dict[str, Callable[[frames.Message], frames.Message | None]] = {
+        self._handlers: dict[str, Callable[[frames.Message], frames.Message | None]] = {
             "beat": lambda _message: {"wall": time.time()},
             "ack": lambda message: self._ack(int(message["seq"])),
             "credit": self._add_credit,
@@ -68,17 +68,17 @@ class FakeSupervisor:
             "lease": lambda _message: None,
             "end": lambda _message: self._end(),
         }
-        # Nodes don't sample all at the same moment.
+        # Nodes sample at different moments.
         self._loop.call_later(crc32(node.encode()) % 1000 / 1000 * SAMPLE_SECONDS, self._sample)
-        if part.silent is not None:
-            self._loop.call_later(part.silent, self._cut_off)
+        if faults.silent is not None:
+            self._loop.call_later(faults.silent, self._cut_off)
 
     # -- bridges -----------------------------------------------------------------------------------------
 
     def admit(self, bridge: FrameSink, message: frames.Message) -> None:
-        """A bridge with the run's key takes the place of the one before, and hears what the head has not."""
+        """A bridge with the run's key replaces the previous one and gets all unacknowledged events."""
         if message["key"] != self._key:
-            bridge.send({"re": message["id"], "error": f"the key does not fit run {self._run}"})
+            bridge.send({"re": message["id"], "error": f"wrong key for run {self._run}"})
             return
         self._bridge = bridge
         self._credit = int(message["credit"])
@@ -90,10 +90,10 @@ class FakeSupervisor:
         self._ack(int(message["acked"]))
         for event in self._events:
             bridge.send(event)
-        self._pour()
+        self._flush_output()
 
     def lose(self, bridge: FrameSink) -> None:
-        """Without a bridge the lease runs."""
+        """Starts the lease."""
         if bridge is self._bridge:
             self._bridge = None
             self._loop.call_later(self._lease, self._expire_lease)
@@ -105,48 +105,48 @@ class FakeSupervisor:
     def _cut_off(self) -> None:
         self.cut_off = True
 
-    # -- what the head asks ------------------------------------------------------------------------------
+    # -- requests from the head ------------------------------------------------------------------------------
 
-    def obey(self, bridge: FrameSink, message: frames.Message) -> None:
+    def handle(self, bridge: FrameSink, message: frames.Message) -> None:
         if self.cut_off:
             return
         number, op = message.get("id"), message["op"]
         if op == "stacks":
-            # Answered later, as the real ones are.
-            stacks = {name: STACKS if rank.runs else {"why": "it has ended"} for name, rank in self._ranks.items()}
-            self._loop.call_later(STACKS_SECONDS, self._answer, bridge, {"re": number, "stacks": stacks})
+            # Replied to later, as by a real supervisor.
+            stacks = {name: STACKS if rank.runs else {"why": "it has exited"} for name, rank in self._ranks.items()}
+            self._loop.call_later(STACKS_SECONDS, self._send, bridge, {"re": number, "stacks": stacks})
             return
-        act = self._acts.get(op)
-        answer = {"error": f"an acted keeper can't {op}"} if act is None else act(message)
+        handle = self._handlers.get(op)
+        reply = {"error": f"a fake supervisor does not support {op}"} if handle is None else handle(message)
         if number is not None:
-            self._answer(bridge, {"re": number, **(answer or {})})
+            self._send(bridge, {"re": number, **(reply or {})})
 
-    def _answer(self, bridge: FrameSink, answer: frames.Message) -> None:
+    def _send(self, bridge: FrameSink, message: frames.Message) -> None:
         if not self.cut_off:
-            bridge.send(answer)
+            bridge.send(message)
 
     def _start(self, message: frames.Message) -> None:
         name = str(message["child"])
         if name not in self._ranks:
-            rank = self._ranks[name] = FakeRank(name, self._loop.call_later, self._tell, self._pour)
-            rank.start(self._part.dies.get(name))
+            rank = self._ranks[name] = FakeRank(name, self._loop.call_later, self._emit, self._flush_output)
+            rank.start(self._faults.dies.get(name))
 
     def _add_credit(self, message: frames.Message) -> None:
         self._credit += int(message["bytes"])
-        self._pour()
+        self._flush_output()
 
     def _signal(self, message: frames.Message) -> None:
         self._ranks[message["child"]].exit(-int(message["signal"]))
 
-    # -- what the head hears -----------------------------------------------------------------------------
+    # -- events and output for the head -----------------------------------------------------------------------------
 
-    def _tell(self, kind: str, **fields: Any) -> float:
+    def _emit(self, kind: str, **fields: Any) -> float:
         self._seq += 1
         wall = time.time()
         event = {"event": self._seq, "kind": kind, "wall": wall, **fields}
         self._events.append(event)
         if self._bridge is not None:
-            self._answer(self._bridge, event)
+            self._send(self._bridge, event)
         return wall
 
     def _ack(self, seq: int) -> None:
@@ -154,7 +154,7 @@ class FakeSupervisor:
             self._events.popleft()
         self._leave_if_done()
 
-    def _pour(self) -> None:
+    def _flush_output(self) -> None:
         for rank in self._ranks.values():
             for output in rank.outputs.values():
                 while self._bridge is not None and self._credit > 0:
@@ -162,11 +162,11 @@ class FakeSupervisor:
                     if frame is None:
                         break
                     self._credit -= len(frame["data"])
-                    self._answer(self._bridge, frame)
+                    self._send(self._bridge, frame)
         self._leave_if_done()
 
     def _sample(self) -> None:
-        """As the keeper's own: only when the wire is free."""
+        """As in the real supervisor: only while nothing is waiting to be sent."""
         if self._left:
             return
         self._loop.call_later(SAMPLE_SECONDS, self._sample)
@@ -175,31 +175,31 @@ class FakeSupervisor:
             children = {name: rank.figures(wall) for name, rank in self._ranks.items() if rank.runs}
             if children:
                 node = {"load": round(sum(used["cpu"] for used in children.values()), 2), "memory": NODE_MEMORY}
-                self._answer(self._bridge, {"samples": {"wall": wall, "node": node, "children": children}})
+                self._send(self._bridge, {"samples": {"wall": wall, "node": node, "children": children}})
 
     # -- the end -----------------------------------------------------------------------------------------
 
     def _end(self) -> None:
         if not self._ending:
             self._ending = True
-            self._tell("ending", why="the head asked for it")
-            self._loop.call_later(LEAVE_SECONDS, self._see_off)
+            self._emit("ending", why="the head requested it")
+            self._loop.call_later(LEAVE_SECONDS, self._terminate_ranks)
 
-    def _see_off(self) -> None:
+    def _terminate_ranks(self) -> None:
         for rank in self._ranks.values():
             rank.exit(-15)
-        self._tell("ended", killed=0, stubborn=[])
+        self._emit("ended", killed=0, stubborn=[])
         self._ended = True
         self._leave_if_done()
 
     def _leave_if_done(self) -> None:
         outputs = (output for rank in self._ranks.values() for output in rank.outputs.values())
-        if self._ended and not self._events and all(output.told for output in outputs):
+        if self._ended and not self._events and all(output.end_sent for output in outputs):
             self._leave()
 
     def _leave(self) -> None:
         if not self._left:
             self._left = True
             if self._bridge is not None:
-                self._answer(self._bridge, {"gone": "keeper"})
+                self._send(self._bridge, {"gone": "keeper"})
             self._on_gone()

@@ -1,12 +1,12 @@
-"""Reads the recording of a node from its folder.
+"""Loads the recording of a node from its folder.
 
     NAME/about.json     {"what": "one sentence", "like": "OTHER", "without": ["/sys/class/infiniband/mlx5_7/"]}
     NAME/root/…         files of the node, each at its path
     NAME/commands.json  [{"argv": ["nvidia-smi", "-q"], "code": 0, "stdout": "nvidia-smi-q.txt"}]
     NAME/commands/…     what they printed
 
-All but about.json may be missing. One that is `like` another begins with what that one has, `without` the paths that
-begin so, and its own files and commands win.
+All but about.json may be missing. `like` inherits the files and commands of another recording, except paths that start
+with an entry of `without`; its own files and commands take precedence.
 """
 
 import json
@@ -18,7 +18,7 @@ from aboard.core.probes.probe import CommandOutput
 
 
 def load_recording(folder: Path) -> NodeRecording:
-    """The recording in this folder, with what it takes from the one beside it that it is like."""
+    """The recording in this folder, merged with the one that it is `like`."""
     about = _read_json(folder / "about.json", {})
     like = load_recording(folder.parent / about["like"]) if about.get("like") else NodeRecording()
     without = tuple(about.get("without", ()))

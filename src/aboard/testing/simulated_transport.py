@@ -1,12 +1,4 @@
-"""The simulated wire: agents that are only acted, in another process, over real frames.
-
-For whoever tests at sizes that no machine holds:
-
-    async with simulator() as path:
-        report = await check(cluster, SUBJECTS, wire_of=lambda node: SimulatedWire(path))
-
-A run may be held there too: its ranks are acted with it, and die on demand.
-"""
+"""The simulated transport: fake agents in another process, over real frames, at sizes that no machine holds."""
 
 import asyncio
 import json
@@ -30,12 +22,12 @@ NO_FAULTS = FakeNodeFaults()
 
 
 class SimulatedTransport:
-    """Dials the simulator, which acts one agent for each connection as `behaviour` says; `part` is its keeper's."""
+    """Connects to the simulator, which runs one fake agent per connection; `faults` apply to its supervisor."""
 
-    def __init__(self, path: Path, behaviour: str = "answer", part: FakeNodeFaults = NO_FAULTS) -> None:
+    def __init__(self, path: Path, behaviour: str = "answer", faults: FakeNodeFaults = NO_FAULTS) -> None:
         self._path = path
         self._behaviour = behaviour
-        self._part = part
+        self._faults = faults
 
     async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
         on_phase("connecting")
@@ -43,9 +35,12 @@ class SimulatedTransport:
             reader, writer = await asyncio.open_unix_connection(self._path)
         except OSError as error:
             raise Unreachable(UnreachableReason.REFUSED, f"{node.name}: no simulator at {self._path}") from error
-        preface = {"node": node.name, "behaviour": self._behaviour, "part": asdict(self._part)}
+        preface = {"node": node.name, "behaviour": self._behaviour, "faults": asdict(self._faults)}
         writer.write(json.dumps(preface).encode() + b"\n")
         return SocketStream(reader, writer)
+
+    def classify(self, ending: StreamEnding) -> tuple[UnreachableReason, str]:
+        return UnreachableReason.LOST, "the simulator closed the connection"
 
 
 class SocketStream:
@@ -68,7 +63,7 @@ class SocketStream:
             await self._writer.drain()
 
     async def close(self, *, hurry: bool = False) -> StreamEnding:
-        # What is unsent stays unsent: a far end that takes nothing in must not hold us.
+        # Unsent data is dropped: an agent that reads nothing must not block us.
         self._writer.transport.abort()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -76,12 +71,12 @@ class SocketStream:
 
     @property
     def ending(self) -> StreamEnding:
-        return StreamEnding(code=None)
+        return StreamEnding(exit_code=None)
 
 
 @asynccontextmanager
 async def run_simulator() -> AsyncIterator[Path]:
-    """Runs the simulator in a process of its own; it ends with us, whatever happens to us."""
+    """Runs the simulator in a process of its own, which exits when this one does, however that ends."""
     with tempfile.TemporaryDirectory(prefix="aboard-simulator-") as folder:
         path = Path(folder) / "agents.sock"
         use_pidfds()

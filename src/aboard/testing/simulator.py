@@ -1,4 +1,4 @@
-"""Acts any number of agents: `python -m aboard.testing.simulator SOCKET`, until its stdin ends."""
+"""Runs any number of fake agents until its stdin ends: `python -m aboard.testing.simulator SOCKET`."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ FILES = {
         for number in range(8)
     },
 }
-# What a command prints, by words that its argv has in it; any other prints nothing and ends well.
+# Output by a substring of the command line; any other command prints nothing and succeeds.
 COMMAND_OUTPUTS = {
     "df -PB1 /dev/shm": "Filesystem 1-blocks Used Available Capacity Mounted on\n"
     "tmpfs 270479390720 0 270479390720 0% /dev/shm\n",
@@ -36,20 +36,20 @@ _MARKER = re.compile(rb"main\(b'\\n(<aboard [0-9a-f]+>)\\n'")
 
 
 class FakeNodes:
-    """All keepers that are acted, by node and run: they outlive the bridges that lead to them."""
+    """All fake supervisors, by node and run; they outlive their bridges."""
 
     def __init__(self) -> None:
         self._supervisors: dict[str, dict[str, FakeSupervisor]] = {}
 
-    def begin(self, node: str, message: frames.Message, part: FakeNodeFaults) -> None:
+    def begin(self, node: str, message: frames.Message, faults: FakeNodeFaults) -> None:
         run, supervisors = str(message["run"]), self._supervisors.setdefault(node, {})
-        supervisors[run] = FakeSupervisor(node, message, part, on_gone=lambda: _forget_supervisor(supervisors, run))
+        supervisors[run] = FakeSupervisor(node, message, faults, on_gone=lambda: _forget_supervisor(supervisors, run))
 
-    def keeper(self, node: str, run: str) -> FakeSupervisor | None:
+    def find_supervisor(self, node: str, run: str) -> FakeSupervisor | None:
         return self._supervisors.get(node, {}).get(run)
 
     def is_cut_off(self, node: str) -> bool:
-        return any(keeper.cut_off for keeper in self._supervisors.get(node, {}).values())
+        return any(supervisor.cut_off for supervisor in self._supervisors.get(node, {}).values())
 
 
 def _forget_supervisor(supervisors: dict[str, FakeSupervisor], run: str) -> None:
@@ -57,38 +57,38 @@ def _forget_supervisor(supervisors: dict[str, FakeSupervisor], run: str) -> None
 
 
 class FakeAgent:
-    """One agent, from the bootstrap on, behaving as the first line of the connection asks."""
+    """One agent, from the bootstrap on; the first line of the connection selects its behaviour."""
 
     def __init__(self, nodes: FakeNodes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._stage = nodes
+        self._nodes = nodes
         self._reader = reader
         self._writer = writer
         self._name = ""
         self._marker = b""
-        self._part = FakeNodeFaults()
-        self._keeper: FakeSupervisor | None = None
+        self._faults = FakeNodeFaults()
+        self._supervisor: FakeSupervisor | None = None
 
     async def act(self) -> None:
         behaviours = {
             "answer": self._answer,
-            "silent": self._say_nothing,
+            "silent": self._stay_silent,
             "garbage": self._send_garbage,
             "flood": self._flood,
             "other-version": self._send_other_version,
         }
-        # Whoever hangs up in the middle, and our own end too, needs no traceback.
+        # A connection that closes midway, or our own shutdown, needs no traceback.
         with suppress(ConnectionError, asyncio.IncompleteReadError, json.JSONDecodeError, asyncio.CancelledError):
             preface = json.loads(await self._reader.readline())
             for _part in ("the importer", "its modules"):
                 await self._reader.readexactly(int(await self._reader.readline()))
-            self._name, self._part = preface["node"], FakeNodeFaults(**preface["part"])
+            self._name, self._faults = preface["node"], FakeNodeFaults(**preface["faults"])
             found = _MARKER.search(await self._reader.readline())
             if found is not None:
                 self._marker = b"\n" + found[1] + b"\n"
-                silent = self._stage.is_cut_off(self._name)
+                silent = self._nodes.is_cut_off(self._name)
                 await behaviours["silent" if silent else preface["behaviour"]]()
-        if self._keeper is not None:
-            self._keeper.lose(self)
+        if self._supervisor is not None:
+            self._supervisor.lose(self)
         self._writer.close()
 
     def send(self, message: frames.Message) -> None:
@@ -108,20 +108,20 @@ class FakeAgent:
 
     def _take(self, message: frames.Message) -> None:
         if message["op"] == "hold":
-            self._stage.begin(self._name, message, self._part)
+            self._nodes.begin(self._name, message, self._faults)
         if message["op"] in ("hold", "attach"):
-            self._keeper = self._stage.keeper(self._name, str(message["run"]))
-            if self._keeper is None:
-                self.send({"re": message["id"], "error": f"no keeper holds run {message['run']} here"})
+            self._supervisor = self._nodes.find_supervisor(self._name, str(message["run"]))
+            if self._supervisor is None:
+                self.send({"re": message["id"], "error": f"run {message['run']} has no supervisor here"})
             else:
-                self._keeper.admit(self, message)
-        elif self._keeper is not None:
-            self._keeper.obey(self, message)
+                self._supervisor.admit(self, message)
+        elif self._supervisor is not None:
+            self._supervisor.handle(self, message)
         else:
             self.send(_build_reply(message, self._name))
 
-    async def _say_nothing(self) -> None:
-        """Takes all and says nothing, until the head has had enough."""
+    async def _stay_silent(self) -> None:
+        """Reads everything and sends nothing, until the head gives up."""
         while await self._reader.read(65536):
             pass
 
@@ -130,7 +130,7 @@ class FakeAgent:
         await self._writer.drain()
 
     async def _flood(self) -> None:
-        """A line without an end, until the head has had enough."""
+        """A line without an end, until the head gives up."""
         while True:
             self._writer.write(b"x" * 65536)
             await self._writer.drain()
@@ -163,7 +163,7 @@ def _build_reply(message: frames.Message, name: str) -> frames.Message:
         stdout = "".join(text for words, text in COMMAND_OUTPUTS.items() if words in argv)
         reply |= {"code": 0, "stdout": stdout, "stderr": ""}
     elif message["op"] == "listen":
-        # As the agent's `peers` answers: where it listens, and at which addresses.
+        # As the agent's PeerListener replies: its ports and addresses.
         ports = [{"port": port or 40000} for port in message["ports"]]
         reply |= {"ports": ports, "addresses": [["eth0", _derive_address(name), 8]]}
     elif message["op"] == "connect":
@@ -184,7 +184,7 @@ def _build_reply(message: frames.Message, name: str) -> frames.Message:
 
 
 def _derive_address(name: str) -> str:
-    """The same for a name whoever is asked, as a good name service has it."""
+    """The same address for a name on every node, as from a working name service."""
     return str(IPv4Address((10 << 24) + 1 + crc32(name.encode()) % ((1 << 24) - 2)))
 
 

@@ -1,6 +1,7 @@
 """How an agent gets onto a node: one line of Python on the command line, the rest over stdin."""
 
 import marshal
+import re
 import secrets
 import zlib
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from importlib.resources.abc import Traversable
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
 
+from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
+from aboard.transport.transport import StreamEnding
 
 MARKER = b"\n<aboard %s>\n"
 
@@ -30,6 +33,11 @@ _INSTALL_IMPORTER = "sys.meta_path.insert(0,BundleImporter(*marshal.loads(zlib.d
 # The interpreter's own way to end takes 5 ms more, for nothing: an agent has nothing buffered.
 _START = b"import os;from aboard.agent.bridge import main;main(%r,%r);os._exit(0)\n"
 TOO_OLD = "aboard: python "
+_NO_PYTHON = re.compile(
+    r"^.*(not found|unknown command|no such file or directory|permission denied|cannot execute).*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_EXIT_NOT_FOUND = (126, 127)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +56,27 @@ def build_bootstrap(silence: float) -> Bootstrap:
     """The marker is made anew each time: nothing that a shell prints or echoes can look like it."""
     marker = MARKER % secrets.token_hex(16).encode()
     return Bootstrap(stdin=_build_bundle() + _START % (marker, silence), marker=marker)
+
+
+def classify_start_failure(ending: StreamEnding) -> tuple[UnreachableReason, str]:
+    """Why the node's shell or Python ended before the agent started, and the line that shows it."""
+    last_line = find_last_line(ending.stderr)
+    old = ending.stderr.find(TOO_OLD)
+    if old >= 0:
+        version, *others = ending.stderr[old + len(TOO_OLD) :].splitlines()[0].split() or ["unknown"]
+        return UnreachableReason.OLD_PYTHON, version[:20] + (f"; also installed: {' '.join(others)}" if others else "")
+    # csh exits with 1; fish draws a picture below the line with the error.
+    missing = _NO_PYTHON.search(ending.stderr)
+    if ending.exit_code in _EXIT_NOT_FOUND or (ending.exit_code == 1 and missing):
+        return UnreachableReason.NO_PYTHON, missing[0].strip() if missing else last_line
+    if ending.exit_code is None:
+        return UnreachableReason.LOST, last_line or "the connection was lost before the agent started"
+    return UnreachableReason.GARBAGE, last_line or f"the shell exited with code {ending.exit_code}"
+
+
+def find_last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
 
 
 @cache

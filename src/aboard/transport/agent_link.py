@@ -11,7 +11,7 @@ from aboard.core.cluster.node import Node
 from aboard.diagnoses import AgentRequestError, ProtocolError, TransportError, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import escape_text
-from aboard.transport import agent_bootstrap, ssh_log
+from aboard.transport import agent_bootstrap
 from aboard.transport.transport import ByteStream, OnPhase, StreamEnding, Transport
 
 CHUNK = 65536
@@ -152,7 +152,7 @@ async def open_link(node: Node, transport: Transport, seconds: float, on_phase: 
     stream = await transport.open(node, on_phase)
     try:
         async with asyncio.timeout(seconds):
-            return await _receive_hello(node, stream, on_phase)
+            return await _receive_hello(node, transport, stream, on_phase)
     except TimeoutError:
         raise _build_timeout_error(node, await stream.close(hurry=True), seconds) from None
     except frames.FrameError as error:
@@ -165,11 +165,11 @@ async def open_link(node: Node, transport: Transport, seconds: float, on_phase: 
         raise
 
 
-async def _receive_hello(node: Node, stream: ByteStream, on_phase: OnPhase) -> AgentLink:
+async def _receive_hello(node: Node, transport: Transport, stream: ByteStream, on_phase: OnPhase) -> AgentLink:
     start = agent_bootstrap.build_bootstrap(SILENCE_SECONDS)
     # Not drained: a far end that prints without end and reads nothing is told by what it prints.
     stream.write(start.stdin)
-    noise, rest = await _skip_noise(node, stream, start.marker)
+    noise, rest = await _skip_noise(node, transport, stream, start.marker)
     splitter = frames.FrameSplitter()
     bodies = splitter.feed(rest)
     while not bodies:
@@ -190,13 +190,13 @@ async def _receive_hello(node: Node, stream: ByteStream, on_phase: OnPhase) -> A
     return link
 
 
-async def _skip_noise(node: Node, stream: ByteStream, marker: bytes) -> tuple[bytes, bytes]:
+async def _skip_noise(node: Node, transport: Transport, stream: ByteStream, marker: bytes) -> tuple[bytes, bytes]:
     """What was printed before the marker, and what came behind it."""
     received = bytearray()
     while True:
         data = await stream.read(CHUNK)
         if not data:
-            reason, problem = ssh_log.classify_failure(await stream.close())
+            reason, problem = transport.classify(await stream.close())
             raise Unreachable(
                 reason, f"{node.name}: {escape_text(problem, QUOTE_CHARS)}", detail=_format_printable(received)
             )

@@ -8,7 +8,7 @@ from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.transport import agent_bootstrap
 from aboard.transport.open_file_limit import build_limit_reset
 from aboard.transport.subprocess_stream import start_program
-from aboard.transport.transport import ByteStream, OnPhase
+from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
 
 
 class LocalTransport:
@@ -23,3 +23,6 @@ class LocalTransport:
             )
         except OSError as error:
             raise Unreachable(UnreachableReason.NO_PYTHON, f"{node.name}: {error}") from error
+
+    def classify(self, ending: StreamEnding) -> tuple[UnreachableReason, str]:
+        return agent_bootstrap.classify_start_failure(ending)

@@ -42,17 +42,17 @@ class DialResult:
 
 
 class NodeDialer:
-    """Hands out links; `wire_of` says how each node is reached."""
+    """Hands out links; `transport_for` says how each node is reached."""
 
     def __init__(
         self,
-        wire_of: TransportFor = choose_transport,
+        transport_for: TransportFor = choose_transport,
         *,
         handshakes: int = HANDSHAKES,
         seconds: float = DIAL_SECONDS,
         on_phase: OnDial = lambda _node, _phase: None,
     ) -> None:
-        self._wire_of = wire_of
+        self._transport_for = transport_for
         self._handshakes = asyncio.Semaphore(handshakes)
         self._seconds = seconds
         self.on_phase = on_phase
@@ -104,7 +104,7 @@ class NodeDialer:
                 now = monotonic()
                 try:
                     link = await open_link(
-                        node, self._wire_of(node), self._seconds, lambda phase: self.on_phase(node, phase)
+                        node, self._transport_for(node), self._seconds, lambda phase: self.on_phase(node, phase)
                     )
                 except Unreachable as error:
                     if error.reason is not UnreachableReason.DROPPED or drops == TRIES - 1:

@@ -8,9 +8,9 @@ from aboard.core.text.shell_quoting import join_argv
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.transport import agent_bootstrap
-from aboard.transport.ssh_log import SshLoginLog
+from aboard.transport.ssh_log import SshLoginLog, classify_failure
 from aboard.transport.subprocess_stream import start_program
-from aboard.transport.transport import ByteStream, OnPhase
+from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
 
 CONNECT_SECONDS = 10
 
@@ -54,6 +54,9 @@ class SshTransport:
         except OSError as error:
             # Not the node's fault: too many processes or open files here.
             raise Unreachable(UnreachableReason.UNKNOWN, f"{node.name}: ssh can't be started here: {error}") from error
+
+    def classify(self, ending: StreamEnding) -> tuple[UnreachableReason, str]:
+        return classify_failure(ending)
 
 
 def build_ssh_command(node: Node, extra: Sequence[str] = ()) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aboard.core.cluster.contact import NO_KEY
 from aboard.diagnoses.unreachable_reason import UnreachableReason
-from aboard.transport.agent_bootstrap import TOO_OLD
+from aboard.transport.agent_bootstrap import classify_start_failure, find_last_line
 from aboard.transport.transport import StreamEnding
 
 # In the order in which a login goes through them.
@@ -56,15 +56,10 @@ _REASONS = (
         ("^(kex|ssh)_exchange_identification", "Exceeded MaxStartups", "Not allowed at this time"),
     ),
 )
-_NO_PYTHON = re.compile(
-    r"^.*(not found|unknown command|no such file or directory|permission denied|cannot execute).*$",
-    re.IGNORECASE | re.MULTILINE,
-)
 WITHOUT_KEY = "without-key"
 _OFFERED = "debug1: Offering public key: "
 _TRIED = "debug1: Trying private key: "
 _NO_MORE_METHODS = "debug1: No more authentication methods to try"
-_EXIT_NOT_FOUND = (126, 127)
 _SSH_FAILED = 255
 
 
@@ -96,45 +91,26 @@ class SshLoginLog:
 
 
 def classify_failure(ending: StreamEnding) -> tuple[UnreachableReason, str]:
-    """Why ssh ended before an agent spoke, and the line that says so."""
-    logged_in = "logged-in" in ending.phases
-    if logged_in or ending.code not in (None, _SSH_FAILED):
-        return _classify_shell_failure(ending)
+    """Why ssh ended before the agent started, and the line that shows it."""
+    if ending.exit_code not in (None, _SSH_FAILED):
+        return classify_start_failure(ending)
+    if "logged-in" in ending.phases:
+        # 255 is ssh's own exit code: that of the command on the node is unknown.
+        return classify_start_failure(StreamEnding(exit_code=None, stderr=ending.stderr))
     for reason, patterns in _REASONS:
-        match = re.search("|".join(patterns), ending.said, re.IGNORECASE | re.MULTILINE)
+        match = re.search("|".join(patterns), ending.stderr, re.IGNORECASE | re.MULTILINE)
         if match:
-            line = _extract_line(ending.said, match)
+            line = _extract_line(ending.stderr, match)
             return (
                 reason,
                 f"{NO_KEY}; {line}"
                 if reason is UnreachableReason.KEY_REFUSED and WITHOUT_KEY in ending.phases
                 else line,
             )
-    return UnreachableReason.UNKNOWN, _find_last_line(ending.said) or "ssh said nothing"
-
-
-def _classify_shell_failure(ending: StreamEnding) -> tuple[UnreachableReason, str]:
-    """The login worked; what the user's shell there made of our one line did not."""
-    last_line = _find_last_line(ending.said)
-    old = ending.said.find(TOO_OLD)
-    if old >= 0:
-        version, *others = ending.said[old + len(TOO_OLD) :].splitlines()[0].split() or ["unknown"]
-        return UnreachableReason.OLD_PYTHON, version[:20] + (f"; beside it: {' '.join(others)}" if others else "")
-    # csh ends with 1; fish draws a picture below the line that says it.
-    missing = _NO_PYTHON.search(ending.said)
-    if ending.code in _EXIT_NOT_FOUND or (ending.code == 1 and missing):
-        return UnreachableReason.NO_PYTHON, missing[0].strip() if missing else last_line
-    if ending.code == _SSH_FAILED or ending.code is None:
-        return UnreachableReason.LOST, last_line or "the connection was lost after login"
-    return UnreachableReason.GARBAGE, last_line or f"the shell ended with exit code {ending.code}"
+    return UnreachableReason.UNKNOWN, find_last_line(ending.stderr) or "ssh printed nothing"
 
 
 def _extract_line(text: str, match: re.Match[str]) -> str:
     start = text.rfind("\n", 0, match.start()) + 1
     end = text.find("\n", match.end())
     return text[start : end if end >= 0 else None].strip()
-
-
-def _find_last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""

@@ -69,7 +69,7 @@ class ProcessStream:
 
     @property
     def ending(self) -> StreamEnding:
-        return StreamEnding(code=self._process.returncode, said="\n".join(self._said), phases=dict(self._phases))
+        return StreamEnding(exit_code=self._process.returncode, stderr="\n".join(self._said), phases=dict(self._phases))
 
     async def _drained(self) -> None:
         """Reads what is left unread: a program that can't write its last words would never leave."""

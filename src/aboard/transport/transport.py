@@ -1,26 +1,27 @@
-"""The one seam to machines: a wire opens a duplex byte stream to a fresh agent on a node."""
+"""The interface between Aboard and machines: a transport opens a duplex byte stream to a new agent on a node."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Protocol
 
 from aboard.core.cluster.node import Node
+from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamEnding:
-    """What can be said of a stream that is over: exit code, and what was written beside the stream."""
+    """How a stream ended: exit code of its program (None if unknown), its stderr, seconds until each login phase."""
 
-    code: int | None
-    said: str = ""
+    exit_code: int | None
+    stderr: str = ""
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
 class ByteStream(Protocol):
     """Bytes both ways. `read` returns b"" at the end; `close` never raises and leaves nothing running.
 
-    It lets the far end leave by itself for a moment, unless it is told to hurry.
+    `close` first waits a moment for the other side to exit, unless `hurry` is set.
     """
 
     async def read(self, size: int) -> bytes: ...
@@ -33,7 +34,7 @@ class ByteStream(Protocol):
 
     @property
     def ending(self) -> StreamEnding:
-        """What is known so far, while the stream is open too."""
+        """What is known so far; also available while the stream is open."""
         ...
 
 
@@ -41,6 +42,10 @@ OnPhase = Callable[[str], None]
 
 
 class Transport(Protocol):
-    """A way to reach a node. `open` raises Unreachable only for what fails before anything is dialled."""
+    """A way to reach a node. `open` raises Unreachable only for failures that precede any connection attempt."""
 
     async def open(self, node: Node, on_phase: OnPhase) -> ByteStream: ...
+
+    def classify(self, ending: StreamEnding) -> tuple[UnreachableReason, str]:
+        """Why a stream ended before the agent started, and the line that shows it."""
+        ...

@@ -47,21 +47,21 @@ async def check_cluster(
     *,
     quick: bool = False,
     spec: RankSpec | None = None,
-    wire_of: TransportFor = choose_transport,
+    transport_for: TransportFor = choose_transport,
     watcher: CheckObserver | None = None,
     dial_seconds: float = DIAL_SECONDS,
 ) -> CheckReport:
     """Asks all nodes at once; one that is slow or hostile costs the others nothing."""
     watcher = watcher or NullCheckObserver()
-    fleet = build_fleet(watcher, wire_of, dial_seconds)
+    fleet = build_fleet(watcher, transport_for, dial_seconds)
     async with probe_cluster(cluster, subjects, fleet, quick=quick, spec=spec, watcher=watcher) as (report, _links):
         return report
 
 
 def build_fleet(
-    watcher: CheckObserver, wire_of: TransportFor = choose_transport, seconds: float = DIAL_SECONDS
+    watcher: CheckObserver, transport_for: TransportFor = choose_transport, seconds: float = DIAL_SECONDS
 ) -> NodeDialer:
-    return NodeDialer(wire_of, on_phase=lambda node, phase: watcher.dialling(node.name, phase), seconds=seconds)
+    return NodeDialer(transport_for, on_phase=lambda node, phase: watcher.dialling(node.name, phase), seconds=seconds)
 
 
 @asynccontextmanager

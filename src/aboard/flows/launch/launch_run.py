@@ -66,10 +66,10 @@ async def plan_launch(
     run: str,
     watcher: CheckObserver,
     cargo: Payload | None = None,
-    wire_of: TransportFor = choose_transport,
+    transport_for: TransportFor = choose_transport,
 ) -> tuple[CheckReport | None, Plan, Sequence[Finding]]:
     """The plan of a dry run, from the same look, and what is in the way of its cargo; nothing is started."""
-    fleet = build_fleet(watcher, wire_of)
+    fleet = build_fleet(watcher, transport_for)
     spec = build_rank_spec(preflight, request)
     async with probe_cluster(cluster, preflight.subjects, fleet, quick=preflight.quick, spec=spec, watcher=watcher) as (
         report,
@@ -94,13 +94,13 @@ async def launch(
     on_conductor: OnConductor = lambda _conductor: None,
     fleet: NodeDialer | None = None,
     cargo: Payload | None = None,
-    wire_of: TransportFor = choose_transport,
+    transport_for: TransportFor = choose_transport,
 ) -> LaunchResult:
     """Nothing is started while the look finds what would stop a run; every rank that is started is seen to its end.
 
     A `fleet` may have begun to dial already.
     """
-    fleet = fleet or build_fleet(watcher, wire_of)
+    fleet = fleet or build_fleet(watcher, transport_for)
     fleet.on_phase = lambda node, phase: watcher.dialling(node.name, phase)
     report = None
     spec = build_rank_spec(preflight, request)

@@ -44,13 +44,13 @@ class ExternalJobVerdict:
 
 
 async def diagnose_external_job(
-    cluster: Cluster, pids: Sequence[int] = (), *, wire_of: TransportFor = choose_transport
+    cluster: Cluster, pids: Sequence[int] = (), *, transport_for: TransportFor = choose_transport
 ) -> ExternalJobVerdict:
     """These processes of the only node, else every training of ours on all nodes; raises where there is none."""
     began = monotonic()
     async with AsyncExitStack() as closing:
         inspector = _ExternalJobInspector(cluster)
-        await inspector.dial(NodeDialer(wire_of), closing)
+        await inspector.dial(NodeDialer(transport_for), closing)
         verdict = await inspector.judged(pids)
     return replace(verdict, why=replace(verdict.why, seconds=monotonic() - began))
 
