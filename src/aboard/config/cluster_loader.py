@@ -14,11 +14,10 @@ from aboard.config.node_entries import (
     read_section_entries,
 )
 from aboard.config.this_machine import find_source_addresses
-from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
+from aboard.core.cluster.cluster import THIS_MACHINE, Cluster, PlannedWrites
 from aboard.core.cluster.head_machine import LOCALHOST, HeadMachine, assign_head_address, is_loopback
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_filters import filter_nodes
-from aboard.core.cluster.planned_writes import PlannedWrites
 from aboard.diagnoses import NO_FIX, InputError, Problem
 from aboard.diagnoses.usage import configuration
 from aboard.lazy_dataclass import dataclass
