@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aboard.config.input_files import read_text
+from aboard.config.input_files import YAML_SUFFIXES, read_text
 from aboard.config.node_entries import (
     NodeEntry,
     build_nodes,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from aboard.config.config_loader import LoadedConfig
 
 DEFAULT_FILE = "aboard.yaml"
-_YAML = (".yaml", ".yml")
 
 
 def load_cluster(
@@ -42,8 +41,8 @@ def load_cluster(
     toward: "Callable[[Sequence[str]], Sequence[str]]" = find_source_addresses,
 ) -> Cluster:
     """The cluster of node sets and .yaml files; with none given that of ./aboard.yaml, else this machine alone."""
-    files = [source for source in sources if source.endswith(_YAML)]
-    names = [source for source in sources if not source.endswith(_YAML)]
+    files = [source for source in sources if source.endswith(YAML_SUFFIXES)]
+    names = [source for source in sources if not source.endswith(YAML_SUFFIXES)]
     if not sources and hostfile is None and Path(DEFAULT_FILE).exists():
         files = [DEFAULT_FILE]
     if len(files) == len(sources or files) == 1 and hostfile is None and not sets:
@@ -74,7 +73,7 @@ def guess_nodes(
     """
     try:
         if sources or hostfile is not None or not Path(DEFAULT_FILE).exists():
-            if any(source.endswith(_YAML) for source in sources):
+            if any(source.endswith(YAML_SUFFIXES) for source in sources):
                 return ()
             return load_cluster(sources, hostfile=hostfile, include=include, exclude=exclude, here=here).nodes
         nodes = _read_plain(DEFAULT_FILE, here)[0]
