@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Mapping
 
 from aboard.config.accelerate_config import parse_accelerate_config
-from aboard.core.launchers import LauncherCommand, parse_launcher_command
+from aboard.core.launchers.launcher_command import LauncherCommand
+from aboard.core.launchers.parse_command import parse_launcher_command
 from aboard.diagnoses import InputError
 
 

@@ -18,11 +18,10 @@ from shapes import split
 
 from aboard.checks import SUBJECTS
 from aboard.checks.train.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
-from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.cluster import Cluster, PlannedWrites
 from aboard.core.cluster.contact import Contact, ReachedNode, UnreachedNode
 from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
 from aboard.core.cluster.node import Node
-from aboard.core.cluster.planned_writes import PlannedWrites
 from aboard.core.decoding import decode
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.training_settings import Training

@@ -251,7 +251,7 @@ def test_a_code_that_was_merged_is_still_known(old: str, diagnosis: Diagnosis) -
 HANDMADE = """
 checks/fix_values.py checks/collective/nccl_rules.py checks/reach/ssh_fix_values.py checks/node_scripts.py
 checks/software/code_differences.py checks/train/training_rules.py checks/unknown_answers.py core/cluster/node_sets.py
-core/text/typed_command.py core/text/shell_quoting.py flows/why/replay_run.py flows/status.py
+core/text/shell_quoting.py flows/why/replay_run.py flows/status.py
 flows/train/fetch_model.py ui/merge_findings.py verdicts/fix_commands.py verdicts/death/explain_death.py
 verdicts/live/external_jobs.py verdicts/logs/judge_log.py
 """

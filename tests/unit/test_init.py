@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from aboard.cli.init import init
 from aboard.config.cluster_loader import load_cluster
+from aboard.core.cluster.cluster import PlannedWrites
 from aboard.core.cluster.head_machine import HeadMachine
-from aboard.core.cluster.planned_writes import PlannedWrites
 from aboard.diagnoses import InputError
 
 GOLDEN = Path(__file__).parent / "golden"

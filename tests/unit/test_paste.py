@@ -4,7 +4,9 @@ import pytest
 from pasting import TextFiles, pasted
 
 from aboard.core.cluster.node import Node
-from aboard.core.launchers import collect_exported_env, parse_launcher_command, select_nodes
+from aboard.core.launchers.deepspeed_exports import collect_exported_env
+from aboard.core.launchers.node_selection import select_nodes
+from aboard.core.launchers.parse_command import parse_launcher_command
 from aboard.core.plan.program import ProgramKind
 from aboard.diagnoses import InputError
 

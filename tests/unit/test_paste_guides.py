@@ -7,7 +7,7 @@ from pasting import as_text, pasted
 
 from aboard.core.cluster.hostfile import parse_hostfile
 from aboard.core.cluster.node_filters import filter_nodes
-from aboard.core.launchers import select_nodes
+from aboard.core.launchers.node_selection import select_nodes
 
 GOLDEN = Path(__file__).parent / "golden" / "paste"
 GUIDES = sorted((GOLDEN / "guides").glob("*.txt"))

@@ -11,11 +11,12 @@ from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Start
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
+from aboard.core.run.rank_phases import BEACON_PHASES
 from aboard.testing.fake_supervisor import FakeNodeFaults
 from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.node_session import NodeSession, SessionState
-from aboard.transport.supervisor_messages import PHASES, OutputChunk
+from aboard.transport.supervisor_messages import OutputChunk
 
 NODES, RANKS = 20, 8
 LEASE = Lease(seconds=20.0, beat=1.0, grace=1.0)
@@ -79,7 +80,7 @@ def test_ranks_come_through_their_phases_one_dies_and_all_end() -> None:
     async def script(heard: Heard) -> None:
         await heard.start()
         ranks = NODES * RANKS
-        await until(lambda: heard.count("phase") >= (ranks - 1) * len(PHASES) and heard.count("exited") == 1)
+        await until(lambda: heard.count("phase") >= (ranks - 1) * len(BEACON_PHASES) and heard.count("exited") == 1)
         await until(lambda: len(heard.sampled) == NODES)
         await heard.end()
 
@@ -146,7 +147,7 @@ def test_a_cut_loses_nothing() -> None:
         link = heard.holds["n0"]._link
         assert link is not None
         await link.close()
-        await until(lambda: heard.count("phase") == RANKS * len(PHASES))
+        await until(lambda: heard.count("phase") == RANKS * len(BEACON_PHASES))
         await heard.end()
 
     heard = Heard(1)

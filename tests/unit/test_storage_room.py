@@ -12,10 +12,9 @@ from aboard.checks.storage import SUBJECT
 from aboard.checks.storage.filesystem_script import SCRIPT
 from aboard.checks.storage.node_storage import parse_directory, parse_storage
 from aboard.checks.storage.output_space import OUTPUT_SPACE, measure_output_space
-from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.cluster import Cluster, PlannedWrites
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
-from aboard.core.cluster.planned_writes import PlannedWrites
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.probe import CommandOutput
 from aboard.diagnoses import Finding

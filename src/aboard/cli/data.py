@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 
 from aboard.cli.options.train_extra import require_train_extra
-from aboard.config.input_files import read_text
+from aboard.config.input_files import YAML_SUFFIXES, read_text
 from aboard.config.training.data_settings import DataSettings, load_data_settings
 from aboard.diagnoses import InputError, Problem, Severity
 from aboard.diagnoses.trainer import data as failures
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 DEFAULT_FILE = "aboard.yaml"
 EXIT_WARNED, EXIT_BLOCKED = 1, 2
 LOSS_ON = ("answers", "last", "all")
-_YAML = (".yaml", ".yml")
 
 
 @click.command()
@@ -120,8 +119,8 @@ def _format_command(
 
 def _load_settings(files: tuple[str, ...]) -> tuple[DataSettings, tuple[str, ...]]:
     """The settings of aboard.yaml, and the data files named beside it."""
-    yamls = [name for name in files if name.endswith(_YAML)]
-    named_files = tuple(name for name in files if not name.endswith(_YAML))
+    yamls = [name for name in files if name.endswith(YAML_SUFFIXES)]
+    named_files = tuple(name for name in files if not name.endswith(YAML_SUFFIXES))
     if not files and Path(DEFAULT_FILE).exists():
         yamls = [DEFAULT_FILE]
     settings = load_data_settings(yamls) if yamls else DataSettings()

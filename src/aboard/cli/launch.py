@@ -175,8 +175,8 @@ class _TypedCommand:
             return LaunchRequest(program=self._program()), self.where.cluster(), ()
         # The tables of three launchers' flags, for those who paste.
         from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - the reason is above
-        from aboard.core.launchers import parse_launcher_command  # noqa: PLC0415 - the reason is above
         from aboard.core.launchers.node_selection import select_nodes  # noqa: PLC0415 - the reason is above
+        from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - the reason is above
 
         pasted = parse_launcher_command(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
         if pasted is None:

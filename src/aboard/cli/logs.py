@@ -9,6 +9,7 @@ from time import time
 import click
 
 from aboard.core.cluster.node_sets import expand_node_set
+from aboard.core.run.events import STREAMS
 from aboard.core.text.durations import parse_duration
 from aboard.core.text.log_lines import FoldedLine
 from aboard.core.text.rank_sets import parse_ranks
@@ -16,7 +17,6 @@ from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.flows.logs import LogQuery, read_logs
-from aboard.record.rank_logs.log_index import STREAMS
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.runs import Runs
 from aboard.ui.log_lines import LogLineFormatter, format_raw

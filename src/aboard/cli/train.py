@@ -11,6 +11,7 @@ from aboard.cli.launch import CHECKS, read_environment
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
 from aboard.cli.options.train_extra import require_train_extra
 from aboard.cli.runs.launch_arguments import format_typed_command
+from aboard.config.input_files import YAML_SUFFIXES
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.trainer import training
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from aboard.config.training.train_settings import TrainSettings
 
 DEFAULT_FILE = "aboard.yaml"
-YAML = (".yaml", ".yml")
 # Between SIGTERM and SIGKILL when the user stops the run: time to save a last checkpoint.
 FAREWELL_SECONDS = 300.0
 
@@ -81,7 +81,7 @@ def train(
 def _load_settings(where: NodeArguments) -> "TrainSettings":
     from aboard.config.training.train_settings import load_train_settings  # noqa: PLC0415 - pydantic takes 100 ms, which --help needn't wait for
 
-    files = [name for name in where.nodes if name.endswith(YAML)]
+    files = [name for name in where.nodes if name.endswith(YAML_SUFFIXES)]
     if not files and Path(DEFAULT_FILE).exists():
         files = [DEFAULT_FILE]
     if not files and not where.sets:

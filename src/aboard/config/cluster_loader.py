@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aboard.config.input_files import read_text
+from aboard.config.input_files import YAML_SUFFIXES, read_text
 from aboard.config.node_entries import (
     NodeEntry,
     build_nodes,
@@ -14,11 +14,10 @@ from aboard.config.node_entries import (
     read_section_entries,
 )
 from aboard.config.this_machine import find_source_addresses
-from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
+from aboard.core.cluster.cluster import THIS_MACHINE, Cluster, PlannedWrites
 from aboard.core.cluster.head_machine import LOCALHOST, HeadMachine, assign_head_address, is_loopback
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_filters import filter_nodes
-from aboard.core.cluster.planned_writes import PlannedWrites
 from aboard.diagnoses import NO_FIX, InputError, Problem
 from aboard.diagnoses.usage import configuration
 from aboard.lazy_dataclass import dataclass
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from aboard.config.config_loader import LoadedConfig
 
 DEFAULT_FILE = "aboard.yaml"
-_YAML = (".yaml", ".yml")
 
 
 def load_cluster(
@@ -43,8 +41,8 @@ def load_cluster(
     toward: "Callable[[Sequence[str]], Sequence[str]]" = find_source_addresses,
 ) -> Cluster:
     """The cluster of node sets and .yaml files; with neither, that of ./aboard.yaml, or else this machine alone."""
-    files = [source for source in sources if source.endswith(_YAML)]
-    names = [source for source in sources if not source.endswith(_YAML)]
+    files = [source for source in sources if source.endswith(YAML_SUFFIXES)]
+    names = [source for source in sources if not source.endswith(YAML_SUFFIXES)]
     if not sources and hostfile is None and Path(DEFAULT_FILE).exists():
         files = [DEFAULT_FILE]
     if len(files) == len(sources or files) == 1 and hostfile is None and not sets:
@@ -75,7 +73,7 @@ def guess_nodes(
     """
     try:
         if sources or hostfile is not None or not Path(DEFAULT_FILE).exists():
-            if any(source.endswith(_YAML) for source in sources):
+            if any(source.endswith(YAML_SUFFIXES) for source in sources):
                 return ()
             return load_cluster(sources, hostfile=hostfile, include=include, exclude=exclude, here=here).nodes
         nodes = _read_plain(DEFAULT_FILE, here)[0]

@@ -8,6 +8,7 @@ from aboard.diagnoses import NO_FIX, Fix, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 
+YAML_SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 8 * 1024 * 1024
 
 

@@ -92,7 +92,7 @@ def _diagnose_lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, 
 
 
 def _format_retry(folder: str, command: str) -> Shell:
-    """The command as `typed_command` quoted it for the record."""
+    """The command as `quote_typed_words` wrote it into the record."""
     return format_shell("cd {folder} && {command:shell}", folder=folder, command=Shell(command))
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from zlib import crc32
 
 from aboard.agent import frames
-from aboard.transport.supervisor_messages import PHASES, STREAMS
+from aboard.core.run.events import STREAMS
+from aboard.core.run.rank_phases import BEACON_PHASES
 
 # Seconds until it has started, until its first phase, and between phases.
 BEGIN_SECONDS = 0.02
@@ -47,9 +48,10 @@ class FakeRank:
 
     def start(self, dies_after: float | None) -> None:
         self._later(BEGIN_SECONDS, self._begin)
-        for number, phase in enumerate(PHASES):
+        for number, phase in enumerate(BEACON_PHASES):
             self._later(FIRST_PHASE_SECONDS + (number + self._spread) * PHASE_SECONDS, self._reach(phase))
-        self._later(FIRST_PHASE_SECONDS + len(PHASES) * PHASE_SECONDS + self._spread * LINE_SECONDS, self._print_line)
+        last_phase = FIRST_PHASE_SECONDS + len(BEACON_PHASES) * PHASE_SECONDS
+        self._later(last_phase + self._spread * LINE_SECONDS, self._print_line)
         if dies_after is not None:
             self._later(dies_after, self.die)
 
@@ -87,7 +89,7 @@ class FakeRank:
         def reach() -> None:
             if self.runs:
                 wall = self._emit("phase", child=self.name, phase=phase)
-                if phase == PHASES[-1]:
+                if phase == tuple(BEACON_PHASES)[-1]:
                     self._trains_since = wall
 
         return reach

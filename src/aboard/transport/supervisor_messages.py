@@ -1,19 +1,17 @@
 """What a keeper tells, decoded at the border: a frame that is none of a keeper's breaks the protocol, and says so."""
 
 from collections.abc import Callable, Container, Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
 from aboard.agent import frames
-from aboard.core.decoding import DecodeError, Decoder, MaxLength, Signed, make_decoder
-from aboard.core.run.events import Event
+from aboard.core.decoding import DecodeError, Decoder, Matching, MaxLength, Signed, make_decoder
+from aboard.core.run.events import STREAMS, Event
+from aboard.core.run.rank_phases import BEACON_PHASES
 from aboard.core.run.training_metrics import METRICS
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
 T = TypeVar("T")
-Phase = Literal["started", "torch", "store", "group", "collective"]
-PHASES: tuple[str, ...] = get_args(Phase)
-STREAMS = ("stdout", "stderr")
 # Above any count of events or bytes, and still exact in every program that reads JSON.
 MOST = 2**53
 # Above any number of processes that a node starts for one run, and any name that we give one.
@@ -35,7 +33,7 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "killed": _decode_count,
         "stubborn": make_decoder(Annotated[tuple[int, ...], MaxLength(MOST_CHILDREN)], strict=True),
     },
-    "phase": {"phase": make_decoder(Phase, strict=True)},
+    "phase": {"phase": make_decoder(Annotated[str, Matching("|".join(BEACON_PHASES))], strict=True)},
     "raised": {
         "type": make_decoder(Annotated[Untrusted, MaxLength(200)], strict=True),
         "message": _decode_text,

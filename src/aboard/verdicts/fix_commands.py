@@ -21,7 +21,8 @@ _RULES = {
 # A network larger than this is no cluster's: its nodes are listed one by one.
 _WIDEST = {4: 16, 6: 48}
 _SHOWN = 16
-_UP = ("up", "unknown", "")
+# The link states in which a NIC may well carry traffic.
+LINK_UP = ("up", "unknown", "")
 _Address = IPv4Address | IPv6Address
 
 
@@ -78,7 +79,7 @@ def find_down_link(evidence: Evidence, node: str, target: str) -> NicTraffic | N
     """The NIC that leads there, if it has no carrier or is down."""
     own = find_nearest_address(evidence, node, target)
     links = evidence.witness[node].links if own is not None else ()
-    return next((link for link in links if own is not None and link.name == own[0] and link.state not in _UP), None)
+    return next((link for link in links if own is not None and link.name == own[0] and link.state not in LINK_UP), None)
 
 
 def build_loopback_fix(evidence: Evidence, nodes: Sequence[str]) -> Fix:

@@ -7,7 +7,7 @@ from aboard.checks.node_scripts import format_node_command, parse_run_reply
 from aboard.checks.storage.filesystem_script import MOUNT_SECONDS
 from aboard.checks.storage.node_storage import STORAGE, NodeDirectory, build_script_command, parse_directory
 from aboard.core.cluster import node_sets
-from aboard.core.cluster.planned_writes import PlannedWrites
+from aboard.core.cluster.cluster import PlannedWrites
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
 from aboard.core.probes.probe import ProbeParseError

@@ -7,7 +7,7 @@ from typing import NoReturn
 import click
 
 from aboard.core.text import shell_quoting
-from aboard.core.text.typed_command import quote_typed_words
+from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import commands
 

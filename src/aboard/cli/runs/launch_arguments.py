@@ -10,7 +10,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.run.lease import Lease
 from aboard.core.text.secret_names import is_secret
-from aboard.core.text.typed_command import quote_typed_words
+from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import Shell
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer

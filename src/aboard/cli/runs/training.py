@@ -17,8 +17,7 @@ from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
 from aboard.core.run.lease import Lease
 from aboard.diagnoses import AboardError, Finding, Shell, format_shell
-from aboard.flows.train.estimate_memory import MODULE, estimate_memory
-from aboard.flows.train.trainer_process import TrainerProcess
+from aboard.flows.train.trainer_process import MEMORY_MODULE, TrainerProcess, estimate_memory
 from aboard.flows.train.training_payload import TrainingPayload, build_request
 from aboard.flows.train.upload_inputs import upload_inputs
 from aboard.lazy_dataclass import dataclass
@@ -47,7 +46,7 @@ def prepare_and_train(words: TrainSettings, cluster: Cluster, options: TrainOpti
     if early := find_early_findings(words, cluster, options.ranks):
         console.print(FindingsView(early, in_full=False), crop=False)
         return EXIT_BLOCKED
-    with TrainerProcess(MODULE) as trainer:
+    with TrainerProcess(MEMORY_MODULE) as trainer:
         if not options.detach:
             # The subprocess imports torch while the data is prepared; this process never does.
             trainer.begin()

@@ -3,11 +3,21 @@
 from collections.abc import Iterator
 
 from aboard.core.cluster.node import Node
-from aboard.core.cluster.planned_writes import PlannedWrites
 from aboard.lazy_dataclass import dataclass
 
 # The source of a cluster for which nobody named a node.
 THIS_MACHINE = "this machine"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedWrites:
+    """`path` is a directory on every node; the disk behind it must have room for `size` bytes.
+
+    Where the nodes share that disk, it is the size of all that they write; where each has its own, of what one writes.
+    """
+
+    path: str
+    size: int
 
 
 @dataclass(frozen=True, kw_only=True)

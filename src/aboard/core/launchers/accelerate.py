@@ -9,10 +9,9 @@ from aboard.core.launchers.accelerate_env import build_accelerate_env
 from aboard.core.launchers.accelerate_flags import GRAMMAR, NAME, NOT_OURS, OURS_LAUNCHERS
 from aboard.core.launchers.accelerate_settings import AccelerateMode, AccelerateSettings, merge_settings
 from aboard.core.launchers.deepspeed_exports import collect_exported_env, read_env_files
-from aboard.core.launchers.flag_parser import ParsedFlags, parse_flags
+from aboard.core.launchers.flag_parser import ParsedFlags, build_program, parse_flags
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
 from aboard.core.launchers.master_address import parse_master
-from aboard.core.launchers.script_program import build_program
 from aboard.core.launchers.torchrun import NO_RENDEZVOUS
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.text.input_text import format_count

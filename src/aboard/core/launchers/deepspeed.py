@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from aboard.core.launchers.deepspeed_exports import collect_exported_env, read_env_files
-from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
+from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, build_program, parse_flags
 from aboard.core.launchers.flag_table import FlagValueKind, obey_flag, obey_switch, refuse_flag, refuse_help, skip_flag
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
 from aboard.core.launchers.master_address import parse_master
-from aboard.core.launchers.script_program import build_program
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import pasted_commands

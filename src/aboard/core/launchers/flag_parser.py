@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from aboard.core.launchers.flag_table import FlagHandling, FlagValueKind, LauncherFlag, Value
+from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.text.input_text import find_nearest
 from aboard.diagnoses import Fix, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
@@ -82,6 +83,22 @@ def parse_flags(grammar: FlagGrammar, words: Sequence[str]) -> ParsedFlags:
         target=reader.target,
         args=tuple(reader.rest),
     )
+
+
+def build_program(flags: ParsedFlags, *, local_rank: str = "") -> Program:
+    """The script, module or executable after the flags; `--module` and `--no-python` exclude each other."""
+    if flags.on("module") and flags.on("no_python"):
+        seen = "the script can't be run both as a Python module and without Python"
+        fix = pasted_commands.FLAG.fix("leave-one")
+        raise InputError(pasted_commands.FLAG, [Problem(where=f"{flags.launcher} --module", seen=seen, fix=fix)])
+    kind = (
+        ProgramKind.MODULE
+        if flags.on("module")
+        else ProgramKind.PROGRAM
+        if flags.on("no_python")
+        else ProgramKind.SCRIPT
+    )
+    return Program(kind=kind, target=flags.target, args=flags.args, local_rank=local_rank)
 
 
 class _Reader:

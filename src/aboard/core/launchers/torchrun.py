@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
+from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, build_program, parse_flags
 from aboard.core.launchers.flag_table import (
     FlagValueKind,
     LauncherFlag,
@@ -15,7 +15,6 @@ from aboard.core.launchers.flag_table import (
 )
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
 from aboard.core.launchers.master_address import RequestedMaster, parse_endpoint, parse_master
-from aboard.core.launchers.script_program import build_program
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.diagnoses import Fix, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text

@@ -7,6 +7,9 @@ from typing import Any
 from aboard.core.decoding import Word
 from aboard.lazy_dataclass import dataclass
 
+# What a rank writes to. Log indexes number the streams in this order.
+STREAMS = ("stdout", "stderr")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:

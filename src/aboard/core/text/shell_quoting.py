@@ -20,7 +20,7 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # Less than shlex leaves bare: zsh expands a leading `=`, csh `^`, `%`, `@` and `{}` in places.
 _BARE = re.compile(r"[A-Za-z0-9_./:,+-]+")
@@ -37,6 +37,14 @@ def join_argv(argv: "Sequence[str]") -> Shell:
     if all(_PRINTABLE.fullmatch(word) for word in argv):
         return Shell(" ".join(map(quote_word, argv)))
     return Shell(" ".join(["sh", "-c", quote_word(_DECODE), "sh", f"'{_encode_octal(shlex.join(argv))}'"]))
+
+
+def quote_typed_words(words: "Iterable[str]") -> Shell:
+    """A command of the user's own, to be typed again: unlike a value in a fix, its words may be options.
+
+    Only for words that were typed on this machine, never for text from elsewhere.
+    """
+    return Shell(shlex.join(words))
 
 
 def quote_word(word: str) -> str:

@@ -11,8 +11,6 @@ from aboard.lazy_dataclass import dataclass
 
 # What is said of every hundredth row is no slip any more.
 SIGNIFICANT_SHARE = 0.01
-# What sed and jq see nothing in.
-COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from aboard.checks.train.resumable_checkpoints import (
 from aboard.core.plan.training_settings import Training
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe
-from aboard.core.text.typed_command import quote_typed_words
+from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import NO_FIX, Finding, Shell, format_shell, join_fixes
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted

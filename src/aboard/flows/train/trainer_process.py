@@ -6,15 +6,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import aboard
+from aboard.checks.train.training_rules import RankMemoryNeeds
+from aboard.core.decoding import DecodeError, decode
+from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.catalogue import unpack_error
-from aboard.diagnoses.trainer import training
+from aboard.diagnoses.trainer import training as training_failures
 from aboard.diagnoses.untrusted import escape_text
+
+MEMORY_MODULE = "aboard.train.memory.worker"
+# To import torch and to build a model without its weights, on a busy head.
+_MEMORY_SECONDS = 120.0
 
 
 class TrainerProcess:
@@ -63,6 +71,20 @@ async def ask_trainer(
         return await trainer.ask(given or {}, seconds)
 
 
+async def estimate_memory(
+    trainer: TrainerProcess, training: Training, model: Path, ranks: Mapping[str, int], room: int | None
+) -> RankMemoryNeeds:
+    """What a rank needs, by the trainer's own estimate; `room` is the memory of the smallest rank, or None."""
+    # The worker reads the model's config on the head, from wherever it was downloaded to.
+    here = replace(training, model=str(model))
+    reply = await trainer.ask({"training": asdict(here), "ranks": dict(ranks), "memory": room}, _MEMORY_SECONDS)
+    try:
+        return decode(RankMemoryNeeds, reply, strict=True)
+    except DecodeError as error:
+        seen = f"{MEMORY_MODULE} returned an unexpected reply: {error}"
+        raise AboardError(training_failures.ASKED, seen, "report") from None
+
+
 def _parse_answer(module: str, out: str, err: str, code: int) -> dict[str, Any]:
     try:
         answer = json.loads(out.strip().rpartition("\n")[2])
@@ -78,7 +100,7 @@ def _parse_answer(module: str, out: str, err: str, code: int) -> dict[str, Any]:
 
 def _make_error(module: str, why: str) -> AboardError:
     seen = f"{module}: {escape_text(why, 300)}"
-    return AboardError(training.ASKED, seen, "run", python=sys.executable, module=module)
+    return AboardError(training_failures.ASKED, seen, "run", python=sys.executable, module=module)
 
 
 def _build_env(environ: Mapping[str, str]) -> dict[str, str]:

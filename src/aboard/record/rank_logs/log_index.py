@@ -12,7 +12,6 @@ from aboard.lazy_dataclass import dataclass
 
 # Seconds since 1970, where the block begins in the rank's whole log, its bytes (or those dropped), stream, flags, node.
 ENTRY = Struct("<dQIBBH")
-STREAMS = ("stdout", "stderr")
 
 CONTINUES = 1  # its first line is the rest of one whose beginning was written before
 CUT = 2  # its last newline is ours: the line was not finished, or too long

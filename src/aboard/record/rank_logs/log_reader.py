@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from aboard.core.run.events import STREAMS
 from aboard.core.text.log_lines import OutputLine
 from aboard.lazy_dataclass import dataclass
 from aboard.record.rank_logs.line_splitter import BLOCK
@@ -17,7 +18,6 @@ from aboard.record.rank_logs.log_index import (
     LOG,
     LOST,
     LOST_ON_NODE,
-    STREAMS,
     IndexEntry,
     LogSegment,
     parse_segment_name,

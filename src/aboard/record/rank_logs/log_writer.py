@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from aboard.core.run.events import STREAMS
 from aboard.core.text.byte_sizes import MIB
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.record.rank_logs.line_splitter import Block, LineSplitter
-from aboard.record.rank_logs.log_index import LOST_ON_NODE, STREAMS
+from aboard.record.rank_logs.log_index import LOST_ON_NODE
 from aboard.record.rank_logs.node_table import NodeTable
 from aboard.record.rank_logs.open_files import OpenFiles
 from aboard.record.rank_logs.rank_log import RankLog, list_stored_segments

@@ -5,9 +5,10 @@ from heapq import merge
 from operator import itemgetter
 from re import Pattern
 
+from aboard.core.run.events import STREAMS
 from aboard.core.text.log_lines import OutputLine
 from aboard.lazy_dataclass import dataclass
-from aboard.record.rank_logs.log_index import STREAMS, IndexEntry
+from aboard.record.rank_logs.log_index import IndexEntry
 from aboard.record.rank_logs.log_reader import EARLIEST, LogListing, LogReader, ReadPosition
 
 

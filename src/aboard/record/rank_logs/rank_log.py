@@ -3,6 +3,7 @@
 from collections import deque
 from pathlib import Path
 
+from aboard.core.run.events import STREAMS
 from aboard.lazy_dataclass import dataclass
 from aboard.record.rank_logs.line_splitter import Block, LineSplitter
 from aboard.record.rank_logs.log_index import (
@@ -11,7 +12,6 @@ from aboard.record.rank_logs.log_index import (
     LOG,
     LOST_ON_DISK,
     MOST,
-    STREAMS,
     LogSegment,
     parse_segment_name,
     unpack_entries,

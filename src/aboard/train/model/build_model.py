@@ -20,6 +20,7 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model, training
 from aboard.lazy_dataclass import dataclass
 from aboard.train.distributed.rank_context import RankContext
+from aboard.train.memory.activations import ROUTED
 from aboard.train.model.engine import Engine, make_sync_switch
 from aboard.train.model.load_weights import prepare_pretrained
 from aboard.train.model.meta_model import build_on_meta, find_layers
@@ -153,9 +154,6 @@ def _disable_buffer_sync() -> dict[str, Any]:
     return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
 
 
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-
-
 def count_flops_per_token(model: PreTrainedModel, length: int) -> float:
     """Forward and backward: six per weight that a token meets, and attention over half of the positions before it.
 
@@ -170,7 +168,7 @@ def count_flops_per_token(model: PreTrainedModel, length: int) -> float:
 
 def _count_used_weights(model: PreTrainedModel) -> float:
     config = model.config.get_text_config()
-    experts = next((getattr(config, name) for name in EXPERTS if getattr(config, name, None)), None)
+    experts = next((getattr(config, name) for name in ROUTED if getattr(config, name, None)), None)
     share = getattr(config, "num_experts_per_tok", None)
     part = share / experts if experts and share else 1.0
     lookup = {id(each) for each in model.get_input_embeddings().parameters()}

@@ -13,9 +13,8 @@ from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Diagnosis, Fix, Severity, join_fixes
 from aboard.diagnoses.runs import hang, slow
 from aboard.lazy_dataclass import dataclass
-from aboard.verdicts.fix_commands import build_check_command, build_firewall_rules, find_nearest_address
+from aboard.verdicts.fix_commands import LINK_UP, build_check_command, build_firewall_rules, find_nearest_address
 
-_UP = ("up", "unknown", "")
 # What fits into one packet is not lost for its size.
 _ONE_PACKET = 1200
 # Fits through the tunnels of VPNs and clouds.
@@ -53,7 +52,7 @@ def find_cut_links(evidence: Evidence) -> Iterator[RuleResult]:
     worst = sorted(end for end, count in ends.items() if count == most)
     nodes = _pick_blamed_nodes(evidence, worst, bad, single=len(pairs) == 1)
     example = next((each for each in bad if each.node in nodes), bad[0])
-    down = [(name, link) for name in nodes for link in _list_used_links(evidence, name) if link.state not in _UP]
+    down = [(name, link) for name in nodes for link in _list_used_links(evidence, name) if link.state not in LINK_UP]
     outcomes = {
         evidence.witness[each.node].dials.get(target)
         for each in bad

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from re import sub
 
-from aboard.data.quality.data_evidence import COMPRESSED_SUFFIXES, DataEvidence, format_locations, format_share
+from aboard.data.intake.compressed_files import COMPRESSED_SUFFIXES
+from aboard.data.quality.data_evidence import DataEvidence, format_locations, format_share
 from aboard.data.quality.encoding_settings import EncodingSettings
 from aboard.data.quality.flagged_rows import ExampleRow
 from aboard.data.quality.row_statistics import CheckedRow, RowFlag

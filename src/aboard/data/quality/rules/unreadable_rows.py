@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from aboard.data.intake.compressed_files import COMPRESSED_SUFFIXES
 from aboard.data.quality.data_evidence import (
-    COMPRESSED_SUFFIXES,
     SIGNIFICANT_SHARE,
     DataEvidence,
     format_locations,

@@ -1,0 +1,108 @@
+"""Parses the command of another launcher, pasted after `aboard launch --`, into a launch request.
+
+Each launcher has its own file with the table of its flags; a new launcher is one file and one line in `_BY_NAME`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from aboard.core.cluster.interpreter import NO_ENV
+from aboard.core.launchers.accelerate import parse_accelerate
+from aboard.core.launchers.deepspeed import parse_deepspeed
+from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext, LauncherFiles
+from aboard.core.launchers.torchrun import parse_torch_launch, parse_torchrun
+from aboard.core.launchers.wrapped_commands import refuse_wrapped_command
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands as diagnoses
+
+_Reader = Callable[[Sequence[str], LauncherContext], LauncherCommand]
+
+_BY_NAME: Mapping[str, _Reader] = {
+    "deepspeed": parse_deepspeed,
+    "ds": parse_deepspeed,
+    "torchrun": parse_torchrun,
+    "accelerate": parse_accelerate,
+    "accelerate-launch": parse_accelerate,
+}
+_BY_MODULE: Mapping[str, _Reader] = {
+    "deepspeed.launcher.runner": parse_deepspeed,
+    "torch.distributed.run": parse_torchrun,
+    "torch.distributed.launch": parse_torch_launch,
+    "accelerate.commands.launch": parse_accelerate,
+    "accelerate.commands.accelerate_cli": parse_accelerate,
+}
+# The commands of these have a word of their own before the flags.
+_NEED_LAUNCH = frozenset({"accelerate", "accelerate.commands.accelerate_cli"})
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_PYTHON = re.compile(r"python[0-9.]*")
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_SLOTS = re.compile(r"\d{1,4}(,\d{1,4})*")
+
+
+def parse_launcher_command(
+    words: Sequence[str], files: LauncherFiles, *, environ: Mapping[str, str] = NO_ENV, cwd: str = "."
+) -> LauncherCommand | None:
+    """What a launcher's command asks for; None if the words are no launcher's, and so a script with its arguments."""
+    set_before, command = _split_assignments(words)
+    if not command:
+        return None
+    name, rest = _split_module(command) or (command[0].rpartition("/")[2], command[1:])
+    reader = _BY_MODULE.get(name) or _BY_NAME.get(name)
+    if reader is None:
+        refuse_wrapped_command(command, frozenset(_BY_NAME))
+        return None
+    if name in _NEED_LAUNCH:
+        rest = _strip_launch_word(name, rest)
+    result = reader(rest, LauncherContext(files=files, environ={**environ, **set_before}, cwd=cwd))
+    return _apply_assignments(_add_path_note(result, command[0]), set_before)
+
+
+def _split_assignments(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
+    """`NCCL_DEBUG=INFO torchrun …`, as a shell reads it; `env` before it changes nothing."""
+    env: dict[str, str] = {}
+    rest = list(words[1:] if words and words[0] == "env" else words)
+    while rest and (match := _ASSIGNMENT.fullmatch(rest[0])):
+        env[match[1]] = match[2]
+        rest.pop(0)
+    return env, rest
+
+
+def _split_module(words: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+    """The module of `python -u -m torch.distributed.run …` and what follows it."""
+    if not _PYTHON.fullmatch(words[0].rpartition("/")[2]):
+        return None
+    place = 1
+    while place < len(words) and words[place].startswith("-") and words[place] != "-m":
+        place += 2 if words[place] in {"-W", "-X"} else 1
+    return (words[place + 1], words[place + 2 :]) if words[place : place + 1] == ["-m"] and words[place + 1 :] else None
+
+
+def _strip_launch_word(name: str, rest: Sequence[str]) -> Sequence[str]:
+    if rest[:1] == ["launch"]:
+        return rest[1:]
+    seen = f"{name} {escape_text(rest[0]) if rest else ''}".strip() + " starts no run; accelerate launch does"
+    raise InputError(diagnoses.SCRIPT, [Problem(where=name, seen=seen, fix=diagnoses.SCRIPT.fix("launch"))])
+
+
+def _add_path_note(command: LauncherCommand, first: str) -> LauncherCommand:
+    if "/" not in first:
+        return command
+    note = f"{escape_text(first)} is not run: each rank is started by its node's own Python (python: in aboard.yaml)."
+    return replace(command, notes=(*command.notes, note))
+
+
+def _apply_assignments(command: LauncherCommand, env: Mapping[str, str]) -> LauncherCommand:
+    """Variables set in front of the command reach every rank; devices named there are slots to use."""
+    devices = env.get(_VISIBLE, "")
+    has_slots = command.picked is not None or command.include or command.exclude
+    if _VISIBLE in env and has_slots:
+        note = f"{_VISIBLE}={escape_text(devices)} is not used: the launcher's flags say which slots to use."
+        command = replace(command, notes=(*command.notes, note))
+        env = {name: value for name, value in env.items() if name != _VISIBLE}
+    elif _SLOTS.fullmatch(devices):
+        command = replace(command, picked=tuple(map(int, devices.split(","))))
+        env = {name: value for name, value in env.items() if name != _VISIBLE}
+    return replace(command, request=replace(command.request, env={**command.request.env, **env})) if env else command
