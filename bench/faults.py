@@ -92,7 +92,7 @@ def _measure_peer(kept: "ResultStore", tool: str, cases: list[Case]) -> None:
         require_silence(stage, tool)
         for case in cases:
             if is_peer_case(case):
-                kept.measure(tool, case.name, partial(try_peer, stage, case, tool), stage.mend)
+                kept.measure(tool, case.name, partial(try_peer, stage, case, tool), stage.restore)
 
 
 @contextlib.contextmanager
@@ -130,7 +130,7 @@ def _select_cases(options: argparse.Namespace) -> list[Case]:
 
 def _clean_up(stage: Stage, session: Session) -> None:
     session.close()
-    stage.mend()
+    stage.restore()
 
 
 class ResultStore:

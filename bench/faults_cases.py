@@ -70,13 +70,13 @@ class Case:
     blind: int = 0
 
     @property
-    def rank_meant(self) -> int:
+    def victim_rank(self) -> int:
         drawn = random.Random(f"{SEED} {self.name}").randrange(1, 8)  # noqa: S311 - drawn for a bench, no secret
         return drawn if self.victim is None else self.victim
 
     @property
     def node(self) -> str:
-        return get_node(self.rank_meant)
+        return get_node(self.victim_rank)
 
     @property
     def held_out(self) -> bool:

@@ -59,15 +59,17 @@ def type_all_lines(stage: Stage, fix: str) -> list[Typed]:
     """Types all lines, then those that a check among them prints."""
     try:
         typed = type_fix(stage.box, fix, FOLDER)
-        further = [line for each in typed if each.line.startswith("aboard check") for line in _NEXT.findall(each.said)]
+        further = [
+            line for each in typed if each.line.startswith("aboard check") for line in _NEXT.findall(each.output)
+        ]
         return [*typed, *type_fix(stage.box, "\n".join(further), FOLDER)]
     except (AboardError, StopIteration) as error:
-        return [Typed(where="", line=fix, code=_NO_COMMAND[0], said=f"no such place: {error}")]
+        return [Typed(where="", line=fix, code=_NO_COMMAND[0], output=f"no such place: {error}")]
 
 
 def list_untypable(typed: list[Typed]) -> list[str]:
     """Lines that are not commands, or that do not finish."""
-    return [f"{each.line}: {each.said[-200:]}" for each in typed if each.code in (*_NO_COMMAND, LATE)]
+    return [f"{each.line}: {each.output[-200:]}" for each in typed if each.code in (*_NO_COMMAND, LATE)]
 
 
 def has_changed_hosts(told: Mapping[str, Any]) -> bool:
@@ -89,4 +91,4 @@ def _observe_result(stage: Stage, case: Case, running: Running, env: Mapping[str
         # The first evaluation comes after the first checkpoint and after the step at which the fault occurred.
         there = wait_until(lambda: again.over or len(stage.marks("evaluation")) == RANKS, START_SECONDS)
         well = there and not again.over
-        return TRAINS if well else f"{NOT_MENDED}: the next launch does not train: {again.said[-600:]}"
+        return TRAINS if well else f"{NOT_MENDED}: the next launch does not train: {again.output[-600:]}"

@@ -128,5 +128,5 @@ def _collect_result(running: Running, since: float, *, moved: bool) -> dict[str,
         "said": said,
         "moved": moved and not ended,
         "load": round(os.getloadavg()[0], 1),
-        "tail": running.said[-800:] if ended else "",
+        "tail": running.output[-800:] if ended else "",
     }

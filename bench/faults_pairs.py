@@ -72,7 +72,7 @@ def try_pair(stage: Stage, pair: Pair, session: Session) -> dict[str, Any]:
     case = pair.case
     beneath = case.beneath.on(stage, case.node, pair.rank) if case.beneath else contextlib.nullcontext()
     with beneath, stage.launch() as running, contextlib.ExitStack() as broken:
-        assert wait_until(lambda: len(stage.marks("warm")) == RANKS, START_SECONDS), running.said[-1500:]
+        assert wait_until(lambda: len(stage.marks("warm")) == RANKS, START_SECONDS), running.output[-1500:]
         since = time.time()
         if case.own:
             stage.order(case.own, pair.rank)
@@ -87,7 +87,7 @@ def try_pair(stage: Stage, pair: Pair, session: Session) -> dict[str, Any]:
             broken.enter_context(pair.second.on(stage, get_node(pair.other), pair.other))
         wait_until(lambda: running.over or running.verdicts(since), PATIENCE_SECONDS)
         told = running.verdicts(since)
-    stage.mend(case.node, get_node(pair.other))
+    stage.restore(case.node, get_node(pair.other))
     said = [f"{when - at:.1f} s: {finding['code']} {finding['nodes']} {finding['ranks']}" for when, finding in told]
     right = bool(told) and is_right(case, told[0][1])
     seconds = round(told[0][0] - at, 2) if told else None

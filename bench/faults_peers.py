@@ -35,45 +35,45 @@ def is_peer_case(case: Case) -> bool:
 def try_peer(stage: Stage, case: Case, tool: str) -> dict[str, Any]:
     """Runs a case under a peer, up to the cap."""
     before = case.when == "before"
-    beneath = case.beneath.on(stage, case.node, case.rank_meant) if case.beneath else contextlib.nullcontext()
+    beneath = case.beneath.on(stage, case.node, case.victim_rank) if case.beneath else contextlib.nullcontext()
     try:
         with beneath, contextlib.ExitStack() as broken:
             if before and case.trouble is not None:
-                broken.enter_context(case.trouble.on(stage, case.node, case.rank_meant))
-            with _launch_peer(stage, case, tool) as said:
+                broken.enter_context(case.trouble.on(stage, case.node, case.victim_rank))
+            with _launch_peer(stage, case, tool) as output:
                 since = time.time()
                 if case.trouble is not None and not before:
-                    ranks = range(RANKS) if case.all_there else [case.rank_meant]
+                    ranks = range(RANKS) if case.all_there else [case.victim_rank]
                     there = wait_until(lambda: all(rank in stage.marks(case.trigger) for rank in ranks), START_SECONDS)
-                    assert there, f"no mark {case.trigger} under {tool}: {said.text()[-1000:]}"
+                    assert there, f"no mark {case.trigger} under {tool}: {output.text()[-1000:]}"
                     since = time.time()
-                    broken.enter_context(case.trouble.on(stage, case.node, case.rank_meant))
-                return _listen_to_output(stage, case, said, since)
+                    broken.enter_context(case.trouble.on(stage, case.node, case.victim_rank))
+                return _listen_to_output(stage, case, output, since)
     finally:
-        stage.mend(case.node)
+        stage.restore(case.node)
 
 
 def require_silence(stage: Stage, tool: str) -> None:
     """Asserts that the launcher's output for a healthy training does not count as a reaction to a fault."""
     case = Case(name="nothing", row=0, when="run", codes=("",))
-    with _launch_peer(stage, case, tool) as said:
-        assert wait_until(lambda: len(stage.marks("evaluation")) == RANKS, START_SECONDS), said.text()[-2000:]
-        words = said.since(0)
+    with _launch_peer(stage, case, tool) as output:
+        assert wait_until(lambda: len(stage.marks("evaluation")) == RANKS, START_SECONDS), output.text()[-2000:]
+        words = output.since(0)
     assert not words, f"{tool} prints for a healthy training: {words}"
 
 
-def _listen_to_output(stage: Stage, case: Case, said: "PeerOutput", since: float) -> dict[str, Any]:
+def _listen_to_output(stage: Stage, case: Case, output: "PeerOutput", since: float) -> dict[str, Any]:
     """Listens until a node is named, the output stops, the cap is reached, or all ranks train in spite of the fault."""
     effect = None if case.when != "before" else since
     while True:
         effect = effect or find_effect_time(stage, case, since)
-        words = said.since(effect) if effect else []
+        words = output.since(effect) if effect else []
         naming = _find_named_nodes(stage, words)
         now = time.time()
         unharmed = case.when == "before" and not words and len(stage.marks("warm")) == RANKS
         if unharmed or now - (effect or since) > (CAP if effect else CAP + 30):
             break
-        if naming or (words and (said.over or now > words[0][0] + REST_SECONDS)):
+        if naming or (words and (output.over or now > words[0][0] + REST_SECONDS)):
             break
         time.sleep(0.2)
     begun = effect or since
@@ -126,8 +126,8 @@ def _launch_peer(stage: Stage, case: Case, tool: str) -> Iterator[PeerOutput]:
     env = {**stage.env(), **dict(case.env), "PYTHONUNBUFFERED": "1"}
     if case.own:
         place = "step" if case.when == "run" else case.when
-        who = case.who or str(case.rank_meant)
-        env |= {"FAULT": case.own, "FAULT_RANK": who, "FAULT_PLACE": place, "ODD_RANK": str(case.rank_meant)}
+        who = case.who or str(case.victim_rank)
+        env |= {"FAULT": case.own, "FAULT_RANK": who, "FAULT_PLACE": place, "ODD_RANK": str(case.victim_rank)}
     address = str(stage.box.nodes[0].fabric_address)
     argv = [
         "sh",
@@ -147,11 +147,13 @@ def _launch_peer(stage: Stage, case: Case, tool: str) -> Iterator[PeerOutput]:
 
 
 def _build_torchrun_script(env: dict[str, str], address: str) -> str:
-    given = " ".join(f"{name}={value}" for name, value in env.items())
+    variables = " ".join(f"{name}={value}" for name, value in env.items())
     lines = []
     for rank in range(NODES):
         where = f"--nnodes {NODES} --node-rank {rank} --nproc-per-node {SLOTS} --master-addr {address}"
-        command = f"cd {FOLDER} && {given} {PYTHON} -m torch.distributed.run {where} --master-port {_PORT} fault_job.py"
+        command = (
+            f"cd {FOLDER} && {variables} {PYTHON} -m torch.distributed.run {where} --master-port {_PORT} fault_job.py"
+        )
         lines.append(f"ssh -o BatchMode=yes n{rank + 1} '{command}' &")
     return "\n".join([*lines, "wait"])
 

@@ -45,12 +45,12 @@ def draw_picture(cases: Sequence[Mapping[str, Any]], peers: Mapping[str, Mapping
 def _draw_row(y: int, case: Mapping[str, Any], peers: Mapping[str, Any]) -> list[str]:
     name = escape(str(case["name"]))
     lines = [f'<text x="{_LEFT - 10}" y="{y + 12}" fill="#222" text-anchor="end">{name}</text>']
-    said = {"aboard": {"seconds": case["seconds"], "named": case["right"]}, **peers}
+    results = {"aboard": {"seconds": case["seconds"], "named": case["right"]}, **peers}
     for number, (tool, colour) in enumerate(COLOURS.items()):
-        if tool in said:
-            seconds = said[tool]["seconds"]
+        if tool in results:
+            seconds = results[tool]["seconds"]
             length = _scale_x(CAP if seconds is None else min(seconds, CAP)) - _LEFT
-            faint = "1" if said[tool]["named"] else "0.35"
+            faint = "1" if results[tool]["named"] else "0.35"
             lines.append(
                 f'<rect x="{_LEFT}" y="{y + (_BAR + 1) * number}" width="{max(2.0, length):.1f}" height="{_BAR}"'
                 f' fill="{colour}" fill-opacity="{faint}"/>'

@@ -81,10 +81,10 @@ def _add_live_figures(found: Figures, cases: Sequence[Mapping[str, Any]]) -> Non
             wrong = [case["name"] for case in part if not case["right"]]
             note = f"{len(part) - len(wrong)} correct; " + "; ".join(wrong)
             found.add(f"wrong cause or node, {name} ({len(part)})", len(wrong) / len(part), 1 - RIGHT, note=note)
-    said = sorted((case["seconds"], case["name"]) for case in cases if case["right_later"])
-    if said:
-        found.add("seconds to the verdict, median", statistics.median(at for at, _ in said), MEDIAN_SECONDS, note=load)
-        found.add("seconds to the verdict, worst", said[-1][0], WORST_SECONDS, note=said[-1][1])
+    named = sorted((case["seconds"], case["name"]) for case in cases if case["right_later"])
+    if named:
+        found.add("seconds to the verdict, median", statistics.median(at for at, _ in named), MEDIAN_SECONDS, note=load)
+        found.add("seconds to the verdict, worst", named[-1][0], WORST_SECONDS, note=named[-1][1])
 
 
 def _add_recorded_figures(found: Figures) -> None:

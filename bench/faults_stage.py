@@ -73,7 +73,7 @@ class Stage:
         self.put("slow_package.py", "import time\n\ntime.sleep(15)\n")
         self.put("aboard.yaml", _CONFIG)
         self.put(MISSING, build_empty_wheel(MISSING))
-        self.mend()
+        self.restore()
 
     def prepare(self, *names: str) -> None:
         """Creates the job's files on the nodes' own disks."""
@@ -115,22 +115,22 @@ class Stage:
         return found
 
     @contextlib.contextmanager
-    def launch(self, *words: str, env: Mapping[str, str] | None = None, look: str = "none") -> Iterator["Running"]:
+    def launch(self, *words: str, env: Mapping[str, str] | None = None, check: str = "none") -> Iterator["Running"]:
         """Launches the job with `aboard launch` over the fabric network; leaving the block terminates it."""
         self.clear()
-        given = {**self.env(), **(env or {})}
-        envs = [word for name, value in given.items() if value for word in ("--env", f"{name}={value}")]
+        variables = {**self.env(), **(env or {})}
+        envs = [word for name, value in variables.items() if value for word in ("--env", f"{name}={value}")]
         # A port outside the ephemeral range, which some cases' firewalls block.
         self._launches += 1
         port = str(29400 + self._launches % 500)
         where = ("--master-address", str(self.box.nodes[0].fabric_address), "--master-port", port)
-        argv = ["aboard", "launch", "--check", look, *where, *envs, *words, "--", f"{FOLDER}/fault_job.py"]
+        argv = ["aboard", "launch", "--check", check, *where, *envs, *words, "--", f"{FOLDER}/fault_job.py"]
         before = self._runs()
-        with tempfile.TemporaryFile("w+") as said:
+        with tempfile.TemporaryFile("w+") as output:
             process = self.box.head.popen(
-                argv, cwd=FOLDER, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+                argv, cwd=FOLDER, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
-            running = Running(self, process, said, before)
+            running = Running(self, process, output, before)
             try:
                 yield running
             finally:
@@ -146,7 +146,7 @@ class Stage:
             "NO_ADDRESS": str(box.nodes[0].fabric_address).rpartition(".")[0] + ".250",
         }
 
-    def mend(self, *names: str) -> None:
+    def restore(self, *names: str) -> None:
         """Heals all injected faults and restores the job's files on all nodes, or on these."""
         try:
             for name in list_active_faults(self.box):
@@ -161,8 +161,8 @@ class Stage:
     def check(self, *words: str) -> list[Finding]:
         """The findings of a quick check now, above info."""
         done = self.box.head.run(["aboard", "check", "--quick", "--json", *words], cwd=FOLDER, timeout=120)
-        told = json.loads(done.stdout or '{"findings": []}')["findings"]
-        return [finding for finding in told if finding["severity"] != "info"]
+        findings = json.loads(done.stdout or '{"findings": []}')["findings"]
+        return [finding for finding in findings if finding["severity"] != "info"]
 
     def _runs(self) -> set[str]:
         place = self.root / RUNS
@@ -176,11 +176,11 @@ class Stage:
 class Running:
     """One running launch, observed through its run record, as any user could."""
 
-    def __init__(self, stage: Stage, process: "subprocess.Popen[Any]", said: Any, before: set[str]) -> None:
+    def __init__(self, stage: Stage, process: "subprocess.Popen[Any]", output: Any, before: set[str]) -> None:
         self.stage = stage
         self.typed = time.time()
         self._process = process
-        self._said = said
+        self._output = output
         self._before = before
         self._run: Path | None = None
 
@@ -190,9 +190,9 @@ class Running:
         return self._run
 
     @property
-    def said(self) -> str:
-        self._said.seek(0)
-        return str(self._said.read())
+    def output(self) -> str:
+        self._output.seek(0)
+        return str(self._output.read())
 
     @property
     def over(self) -> bool:
@@ -223,9 +223,9 @@ class Running:
         last = [event for event in self.events() if event["kind"] == "verdict"][-1:]
         return next(iter(last[0]["data"]["findings"]), None) if last else None
 
-    def looked(self) -> list[Finding]:
+    def preflight_findings(self) -> list[Finding]:
         """The preflight findings on the screen, above info."""
-        found = _FINDING.finditer(self.said)
+        found = _FINDING.finditer(self.output)
         return [
             {"code": each[2], "nodes": expand_node_set(each[3]), "ranks": [], "seen": each[0], "fix": ""}
             for each in found

@@ -32,7 +32,9 @@ class Session:
             self.close()
         if self._running is None:
             self._running = self._stack.enter_context(self.stage.launch())
-            assert wait_until(lambda: len(self.stage.marks("warm")) == RANKS, START_SECONDS), self._running.said[-2000:]
+            assert wait_until(lambda: len(self.stage.marks("warm")) == RANKS, START_SECONDS), self._running.output[
+                -2000:
+            ]
         return self._running
 
     def close(self) -> None:
@@ -60,7 +62,7 @@ def try_case(stage: Stage, case: Case, session: Session) -> Result:
         "row": case.row,
         "when": case.when,
         "node": case.node,
-        "rank": case.rank_meant,
+        "rank": case.victim_rank,
         "wanted": list(case.codes),
         "held_out": case.held_out,
         "blind": case.blind,
@@ -72,22 +74,22 @@ def try_case(stage: Stage, case: Case, session: Session) -> Result:
 def is_right(case: Case, finding: Finding) -> bool:
     """Whether cause and node (of a link: at most two nodes) are correct, and the rank if one has the fault."""
     node = case.anywhere or (case.node in finding["nodes"] and len(finding["nodes"]) <= 2)
-    rank = not case.rank or finding["ranks"] == [case.rank_meant]
+    rank = not case.rank or finding["ranks"] == [case.victim_rank]
     return finding["code"] in case.codes and node and rank
 
 
 def _try_before(stage: Stage, case: Case) -> Result:
     """A fault that the launch's preflight check must name; seconds count from the command."""
     assert case.trouble is not None
-    with _inject_trouble(stage, case, case.trouble), stage.launch(*case.words, look="quick") as running:
-        wait_until(lambda: running.over or running.looked() or stage.marks("imported"), 60)
+    with _inject_trouble(stage, case, case.trouble), stage.launch(*case.words, check="quick") as running:
+        wait_until(lambda: running.over or running.preflight_findings() or stage.marks("imported"), 60)
         seconds = time.time() - running.typed
-        found = _score_verdicts(case, [(seconds, finding) for finding in running.looked()[:1]], running)
+        found = _score_verdicts(case, [(seconds, finding) for finding in running.preflight_findings()[:1]], running)
         running.end()
         found |= apply_fix_before_launch(stage, case)
     if not case.by_hand:
         stage.renew()
-    stage.mend(case.node)
+    stage.restore(case.node)
     left = {finding["code"] for finding in stage.check(*case.words)} & set(case.codes)
     return {
         **found,
@@ -102,7 +104,7 @@ def _try_in_session(stage: Stage, case: Case, session: Session) -> Result:
         with contextlib.ExitStack() as broken:
             since = time.time()
             if case.own:
-                stage.order(case.own, case.who or case.rank_meant)
+                stage.order(case.own, case.who or case.victim_rank)
                 assert wait_until(lambda: stage.marks("effect"), 30), "the rank did not reach its fault"
                 since = min(stage.marks("effect").values())
             if case.trouble is not None:
@@ -111,7 +113,7 @@ def _try_in_session(stage: Stage, case: Case, session: Session) -> Result:
             found |= apply_fix(stage, case, running, found["fix"], {})
         stage.release(case.node)
         if case.own == "nan":
-            stage.order("number", case.rank_meant)
+            stage.order("number", case.victim_rank)
     before = running.step()
     goes_on = not running.over and wait_until(lambda: running.over or running.step() >= before + 3, _MOVES_SECONDS)
     well = goes_on and not running.over
@@ -128,15 +130,15 @@ def _try_alone(stage: Stage, case: Case) -> Result:
     if case.own:
         env |= {
             "FAULT": case.own,
-            "FAULT_RANK": case.who or str(case.rank_meant),
+            "FAULT_RANK": case.who or str(case.victim_rank),
             "FAULT_PLACE": "step" if case.when == "run" else case.when,
-            "ODD_RANK": str(case.rank_meant),
+            "ODD_RANK": str(case.victim_rank),
         }
     try:
         with _inject_beneath(stage, case), stage.launch(*case.words, env=env) as running:
             found = break_run(stage, case, running, env)
     finally:
-        stage.mend(case.node)
+        stage.restore(case.node)
     if has_changed_hosts(found):
         stage.renew()
     return found
@@ -148,12 +150,12 @@ def break_run(stage: Stage, case: Case, running: Running, env: Mapping[str, str]
     with contextlib.ExitStack() as broken:
         if case.trouble is not None:
             wanted = RANKS if case.all_there else 1
-            ranks = range(RANKS) if case.all_there else [case.rank_meant]
+            ranks = range(RANKS) if case.all_there else [case.victim_rank]
 
             def there() -> bool:
                 return running.over or sum(rank in stage.marks(case.trigger) for rank in ranks) >= wanted
 
-            assert wait_until(there, START_SECONDS), f"no mark {case.trigger}: {running.said[-2000:]}"
+            assert wait_until(there, START_SECONDS), f"no mark {case.trigger}: {running.output[-2000:]}"
             since = time.time()
             broken.enter_context(_inject_trouble(stage, case, case.trouble))
         found = _collect_verdicts(case, running, since, lambda: find_effect_time(stage, case, since))
@@ -164,7 +166,7 @@ def find_effect_time(stage: Stage, case: Case, injected: float) -> float | None:
     """When the fault first had an effect; None if it has none yet."""
     if case.effect == "inject":
         return injected
-    mine = list_ranks([case.node]) if not case.rank else [case.rank_meant]
+    mine = list_ranks([case.node]) if not case.rank else [case.victim_rank]
     if case.effect != "join":
         marks = stage.marks(case.effect)
         times = [at for rank, at in marks.items() if rank in mine or case.who == "all"]
@@ -216,7 +218,7 @@ def _score_verdicts(case: Case, told: list[tuple[float, Finding]], running: Runn
             for seconds, finding in told
         ],
         "fix": shown[1]["fix"] if shown else "",
-        "tail": "" if right else running.said[-1500:],
+        "tail": "" if right else running.output[-1500:],
     }
 
 
@@ -230,7 +232,7 @@ def _inject_beneath(stage: Stage, case: Case) -> Iterator[None]:
 def _inject_trouble(stage: Stage, case: Case, trouble: Trouble) -> Iterator[None]:
     """Injects a trouble for a `with` block; if a typed fix prevents healing, the hosts are replaced."""
     healing = contextlib.ExitStack()
-    healing.enter_context(trouble.on(stage, case.node, case.rank_meant))
+    healing.enter_context(trouble.on(stage, case.node, case.victim_rank))
     try:
         yield
     finally:

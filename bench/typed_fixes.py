@@ -34,7 +34,7 @@ class Typed:
     where: str
     line: str
     code: int
-    said: str
+    output: str
 
 
 def type_fix(box: Sandbox, fix: str, folder: str | None = None) -> list[Typed]:
@@ -59,20 +59,20 @@ def _type_line(box: Sandbox, line: str, folder: str | None) -> Iterator[Typed]:
         return
     if place.startswith("in aboard.yaml, "):
         write_config(box.head, place.removeprefix("in aboard.yaml, "), command, folder)
-        yield Typed(where=CONFIG, line=line, code=0, said="")
+        yield Typed(where=CONFIG, line=line, code=0, output="")
         return
     for name in expand_node_set(place[3:]) if place.startswith("on ") else ["head"]:
         root = re.search(r"\bsudo\b", command) is not None
         argv = ["bash", "-c", (_SUDO if root else "") + command]
         host, cwd = box.host(name), folder if name == "head" else None
         if not host.on:
-            yield Typed(where=name, line=line, code=OFF, said=f"{name} is off")
+            yield Typed(where=name, line=line, code=OFF, output=f"{name} is off")
             continue
         try:
             done = host.run(argv, root=root, timeout=_LINE_SECONDS, cwd=cwd)
-            yield Typed(where=name, line=line, code=done.returncode, said=(done.stdout + done.stderr).strip())
+            yield Typed(where=name, line=line, code=done.returncode, output=(done.stdout + done.stderr).strip())
         except subprocess.TimeoutExpired:
-            yield Typed(where=name, line=line, code=LATE, said=f"still running after {_LINE_SECONDS} s")
+            yield Typed(where=name, line=line, code=LATE, output=f"still running after {_LINE_SECONDS} s")
 
 
 def _replace_setting(lines: list[str], heading: str, line: str) -> str:
