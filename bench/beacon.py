@@ -1,4 +1,4 @@
-"""The beacon: what it costs a training step, and what the keeper's looking costs a node."""
+"""The beacon: its cost in a training step, and the supervisor's CPU use on a node."""
 
 import asyncio
 import json
@@ -20,9 +20,9 @@ from figures import Figures, main
 
 CHILDREN = 8
 
-# A rank: a small model, trained with the beacon's hook and without it in turns, so that whatever else the machine does
-# falls on both. The rest of the beacon costs nothing in a step: it is gone after the first collective. Its step takes
-# some 20 ms: one that trains a language model takes longer.
+# A rank: a small model, trained alternately with the beacon's hook and without it, so that other load on the machine
+# affects both. The rest of the beacon costs nothing in a step: it is removed after the first collective. A step takes
+# about 20 ms; that of a language model takes longer.
 RANK = """
 import json, sys, time
 import torch
@@ -36,7 +36,7 @@ hooks = dict(room._global_optimizer_post_hooks)
 assert len(hooks) == 1, hooks
 
 def train():
-    # Of the processor, not of the wall: the beacon never waits, and others on the machine are not measured along.
+    # CPU time, not wall time: the beacon never waits, and other processes are not measured.
     began = time.thread_time()
     for _ in range(steps):
         optimizer.zero_grad()
@@ -62,17 +62,17 @@ with_beacon(), without()
 ours, bare, again = [], [], []
 ways = [(with_beacon, ours), (without, bare), (without, again)]
 for number in range(rounds):
-    # None is always first.
+    # The order rotates.
     for way, times in ways[number % 3 :] + ways[: number % 3]:
         times.append(way())
-# Where it stands, behind the arithmetic of a step that has used up the caches: a loop of calls would flatter it.
+# Measured inside a step, whose arithmetic has flushed the caches: a tight loop of calls would look faster.
 room._global_optimizer_post_hooks.clear()
 room._global_optimizer_post_hooks[0] = timed
 for _ in range(100):
     train()
 print(json.dumps([ours, bare, again, inside]))
 """
-# As busy with words as a rank can be: a report whenever there may be one, and a worker beside it.
+# The busiest reporter possible: a report whenever one is allowed, and a worker process.
 TALKER = """
 import gc, os, time
 if os.fork():
@@ -86,63 +86,65 @@ time.sleep(300)
 """
 
 
-def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
-    """Figures of the beacon."""
-    asyncio.run(_step(figures, *((150, 4) if quick else (1200, 4))))
-    asyncio.run(_looking(figures, 10 if quick else 60))
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's only option
+    """Measures the beacon's cost in a step, and the supervisor's CPU use."""
+    asyncio.run(_measure_step(figures, *((150, 4) if quick else (1200, 4))))
+    asyncio.run(_measure_supervisor(figures, 10 if quick else 60))
 
 
-async def _step(figures: Figures, rounds: int, steps: int) -> None:
-    """A rank with its beacon, at a real keeper; the bar is on the median over rounds, each with and without."""
-    async with _Held() as held:
+async def _measure_step(figures: Figures, rounds: int, steps: int) -> None:
+    """A rank with its beacon under a real supervisor; the limit applies to the median ratio over rounds."""
+    async with _LocalRun() as held:
         await held.start("rank0", RANK, str(rounds), str(steps))
         text = await held.output("rank0")
     ours, bare, again, inside = json.loads(text)
-    # What two equal halves differ by on this machine, now: a ratio that is closer to 1 than this says nothing.
-    control = abs(_ratio(again, bare) - 1)
+    # The difference of two identical measurements on this machine: a ratio closer to 1 than this is noise.
+    control = abs(_compute_ratio(again, bare) - 1)
     step = statistics.median(bare)
-    note = f"{step * 1e6:.0f} µs without, {rounds} rounds; without / without differs by {control:.4f}"
-    figures.add("a step with the beacon / without", _ratio(ours, bare), 1.005, unit="×", note=note)
+    note = f"{step * 1e6:.0f} µs without, {rounds} rounds; noise (without / without) {control:.4f}"
+    figures.add("step time with beacon / without", _compute_ratio(ours, bare), 1.005, unit="×", note=note)
     mean = statistics.fmean(inside)
-    note = f"{mean * 1e6:.1f} µs with its reports, median {statistics.median(inside) * 1e6:.1f} µs"
-    figures.add("the hook inside a step, share of it", 100 * mean / step, 0.5, unit="%", note=note)
+    note = f"{mean * 1e6:.1f} µs including reports, median {statistics.median(inside) * 1e6:.1f} µs"
+    figures.add("beacon hook, share of a step", 100 * mean / step, 0.5, unit="%", note=note)
 
 
-def _ratio(ours: list[float], bare: list[float]) -> float:
+def _compute_ratio(ours: list[float], bare: list[float]) -> float:
     return statistics.median(mine / other for mine, other in zip(ours, bare, strict=True))
 
 
-async def _looking(figures: Figures, seconds: int) -> None:
-    """Eight ranks that report five times a second: what the gauges use, and what the whole keeper uses."""
+async def _measure_supervisor(figures: Figures, seconds: int) -> None:
+    """Eight ranks that report five times a second: CPU use of the resource sampler and of the whole supervisor."""
     gauges = ResourceSampler()
-    async with _Held() as held:
+    async with _LocalRun() as held:
         for number in range(CHILDREN):
             await held.start(f"rank{number}", TALKER)
         await held.until(lambda: len(held.steps) == CHILDREN)
         roots = dict(held.pids)
         keeper = process_tree.read_parents()[roots["rank0"]]
         gauges.children(roots)
-        began, before, spent = time.monotonic(), _runtime(keeper), 0.0
+        began, before, spent = time.monotonic(), _read_cpu_seconds(keeper), 0.0
         for _ in range(seconds):
             await asyncio.sleep(1.0)
             since = time.process_time()
             gauges.children(roots)
             gauges.node()
             spent += time.process_time() - since
-        took, used = time.monotonic() - began, _runtime(keeper) - before
+        took, used = time.monotonic() - began, _read_cpu_seconds(keeper) - before
     processes = len(process_tree.read_parents())
     note = f"{CHILDREN} ranks with a worker each, {processes} processes on the node, {took:.0f} s"
-    figures.add("gauges, share of a core", 100 * spent / took, 0.5, unit="%", note=note)
-    figures.add("the whole keeper, share of a core", 100 * used / took, 1.5, unit="%", note="beats and reports too")
+    figures.add("resource sampler, share of a core", 100 * spent / took, 0.5, unit="%", note=note)
+    figures.add(
+        "whole supervisor, share of a core", 100 * used / took, 1.5, unit="%", note="including heartbeats and reports"
+    )
 
 
-def _runtime(pid: int) -> float:
-    """The processor time of a process, finer than the clock ticks of its stat: proc(5)."""
+def _read_cpu_seconds(pid: int) -> float:
+    """The CPU time of a process; finer than the clock ticks in its stat file: proc(5)."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
-class _Held:
-    """A run on this machine; it is ended when it is left."""
+class _LocalRun:
+    """A run on this machine; leaving the context terminates it."""
 
     def __init__(self) -> None:
         self.pids: dict[str, int] = {}
@@ -173,7 +175,7 @@ class _Held:
         await self._hold.start(Start(child=child, argv=(sys.executable, "-c", source, *args), beacon=True))
 
     async def output(self, child: str) -> bytes:
-        """All that it printed, when it has ended."""
+        """Everything it printed, once it has exited."""
         await self.until(lambda: len(self._ended) >= 2, 600)
         return self._printed[f"{child}/stdout"]
 

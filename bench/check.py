@@ -1,4 +1,4 @@
-"""The check: how often it cries wolf, how long it takes, and whether it names what is wrong."""
+"""`aboard check`: false alarms, run time, and whether it names injected faults and its fixes work."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from time import monotonic
 from aboard.sandbox import Host, Sandbox
 from check_cases import CASES, Case
 from figures import Figures, main
-from one_case import Findings, Outcome, check, try_case, word
+from one_case import Findings, Outcome, format_finding, run_check, try_case
 
 NAME = f"bench-check-{os.getpid()}"
 SIMULATED = """
@@ -19,6 +19,7 @@ from time import monotonic
 from aboard.checks import (network, reach)
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
+from aboard.diagnoses import Severity
 from aboard.flows.check.check_cluster import check_cluster
 from aboard.transport.open_file_limit import raise_open_file_limit
 from aboard.testing.simulated_transport import (SimulatedTransport, run_simulator)
@@ -38,78 +39,80 @@ print(json.dumps(asyncio.run(measure(int(sys.argv[1])))))
 """
 
 
-def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
-    """Figures of the check."""
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's only option
+    """Measures false alarms, seconds, named faults and working fixes of `aboard check`."""
     for nodes, runs in ((2, 2), (4, 2)) if quick else ((2, 20), (4, 20), (16, 20)):
         with Sandbox.up(f"{NAME}-{nodes}", nodes=nodes, temporary=True) as box:
-            _healthy(figures, box.head, nodes, runs)
-    _faults(figures, CASES[::8] if quick else CASES)
+            _measure_healthy(figures, box.head, nodes, runs)
+    _measure_faults(figures, CASES[::8] if quick else CASES)
     if not quick:
         with Sandbox.up(f"{NAME}-64", nodes=64, temporary=True) as box:
-            _seconds, alarms = _check(box.head, "--hostfile", "hostfile")
-            figures.add("full check, 64 hosts", _seconds, 60, unit="s", note=_said(alarms))
-        _simulated(figures, 4096)
+            _seconds, alarms = _time_check(box.head, "--hostfile", "hostfile")
+            figures.add("full check, 64 hosts", _seconds, 60, unit="s", note=_format_findings(alarms))
+        _measure_simulated(figures, 4096)
 
 
-def _healthy(figures: Figures, head: Host, nodes: int, runs: int) -> None:
+def _measure_healthy(figures: Figures, head: Host, nodes: int, runs: int) -> None:
     alarms: list[str] = []
     times: dict[str, list[float]] = {"quick": [], "full": []}
     for _ in range(runs):
         for depth, flags in (("quick", ["--quick"]), ("full", [])):
-            seconds, findings = _check(head, "--hostfile", "hostfile", *flags)
+            seconds, findings = _time_check(head, "--hostfile", "hostfile", *flags)
             times[depth].append(seconds)
-            alarms += [word(finding) for finding in findings if finding["severity"] != "info"]
+            alarms += [format_finding(finding) for finding in findings if finding["severity"] != "info"]
     figures.add(f"false alarms, {nodes} healthy hosts, {runs} × quick and full", len(alarms), 0, note=" ".join(alarms))
     if nodes == 4:
         for depth, bar in (("quick", 3), ("full", 15)):
             figures.add(f"{depth} check, 4 hosts, median", statistics.median(times[depth]), bar, unit="s")
 
 
-def _faults(figures: Figures, cases: tuple[Case, ...]) -> None:
-    """Each fault is put on hosts of its own, named, mended as its fix says, and seen to be gone."""
+def _measure_faults(figures: Figures, cases: tuple[Case, ...]) -> None:
+    """Injects each fault on fresh hosts, checks that it is named, types its fix, and checks again."""
     outcomes = []
     for case in cases:
         outcomes.append(outcome := try_case(case, f"{NAME}-fault"))
         codes = " ".join(code for code, _ in case.named)
-        how = f"by hand: {case.by_hand}" if case.by_hand else f"typed {len(outcome.typed)}"
+        how = f"by hand: {case.by_hand}" if case.by_hand else f"{len(outcome.typed)} lines typed"
         what = f"  {case.row:>3}  {case.describe():<66.66} {codes:<28} {outcome.seconds:5.1f} s"
-        print(f"{what}  {_verdict(outcome)}; {how}", flush=True)
+        print(f"{what}  {_format_verdict(outcome)}; {how}", flush=True)
     named = [outcome for outcome in outcomes if outcome.missed or outcome.unfolded]
     typed = [outcome for outcome in outcomes if not outcome.case.by_hand]
     left = [outcome for outcome in typed if outcome.left]
-    figures.add(f"faults not named by code and node, of {len(cases)}", len(named), 0, note=_listed(named))
-    figures.add(f"faults not mended by their fix as typed, of {len(typed)}", len(left), 0, note=_listed(left))
+    figures.add(f"faults not named by code and node, of {len(cases)}", len(named), 0, note=_format_cases(named))
+    figures.add(f"faults not fixed by their printed fix, of {len(typed)}", len(left), 0, note=_format_cases(left))
     healed = [outcome for outcome in outcomes if outcome.case.by_hand and outcome.left]
     mended = len(cases) - len(typed)
-    figures.add(f"faults still named after a mend by hand, of {mended}", len(healed), 0, note=_listed(healed))
+    figures.add(
+        f"faults still reported after being healed by hand, of {mended}", len(healed), 0, note=_format_cases(healed)
+    )
 
 
-def _verdict(outcome: Outcome) -> str:
+def _format_verdict(outcome: Outcome) -> str:
     if outcome.missed or outcome.unfolded:
-        return f"MISSED: {_said(outcome.findings)}"
-    return f"named, NOT GREEN AFTER: {' '.join(outcome.left)}" if outcome.left else "named, green after"
+        return f"MISSED: {_format_findings(outcome.findings)}"
+    return f"named, NOT FIXED: {' '.join(outcome.left)}" if outcome.left else "named, fixed"
 
 
-def _listed(outcomes: list[Outcome]) -> str:
+def _format_cases(outcomes: list[Outcome]) -> str:
     return "; ".join(outcome.case.describe() for outcome in outcomes)
 
 
-def _simulated(figures: Figures, count: int) -> None:
+def _measure_simulated(figures: Figures, count: int) -> None:
     argv = [sys.executable, "-c", SIMULATED, str(count)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=600)
     seconds, sparse, alarms = json.loads(done.stdout)
-    note = f"sparse mesh {'said' if sparse else 'NOT said'}; {alarms}"
+    note = f"sparse mesh {'reported' if sparse else 'NOT reported'}; {alarms}"
     figures.add(f"quick check of {count} simulated agents", seconds, 60, unit="s", note=note)
 
 
-def _check(head: Host, *words: str) -> tuple[float, Findings]:
+def _time_check(head: Host, *words: str) -> tuple[float, Findings]:
     began = monotonic()
-    findings = check(head, *words)
+    findings = run_check(head, *words)
     return monotonic() - began, findings
 
 
-def _said(findings: Findings) -> str:
-    return " ".join(map(word, findings[:4])) or "no finding"
+def _format_findings(findings: Findings) -> str:
+    return " ".join(map(format_finding, findings[:4])) or "no finding"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From jsonl to tokens: speed beside bare tokenizers, datasets and TRL, memory, full bins, and the order."""
+"""Data preparation: speed against bare tokenizers, datasets and TRL; memory; padding; data order; kills."""
 
 import json
 import os
@@ -15,14 +15,14 @@ from pathlib import Path
 from time import monotonic, perf_counter
 
 from aboard.data.sampling.epoch_permutation import build_permutation
-from data_corpus import made_tokenizer, write_corpus
+from data_corpus import make_tokenizer, write_corpus
 from figures import Figures, main
 
 MB = 1e6
 LENGTH = 2048
 CORES = len(os.sched_getaffinity(0))
 
-# Each in a process of its own: what it takes is what counts, and nothing of one is warm for the next.
+# Each in its own process, so that nothing is warm from an earlier one.
 OURS = """
 import json, sys
 from pathlib import Path
@@ -112,20 +112,22 @@ if __name__ == "__main__":
 OTHERS = (("datasets.map", DATASETS), ("TRL's preparation", TRL))
 
 
-def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
-    """Figures of data."""
-    _order(figures)
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's only option
+    """Measures data preparation: speed, memory, padding, data order, recovery from kills."""
+    _measure_order(figures)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        made_tokenizer(folder / "tokenizer", 8000 if quick else 32_000)
-        # Less than 16 MB would show how our table of words is filled, and not how it is used.
-        _speed(figures, folder, 2**24 if quick else 2**26, rounds=1 if quick else 3, others=() if quick else OTHERS)
-        _size(figures, folder, 2**23 if quick else 2**30)
-        _kills(figures, folder, 2**20 if quick else 2**22, times=1 if quick else 12)
+        make_tokenizer(folder / "tokenizer", 8000 if quick else 32_000)
+        # With less than 16 MB, filling the word cache would dominate.
+        _measure_speed(
+            figures, folder, 2**24 if quick else 2**26, rounds=1 if quick else 3, others=() if quick else OTHERS
+        )
+        _measure_memory(figures, folder, 2**23 if quick else 2**30)
+        _measure_kills(figures, folder, 2**20 if quick else 2**22, times=1 if quick else 12)
 
 
-def _order(figures: Figures) -> None:
-    """The best of several rounds at each place: what is left is the work itself."""
+def _measure_order(figures: Figures) -> None:
+    """The best of several rounds at each index, which removes noise."""
     near, far = build_permutation(1, 0, 10**13), build_permutation(1, 0, 10**13)
     costs = {10: float("inf"), 10**12: float("inf")}
     for _ in range(20):
@@ -135,14 +137,16 @@ def _order(figures: Figures) -> None:
                 order(index)
             costs[index] = min(costs[index], (perf_counter() - began) / 2000)
     note = f"{1e6 * costs[10]:.1f} µs and {1e6 * costs[10**12]:.1f} µs"
-    figures.add("order: cost at index 10¹² / at index 10", costs[10**12] / costs[10], 1.25, unit="×", note=note)
+    figures.add("data order: cost at index 10¹² / at index 10", costs[10**12] / costs[10], 1.25, unit="×", note=note)
 
 
-def _speed(figures: Figures, folder: Path, size: int, *, rounds: int, others: tuple[tuple[str, str], ...]) -> None:
-    """Beside the others on the same rows: all in turns, so that a machine that slows down slows all of them.
+def _measure_speed(
+    figures: Figures, folder: Path, size: int, *, rounds: int, others: tuple[tuple[str, str], ...]
+) -> None:
+    """Compares with the others on the same rows, in turns, so that a slower machine slows all of them.
 
-    Ours reads rows of five formats, renders, masks, counts for the gate, packs and writes. The others are given texts
-    that are rendered already, and mask nothing.
+    Ours reads rows of five formats, renders, masks, counts for the data check, packs and writes. The others get
+    rendered texts, and mask nothing.
     """
     rows, texts = folder / "rows", folder / "texts.jsonl"
     write_corpus(rows, size)
@@ -151,38 +155,38 @@ def _speed(figures: Figures, folder: Path, size: int, *, rounds: int, others: tu
     ratios: dict[str, list[float]] = {}
     notes: dict[str, str] = {}
     for _ in range(rounds):
-        bare = _rate(_output(BARE, *given))
-        running, whole = _ours(folder, rows)
+        bare = _compute_rate(_run_code(BARE, *given))
+        running, whole = _measure_ours(folder, rows)
         ratios.setdefault("bare encode_batch", []).append(bare / running)
         notes["bare encode_batch"] = f"{running / 1e6:.2f} and {bare / 1e6:.2f} M tokens/s; {count} rows"
         for name, code in others:
-            rate = _other(name, code, folder, given)
+            rate = _measure_other(name, code, folder, given)
             if rate is not None:
                 ratios.setdefault(name, []).append(rate / whole)
-                notes[name] = f"{whole / 1e6:.2f} and {rate / 1e6:.2f} M tokens/s with the start of all processes"
+                notes[name] = f"{whole / 1e6:.2f} and {rate / 1e6:.2f} M tokens/s, including process start"
     for name, found in ratios.items():
         bar = 1 / 0.9 if name.startswith("bare") else 1.0
-        note = f"{notes[name]}; the median of {len(found)}"
+        note = f"{notes[name]}; median of {len(found)}"
         figures.add(f"speed of {name} / ours", sorted(found)[len(found) // 2], bar, unit="×", note=note)
 
 
-def _ours(folder: Path, rows: Path) -> tuple[float, float]:
-    """Tokens a second, from the first ones on and in all.
+def _measure_ours(folder: Path, rows: Path) -> tuple[float, float]:
+    """Tokens per second, without and with the start of the workers.
 
-    The workers' start, two seconds, is nothing in 1 GB but much in a part of it; a bare loop has none.
+    The start takes two seconds: little for 1 GB but much for a part of it, and a bare loop has none.
     """
     cache = folder / "cache"
-    seconds, tokens, *_, running = _output(
+    seconds, tokens, *_, running = _run_code(
         OURS, str(rows), str(cache), str(folder / "tokenizer"), str(CORES), str(1 << 20)
     )
     shutil.rmtree(cache)
     return running, tokens / seconds
 
 
-def _other(name: str, code: str, folder: Path, given: tuple[str, str]) -> float | None:
+def _measure_other(name: str, code: str, folder: Path, given: tuple[str, str]) -> float | None:
     cache = folder / name.partition(" ")[0]
     try:
-        return _rate(_output(code, *given, str(cache), str(CORES)))
+        return _compute_rate(_run_code(code, *given, str(cache), str(CORES)))
     except subprocess.CalledProcessError as error:
         print(f"{name}: not measured: {error.stderr.strip().splitlines()[-1]}", flush=True)
         return None
@@ -190,21 +194,26 @@ def _other(name: str, code: str, folder: Path, given: tuple[str, str]) -> float 
         shutil.rmtree(cache, ignore_errors=True)
 
 
-def _size(figures: Figures, folder: Path, size: int) -> None:
-    """The whole size at once: its memory, and how full its bins are."""
+def _measure_memory(figures: Figures, folder: Path, size: int) -> None:
+    """Prepares the full size: peak memory, and padding of the packed sequences."""
     rows = folder / "many"
     write_corpus(rows, size)
-    (seconds, tokens, full, bins, documents, _), peak = _watched(
+    (seconds, tokens, full, bins, documents, _), peak = _run_and_measure_memory(
         OURS, str(rows), str(folder / "cache"), str(folder / "tokenizer"), str(CORES), str(16 << 20)
     )
     shutil.rmtree(rows)
     note = f"{size / 1e9:.2f} GB, {documents} rows, {size / MB / seconds:.1f} MB/s, {tokens / seconds:.0f} tokens/s"
     figures.add("peak memory, RSS of all processes", peak / 1e9, 1.0, unit="GB", note=note)
-    figures.add("padding in bins", 1 - full, 0.02, note=f"{bins} bins of {LENGTH}, {100 * full:.2f} % full")
+    figures.add(
+        "padding in packed sequences",
+        1 - full,
+        0.02,
+        note=f"{bins} packed sequences of {LENGTH}, {100 * full:.2f} % full",
+    )
 
 
 def _write_texts(folder: Path, rows: Path, texts: Path) -> int:
-    """The rows as the texts that are encoded in the end: the others get templates and formats done, for free."""
+    """Writes the rows as rendered texts: the others do not have to apply templates or parse formats."""
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - two seconds that --help need not take
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer")
@@ -212,13 +221,13 @@ def _write_texts(folder: Path, rows: Path, texts: Path) -> int:
     with texts.open("w", encoding="utf-8") as file:
         for path in sorted(rows.iterdir()):
             for line in path.read_text("utf-8").splitlines():
-                text = _rendered(json.loads(line), tokenizer.apply_chat_template)
+                text = _render_row(json.loads(line), tokenizer.apply_chat_template)
                 file.write(json.dumps({"text": text}) + "\n")
                 count += 1
     return count
 
 
-def _rendered(row: dict[str, str | list[dict[str, str]]], template: Callable[..., object]) -> str:
+def _render_row(row: dict[str, str | list[dict[str, str]]], template: Callable[..., object]) -> str:
     if "text" in row:
         return f"{row['text']}<|im_end|>"
     if "prompt" in row:
@@ -235,32 +244,32 @@ def _rendered(row: dict[str, str | list[dict[str, str]]], template: Callable[...
     return str(template(messages, tokenize=False))
 
 
-def _kills(figures: Figures, folder: Path, size: int, *, times: int) -> None:
-    """SIGKILL at random moments, then through to the end; everything must be as one worker made it in one go."""
+def _measure_kills(figures: Figures, folder: Path, size: int, *, times: int) -> None:
+    """SIGKILL at random moments, then resume; all files must equal those of one uninterrupted worker."""
     rows = folder / "few"
     write_corpus(rows, size)
     tokenizer, few = str(folder / "tokenizer"), str(size // 16)
     began = monotonic()
-    _output(OURS, str(rows), str(folder / "one"), tokenizer, "1", few)
+    _run_code(OURS, str(rows), str(folder / "one"), tokenizer, "1", few)
     whole = monotonic() - began
-    truth = _hashes(folder / "one")
+    truth = _hash_files(folder / "one")
     draw, unequal, interrupted = random.Random(1), 0, 0  # noqa: S311 - no secrets
     for number in range(times):
         cache = folder / f"killed-{number}"
-        process = _process(OURS, str(rows), str(cache), tokenizer, "2", few)
+        process = _start_process(OURS, str(rows), str(cache), tokenizer, "2", few)
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=draw.uniform(0.2, 1.0) * whole)
         interrupted += process.poll() is None
         process.kill()
         process.communicate()
-        _output(OURS, str(rows), str(cache), tokenizer, "2", few)
-        unequal += _hashes(cache) != truth
+        _run_code(OURS, str(rows), str(cache), tokenizer, "2", few)
+        unequal += _hash_files(cache) != truth
         shutil.rmtree(cache)
-    note = f"of {times}, {interrupted} of them killed before they were done"
-    figures.add("preparations with other bytes after a kill", unequal, 0, note=note)
+    note = f"of {times}, {interrupted} killed before they finished"
+    figures.add("preparations with different bytes after a kill", unequal, 0, note=note)
 
 
-def _hashes(cache: Path) -> dict[str, str]:
+def _hash_files(cache: Path) -> dict[str, str]:
     files = (path for path in sorted(cache.rglob("*")) if path.is_file())
     own = {".lock", ".json"}
     return {
@@ -270,7 +279,7 @@ def _hashes(cache: Path) -> dict[str, str]:
     }
 
 
-def _process(code: str, *arguments: str) -> subprocess.Popen[str]:
+def _start_process(code: str, *arguments: str) -> subprocess.Popen[str]:
     script = Path(arguments[0]).parent / f"{sha256(code.encode()).hexdigest()[:8]}.py"
     script.write_text(code)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TOKENIZERS_PARALLELISM": "true"}
@@ -283,8 +292,8 @@ def _process(code: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def _output(code: str, *arguments: str) -> list[float]:
-    process = _process(code, *arguments)
+def _run_code(code: str, *arguments: str) -> list[float]:
+    process = _start_process(code, *arguments)
     output, errors = process.communicate(timeout=3600)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, code, output, errors)
@@ -292,31 +301,31 @@ def _output(code: str, *arguments: str) -> list[float]:
     return found
 
 
-def _rate(seconds_and_tokens: list[float]) -> float:
+def _compute_rate(seconds_and_tokens: list[float]) -> float:
     seconds, tokens = seconds_and_tokens
     return tokens / seconds
 
 
-def _watched(code: str, *arguments: str) -> tuple[list[float], float]:
-    """What it says, and the most memory that it and its children had at one moment."""
-    process = _process(code, *arguments)
+def _run_and_measure_memory(code: str, *arguments: str) -> tuple[list[float], float]:
+    """Its output, and the peak memory of the process and its children."""
+    process = _start_process(code, *arguments)
     peak = 0
     while process.poll() is None:
-        peak = max(peak, sum(map(_resident, _family(process.pid))))
+        peak = max(peak, sum(map(_read_resident_bytes, _list_process_tree(process.pid))))
         time.sleep(0.05)
     output, errors = process.communicate()
     assert process.returncode == 0, errors
     return json.loads(output.splitlines()[-1]), peak
 
 
-def _family(pid: int) -> Iterator[int]:
+def _list_process_tree(pid: int) -> Iterator[int]:
     yield pid
     with suppress(OSError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            yield from _family(int(child))
+            yield from _list_process_tree(int(child))
 
 
-def _resident(pid: int) -> int:
+def _read_resident_bytes(pid: int) -> int:
     with suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0

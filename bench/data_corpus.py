@@ -1,4 +1,4 @@
-"""A corpus made on the spot: words by Zipf's law, lengths as in real sets, in the five formats that people have."""
+"""A generated corpus: Zipf-distributed words, realistic lengths, in the five common formats."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ _VOWELS, _OTHERS = "aeiou", "bcdfghjklmnprstvwz"
 
 
 class Writer:
-    """Endless text of made-up words, the frequent ones short, in sentences; the same for the same seed."""
+    """Generates sentences of made-up words, frequent ones short; deterministic for a seed."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -33,7 +33,7 @@ class Writer:
         self._at = 0
 
     def text(self, median: float, spread: float) -> str:
-        """A text of so many words, drawn log-normally."""
+        """A text whose number of words is log-normal."""
         words = max(2, min(int(self._rng.lognormal(np.log(median), spread)), 20_000))
         if self._at + words > len(self._pool):
             self._pool, self._at = self._draw(), 0
@@ -50,46 +50,46 @@ class Writer:
         return words
 
 
-def _alpaca(writer: Writer) -> dict[str, object]:
+def _make_alpaca_row(writer: Writer) -> dict[str, object]:
     given = writer.text(40, 0.8) if writer.turns() > 2 else ""
     return {"instruction": writer.text(15, 0.6), "input": given, "output": writer.text(90, 1.0)}
 
 
-def _turns(writer: Writer) -> Iterator[tuple[bool, str]]:
+def _make_turns(writer: Writer) -> Iterator[tuple[bool, str]]:
     for _ in range(writer.turns()):
         yield False, writer.text(25, 0.9)
         yield True, writer.text(120, 1.0)
 
 
-def _messages(writer: Writer) -> dict[str, object]:
+def _make_messages_row(writer: Writer) -> dict[str, object]:
     roles = {False: "user", True: "assistant"}
-    return {"messages": [{"role": roles[answer], "content": text} for answer, text in _turns(writer)]}
+    return {"messages": [{"role": roles[answer], "content": text} for answer, text in _make_turns(writer)]}
 
 
-def _sharegpt(writer: Writer) -> dict[str, object]:
+def _make_sharegpt_row(writer: Writer) -> dict[str, object]:
     roles = {False: "human", True: "gpt"}
-    return {"conversations": [{"from": roles[answer], "value": text} for answer, text in _turns(writer)]}
+    return {"conversations": [{"from": roles[answer], "value": text} for answer, text in _make_turns(writer)]}
 
 
-def _pair(writer: Writer) -> dict[str, object]:
+def _make_prompt_row(writer: Writer) -> dict[str, object]:
     return {"prompt": writer.text(30, 0.8), "completion": " " + writer.text(100, 1.0)}
 
 
-def _text(writer: Writer) -> dict[str, object]:
+def _make_text_row(writer: Writer) -> dict[str, object]:
     return {"text": writer.text(350, 1.1)}
 
 
 FORMATS: dict[str, Callable[[Writer], dict[str, object]]] = {
-    "alpaca": _alpaca,
-    "messages": _messages,
-    "sharegpt": _sharegpt,
-    "prompt-completion": _pair,
-    "text": _text,
+    "alpaca": _make_alpaca_row,
+    "messages": _make_messages_row,
+    "sharegpt": _make_sharegpt_row,
+    "prompt-completion": _make_prompt_row,
+    "text": _make_text_row,
 }
 
 
 def write_corpus(folder: Path, size: int) -> list[Path]:
-    """One jsonl file for each format, of `size` bytes together."""
+    """Writes one jsonl file per format, `size` bytes together."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for seed, (name, row) in enumerate(FORMATS.items()):
@@ -102,8 +102,8 @@ def write_corpus(folder: Path, size: int) -> list[Path]:
     return paths
 
 
-def made_tokenizer(folder: Path, words: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE as GPT-2 and Llama-3 have it, trained on text of the same kind, saved to a directory."""
+def make_tokenizer(folder: Path, words: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE as in GPT-2 and Llama-3, trained on the same kind of text, saved to a directory."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

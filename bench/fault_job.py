@@ -1,8 +1,8 @@
-"""A small training over Gloo in plain torch: data, steps, evaluations and checkpoints; one rank may get a fault.
+"""A small training over Gloo in plain torch, with data, evaluations and checkpoints; one rank may get a fault.
 
-FAULT, FAULT_RANK and FAULT_STEP give a rank a fault of its own (faults_own.py); a line in the file `order` does so in
-a training that runs. Each rank leaves a mark with the time when it comes to a place, so that whoever breaks something
-from outside knows where the training is, under any launcher.
+FAULT, FAULT_RANK and FAULT_STEP give a rank its own fault (faults_own.py); a line in the file `order` does so in a
+running training. Each rank writes a mark with the time when it reaches a place, so that the bench knows the phase of
+the training under any launcher.
 """
 
 import os
@@ -34,7 +34,7 @@ import torch.distributed as dist  # noqa: E402 - as above
 
 
 def next_batch(step: int) -> torch.Tensor:
-    """From a file on the node's own disk."""
+    """Reads a batch from the node's own disk."""
     with (DATA / "shard.bin").open("rb") as shard:
         shard.seek(1000 * (step % 60))
         return torch.frombuffer(bytearray(shard.read(1000)), dtype=torch.uint8).float().sum().reshape(1, 1)
@@ -99,7 +99,7 @@ own.at("init", RANK)
 mark("join")
 dist.init_process_group("gloo", **own.options(RANK))
 mark("group")
-# An optimizer loads torch's compiler, which nothing here uses: as long as torch itself, eight times on few cores.
+# An optimizer imports torch's compiler, which is not used here and takes as long as torch itself, times eight ranks.
 compiler = types.ModuleType("torch._dynamo")
 compiler.__dict__.update(disable=lambda function, *_, **__: function, graph_break=lambda: None)
 sys.modules["torch._dynamo"] = compiler

@@ -1,8 +1,8 @@
-"""Faults put into a real training on sandbox hosts, and what is said of each: the cause, the node, how soon.
+"""Injects faults into a real training on sandbox hosts and scores the verdicts: cause, node, seconds.
 
-Every part is kept in the file of --resume as it is measured, and is not measured again. --quick is three faults and the
-recorded logs, within a minute; --ci a dozen faults and five healthy windows, within ten; --peers puts the same faults
-under torchrun and DeepSpeed; --report only tells what is on record.
+Each result is saved to the file of --resume, and is not measured again. --quick: three faults and the recorded logs,
+one minute. --ci: a dozen faults and five healthy windows, ten minutes. --peers: the same faults under torchrun and
+DeepSpeed. --report only prints saved results.
 """
 
 import argparse
@@ -23,14 +23,14 @@ from aboard.sandbox import Sandbox
 from faults_blind import BLIND
 from faults_blind_more import BLIND_MORE
 from faults_cases import CASES, Case
-from faults_curve import curve
-from faults_healthy import watch, windows
-from faults_page import page
+from faults_curve import draw_curve
+from faults_healthy import list_windows, watch_window
+from faults_page import build_page
 from faults_pairs import PAIRS, try_pair
-from faults_peers import TOOLS, peers_know, silent_when_well, try_peer
-from faults_picture import picture
+from faults_peers import TOOLS, is_peer_case, require_silence, try_peer
+from faults_picture import draw_picture
 from faults_stage import BOX, NODES, SLOTS, Stage
-from faults_try import Session, summary, try_case
+from faults_try import Session, format_summary, try_case
 from figures import Figures
 
 QUICK = ("key removed, before", "cable pulled, before", "module missing, import")
@@ -51,52 +51,52 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def main() -> None:
-    options = _options()
+    options = _parse_options()
     with tempfile.TemporaryDirectory() as scratch:
-        kept = Kept(Path(options.resume or f"{scratch}/faults.json"), again=bool(options.case))
+        kept = ResultStore(Path(options.resume or f"{scratch}/faults.json"), again=bool(options.case))
         if not options.report:
-            _measure(kept, options)
+            _measure_parts(kept, options)
         found = Figures("faults")
-        faults_report.table(kept.all.get("cases", {}))
-        faults_report.figures(found, kept.all)
+        faults_report.print_table(kept.all.get("cases", {}))
+        faults_report.add_figures(found, kept.all)
         if options.publish:
-            _publish(kept.all)
+            _publish_docs(kept.all)
         sys.exit(found.finish(options.json))
 
 
-def _publish(kept: dict[str, dict[str, Any]]) -> None:
+def _publish_docs(kept: dict[str, dict[str, Any]]) -> None:
     pictures = DOCS / "pictures"
     live = [each for each in kept["cases"].values() if each["when"] != "before"]
-    (pictures / "faults.svg").write_text(picture(live, {tool: kept.get(tool, {}) for tool in TOOLS}))
-    (pictures / "faults-named.svg").write_text(curve(kept))
-    (DOCS / "faults.md").write_text(page(kept))
+    (pictures / "faults.svg").write_text(draw_picture(live, {tool: kept.get(tool, {}) for tool in TOOLS}))
+    (pictures / "faults-named.svg").write_text(draw_curve(kept))
+    (DOCS / "faults.md").write_text(build_page(kept))
 
 
-def _measure(kept: "Kept", options: argparse.Namespace) -> None:
+def _measure_parts(kept: "ResultStore", options: argparse.Namespace) -> None:
     if options.peers:
-        # Most of it is waiting, so that both have their turns at once.
+        # Most of the time is waiting, so both can run at once.
         with ThreadPoolExecutor(len(TOOLS)) as lanes:
-            done = [lanes.submit(_measure_peer, kept, tool, _cases(options)) for tool in TOOLS]
+            done = [lanes.submit(_measure_peer, kept, tool, _select_cases(options)) for tool in TOOLS]
         for lane in done:
             lane.result()
         return
-    with _stage(BOX) as stage:
+    with _build_stage(BOX) as stage:
         session = Session(stage)
-        for part, name, do in _work(stage, session, options):
-            kept.measure(part, name, do, lambda: _tidy(stage, session))
+        for part, name, do in _list_work(stage, session, options):
+            kept.measure(part, name, do, lambda: _clean_up(stage, session))
         session.close()
 
 
-def _measure_peer(kept: "Kept", tool: str, cases: list[Case]) -> None:
-    with _stage(f"{BOX}-{tool}") as stage:
-        silent_when_well(stage, tool)
+def _measure_peer(kept: "ResultStore", tool: str, cases: list[Case]) -> None:
+    with _build_stage(f"{BOX}-{tool}") as stage:
+        require_silence(stage, tool)
         for case in cases:
-            if peers_know(case):
-                kept.measure(tool, case.name, partial(try_peer, stage, case, tool), stage.mend)
+            if is_peer_case(case):
+                kept.measure(tool, case.name, partial(try_peer, stage, case, tool), stage.restore)
 
 
 @contextlib.contextmanager
-def _stage(name: str) -> Iterator[Stage]:
+def _build_stage(name: str) -> Iterator[Stage]:
     stage = Stage(Sandbox.up(name, nodes=NODES, slots=SLOTS, fabric=True, temporary=True))
     try:
         yield stage
@@ -104,35 +104,37 @@ def _stage(name: str) -> Iterator[Stage]:
         stage.box.down()
 
 
-def _work(stage: Stage, session: Session, options: argparse.Namespace) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """What is to be done, in its order: part, name, and how."""
-    for case in _cases(options):
+def _list_work(
+    stage: Stage, session: Session, options: argparse.Namespace
+) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """The work in order: part, name, and the function that measures it."""
+    for case in _select_cases(options):
         yield "cases", case.name, lambda case=case: try_case(stage, case, session)  # type: ignore[misc]
     if options.quick or options.case or options.part == "cases":
         return
-    for name, disturbance, number in windows(few=options.ci):
-        yield "healthy", name, lambda each=disturbance, number=number: watch(stage, session, each, number)  # type: ignore[misc]
+    for name, disturbance, number in list_windows(few=options.ci):
+        yield "healthy", name, lambda each=disturbance, number=number: watch_window(stage, session, each, number)  # type: ignore[misc]
     for pair in () if options.ci else PAIRS:
         yield "pairs", pair.name, lambda pair=pair: try_pair(stage, pair, session)  # type: ignore[misc]
 
 
-def _cases(options: argparse.Namespace) -> list[Case]:
+def _select_cases(options: argparse.Namespace) -> list[Case]:
     if options.case:
         return [case for case in EVERY if case.name in options.case]
     if options.part in ("healthy", "pairs"):
         return []
     wanted = QUICK if options.quick else CI if options.ci else [case.name for case in EVERY]
-    # Those that one training lives through come one after the other.
+    # Cases that one training survives come one after the other.
     return sorted((case for case in EVERY if case.name in wanted), key=lambda case: case.lasts)
 
 
-def _tidy(stage: Stage, session: Session) -> None:
+def _clean_up(stage: Stage, session: Session) -> None:
     session.close()
-    stage.mend()
+    stage.restore()
 
 
-class Kept:
-    """What was measured, on disk after each."""
+class ResultStore:
+    """All results, saved to disk after each one."""
 
     def __init__(self, path: Path, *, again: bool) -> None:
         self._path = path
@@ -141,7 +143,7 @@ class Kept:
         self.all: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
     def measure(self, part: str, name: str, do: Callable[[], Any], tidy: Callable[[], None]) -> None:
-        """A bench that fails at one case goes on with the next, and has none for it."""
+        """Measures one case; if the bench itself fails, the case has no result and the next one follows."""
         if name in self.all.get(part, {}) and not self._again:
             return
         try:
@@ -153,31 +155,31 @@ class Kept:
         with self._writing:
             self.all.setdefault(part, {})[name] = result
             self._path.write_text(json.dumps(self.all, indent=1) + "\n")
-        print(summary(result) if part == "cases" else f"{part}: {name}: {_short(result)}", flush=True)
+        print(format_summary(result) if part == "cases" else f"{part}: {name}: {_format_result(result)}", flush=True)
 
 
-def _short(result: dict[str, Any]) -> str:
+def _format_result(result: dict[str, Any]) -> str:
     if "false" in result:
-        return f"FALSE {result['said']}" if result["false"] else "silent"
+        return f"FALSE ALARM {result['said']}" if result["false"] else "no finding"
     if "right" in result:
-        return f"{'right' if result['right'] else 'WRONG'} {result['seconds']} s {result['said'][:2]}"
+        return f"{'correct' if result['right'] else 'WRONG'} {result['seconds']} s {result['said'][:2]}"
     words = (
         f"{result['seconds']} s" if result["seconds"] is not None else "unharmed" if result["unharmed"] else "silent"
     )
     return f"{words} {'named' if result['named'] else ''} {result['said'][:1]}"
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="within a minute")
-    parser.add_argument("--ci", action="store_true", help="within ten minutes")
-    parser.add_argument("--peers", action="store_true", help="the same faults under torchrun and DeepSpeed")
+    parser.add_argument("--quick", action="store_true", help="three faults and the recorded logs; one minute")
+    parser.add_argument("--ci", action="store_true", help="a dozen faults and five healthy windows; ten minutes")
+    parser.add_argument("--peers", action="store_true", help="run the same faults under torchrun and DeepSpeed")
     parser.add_argument("--part", choices=("cases", "healthy", "pairs"), help="only this part")
-    parser.add_argument("--case", action="append", metavar="NAME", help="only this one, also if it is on record")
-    parser.add_argument("--resume", metavar="FILE", help="keep results here, and go on from what is there")
-    parser.add_argument("--report", action="store_true", help="tell what is on record, and measure nothing")
-    parser.add_argument("--publish", action="store_true", help="write docs/faults.md and its picture")
-    parser.add_argument("--json", metavar="FILE", help="write the figures here too")
+    parser.add_argument("--case", action="append", metavar="NAME", help="only this case, even if it has a saved result")
+    parser.add_argument("--resume", metavar="FILE", help="save results in this file, and skip those already in it")
+    parser.add_argument("--report", action="store_true", help="print saved results without measuring")
+    parser.add_argument("--publish", action="store_true", help="write docs/faults.md and its pictures")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
     return parser.parse_args()
 
 

@@ -1,6 +1,6 @@
 """Faults that no rule was written for, each of another kind or in another phase than those of `faults_cases`.
 
-The codes are those that a user would take for the cause, chosen from the stories of the codes alone.
+The codes are those that a user would take for the cause, chosen only from the explanations of the codes.
 """
 
 import contextlib

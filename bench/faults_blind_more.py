@@ -1,7 +1,7 @@
 """More faults that no rule was written for, by somebody who had not read the rules: each of another kind or phase.
 
-The codes are those that a user would take for the cause, chosen from the stories of the codes alone. That each fault
-does what its name says was seen under bare torchrun.
+The codes are those that a user would take for the cause, chosen only from the explanations of the codes. Each fault was
+verified under plain torchrun.
 """
 
 import signal
@@ -29,7 +29,7 @@ from faults_troubles import SERVICE, Broken, Signalled, Typed, dead_mount
 
 _SHORT = (("STEPS", "30"),)
 _LONG_EVALUATION = (("EVALUATION_SECONDS", "6"),)
-# Broken in the run, it comes to bear when the next checkpoint is written.
+# Injected during the run, it takes effect when the next checkpoint is written.
 _AT_NEXT: dict[str, object] = {"trigger": "warm", "all_there": True, "effect": "checkpoint"}
 _STALE_LOCK = Typed(lines="touch /private/data/build.lock", undo="rm -f /private/data/build.lock")
 # The line is changed: of two lines for a name, glibc's getaddrinfo gives both addresses.

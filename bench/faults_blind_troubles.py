@@ -1,4 +1,4 @@
-"""Troubles from outside that came with the second set of blind faults."""
+"""Troubles from outside for the second set of blind faults."""
 
 import contextlib
 import subprocess
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.network.links import LinkDown
-from faults_stage import Stage, wait
+from faults_stage import Stage, wait_until
 from faults_troubles import Both, Helper, Typed, pids_of
 
 _FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -175,7 +175,9 @@ class Traced:
             look, root=True, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            assert wait(lambda: _traced(host.run(["cat", f"/proc/{pid}/status"]).stdout), 30), "gdb did not attach"
+            assert wait_until(lambda: _traced(host.run(["cat", f"/proc/{pid}/status"]).stdout), 30), (
+                "gdb did not attach"
+            )
             yield
         finally:
             debugger.kill()
@@ -201,7 +203,7 @@ class Paused:
             for number in (group / "cgroup.procs").read_text().split():
                 with contextlib.suppress(ProcessLookupError):
                     (_FREEZER / "cgroup.procs").write_text(number)
-            wait(lambda: _removed(group), 10)
+            wait_until(lambda: _removed(group), 10)
 
 
 def _own_number(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""Faults that stop a run or make it slow, in the phases in which they occur, and what their verdict must name."""
+"""Faults that stop a run or slow it down, by phase, and the codes that their verdict must have."""
 
 import random
 import signal
@@ -15,7 +15,7 @@ from aboard.sandbox.faults.host.ssh_server import KeyRemoved, OtherHostKey, Sshd
 from aboard.sandbox.faults.network.firewall import FirewallDrop, FirewallReject
 from aboard.sandbox.faults.network.links import LinkDown, LinkRateLimit, MtuBlackHole, PacketLoss
 from aboard.sandbox.faults.network.name_resolution import UnresolvedName
-from faults_stage import node_of
+from faults_stage import get_node
 from faults_troubles import SERVICE, Broken, Signalled, Trouble, Typed, dead_mount
 
 SEED = 7
@@ -28,17 +28,17 @@ CLOCK = "sandbox hosts share one kernel's clock: setting it sets that of the mac
 ROOM = "a person must decide what to delete"
 MEMORY = "the user must decide how much memory a rank takes"
 OTHERS = "the service belongs to somebody else"
-# Ports at which the store listens, and those that the kernel gives to ranks which listen for each other.
+# Ports of the rendezvous store, and the ephemeral ports on which ranks listen for each other.
 STORE, ANY = "29400-29999", "32768-60999"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`codes` are those that name the cause; `row` is the kind of failure in our catalogue.
+    """`codes` are the correct ones; `row` is the kind of failure in our catalogue.
 
-    `when` is where the training is when it breaks: before (the launch's own look must name it), import, init, run,
-    checkpoint, evaluation, end. `own` is what a rank does itself, `trouble` what comes from outside, `beneath` what was
-    wrong on the node since before the launch and comes to bear only then.
+    `when` is the phase of the training when it breaks: before (the launch's preflight must name it), import, init, run,
+    checkpoint, evaluation, end. `own` is a fault of the rank itself, `trouble` one from outside, `beneath` one that the
+    node had before the launch and that takes effect only then.
     """
 
     name: str
@@ -49,41 +49,41 @@ class Case:
     who: str = ""
     trouble: Trouble | None = None
     beneath: Trouble | None = None
-    #: A fixed victim where the fault has only one; else it is drawn by the name.
+    #: A fixed victim if the fault allows only one; otherwise drawn by the name.
     victim: int | None = None
     #: Whether the rank itself must be named, or only its node.
     rank: bool = True
-    #: Whether any node will do, because the fault is in all.
+    #: Whether any node is correct, because all have the fault.
     anywhere: bool = False
-    #: Whether it is put into a training that goes on after it.
+    #: Whether the training survives it.
     lasts: bool = False
     env: tuple[tuple[str, str], ...] = ()
-    #: The mark that is waited for before it is broken: of the victim, or of all ranks.
+    #: The mark to wait for before injecting: of the victim, or of all ranks.
     trigger: str = ""
     all_there: bool = False
-    #: What counts as the first effect: the injection, a rank's mark of this name, or (join) that ranks come to meet.
+    #: What counts as the first effect: the injection, a rank's mark of this name, or (join) ranks waiting for others.
     effect: str = "inject"
     words: tuple[str, ...] = field(default=())
     #: Why no command can fix it, so that the bench heals it; empty if the printed fix must fix it.
     by_hand: str = ""
-    #: Written by somebody who had not read the rules, after they were; scored once. The first set, or the second.
+    #: Written after the rules by somebody who had not read them; scored once. 1 or 2: which set.
     blind: int = 0
 
     @property
-    def rank_meant(self) -> int:
+    def victim_rank(self) -> int:
         drawn = random.Random(f"{SEED} {self.name}").randrange(1, 8)  # noqa: S311 - drawn for a bench, no secret
         return drawn if self.victim is None else self.victim
 
     @property
     def node(self) -> str:
-        return node_of(self.rank_meant)
+        return get_node(self.victim_rank)
 
     @property
     def held_out(self) -> bool:
         return not self.blind and sha256(self.name.encode()).digest()[0] % 3 == 0
 
 
-def _before(name: str, row: int, fault: Fault | Trouble, *codes: str, **more: object) -> Case:
+def _build_before(name: str, row: int, fault: Fault | Trouble, *codes: str, **more: object) -> Case:
     trouble = Broken(fault=fault) if isinstance(fault, Fault) else fault
     return Case(name=f"{name}, before", row=row, when="before", codes=codes, trouble=trouble, rank=False, **more)  # type: ignore[arg-type]
 
@@ -102,7 +102,7 @@ def outside(name: str, row: int, when: str, fault: Fault | Trouble, *codes: str,
     return Case(name=f"{name}, {when}", row=row, when=when, codes=codes, trouble=trouble, **given)  # type: ignore[arg-type]
 
 
-# A fault of init is there before the first rank asks for another, and after the launch has looked.
+# A fault of init starts after the preflight check and before the first rank contacts another.
 _TRIGGERS = {
     "import": ("started", False),
     "init": ("started", True),
@@ -111,37 +111,37 @@ _TRIGGERS = {
     "evaluation": ("evaluation", False),
 }
 KILL, STOP, TERM = Signalled(number=signal.SIGKILL), Signalled(number=signal.SIGSTOP), Signalled(number=signal.SIGTERM)
-# Broken in the run, it comes to bear when the next checkpoint is written.
+# Injected during the run, it takes effect when the next checkpoint is written.
 _AT_NEXT: dict[str, object] = {"trigger": "warm", "all_there": True, "effect": "checkpoint"}
-# The group that its sessions are in was wide at first.
+# Lowers the quota of the sessions' control group, which was high at first.
 RATION = Typed(lines="echo 10000 > $(find /sys/fs/cgroup/cpu -type d -name aboard-$BOX-$(hostname))/cpu.cfs_quota_us")
 UNHEARD = ("run-node-silent", "run-node-gone")
 NO_WAY = ("network-dropped", "network-ephemeral-dropped", "network-rendezvous-dropped")
 
 BEFORE = (
-    _before("key removed", 1, KeyRemoved(), "reach-key-refused", by_hand=KEY),
-    _before("another host key", 2, OtherHostKey(), "reach-host-key-changed"),
-    _before("sshd stopped", 3, SshdStopped(), "reach-refused"),
-    _before("management network dropped", 4, FirewallDrop(network="management"), "reach-timeout"),
-    _before("power lost", 4, PowerLoss(), "reach-timeout", "reach-no-route", by_hand=BUTTON),
-    _before("peer's name unknown", 5, UnresolvedName(peer="next"), "network-unresolved", "reach-unresolved"),
-    _before("slow login", 6, SshdSlow(seconds=6), "reach-slow-login"),
-    _before("clock ahead", 12, ClockOffset(seconds=30), "host-clock", by_hand=CLOCK),
-    _before("few open files", 14, LowLimits(nofile=256), "host-open-files"),
-    _before("small shared memory", 15, SmallShm(mib=16), "host-shm"),
-    _before("all ports dropped", 21, FirewallDrop(ports="1024-65535", network="fabric"), *NO_WAY),
-    _before("all ports refused", 22, FirewallReject(ports="1024-65535", network="fabric"), "network-refused"),
-    _before("only the store's port open", 25, FirewallDrop(ports="32768-60999", network="fabric"), *NO_WAY),
-    _before("large packets vanish", 26, MtuBlackHole(network="fabric"), "network-mtu"),
-    _before("cable pulled", 29, LinkDown(network="fabric"), "network-link-down", by_hand=CABLE),
-    _before(
+    _build_before("key removed", 1, KeyRemoved(), "reach-key-refused", by_hand=KEY),
+    _build_before("another host key", 2, OtherHostKey(), "reach-host-key-changed"),
+    _build_before("sshd stopped", 3, SshdStopped(), "reach-refused"),
+    _build_before("management network dropped", 4, FirewallDrop(network="management"), "reach-timeout"),
+    _build_before("power lost", 4, PowerLoss(), "reach-timeout", "reach-no-route", by_hand=BUTTON),
+    _build_before("peer's name unknown", 5, UnresolvedName(peer="next"), "network-unresolved", "reach-unresolved"),
+    _build_before("slow login", 6, SshdSlow(seconds=6), "reach-slow-login"),
+    _build_before("clock ahead", 12, ClockOffset(seconds=30), "host-clock", by_hand=CLOCK),
+    _build_before("few open files", 14, LowLimits(nofile=256), "host-open-files"),
+    _build_before("small shared memory", 15, SmallShm(mib=16), "host-shm"),
+    _build_before("all ports dropped", 21, FirewallDrop(ports="1024-65535", network="fabric"), *NO_WAY),
+    _build_before("all ports refused", 22, FirewallReject(ports="1024-65535", network="fabric"), "network-refused"),
+    _build_before("only the store's port open", 25, FirewallDrop(ports="32768-60999", network="fabric"), *NO_WAY),
+    _build_before("large packets vanish", 26, MtuBlackHole(network="fabric"), "network-mtu"),
+    _build_before("cable pulled", 29, LinkDown(network="fabric"), "network-link-down", by_hand=CABLE),
+    _build_before(
         "working directory missing",
         59,
         PathMissing(path="/private/job"),
         "storage-missing",
         words=("--set", "cluster.workdir=/private/job"),
     ),
-    _before(
+    _build_before(
         "disk full",
         60,
         DiskFull(path="/private/out"),
@@ -149,7 +149,7 @@ BEFORE = (
         words=("--set", "cluster.workdir=/private/out"),
         by_hand=ROOM,
     ),
-    _before(
+    _build_before(
         "mount dead",
         61,
         dead_mount("/private/out"),

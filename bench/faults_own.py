@@ -1,4 +1,4 @@
-"""What a rank can do to itself, or what its script can have wrong: the faults that no network is needed for."""
+"""Faults of a rank itself or of its script, which need no network."""
 
 import fcntl
 import importlib

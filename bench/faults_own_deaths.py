@@ -1,4 +1,4 @@
-"""How a rank dies of itself: of its own script, its data, or what it takes too much of."""
+"""Faults that kill a rank: errors of its script, its data, or too much use of a resource."""
 
 import argparse
 import ctypes

@@ -1,4 +1,4 @@
-"""More of what a rank does to itself, in ways that no rule was written for; the cases are in faults_blind_more.py."""
+"""More faults of a rank itself that no rule was written for; the cases are in faults_blind_more.py."""
 
 import atexit
 import ctypes

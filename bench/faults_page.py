@@ -1,4 +1,4 @@
-"""docs/faults.md, from the record: the figures, every fault with its verdict, and the misses by name."""
+"""Generates docs/faults.md from saved results: figures, every fault with its verdict, misses by name."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 from faults_fix import GOES_ON, MENDS, SILENT, TRAINS
 from faults_peers import TOOLS
-from faults_report import fixes, parts, peers
+from faults_report import count_fixes, split_cases, summarize_peers
 
 Results = Mapping[str, Mapping[str, Any]]
 
@@ -44,18 +44,18 @@ lines were typed too.
 """
 
 
-def page(kept: Mapping[str, Results]) -> str:
-    parts = [*_figures(kept), "", *_notes(kept), *_misses(kept), "", *_table(kept)]
-    return _TOP + "\n".join(parts) + "\n" + _HOW
+def build_page(kept: Mapping[str, Results]) -> str:
+    sections = [*_format_figures(kept), "", *_format_notes(kept), *_format_misses(kept), "", *_format_table(kept)]
+    return _TOP + "\n".join(sections) + "\n" + _HOW
 
 
-def _figures(kept: Mapping[str, Results]) -> Iterator[str]:
+def _format_figures(kept: Mapping[str, Results]) -> Iterator[str]:
     cases = list(kept.get("cases", {}).values())
     yield "## Figures"
     yield ""
     yield "| what | limit | measured |"
     yield "|---|---|---|"
-    for name, part in parts(cases):
+    for name, part in split_cases(cases):
         right = sum(case["right"] for case in part)
         share = 100 * right / max(1, len(part))
         yield f"| correct cause and node, {name} | ≥ 95 % | {right} of {len(part)}, {share:.0f} % |"
@@ -68,9 +68,9 @@ def _figures(kept: Mapping[str, Results]) -> Iterator[str]:
     false, first = sum(each["false"] for each in healthy.values()), sum(each["right"] for each in pairs.values())
     yield f"| false verdicts in healthy windows | 0 | {false} of {len(healthy)} |"
     yield f"| two faults at once, first cause reported first | ≥ 80 % | {first} of {len(pairs)} |"
-    typed, mended = fixes(cases)
+    typed, mended = count_fixes(cases)
     yield f"| printed fixes that work, typed as printed | – | {mended} of {typed} |"
-    for tool, peer in peers(kept):
+    for tool, peer in summarize_peers(kept):
         share = f"{peer.spoke} and {peer.named} of {peer.faults}"
         yield f"| {tool}: any output within 60 s; names the node | – | {share} |"
     yield ""
@@ -81,8 +81,8 @@ def _figures(kept: Mapping[str, Results]) -> Iterator[str]:
         )
 
 
-def _notes(kept: Mapping[str, Any]) -> Iterator[str]:
-    """Remarks of whoever measured, from `notes` of the record."""
+def _format_notes(kept: Mapping[str, Any]) -> Iterator[str]:
+    """Remarks on the measurement, from `notes` in the saved results."""
     if kept.get("notes"):
         yield "## Notes on this measurement"
         yield ""
@@ -90,7 +90,7 @@ def _notes(kept: Mapping[str, Any]) -> Iterator[str]:
         yield ""
 
 
-def _misses(kept: Mapping[str, Results]) -> Iterator[str]:
+def _format_misses(kept: Mapping[str, Results]) -> Iterator[str]:
     yield "## Misses, by name"
     yield ""
     for case in kept.get("cases", {}).values():
@@ -98,7 +98,7 @@ def _misses(kept: Mapping[str, Results]) -> Iterator[str]:
             said = "; then ".join(line.partition(": rank")[0] for line in case["said"][:3]) or "nothing"
             known = ", held out" if case["held_out"] else ", blind" if case.get("blind") else ""
             where = f"{case['node']}, rank {case['rank']}{known}"
-            yield f"- **{case['name']}** ({where}): expected {_any(case['wanted'])}; reported: {said}"
+            yield f"- **{case['name']}** ({where}): expected {_join_codes(case['wanted'])}; reported: {said}"
     for name, each in kept.get("healthy", {}).items():
         if each["false"]:
             yield f"- **{name}** (a healthy window): {' '.join(each['said'])[:160]}"
@@ -107,7 +107,7 @@ def _misses(kept: Mapping[str, Results]) -> Iterator[str]:
             yield f"- **{name}** (two at once): {'; '.join(each['said'][:2]) or 'nothing'}"
 
 
-def _table(kept: Mapping[str, Results]) -> Iterator[str]:
+def _format_table(kept: Mapping[str, Results]) -> Iterator[str]:
     yield "## Every fault"
     yield ""
     yield "| fault, when | on | verdict | seconds | fixed | torchrun | DeepSpeed |"
@@ -115,12 +115,12 @@ def _table(kept: Mapping[str, Results]) -> Iterator[str]:
     for case in kept.get("cases", {}).values():
         verdict = f"`{case['code']}`" if case["right"] else f"**missed**: {case['code'] or 'nothing'}"
         seconds = "–" if case["seconds"] is None else f"{case['seconds']:.1f}"
-        fixed = _fixed(case)
-        others = " | ".join(_peer(kept.get(tool, {}).get(case["name"])) for tool in TOOLS)
+        fixed = _format_fix_result(case)
+        others = " | ".join(_format_peer(kept.get(tool, {}).get(case["name"])) for tool in TOOLS)
         yield f"| {case['name']} | {case['node']}, rank {case['rank']} | {verdict} | {seconds} | {fixed} | {others} |"
 
 
-def _fixed(case: Mapping[str, Any]) -> str:
+def _format_fix_result(case: Mapping[str, Any]) -> str:
     """The result of the printed fix; if it was not typed, of healing the fault."""
     typed = str(case.get("fix_typed", ""))
     if typed.startswith(MENDS):
@@ -132,7 +132,7 @@ def _fixed(case: Mapping[str, Any]) -> str:
     return "healed" if case.get("mended", "").startswith(("healed:", "mended:")) else "no" if case.get("mended") else ""
 
 
-def _peer(told: Mapping[str, Any] | None) -> str:
+def _format_peer(told: Mapping[str, Any] | None) -> str:
     if told is None:
         return ""
     if told["seconds"] is None:
@@ -140,5 +140,5 @@ def _peer(told: Mapping[str, Any] | None) -> str:
     return f"{told['seconds']:.0f} s" + (", node named" if told["named"] else "")
 
 
-def _any(codes: list[str]) -> str:
+def _join_codes(codes: list[str]) -> str:
     return " or ".join(f"`{code}`" for code in codes)

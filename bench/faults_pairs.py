@@ -1,4 +1,4 @@
-"""Two faults at once: whatever comes second, the first cause must be named first."""
+"""Two faults at once: the first cause must be reported first."""
 
 import contextlib
 import os
@@ -12,16 +12,16 @@ from aboard.sandbox.faults.host.resource_limits import SmallShm
 from aboard.sandbox.faults.network.firewall import FirewallDrop
 from aboard.sandbox.faults.network.links import LinkDown, MtuBlackHole
 from faults_cases import CASES, Case
-from faults_stage import RANKS, START_SECONDS, Stage, node_of, wait
+from faults_stage import RANKS, START_SECONDS, Stage, get_node, wait_until
 from faults_troubles import Broken, Signalled, Trouble
-from faults_try import PATIENCE_SECONDS, Session, effect_at, is_right
+from faults_try import PATIENCE_SECONDS, Session, find_effect_time, is_right
 
 KILL, STOP = Signalled(number=signal.SIGKILL), Signalled(number=signal.SIGSTOP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """The first is a case, put on a rank of our choice; the second comes so many seconds after its effect."""
+    """The first fault is a case on a chosen rank; the second follows `after` seconds after its effect."""
 
     first: str
     rank: int
@@ -32,7 +32,7 @@ class Pair:
 
     @property
     def name(self) -> str:
-        return f"{self.first} on {node_of(self.rank)}, then {self.what} on {node_of(self.other)}"
+        return f"{self.first} on {get_node(self.rank)}, then {self.what} on {get_node(self.other)}"
 
     @property
     def case(self) -> Case:
@@ -67,27 +67,27 @@ PAIRS = (
 
 
 def try_pair(stage: Stage, pair: Pair, session: Session) -> dict[str, Any]:
-    """In a launch of its own: few of these can be lived through."""
+    """Runs the pair in its own launch, which few pairs let survive."""
     session.close()
     case = pair.case
     beneath = case.beneath.on(stage, case.node, pair.rank) if case.beneath else contextlib.nullcontext()
     with beneath, stage.launch() as running, contextlib.ExitStack() as broken:
-        assert wait(lambda: len(stage.marks("warm")) == RANKS, START_SECONDS), running.said[-1500:]
+        assert wait_until(lambda: len(stage.marks("warm")) == RANKS, START_SECONDS), running.output[-1500:]
         since = time.time()
         if case.own:
             stage.order(case.own, pair.rank)
-            assert wait(lambda: stage.marks("effect"), 30), "the rank did not come to its fault"
+            assert wait_until(lambda: stage.marks("effect"), 30), "the rank did not reach its fault"
         else:
             assert case.trouble is not None
             broken.enter_context(case.trouble.on(stage, case.node, pair.rank))
-        at = effect_at(stage, case, since) or since
-        wait(lambda: time.time() >= at + pair.after, pair.after + 1)
+        at = find_effect_time(stage, case, since) or since
+        wait_until(lambda: time.time() >= at + pair.after, pair.after + 1)
         with contextlib.suppress(AssertionError):
-            # Whoever is dead of the first can't be killed once more.
-            broken.enter_context(pair.second.on(stage, node_of(pair.other), pair.other))
-        wait(lambda: running.over or running.verdicts(since), PATIENCE_SECONDS)
+            # A rank killed by the first fault cannot be killed again.
+            broken.enter_context(pair.second.on(stage, get_node(pair.other), pair.other))
+        wait_until(lambda: running.over or running.verdicts(since), PATIENCE_SECONDS)
         told = running.verdicts(since)
-    stage.mend(case.node, node_of(pair.other))
+    stage.restore(case.node, get_node(pair.other))
     said = [f"{when - at:.1f} s: {finding['code']} {finding['nodes']} {finding['ranks']}" for when, finding in told]
     right = bool(told) and is_right(case, told[0][1])
     seconds = round(told[0][0] - at, 2) if told else None

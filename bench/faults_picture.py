@@ -1,4 +1,4 @@
-"""The picture of the bench: seconds until each fault is named, three tools side by side, as plain SVG."""
+"""The large chart of the fault bench as SVG: seconds per fault for three tools."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -10,22 +10,22 @@ _LEFT, _WIDTH, _ROW, _BAR, _TOP = 330, 560, 22, 5, 74
 _WHOLE = _LEFT + _WIDTH + 40
 _FONT = 'font-family="sans-serif" font-size="12"'
 _LEGEND = (
-    "full colour: it names the node (aboard: cause and node); faint: it says something else; to the edge: nothing"
+    "full colour: names the node (aboard: cause and node); faint: other output; full width: no output"
     f" within {CAP:.0f} s"
 )
 _TICKS = (0, 5, 10, 20, 30, 40, 50, 60)
 
 
-def picture(cases: Sequence[Mapping[str, Any]], peers: Mapping[str, Mapping[str, Any]]) -> str:
-    """A row for each fault; a bar is faint where the tool spoke and named no node, or named the wrong cause.
+def draw_picture(cases: Sequence[Mapping[str, Any]], peers: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row per fault; a bar is faint if the tool printed something but no node, or named the wrong cause.
 
-    `peers` has what each other tool said by the fault's name.
+    `peers` has each other tool's results by fault name.
     """
     height = _TOP + _ROW * len(cases) + 20
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WHOLE} {height}" {_FONT}>',
         f'<rect width="{_WHOLE}" height="{height}" fill="#ffffff"/>',
-        '<text x="12" y="22" font-size="16" fill="#222">Seconds from a fault to the first word about it</text>',
+        '<text x="12" y="22" font-size="16" fill="#222">Seconds from a fault to the first output about it</text>',
         f'<text x="12" y="40" fill="#555">{_LEGEND}</text>',
     ]
     for number, (tool, colour) in enumerate(COLOURS.items()):
@@ -33,24 +33,24 @@ def picture(cases: Sequence[Mapping[str, Any]], peers: Mapping[str, Mapping[str,
         lines.append(f'<rect x="{x}" y="50" width="12" height="8" fill="{colour}"/>')
         lines.append(f'<text x="{x + 18}" y="58" fill="#222">{tool}</text>')
     for tick in _TICKS:
-        at = _x(tick)
+        at = _scale_x(tick)
         lines.append(f'<line x1="{at:.1f}" y1="{_TOP - 6}" x2="{at:.1f}" y2="{height - 16}" stroke="#ddd"/>')
         lines.append(f'<text x="{at:.1f}" y="{height - 4}" fill="#777" text-anchor="middle">{tick}</text>')
     for row, case in enumerate(cases):
         others = {tool: told[case["name"]] for tool, told in peers.items() if case["name"] in told}
-        lines += _row(_TOP + _ROW * row, case, others)
+        lines += _draw_row(_TOP + _ROW * row, case, others)
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _row(y: int, case: Mapping[str, Any], peers: Mapping[str, Any]) -> list[str]:
+def _draw_row(y: int, case: Mapping[str, Any], peers: Mapping[str, Any]) -> list[str]:
     name = escape(str(case["name"]))
     lines = [f'<text x="{_LEFT - 10}" y="{y + 12}" fill="#222" text-anchor="end">{name}</text>']
-    said = {"aboard": {"seconds": case["seconds"], "named": case["right"]}, **peers}
+    results = {"aboard": {"seconds": case["seconds"], "named": case["right"]}, **peers}
     for number, (tool, colour) in enumerate(COLOURS.items()):
-        if tool in said:
-            seconds = said[tool]["seconds"]
-            length = _x(CAP if seconds is None else min(seconds, CAP)) - _LEFT
-            faint = "1" if said[tool]["named"] else "0.35"
+        if tool in results:
+            seconds = results[tool]["seconds"]
+            length = _scale_x(CAP if seconds is None else min(seconds, CAP)) - _LEFT
+            faint = "1" if results[tool]["named"] else "0.35"
             lines.append(
                 f'<rect x="{_LEFT}" y="{y + (_BAR + 1) * number}" width="{max(2.0, length):.1f}" height="{_BAR}"'
                 f' fill="{colour}" fill-opacity="{faint}"/>'
@@ -58,5 +58,5 @@ def _row(y: int, case: Mapping[str, Any], peers: Mapping[str, Any]) -> list[str]
     return lines
 
 
-def _x(seconds: float) -> float:
+def _scale_x(seconds: float) -> float:
     return _LEFT + _WIDTH * seconds / CAP

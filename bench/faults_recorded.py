@@ -1,7 +1,7 @@
-"""The recorded half of the fault bench: logs of every family, with the verdict that each must get.
+"""The recorded part of the fault bench: logs of every family, with the verdict that each must get.
 
-`python bench/faults_recorded.py [--json FILE]`. A third of the cases, by the hash of their names, is held out: rules
-are written without looking at it, and its figure stands beside the other. Exit 0 only if every figure holds.
+`python bench/faults_recorded.py [--json FILE]`. A third of the cases, chosen by the hash of their names, is held out:
+rules are not written for them, and they have their own figure. Exit 0 only if every figure holds.
 """
 
 import json
@@ -21,7 +21,7 @@ BAR = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A directory with one log or several, and the verdict that they must get; a code of None is nothing wrong."""
+    """A directory of logs and the verdict that they must get; a code of None means healthy."""
 
     name: str
     group: str
@@ -36,15 +36,15 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored:
-    """What a case got."""
+class ScoredCase:
+    """A case and its findings."""
 
     case: Case
     findings: tuple[Finding, ...]
 
     @property
     def right(self) -> bool:
-        """The first finding has the code, and names node and rank; a link has two ends, so two nodes at most."""
+        """Whether the first finding has the code, node and rank; a link has two ends, so at most two nodes."""
         case = self.case
         alarms = [finding for finding in self.findings if finding.severity > Severity.INFO]
         if case.code is None or not alarms:
@@ -62,7 +62,7 @@ class Scored:
         )
 
 
-def cases(folder: Path = CASES) -> list[Case]:
+def load_cases(folder: Path = CASES) -> list[Case]:
     found = []
     for path in sorted(folder.glob("*/*/expect.json")):
         logs = sorted(str(log) for log in path.parent.iterdir() if log.name != path.name)
@@ -71,20 +71,20 @@ def cases(folder: Path = CASES) -> list[Case]:
     return found
 
 
-def score(wanted: Iterable[Case]) -> list[Scored]:
-    return [Scored(case=case, findings=diagnose_logs(case.logs).findings) for case in wanted]
+def score_cases(wanted: Iterable[Case]) -> list[ScoredCase]:
+    return [ScoredCase(case=case, findings=diagnose_logs(case.logs).findings) for case in wanted]
 
 
-def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001, ARG001 - the bench's one switch; it is always quick
-    """Recorded cases: the share that is named wrongly, seen and held out, and false alarms on healthy logs."""
-    scored = score(cases())
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001, ARG001 - the bench's only option; it is always quick
+    """Measures wrong verdicts on recorded cases, seen and held out, and false alarms on healthy logs."""
+    scored = score_cases(load_cases())
     sick = [each for each in scored if each.case.code is not None]
     for group in ("gpu", "plain"):
         for held_out in (False, True):
             part = [each for each in sick if each.case.group == group and each.case.held_out is held_out]
             wrong = [each for each in part if not each.right]
-            name = f"named wrongly, {group}, {'held out' if held_out else 'seen'} ({len(part)} cases)"
-            figures.add(name, len(wrong) / len(part), 1 - BAR, note=f"{len(part) - len(wrong)} of {len(part)} right")
+            name = f"wrong verdicts, {group}, {'held out' if held_out else 'seen'} ({len(part)} cases)"
+            figures.add(name, len(wrong) / len(part), 1 - BAR, note=f"{len(part) - len(wrong)} of {len(part)} correct")
     healthy = [each for each in scored if each.case.code is None]
     false = [each for each in healthy if not each.right]
     figures.add(f"false alarms on healthy logs ({len(healthy)})", len(false), 0)

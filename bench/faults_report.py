@@ -1,4 +1,4 @@
-"""The table and the figures of the fault bench, from what is on record."""
+"""The table and the figures of the fault bench, from saved results."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import faults_recorded
 from faults_fix import MENDS
 from faults_peers import TOOLS
-from faults_try import summary
+from faults_try import format_summary
 from figures import Figures
 
 RIGHT, PAIRS_RIGHT = 0.95, 0.8
@@ -17,13 +17,13 @@ MEDIAN_SECONDS, WORST_SECONDS = 5.0, 30.0
 Results = Mapping[str, Mapping[str, Any]]
 
 
-def table(cases: Results) -> None:
+def print_table(cases: Results) -> None:
     for result in cases.values():
-        print(summary(result))
+        print(format_summary(result))
 
 
-def parts(cases: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
-    """All, then by how much whoever wrote the rules knew of them."""
+def split_cases(cases: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """All cases, then the sets by what the authors of the rules knew of them."""
     known = [case for case in cases if not case.get("blind")]
     return [
         ("all", list(cases)),
@@ -34,11 +34,11 @@ def parts(cases: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[st
     ]
 
 
-def figures(found: Figures, kept: Mapping[str, Results]) -> None:
-    """Each part that was run has its figures; shares are of what went wrong, so that less is better."""
+def add_figures(found: Figures, kept: Mapping[str, Results]) -> None:
+    """Adds the figures of each part that was run; shares count errors, so less is better."""
     cases = list(kept.get("cases", {}).values())
     if cases:
-        _live(found, cases)
+        _add_live_figures(found, cases)
     healthy = kept.get("healthy", {})
     if healthy:
         false = {name: each for name, each in healthy.items() if each["false"]}
@@ -48,58 +48,62 @@ def figures(found: Figures, kept: Mapping[str, Results]) -> None:
     if pairs:
         wrong = [name for name, each in pairs.items() if not each["right"]]
         share, bar = len(wrong) / len(pairs), 1 - PAIRS_RIGHT
-        found.add(f"two at once: first cause not first, of {len(pairs)}", share, bar, note="; ".join(wrong))
-    typed, mended = fixes(cases)
+        found.add(
+            f"two faults at once: first cause not reported first, of {len(pairs)}", share, bar, note="; ".join(wrong)
+        )
+    typed, mended = count_fixes(cases)
     if typed:
-        bad = "; ".join(case["name"] for case in cases if _tried(case) and not _mends(case))
-        found.add(f"printed fixes that don't mend, of {typed} typed", typed - mended, 0, note=bad)
-    _recorded(found)
-    _peers(kept)
+        bad = "; ".join(case["name"] for case in cases if _is_fix_tried(case) and not _is_fixed(case))
+        found.add(f"printed fixes that do not work, of {typed} typed", typed - mended, 0, note=bad)
+    _add_recorded_figures(found)
+    _print_peers(kept)
 
 
-def fixes(cases: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """How many were typed because their lines should mend, and how many did."""
-    tried = [case for case in cases if _tried(case)]
-    return len(tried), sum(_mends(case) for case in tried)
+def count_fixes(cases: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """How many fixes were typed, and how many worked."""
+    tried = [case for case in cases if _is_fix_tried(case)]
+    return len(tried), sum(_is_fixed(case) for case in tried)
 
 
-def _tried(case: Mapping[str, Any]) -> bool:
+def _is_fix_tried(case: Mapping[str, Any]) -> bool:
     return not str(case.get("fix_typed", "advice only")).startswith("advice only")
 
 
-def _mends(case: Mapping[str, Any]) -> bool:
+def _is_fixed(case: Mapping[str, Any]) -> bool:
     return str(case["fix_typed"]).startswith(MENDS)
 
 
-def _live(found: Figures, cases: Sequence[Mapping[str, Any]]) -> None:
+def _add_live_figures(found: Figures, cases: Sequence[Mapping[str, Any]]) -> None:
     loads = [case["load"] for case in cases]
     load = f"load average {min(loads)} to {max(loads)}"
-    for name, part in parts(cases):
+    for name, part in split_cases(cases):
         if part:
             wrong = [case["name"] for case in part if not case["right"]]
-            note = f"{len(part) - len(wrong)} right; " + "; ".join(wrong)
+            note = f"{len(part) - len(wrong)} correct; " + "; ".join(wrong)
             found.add(f"wrong cause or node, {name} ({len(part)})", len(wrong) / len(part), 1 - RIGHT, note=note)
-    said = sorted((case["seconds"], case["name"]) for case in cases if case["right_later"])
-    if said:
-        found.add("seconds to the verdict, median", statistics.median(at for at, _ in said), MEDIAN_SECONDS, note=load)
-        found.add("seconds to the verdict, worst", said[-1][0], WORST_SECONDS, note=said[-1][1])
+    named = sorted((case["seconds"], case["name"]) for case in cases if case["right_later"])
+    if named:
+        found.add("seconds to the verdict, median", statistics.median(at for at, _ in named), MEDIAN_SECONDS, note=load)
+        found.add("seconds to the verdict, worst", named[-1][0], WORST_SECONDS, note=named[-1][1])
 
 
-def _recorded(found: Figures) -> None:
-    scored = faults_recorded.score(faults_recorded.cases())
+def _add_recorded_figures(found: Figures) -> None:
+    scored = faults_recorded.score_cases(faults_recorded.load_cases())
     sick = [each for each in scored if each.case.code is not None]
     wrong = [each.case.name for each in sick if not each.right]
-    found.add(f"recorded cases named wrongly ({len(sick)})", len(wrong) / len(sick), 1 - RIGHT, note="; ".join(wrong))
+    found.add(
+        f"wrong verdicts on recorded cases ({len(sick)})", len(wrong) / len(sick), 1 - RIGHT, note="; ".join(wrong)
+    )
 
 
-def peers(kept: Mapping[str, Results]) -> list[tuple[str, "Peer"]]:
-    """What other launchers said of the same faults, those on record."""
-    return [(tool, Peer.of(list(kept[tool].values()))) for tool in TOOLS if kept.get(tool)]
+def summarize_peers(kept: Mapping[str, Results]) -> list[tuple[str, "PeerSummary"]]:
+    """Summaries of the other launchers that have saved results."""
+    return [(tool, PeerSummary.of(list(kept[tool].values()))) for tool in TOOLS if kept.get(tool)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Peer:
-    """Of how many faults another launcher says anything within the cap, and of how many it names the node."""
+class PeerSummary:
+    """How many faults another launcher reacts to within the cap, and for how many it names the node."""
 
     faults: int
     unharmed: int
@@ -108,7 +112,7 @@ class Peer:
     median: float | None
 
     @classmethod
-    def of(cls, told: Sequence[Mapping[str, Any]]) -> "Peer":
+    def of(cls, told: Sequence[Mapping[str, Any]]) -> "PeerSummary":
         harmed = [each for each in told if not each["unharmed"]]
         spoke = [each["seconds"] for each in harmed if each["seconds"] is not None]
         return cls(
@@ -120,9 +124,9 @@ class Peer:
         )
 
 
-def _peers(kept: Mapping[str, Results]) -> None:
-    """For comparison: no bar."""
-    for tool, peer in peers(kept):
-        middle = f", median of these {peer.median:.1f} s" if peer.median is not None else ""
-        words = f"it says anything within 60 s of {peer.spoke}{middle}; names the node of {peer.named}"
-        print(f"{tool}: of {peer.faults} faults ({peer.unharmed} more did its training no harm) {words}")
+def _print_peers(kept: Mapping[str, Results]) -> None:
+    """For comparison, without a limit."""
+    for tool, peer in summarize_peers(kept):
+        middle = f" (median {peer.median:.1f} s)" if peer.median is not None else ""
+        words = f"it prints something within 60 s for {peer.spoke}{middle} and names the node for {peer.named}"
+        print(f"{tool}: of {peer.faults} faults ({peer.unharmed} more did not harm its training) {words}")

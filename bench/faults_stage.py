@@ -1,4 +1,4 @@
-"""Four sandbox hosts with two ranks each, the job on them, and what its launches leave on record."""
+"""The stage of the fault bench: four sandbox hosts with two ranks each, the job, its launches and their records."""
 
 import contextlib
 import json
@@ -16,13 +16,13 @@ from aboard.core.cluster.node_sets import expand_node_set
 from aboard.diagnoses import AboardError
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import heal_all_faults, list_active_faults
-from faults_wheel import MISSING, empty_wheel
+from faults_wheel import MISSING, build_empty_wheel
 
-# As it was started, not where links lead: a virtual environment's interpreter is a link.
+# Not resolved: a virtual environment's interpreter is a symlink.
 PYTHON = sys.executable
 HERE = Path(__file__).resolve().parent
 FOLDER = "/shared/job"
-# Two parts of the bench may run at once, each on hosts of its own.
+# Two parts of the bench may run at once, each on its own hosts.
 BOX = f"bench-faults-{os.getpid()}"
 RUNS = "home/crew/.local/state/aboard/runs"
 NODES, SLOTS = 4, 2
@@ -40,7 +40,7 @@ rm -f /dev/shm/batch-*
 install -d -o crew /home/crew/.config /home/crew/.config/pip
 printf '[global]\\nno-index = true\\nfind-links = %s\\n' "$1" > /home/crew/.config/pip/pip.conf
 """
-# What a training of two cores takes to begin; and the least that must be waited between looks.
+# How long a training on two cores takes to start; the polling interval.
 START_SECONDS = 150.0
 LOOK_SECONDS = 0.1
 
@@ -50,20 +50,20 @@ Finding = dict[str, Any]
 
 
 class Stage:
-    """The hosts stay up over all cases, but for those on which a fix was typed; what a case breaks it mends."""
+    """The hosts and the job; hosts are reused for all cases, except after a typed fix changed them."""
 
     def __init__(self, box: Sandbox) -> None:
         self._orders = self._launches = 0
         self._board(box)
 
     def renew(self) -> None:
-        """Hosts that nobody has broken or mended before: nobody undoes what a fix has done."""
+        """Replaces the hosts with fresh ones: nothing undoes what a typed fix has changed."""
         self.box.down()
         self._board(Sandbox.up(self.box.name, nodes=NODES, slots=SLOTS, fabric=True, temporary=True))
 
     def _board(self, box: Sandbox) -> None:
         self.box = box
-        # As root of this machine one looks into a host without a process there.
+        # As root of this machine we can read a host's files without a process there.
         self.root = Path(f"/proc/{box.head.pid}/root")
         self.folder = self.root / FOLDER.lstrip("/")
         assert box.head.run(["mkdir", "-p", FOLDER]).returncode == 0
@@ -72,28 +72,28 @@ class Stage:
         self.put("licensed_package.py", _BLOCKED)
         self.put("slow_package.py", "import time\n\ntime.sleep(15)\n")
         self.put("aboard.yaml", _CONFIG)
-        self.put(MISSING, empty_wheel(MISSING))
-        self.mend()
+        self.put(MISSING, build_empty_wheel(MISSING))
+        self.restore()
 
     def prepare(self, *names: str) -> None:
-        """What the job finds on a node's own disk."""
+        """Creates the job's files on the nodes' own disks."""
         for host in [self.box.host(name) for name in names] or self.box.nodes:
             done = host.run(["bash", "-euc", _PREPARE, "prepare", FOLDER], root=True)
             assert done.returncode == 0, done.stderr
 
     def put(self, name: str, content: str | bytes) -> None:
-        """At once and whole, as those who read it want it; its users may change it."""
+        """Writes a shared file atomically, writable for all users."""
         part = self.folder / f".{name}"
         part.write_bytes(content.encode() if isinstance(content, str) else content)
         part.chmod(0o666)
         part.rename(self.folder / name)
 
     def clear(self) -> None:
-        """No mark, no order and no release of an earlier run."""
+        """Removes marks, orders and releases of an earlier run."""
         self.box.head.run(["sh", "-c", f"cd {FOLDER}; rm -rf marks order release; mkdir -m 777 marks"], root=True)
 
     def order(self, name: str, who: int | str) -> None:
-        """Gives a fault to a rank of a job that runs."""
+        """Orders a rank of the running job to misbehave."""
         for mark in self.folder.glob("marks/effect.*"):
             mark.unlink()
         (self.folder / "release").unlink(missing_ok=True)
@@ -101,13 +101,13 @@ class Stage:
         self.put("order", f"{self._orders} {name} {who}")
 
     def release(self, node: str) -> None:
-        """Lets go whoever waits there: for a file, or for what comes by a pipe."""
+        """Releases ranks that wait for the release file or for data from the pipe."""
         (self.folder / "release").touch()
-        # Opened for both, a pipe doesn't keep its writer waiting for readers.
+        # Opened for reading and writing, a pipe does not block its writer.
         self.box.host(node).run(["timeout", "5", "sh", "-c", "printf xxxx 1<> /private/data/pipe"], root=True)
 
     def marks(self, name: str) -> dict[int, float]:
-        """When which rank came to a place."""
+        """The time at which each rank reached a place."""
         found = {}
         for path in self.folder.glob(f"marks/{name}.*"):
             with contextlib.suppress(OSError, ValueError):
@@ -115,22 +115,22 @@ class Stage:
         return found
 
     @contextlib.contextmanager
-    def launch(self, *words: str, env: Mapping[str, str] | None = None, look: str = "none") -> Iterator["Running"]:
-        """The job by `aboard launch` over the second network; whatever is left of it is ended with the block."""
+    def launch(self, *words: str, env: Mapping[str, str] | None = None, check: str = "none") -> Iterator["Running"]:
+        """Launches the job with `aboard launch` over the fabric network; leaving the block terminates it."""
         self.clear()
-        given = {**self.env(), **(env or {})}
-        envs = [word for name, value in given.items() if value for word in ("--env", f"{name}={value}")]
-        # A port that no firewall of the cases takes for one of those that the kernel chooses.
+        variables = {**self.env(), **(env or {})}
+        envs = [word for name, value in variables.items() if value for word in ("--env", f"{name}={value}")]
+        # A port outside the ephemeral range, which some cases' firewalls block.
         self._launches += 1
         port = str(29400 + self._launches % 500)
         where = ("--master-address", str(self.box.nodes[0].fabric_address), "--master-port", port)
-        argv = ["aboard", "launch", "--check", look, *where, *envs, *words, "--", f"{FOLDER}/fault_job.py"]
+        argv = ["aboard", "launch", "--check", check, *where, *envs, *words, "--", f"{FOLDER}/fault_job.py"]
         before = self._runs()
-        with tempfile.TemporaryFile("w+") as said:
+        with tempfile.TemporaryFile("w+") as output:
             process = self.box.head.popen(
-                argv, cwd=FOLDER, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+                argv, cwd=FOLDER, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
-            running = Running(self, process, said, before)
+            running = Running(self, process, output, before)
             try:
                 yield running
             finally:
@@ -146,23 +146,23 @@ class Stage:
             "NO_ADDRESS": str(box.nodes[0].fabric_address).rpartition(".")[0] + ".250",
         }
 
-    def mend(self, *names: str) -> None:
-        """Everything that was broken on purpose is whole again; all nodes are tidied up, or only these."""
+    def restore(self, *names: str) -> None:
+        """Heals all injected faults and restores the job's files on all nodes, or on these."""
         try:
             for name in list_active_faults(self.box):
                 heal_all_faults(self.box, self.box.host(name))
         except AboardError:
-            # What a fix has mended can't be healed once more.
+            # A fault that a typed fix has fixed cannot be healed.
             return self.renew()
         for host in self.box.nodes:
             host.power_on()
         return self.prepare(*names)
 
     def check(self, *words: str) -> list[Finding]:
-        """What a quick check says now, above info."""
+        """The findings of a quick check now, above info."""
         done = self.box.head.run(["aboard", "check", "--quick", "--json", *words], cwd=FOLDER, timeout=120)
-        told = json.loads(done.stdout or '{"findings": []}')["findings"]
-        return [finding for finding in told if finding["severity"] != "info"]
+        findings = json.loads(done.stdout or '{"findings": []}')["findings"]
+        return [finding for finding in findings if finding["severity"] != "info"]
 
     def _runs(self) -> set[str]:
         place = self.root / RUNS
@@ -174,13 +174,13 @@ class Stage:
 
 
 class Running:
-    """One launch under way, seen through its record, as any user could."""
+    """One running launch, observed through its run record, as any user could."""
 
-    def __init__(self, stage: Stage, process: "subprocess.Popen[Any]", said: Any, before: set[str]) -> None:
+    def __init__(self, stage: Stage, process: "subprocess.Popen[Any]", output: Any, before: set[str]) -> None:
         self.stage = stage
         self.typed = time.time()
         self._process = process
-        self._said = said
+        self._output = output
         self._before = before
         self._run: Path | None = None
 
@@ -190,9 +190,9 @@ class Running:
         return self._run
 
     @property
-    def said(self) -> str:
-        self._said.seek(0)
-        return str(self._said.read())
+    def output(self) -> str:
+        self._output.seek(0)
+        return str(self._output.read())
 
     @property
     def over(self) -> bool:
@@ -207,7 +207,7 @@ class Running:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def verdicts(self, since: float) -> list[tuple[float, Finding]]:
-        """All that was said by itself since then, and what it ended of: when, and the first finding."""
+        """Time and first finding of each verdict since then, and of the end of the run."""
         events = self.events()
         told = [
             (event["at"], event["data"]["findings"][0])
@@ -219,13 +219,13 @@ class Running:
         return [*told, *((end, finding) for finding in ended[:1] if end is not None)]
 
     def standing(self) -> Finding | None:
-        """The verdict that stands now."""
+        """The current verdict."""
         last = [event for event in self.events() if event["kind"] == "verdict"][-1:]
         return next(iter(last[0]["data"]["findings"]), None) if last else None
 
-    def looked(self) -> list[Finding]:
-        """What the look before the launch says on the screen, above info."""
-        found = _FINDING.finditer(self.said)
+    def preflight_findings(self) -> list[Finding]:
+        """The preflight findings on the screen, above info."""
+        found = _FINDING.finditer(self.output)
         return [
             {"code": each[2], "nodes": expand_node_set(each[3]), "ranks": [], "seen": each[0], "fix": ""}
             for each in found
@@ -247,7 +247,7 @@ class Running:
         self._process.kill()
         self._process.wait()
         if self.run is not None:
-            wait(lambda: not self._left(), 30)
+            wait_until(lambda: not self._left(), 30)
 
     def _left(self) -> list[str]:
         text = f"ABOARD_RUN_ID={self.run.name if self.run else ''}".encode()
@@ -266,8 +266,8 @@ class Running:
             return []
 
 
-def wait(condition: Callable[[], object], seconds: float) -> bool:
-    """Whether it came true in time."""
+def wait_until(condition: Callable[[], object], seconds: float) -> bool:
+    """Whether the condition became true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:
@@ -276,9 +276,9 @@ def wait(condition: Callable[[], object], seconds: float) -> bool:
     return True
 
 
-def node_of(rank: int) -> str:
+def get_node(rank: int) -> str:
     return f"n{rank // SLOTS + 1}"
 
 
-def ranks_of(nodes: Sequence[str]) -> list[int]:
-    return [rank for rank in range(RANKS) if node_of(rank) in nodes]
+def list_ranks(nodes: Sequence[str]) -> list[int]:
+    return [rank for rank in range(RANKS) if get_node(rank) in nodes]

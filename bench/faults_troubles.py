@@ -1,4 +1,4 @@
-"""What breaks a job from outside: faults of the sandbox, signals, mounts that die, services that say nothing."""
+"""Troubles from outside the job: sandbox faults, signals, dead mounts, services that do not reply."""
 
 import contextlib
 import os
@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from aboard.sandbox import Host
 from aboard.sandbox.faults import Fault, inject_temporarily
-from faults_stage import Stage, wait
+from faults_stage import Stage, wait_until
 
-# A file system whose server never answers: mounted by a process that holds its end, and reads nothing.
+# A file system whose server never answers: its process holds the connection and reads nothing.
 _DEAD_MOUNT = """
 import ctypes, os, sys, time
 os.makedirs(sys.argv[1], exist_ok=True)
@@ -36,7 +36,7 @@ _HOG = "import os\nprint('ready', flush=True)\nfor _ in range(3): os.fork()\nwhi
 
 
 class Trouble(Protocol):
-    """Something that is wrong on a node for the length of a `with` block; a rank of that node may be meant."""
+    """A trouble on a node, or on one rank of it, for the duration of a `with` block."""
 
     def on(self, stage: Stage, node: str, rank: int) -> "contextlib.AbstractContextManager[Any]": ...
 
@@ -164,7 +164,7 @@ def pids_of(host: Host, to: str, rank: int) -> list[int]:
         ]
         return bool(found)
 
-    wait(there, 10)
+    wait_until(there, 10)
     return found
 
 

@@ -1,4 +1,4 @@
-"""One case of the fault bench: break it where it occurs, hear the verdict, and score that against what was broken."""
+"""One case of the fault bench: inject the fault in its phase, collect the verdicts, score them, type the fix."""
 
 import contextlib
 import os
@@ -8,11 +8,11 @@ from typing import Any
 
 from aboard.diagnoses import AboardError
 from faults_cases import Case
-from faults_fix import TRAINS, carry_out, carry_out_before, changed
-from faults_stage import RANKS, START_SECONDS, Finding, Running, Stage, ranks_of, wait
+from faults_fix import TRAINS, apply_fix, apply_fix_before_launch, has_changed_hosts
+from faults_stage import RANKS, START_SECONDS, Finding, Running, Stage, list_ranks, wait_until
 from faults_troubles import Trouble
 
-# So long is a verdict waited for; past it, none came. One that is wrong may be taken back meanwhile.
+# How long to wait for a verdict. A wrong one may be withdrawn in the meantime.
 PATIENCE_SECONDS = 32.0
 _MOVES_SECONDS = 60.0
 _SEVERE = ("warn", "block")
@@ -20,7 +20,7 @@ Result = dict[str, Any]
 
 
 class Session:
-    """A training that faults are put into one after the other; a new one begins when it did not survive."""
+    """A training for several faults in sequence; starts a new one when the last did not survive."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -32,7 +32,9 @@ class Session:
             self.close()
         if self._running is None:
             self._running = self._stack.enter_context(self.stage.launch())
-            assert wait(lambda: len(self.stage.marks("warm")) == RANKS, START_SECONDS), self._running.said[-2000:]
+            assert wait_until(lambda: len(self.stage.marks("warm")) == RANKS, START_SECONDS), self._running.output[
+                -2000:
+            ]
         return self._running
 
     def close(self) -> None:
@@ -40,27 +42,27 @@ class Session:
         self._running = None
 
     def _settled(self) -> bool:
-        """It makes steps, and no verdict stands."""
+        """Whether it makes steps and has no open verdict."""
         running = self._running
         if running is None:
             return False
         before = running.step()
-        return wait(lambda: running.step() >= before + 3 and running.standing() is None, _MOVES_SECONDS)
+        return wait_until(lambda: running.step() >= before + 3 and running.standing() is None, _MOVES_SECONDS)
 
 
 def try_case(stage: Stage, case: Case, session: Session) -> Result:
-    """What was said of it, and when."""
+    """Runs one case and returns its scored result."""
     if case.lasts:
-        found = _in_session(stage, case, session)
+        found = _try_in_session(stage, case, session)
     else:
         session.close()
-        found = _before(stage, case) if case.when == "before" else _alone(stage, case)
+        found = _try_before(stage, case) if case.when == "before" else _try_alone(stage, case)
     return {
         "name": case.name,
         "row": case.row,
         "when": case.when,
         "node": case.node,
-        "rank": case.rank_meant,
+        "rank": case.victim_rank,
         "wanted": list(case.codes),
         "held_out": case.held_out,
         "blind": case.blind,
@@ -70,24 +72,24 @@ def try_case(stage: Stage, case: Case, session: Session) -> Result:
 
 
 def is_right(case: Case, finding: Finding) -> bool:
-    """The cause, and the node; a link has two ends, so two nodes at most. The rank where one has the fault."""
+    """Whether cause and node (of a link: at most two nodes) are correct, and the rank if one has the fault."""
     node = case.anywhere or (case.node in finding["nodes"] and len(finding["nodes"]) <= 2)
-    rank = not case.rank or finding["ranks"] == [case.rank_meant]
+    rank = not case.rank or finding["ranks"] == [case.victim_rank]
     return finding["code"] in case.codes and node and rank
 
 
-def _before(stage: Stage, case: Case) -> Result:
-    """The look of the launch itself must name it; seconds count from the command."""
+def _try_before(stage: Stage, case: Case) -> Result:
+    """A fault that the launch's preflight check must name; seconds count from the command."""
     assert case.trouble is not None
-    with _broken(stage, case, case.trouble), stage.launch(*case.words, look="quick") as running:
-        wait(lambda: running.over or running.looked() or stage.marks("imported"), 60)
+    with _inject_trouble(stage, case, case.trouble), stage.launch(*case.words, check="quick") as running:
+        wait_until(lambda: running.over or running.preflight_findings() or stage.marks("imported"), 60)
         seconds = time.time() - running.typed
-        found = _scored(case, [(seconds, finding) for finding in running.looked()[:1]], running)
+        found = _score_verdicts(case, [(seconds, finding) for finding in running.preflight_findings()[:1]], running)
         running.end()
-        found |= carry_out_before(stage, case)
+        found |= apply_fix_before_launch(stage, case)
     if not case.by_hand:
         stage.renew()
-    stage.mend(case.node)
+    stage.restore(case.node)
     left = {finding["code"] for finding in stage.check(*case.words)} & set(case.codes)
     return {
         **found,
@@ -95,27 +97,27 @@ def _before(stage: Stage, case: Case) -> Result:
     }
 
 
-def _in_session(stage: Stage, case: Case, session: Session) -> Result:
+def _try_in_session(stage: Stage, case: Case, session: Session) -> Result:
     running = session.running()
-    with _beneath(stage, case):
+    with _inject_beneath(stage, case):
         (stage.folder / "release").unlink(missing_ok=True)
         with contextlib.ExitStack() as broken:
             since = time.time()
             if case.own:
-                stage.order(case.own, case.who or case.rank_meant)
-                assert wait(lambda: stage.marks("effect"), 30), "the rank did not come to its fault"
+                stage.order(case.own, case.who or case.victim_rank)
+                assert wait_until(lambda: stage.marks("effect"), 30), "the rank did not reach its fault"
                 since = min(stage.marks("effect").values())
             if case.trouble is not None:
-                broken.enter_context(_broken(stage, case, case.trouble))
-            found = _heard(case, running, since, lambda: since)
-            found |= carry_out(stage, case, running, found["fix"], {})
+                broken.enter_context(_inject_trouble(stage, case, case.trouble))
+            found = _collect_verdicts(case, running, since, lambda: since)
+            found |= apply_fix(stage, case, running, found["fix"], {})
         stage.release(case.node)
         if case.own == "nan":
-            stage.order("number", case.rank_meant)
+            stage.order("number", case.victim_rank)
     before = running.step()
-    goes_on = not running.over and wait(lambda: running.over or running.step() >= before + 3, _MOVES_SECONDS)
+    goes_on = not running.over and wait_until(lambda: running.over or running.step() >= before + 3, _MOVES_SECONDS)
     well = goes_on and not running.over
-    if changed(found):
+    if has_changed_hosts(found):
         session.close()
         stage.renew()
     if found["fix_typed"] == TRAINS:
@@ -123,53 +125,53 @@ def _in_session(stage: Stage, case: Case, session: Session) -> Result:
     return {**found, "mended": "mended: the same run goes on" if well else "mended, and the run did NOT go on"}
 
 
-def _alone(stage: Stage, case: Case) -> Result:
+def _try_alone(stage: Stage, case: Case) -> Result:
     env = dict(case.env)
     if case.own:
         env |= {
             "FAULT": case.own,
-            "FAULT_RANK": case.who or str(case.rank_meant),
+            "FAULT_RANK": case.who or str(case.victim_rank),
             "FAULT_PLACE": "step" if case.when == "run" else case.when,
-            "ODD_RANK": str(case.rank_meant),
+            "ODD_RANK": str(case.victim_rank),
         }
     try:
-        with _beneath(stage, case), stage.launch(*case.words, env=env) as running:
-            found = broken_in(stage, case, running, env)
+        with _inject_beneath(stage, case), stage.launch(*case.words, env=env) as running:
+            found = break_run(stage, case, running, env)
     finally:
-        stage.mend(case.node)
-    if changed(found):
+        stage.restore(case.node)
+    if has_changed_hosts(found):
         stage.renew()
     return found
 
 
-def broken_in(stage: Stage, case: Case, running: Running, env: Mapping[str, str]) -> Result:
-    """Waits for the place, breaks it, listens, and types what is printed; `env` is what the next launch gets, too."""
+def break_run(stage: Stage, case: Case, running: Running, env: Mapping[str, str]) -> Result:
+    """Waits for the phase, injects the fault, collects verdicts, types the fix; `env` is also for the next launch."""
     since = time.time()
     with contextlib.ExitStack() as broken:
         if case.trouble is not None:
             wanted = RANKS if case.all_there else 1
-            ranks = range(RANKS) if case.all_there else [case.rank_meant]
+            ranks = range(RANKS) if case.all_there else [case.victim_rank]
 
             def there() -> bool:
                 return running.over or sum(rank in stage.marks(case.trigger) for rank in ranks) >= wanted
 
-            assert wait(there, START_SECONDS), f"no mark {case.trigger}: {running.said[-2000:]}"
+            assert wait_until(there, START_SECONDS), f"no mark {case.trigger}: {running.output[-2000:]}"
             since = time.time()
-            broken.enter_context(_broken(stage, case, case.trouble))
-        found = _heard(case, running, since, lambda: effect_at(stage, case, since))
-        return {**found, **carry_out(stage, case, running, found["fix"], env)}
+            broken.enter_context(_inject_trouble(stage, case, case.trouble))
+        found = _collect_verdicts(case, running, since, lambda: find_effect_time(stage, case, since))
+        return {**found, **apply_fix(stage, case, running, found["fix"], env)}
 
 
-def effect_at(stage: Stage, case: Case, injected: float) -> float | None:
-    """When it first showed; None while it has not."""
+def find_effect_time(stage: Stage, case: Case, injected: float) -> float | None:
+    """When the fault first had an effect; None if it has none yet."""
     if case.effect == "inject":
         return injected
-    mine = ranks_of([case.node]) if not case.rank else [case.rank_meant]
+    mine = list_ranks([case.node]) if not case.rank else [case.victim_rank]
     if case.effect != "join":
         marks = stage.marks(case.effect)
         times = [at for rank, at in marks.items() if rank in mine or case.who == "all"]
         return max(injected, min(times)) if times and case.trouble else min(times, default=None)
-    # Until rank 0 has come too, others wait as they always do.
+    # Until rank 0 has joined, waiting is normal.
     joins = stage.marks("join")
     others = [at for rank, at in joins.items() if (rank not in mine) == (0 in mine or bool(stage.marks("effect")))]
     own = [at for rank, at in stage.marks("effect").items() if rank in mine or case.who == "all"]
@@ -178,7 +180,7 @@ def effect_at(stage: Stage, case: Case, injected: float) -> float | None:
     return max([*own[:1], joins.get(0, min(others or joins.values())), *([min(others)] if others else [])])
 
 
-def _heard(case: Case, running: Running, since: float, effect: Callable[[], float | None]) -> Result:
+def _collect_verdicts(case: Case, running: Running, since: float, effect: Callable[[], float | None]) -> Result:
     """Listens until the right verdict is there, the run is over, or patience ends."""
     began = time.monotonic()
     shown: float | None = None
@@ -194,11 +196,13 @@ def _heard(case: Case, running: Running, since: float, effect: Callable[[], floa
         time.sleep(0.1)
     at = effect()
     told = running.verdicts(since if not case.own else 0.0 if at is None else at - 1)
-    return _scored(case, [(when - at if at is not None else when - since, finding) for when, finding in told], running)
+    return _score_verdicts(
+        case, [(when - at if at is not None else when - since, finding) for when, finding in told], running
+    )
 
 
-def _scored(case: Case, told: list[tuple[float, Finding]], running: Running) -> Result:
-    """The first word counts: who is told of another cause first has been misled."""
+def _score_verdicts(case: Case, told: list[tuple[float, Finding]], running: Running) -> Result:
+    """Scores the first verdict: a wrong cause reported first misleads the user."""
     first = told[0] if told else None
     right = next(((seconds, finding) for seconds, finding in told if is_right(case, finding)), None)
     shown = right or first
@@ -214,21 +218,21 @@ def _scored(case: Case, told: list[tuple[float, Finding]], running: Running) -> 
             for seconds, finding in told
         ],
         "fix": shown[1]["fix"] if shown else "",
-        "tail": "" if right else running.said[-1500:],
+        "tail": "" if right else running.output[-1500:],
     }
 
 
 @contextlib.contextmanager
-def _beneath(stage: Stage, case: Case) -> Iterator[None]:
-    with _broken(stage, case, case.beneath) if case.beneath is not None else contextlib.nullcontext():
+def _inject_beneath(stage: Stage, case: Case) -> Iterator[None]:
+    with _inject_trouble(stage, case, case.beneath) if case.beneath is not None else contextlib.nullcontext():
         yield
 
 
 @contextlib.contextmanager
-def _broken(stage: Stage, case: Case, trouble: Trouble) -> Iterator[None]:
-    """For the length of a block; what a fix has mended can't be healed, and goes with its hosts."""
+def _inject_trouble(stage: Stage, case: Case, trouble: Trouble) -> Iterator[None]:
+    """Injects a trouble for a `with` block; if a typed fix prevents healing, the hosts are replaced."""
     healing = contextlib.ExitStack()
-    healing.enter_context(trouble.on(stage, case.node, case.rank_meant))
+    healing.enter_context(trouble.on(stage, case.node, case.victim_rank))
     try:
         yield
     finally:
@@ -238,9 +242,9 @@ def _broken(stage: Stage, case: Case, trouble: Trouble) -> Iterator[None]:
             stage.renew()
 
 
-def summary(result: Mapping[str, Any]) -> str:
+def format_summary(result: Mapping[str, Any]) -> str:
     seconds = f"{result['seconds']:5.1f} s" if result["seconds"] is not None else "   never"
-    verdict = "right" if result["right"] else "late " if result["right_later"] else "WRONG"
+    verdict = "correct" if result["right"] else "late   " if result["right_later"] else "WRONG  "
     said = f"{result['code']} {','.join(result['nodes'])} {','.join(map(str, result['ranks']))}"
     held = "held out" if result["held_out"] else "blind" if result.get("blind") else ""
     who = f"{result['name']:<42} {result['node']} {result['rank']}"

@@ -1,14 +1,14 @@
-"""A package with nothing in it, for the index of packages from which a missing module is installed."""
+"""Builds an empty wheel, for the package index from which a missing module is installed."""
 
 import io
 import zipfile
 
-# What a rank's script imports, and no node has.
+# A module that the rank's script imports and no node has.
 MISSING = "flash_attention_kernels-1.0-py3-none-any.whl"
 
 
-def empty_wheel(name: str) -> bytes:
-    """As pip wants it: PEP 427."""
+def build_empty_wheel(name: str) -> bytes:
+    """A valid wheel without content: PEP 427."""
     package, version = name.split("-")[:2]
     about = f"{package}-{version}.dist-info"
     parts = {

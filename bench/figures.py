@@ -1,4 +1,4 @@
-"""Figures with their bars: printed as they are measured, summed up in the last line, kept as JSON on request."""
+"""Measured figures and their limits: prints each one, then a summary line, and writes JSON on request."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One measured number and the bar that it must stay under."""
+    """One measured number and its upper limit."""
 
     name: str
     value: float
@@ -48,8 +48,8 @@ class Figures:
 def main(bench: str, measure: Callable[[Figures, bool], None]) -> None:
     """`python bench/NAME.py [--quick] [--json FILE]`; exit 0 only if all figures hold."""
     parser = argparse.ArgumentParser(description=measure.__doc__)
-    parser.add_argument("--quick", action="store_true", help="a smaller size, within 60 s")
-    parser.add_argument("--json", metavar="FILE", help="write the figures here too")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes; takes at most 60 s")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
     options = parser.parse_args()
     figures = Figures(bench)
     measure(figures, options.quick)

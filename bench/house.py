@@ -1,4 +1,4 @@
-"""The house: how fast the sandbox comes up, and how a check of many hosts compares with pdsh on the same hosts."""
+"""Infrastructure: sandbox start, `aboard check` against pdsh, file transfer against scp, memory per agent."""
 
 import os
 import statistics
@@ -10,7 +10,7 @@ from time import monotonic
 from aboard.sandbox import Host, Sandbox
 from figures import Figures, main
 
-# Both sides with OpenSSH's default key exchange, then both with the cheaper one.
+# Both tools with OpenSSH's default key exchange, then both with a cheaper one.
 EXCHANGES = {"default kex": "", "curve25519": "KexAlgorithms curve25519-sha256\n"}
 
 SIMULATED = """
@@ -42,55 +42,55 @@ print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 
 SPREAD = (Path(__file__).parents[1] / "tests" / "ground" / "drivers" / "spread_head.py").read_text()
 
 
-def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
-    """Figures of the house."""
-    # The size stays: at a smaller one, start-up would be most of what is compared.
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's only option
+    """Measures sandbox start, check against pdsh, transfer against scp, and memory per agent."""
+    # Same size for --quick: with fewer hosts, start-up would dominate.
     many = 64
     rounds = 3 if quick else 7
-    with _sandbox(figures, 4, 10) as box:
-        _against_scp(figures, box, 50 if quick else 200)
-    with _sandbox(figures, many, 60) as box:
-        # Quick: as most people's ssh does it. The cheaper exchange leaves less for start-up to hide behind.
+    with _build_sandbox(figures, 4, 10) as box:
+        _compare_with_scp(figures, box, 50 if quick else 200)
+    with _build_sandbox(figures, many, 60) as box:
+        # Quick: the default exchange only. With the cheaper one, start-up weighs more.
         for exchange, config in list(EXCHANGES.items())[: 1 if quick else None]:
             box.head.run(["sh", "-c", "umask 077; mkdir -p ~/.ssh; cat > ~/.ssh/config"], input=config)
-            _against_pdsh(figures, box.head, many, rounds, exchange)
-    _simulated(figures, quick=quick)
+            _compare_with_pdsh(figures, box.head, many, rounds, exchange)
+    _measure_simulated(figures, quick=quick)
 
 
-def _sandbox(figures: Figures, nodes: int, bar: float) -> Sandbox:
+def _build_sandbox(figures: Figures, nodes: int, bar: float) -> Sandbox:
     began = monotonic()
     box = Sandbox.up(f"bench-house-{os.getpid()}-{nodes}", nodes=nodes, temporary=True)
     figures.add(f"sandbox up, {nodes} hosts", monotonic() - began, bar, unit="s")
     return box
 
 
-def _against_pdsh(figures: Figures, head: Host, nodes: int, rounds: int, exchange: str) -> None:
-    """One after the other, again and again: whatever else the machine does falls on both."""
+def _compare_with_pdsh(figures: Figures, head: Host, nodes: int, rounds: int, exchange: str) -> None:
+    """Alternates the two, so that other load on the machine affects both."""
     check = ["aboard", "check", "--only", "reach", "--hostfile", "hostfile"]
     pdsh = ["pdsh", "-R", "ssh", "-f", "64", "-w", f"n[1-{nodes}]", "python3", "-c", "pass"]
     ours, theirs = [], []
     for _ in range(rounds):
-        ours.append(_timed(head, check))
-        theirs.append(_timed(head, pdsh))
+        ours.append(_time_command(head, check))
+        theirs.append(_time_command(head, pdsh))
     ratio = statistics.median(ours) / statistics.median(theirs)
     note = f"{statistics.median(ours):.2f} s against {statistics.median(theirs):.2f} s, median of {rounds}"
     figures.add(f"aboard check / pdsh -f 64, {nodes} hosts, {exchange}", ratio, 1.5, unit="×", note=note)
 
 
-def _against_scp(figures: Figures, box: Sandbox, megabytes: int) -> None:
+def _compare_with_scp(figures: Figures, box: Sandbox, megabytes: int) -> None:
     """Files to four nodes at once: ours, hashed on both sides, against four scp, which prove nothing."""
     make = f"for n in 1 2 3 4; do head -c {megabytes // 4}M /dev/urandom > /private/model/$n; done"
     box.head.run(["sh", "-c", f"mkdir -p /private/model && {make}"])
     nodes = [host.name for host in box.nodes]
     copy = " & ".join(f"scp -qr /private/model {name}:/private/copied" for name in nodes) + " & wait"
-    scp = _timed(box.head, ["sh", "-c", copy])
-    ours = _timed(box.head, [sys.executable, "-c", SPREAD, "/private/model", "/private/model", *nodes])
-    again = _timed(box.head, [sys.executable, "-c", SPREAD, "/private/model", "/private/model", *nodes])
-    note = f"{ours:.1f} s against {scp:.1f} s; {again:.1f} s when all is there"
-    figures.add(f"{megabytes} MB to 4 nodes / four scp at once", ours / scp, 3.0, unit="×", note=note)
+    scp = _time_command(box.head, ["sh", "-c", copy])
+    ours = _time_command(box.head, [sys.executable, "-c", SPREAD, "/private/model", "/private/model", *nodes])
+    again = _time_command(box.head, [sys.executable, "-c", SPREAD, "/private/model", "/private/model", *nodes])
+    note = f"{ours:.1f} s against {scp:.1f} s; {again:.1f} s if all files are there"
+    figures.add(f"{megabytes} MB to 4 nodes / four parallel scp", ours / scp, 3.0, unit="×", note=note)
 
 
-def _timed(head: Host, argv: list[str]) -> float:
+def _time_command(head: Host, argv: list[str]) -> float:
     began = monotonic()
     done = head.run(argv, timeout=120)
     seconds = monotonic() - began
@@ -99,7 +99,7 @@ def _timed(head: Host, argv: list[str]) -> float:
     return seconds
 
 
-def _simulated(figures: Figures, *, quick: bool) -> None:
+def _measure_simulated(figures: Figures, *, quick: bool) -> None:
     sizes = (100, 200, 400) if quick else (250, 500, 1000)
     memory = []
     seconds = 0.0
@@ -110,12 +110,12 @@ def _simulated(figures: Figures, *, quick: bool) -> None:
         seconds, peak = (float(word) for word in done.stdout.strip("[]\n").split(","))
         memory.append(peak)
     figures.add(f"check of {sizes[-1]} simulated agents", seconds, 5, unit="s")
-    # Linear: the second half of the agents costs no more each than the first, but for 4 MB of allocator noise.
+    # Linear: an agent of the second half costs no more than one of the first, apart from 4 MB of allocator noise.
     first, second = (memory[1] - memory[0]) / (sizes[1] - sizes[0]), (memory[2] - memory[1]) / (sizes[2] - sizes[1])
     spare = 4e6 / (sizes[2] - sizes[1])
-    note = f"{memory[-1] / 1e6:.0f} MB at {sizes[-1]}; {first / 1e3:.1f} then {second / 1e3:.1f} kB for each agent"
+    note = f"{memory[-1] / 1e6:.0f} MB at {sizes[-1]}; {first / 1e3:.1f} then {second / 1e3:.1f} kB per agent"
     figures.add(
-        "head's memory: growth per agent, upper half / lower", second / (first + spare), 1.1, unit="×", note=note
+        "head's memory: growth per agent, upper half / lower half", second / (first + spare), 1.1, unit="×", note=note
     )
 
 

@@ -1,4 +1,4 @@
-"""The logs of ranks: what a flood and what thousands of quiet ranks cost the conductor, and a reader."""
+"""Rank logs: cost of a log flood and of thousands of quiet ranks for the conductor and for a reader."""
 
 import subprocess
 import sys
@@ -15,10 +15,10 @@ from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
 from aboard.record.rank_logs.merged_logs import LineSelection, merge_logs, merge_logs_backward
 from figures import Figures, main
 
-PIECE = 32_768  # what a keeper sends in one frame
+PIECE = 32_768  # what a supervisor sends in one frame
 MB = 1e6
 
-# In a process of its own: its peak is what counts. The last lines as `aboard logs` reads them, then all of them.
+# In its own process, to measure its peak memory. The last lines as `aboard logs` reads them, then all of them.
 READ = """
 import json, resource, sys
 from contextlib import closing
@@ -42,41 +42,43 @@ print(json.dumps([tail, monotonic() - began - tail, count, resource.getrusage(re
 """
 
 
-def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
-    """Figures of logs."""
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's only option
+    """Measures the cost of log floods, of many quiet ranks, and of reading merged logs."""
     size = 2**28 if quick else 2**30
-    _flood(figures, "a flood of lines", b"2026-11-15 05:07:12 INFO step 1234 loss 1.2345 lr 3e-5\n" * 3000, size)
-    _flood(figures, "one endless line", b"x" * 199_999, size)
+    _measure_flood(
+        figures, "a flood of lines", b"2026-11-15 05:07:12 INFO step 1234 loss 1.2345 lr 3e-5\n" * 3000, size
+    )
+    _measure_flood(figures, "one endless line", b"x" * 199_999, size)
     ranks, seconds = (2000, 15) if quick else (8000, 30)
     with tempfile.TemporaryDirectory() as folder:
-        _quiet(figures, Path(folder), ranks, seconds)
-        _reading(figures, Path(folder), ranks, ranks * seconds)
+        _measure_quiet_ranks(figures, Path(folder), ranks, seconds)
+        _measure_reader(figures, Path(folder), ranks, ranks * seconds)
 
 
-def _flood(figures: Figures, name: str, text: bytes, size: int) -> None:
-    """Seconds for each 100 MB, by the clock: the disk is in it, as far as the kernel lets one wait for it."""
+def _measure_flood(figures: Figures, name: str, text: bytes, size: int) -> None:
+    """Wall-clock seconds per 100 MB, including the disk as far as the kernel makes writers wait."""
     limits = LogLimits()
     with tempfile.TemporaryDirectory() as folder:
         logs = LogWriter(Path(folder), ranks=8, limits=limits)
         began, cpu = monotonic(), process_time()
-        for data in _pieces(text, size):
+        for data in _cut_chunks(text, size):
             logs.take(0, "n1", "stdout", data, 1.0)
         logs.close()
         seconds, cpu = monotonic() - began, process_time() - cpu
         kept = sum(path.stat().st_size for path in Path(folder).iterdir())
     note = f"{size / MB / seconds:.0f} MB/s, {1000 * cpu / (size / MB):.2f} ms of CPU per MB"
-    figures.add(f"{name}: seconds for 100 MB", 100 * MB * seconds / size, 1.0, unit="s", note=note)
-    figures.add(f"{name}: kept / limit", kept / limits.rank, 1.0, unit="×")
+    figures.add(f"{name}: seconds per 100 MB", 100 * MB * seconds / size, 1.0, unit="s", note=note)
+    figures.add(f"{name}: bytes kept / limit", kept / limits.rank, 1.0, unit="×")
 
 
-def _pieces(text: bytes, size: int) -> Iterator[bytes]:
-    """Cut as a pipe cuts: anywhere."""
+def _cut_chunks(text: bytes, size: int) -> Iterator[bytes]:
+    """Chunks cut anywhere, like those of a pipe."""
     cuts = [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
     return islice(cycle(cuts), size * len(cuts) // len(text))
 
 
-def _quiet(figures: Figures, folder: Path, ranks: int, seconds: int) -> None:
-    """A line a second of each rank: CPU for each second, first those in which files are made, then the others."""
+def _measure_quiet_ranks(figures: Figures, folder: Path, ranks: int, seconds: int) -> None:
+    """One line per second from each rank: CPU per second, with and without the creation of files."""
     logs = LogWriter(folder, ranks=ranks, limits=LogLimits())
     began = process_time()
     for second in range(seconds):
@@ -94,30 +96,30 @@ def _quiet(figures: Figures, folder: Path, ranks: int, seconds: int) -> None:
         f"{ranks} ranks × 1 line/s: share of a core",
         used,
         0.1 * ranks / 8000,
-        note=f"{used / ranks * 1e6:.1f} µs a line",
+        note=f"{used / ranks * 1e6:.1f} µs per line",
     )
-    figures.add(f"{ranks} ranks: the whole of it, files made too", (process_time() - began) / seconds, 0.2)
+    figures.add(f"{ranks} ranks × 1 line/s: with file creation", (process_time() - began) / seconds, 0.2)
     figures.add(f"{ranks} ranks: open files", opened, 150)
 
 
-def _reading(figures: Figures, folder: Path, ranks: int, lines: int) -> None:
+def _measure_reader(figures: Figures, folder: Path, ranks: int, lines: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", READ, str(folder)], capture_output=True, text=True, check=True, timeout=300
     )
     tail, whole, count, memory = (float(word) for word in done.stdout.strip("[]\n").split(","))
     assert count == lines, (count, lines)
-    figures.add(f"last lines of {ranks} ranks", tail, 5, unit="s")
+    figures.add(f"reading the last lines of {ranks} ranks", tail, 5, unit="s")
     figures.add(
-        f"{lines} lines of {ranks} ranks merged", whole, lines / 50_000, unit="s", note=f"{lines / whole:.0f}/s"
+        f"merging {lines} lines of {ranks} ranks", whole, lines / 50_000, unit="s", note=f"{lines / whole:.0f}/s"
     )
-    figures.add("memory of the reader", memory, 300, unit="MB")
+    figures.add("peak memory of the reader", memory, 300, unit="MB")
     with closing(LogReader(folder)) as reader:
         snapshot = reader.list_segments()
         forward = [told.ranks for told in islice(fold_lines(merge_logs(reader, snapshot, LineSelection())), 3)]
         backward = [
             told.ranks for told in islice(fold_lines(merge_logs_backward(reader, snapshot, LineSelection())), 3)
         ]
-    assert [len(each) for each in forward + backward] == [ranks] * 6, "equal lines of all ranks are one"
+    assert [len(each) for each in forward + backward] == [ranks] * 6, "equal lines of all ranks are folded into one"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What goes wrong by hand: lines that root types on a host, for what isn't in the sandbox's own catalogue of faults."""
+"""Faults made by shell lines that root runs on a host, for what the sandbox's own catalogue lacks."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ _SECONDS = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Mishap:
-    """`what` for the table; `lines` for root's bash on the host, or `act` where lines can't do it."""
+    """`what` is for the table; `lines` run in root's bash on the host, `act` where lines are not enough."""
 
     what: str
     lines: str = "true"
@@ -32,7 +32,7 @@ class Mishap:
             self.act(box, host)
 
 
-# A real keeper with a real child, held by a head that then goes away.
+# A real supervisor with a real child, whose head then goes away.
 _HOLD = """
 import asyncio, sys
 from aboard.core.run.lease import Lease
@@ -53,18 +53,18 @@ asyncio.run(main())
 
 
 def leave_behind(box: Sandbox, host: Host) -> None:
-    """A run of ours whose keeper and guard are killed such that neither can sweep up after the other."""
+    """Leaves a run whose supervisor and guard are killed such that neither can clean up after the other."""
     argv = [sys.executable, "-c", _HOLD, host.name]
     with box.head.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as head:
         assert head.stdin is not None
         assert head.stdout is not None
         assert head.stdout.readline() == "ready\n"
-        # A child that is being started looks like its keeper.
+        # A child that is being started looks like its supervisor.
         _wait_for_sleepers(host, 2)
-        agents = [pid for pid in host.pids() if "-ISc" in _words(pid)]
-        (keeper,) = (pid for pid in agents if _parent(pid) in agents)
-        guard = _parent(keeper)
-        # The guard first: it would wake a keeper that is stopped.
+        agents = [pid for pid in host.pids() if "-ISc" in _read_command_line(pid)]
+        (keeper,) = (pid for pid in agents if _read_parent(pid) in agents)
+        guard = _read_parent(keeper)
+        # The guard first: it would resume a stopped supervisor.
         for pid, number in ((guard, signal.SIGSTOP), (keeper, signal.SIGSTOP), (keeper, signal.SIGKILL)):
             os.kill(pid, number)
         os.kill(guard, signal.SIGKILL)
@@ -74,24 +74,24 @@ def leave_behind(box: Sandbox, host: Host) -> None:
 
 def _wait_for_sleepers(host: Host, count: int) -> None:
     deadline = time.monotonic() + _SECONDS
-    while sum(_words(pid)[:2] == ["sleep", "7200"] for pid in host.pids()) != count:
+    while sum(_read_command_line(pid)[:2] == ["sleep", "7200"] for pid in host.pids()) != count:
         assert time.monotonic() < deadline, f"not {count} ranks"
 
 
-def _words(pid: int) -> list[str]:
+def _read_command_line(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
         return []
 
 
-def _parent(pid: int) -> int:
+def _read_parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-# Two who have connected and don't log in.
+# Two clients that have connected and do not log in.
 STRANGERS = Mishap(
-    what="two strangers wait at its sshd",
+    what="two clients occupy its sshd without logging in",
     lines="""
 setsid python3 -c 'import socket, time
 links = [socket.create_connection(("127.0.0.1", 22)) for _ in range(2)]
@@ -99,7 +99,7 @@ print([link.recv(4) for link in links], file=open("/run/strangers", "w"), flush=
 time.sleep(600)' </dev/null >/dev/null 2>&1 &
 until [ -s /run/strangers ]; do sleep 0.02; done""",
 )
-# sshd asks a name server that isn't there for the name of whoever logs in.
+# sshd asks a missing name server for the client's name.
 DEAD_DNS = Mishap(
     what="UseDNS and a dead name server",
     lines="""
@@ -108,7 +108,7 @@ echo 'nameserver 10.77.255.250' > /etc/resolv.conf
 echo 'UseDNS yes' > /etc/ssh/sshd_config.d/50-dns.conf
 systemctl reload ssh""",
 )
-# An sftp server at the other end of a socket: no network, no login; then it hangs.
+# An sftp server behind a socket pair, without network or login; then it hangs.
 HANGING_MOUNT = Mishap(
     what="a mount whose server hangs",
     lines="""

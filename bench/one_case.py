@@ -1,4 +1,4 @@
-"""One case of the check's table: break it, check, type what the findings say, and check again."""
+"""One case of the check bench: inject the fault, check, type the printed fixes, check again."""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ Findings = list[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What the check said of it, what was typed then, and what the next check still said."""
+    """The findings of the check, the lines typed, and the findings of the next check."""
 
     case: Case
     seconds: float
@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def missed(self) -> list[tuple[str, tuple[str, ...]]]:
-        """What should have been named and wasn't; the first of it must be the first of all."""
+        """Expected findings that are missing; the first expected one must also come first."""
         told = [(each["code"], tuple(sorted(each["nodes"]))) for each in self.findings]
         wanted = [(self.case.or_codes.get(code, code), nodes) for code, nodes in self.case.named]
         first = told[:1] not in (list(self.case.named[:1]), wanted[:1])
@@ -52,15 +52,15 @@ class Outcome:
 
     @property
     def unfolded(self) -> bool:
-        """Whether a consequence stands beside its cause instead of under it."""
+        """Whether a consequence is listed beside its cause instead of folded into it."""
         above = [each for each in self.findings if each["severity"] != "info"]
         return self.case.folds and (len(above) != 1 or not above[0]["consequences"])
 
     @property
     def left(self) -> list[str]:
-        """What is still said: anything above info, and what was named itself."""
+        """Findings that remain: anything above info, and the expected codes."""
         codes = {code for code, _ in self.case.named}
-        return [word(each) for each in self.after if each["severity"] != "info" or each["code"] in codes]
+        return [format_finding(each) for each in self.after if each["severity"] != "info" or each["code"] in codes]
 
     @property
     def well(self) -> bool:
@@ -68,9 +68,9 @@ class Outcome:
 
 
 def try_case(case: Case, name: str) -> Outcome:
-    """On hosts of its own, which nobody has broken or mended before."""
+    """Runs the case on fresh hosts."""
     with Sandbox.up(name, nodes=4, fabric=True, temporary=True) as box:
-        _prepare(box, case)
+        _prepare_hosts(box, case)
         for where, fault in case.broken:
             if isinstance(fault, Mishap):
                 fault.inject(box, box.host(where))
@@ -78,27 +78,27 @@ def try_case(case: Case, name: str) -> Outcome:
                 inject_fault(box, box.host(where), fault)
         flags = [] if case.full else ["--quick"]
         began = monotonic()
-        findings = check(box.head, *flags)
+        findings = run_check(box.head, *flags)
         seconds = monotonic() - began
-        typed = [] if case.by_hand else list(_mend(box, case, findings))
+        typed = [] if case.by_hand else list(_apply_fixes(box, case, findings))
         if case.by_hand:
-            _heal(box, case)
-        return Outcome(case=case, seconds=seconds, findings=findings, typed=typed, after=check(box.head, *flags))
+            _heal_faults(box, case)
+        return Outcome(case=case, seconds=seconds, findings=findings, typed=typed, after=run_check(box.head, *flags))
 
 
-def check(head: Host, *words: str) -> Findings:
-    """The findings of `aboard check`, as the user of the head sees them."""
+def run_check(head: Host, *words: str) -> Findings:
+    """The findings of `aboard check`, run as the head's user."""
     done = head.run(["aboard", "check", "--json", *words], timeout=180)
     assert done.stdout, f"aboard check failed: {done.stderr[-2000:]}"
     findings: Findings = json.loads(done.stdout)["findings"]
     return findings
 
 
-def word(finding: dict[str, Any]) -> str:
+def format_finding(finding: dict[str, Any]) -> str:
     return f"{finding['code']}@{','.join(finding['nodes'])}"
 
 
-def _prepare(box: Sandbox, case: Case) -> None:
+def _prepare_hosts(box: Sandbox, case: Case) -> None:
     box.head.run(["sh", "-c", f"cat > {CONFIG}"], input=_CONFIG)
     for whose, line in (("under cluster:", f"workdir: {case.workdir}"), *case.settings):
         write_config(box.head, whose, line)
@@ -106,15 +106,15 @@ def _prepare(box: Sandbox, case: Case) -> None:
         host.run(["sh", "-c", f"mkdir -p {WORKDIR}; cd {WORKDIR}; {case.files}"])
 
 
-def _mend(box: Sandbox, case: Case, findings: Findings) -> Iterator[Typed]:
-    """Types the fixes of what must be named, and of nothing else."""
+def _apply_fixes(box: Sandbox, case: Case, findings: Findings) -> Iterator[Typed]:
+    """Types the fixes of the expected findings only."""
     codes = {code for pair in case.named for code in (pair[0], case.or_codes.get(pair[0]))}
     for finding in findings:
         if finding["code"] in codes:
             yield from type_fix(box, finding["fix"])
 
 
-def _heal(box: Sandbox, case: Case) -> None:
+def _heal_faults(box: Sandbox, case: Case) -> None:
     for where, fault in reversed(case.broken):
         if isinstance(fault, Fault):
             heal_fault(box, box.host(where), fault)

@@ -1,4 +1,4 @@
-"""One size of the scale bench, in a process of its own: two runs over acted nodes, and what they cost the conductor."""
+"""One size of the scale bench, in its own process: two runs over simulated nodes and their cost for the conductor."""
 
 import asyncio
 import io
@@ -34,14 +34,14 @@ from aboard.ui.launch.roster_view import RosterView
 
 RANKS = 8
 WELL = FakeNodeFaults()
-# Until the last rank trains: what the acted ranks take, and what we may take for each node.
+# Until the last rank trains: time of the simulated ranks, and our allowance per node.
 START_SECONDS, START_SECONDS_A_NODE = 4.0, 0.02
 SETTLE_SECONDS = 2.0
 
 
 @dataclass(kw_only=True)
 class Cost:
-    """What one size took. Seconds are by the wall, `cpu` ones by the processor."""
+    """The cost of one size, in wall-clock seconds; `_cpu` fields are CPU seconds."""
 
     start: float = 0.0
     start_cpu: float = 0.0
@@ -62,7 +62,7 @@ class Cost:
 
 
 class Watch:
-    """A viewer that draws the roster at each tick as a terminal of 120 × 40 shows it, and takes the times."""
+    """A viewer that draws the rank table at each tick as on a 120 × 40 terminal, and measures times."""
 
     def __init__(self, cost: Cost, *, stop: bool) -> None:
         self.ended_from = (0.0, 0.0)
@@ -85,7 +85,7 @@ class Watch:
         if event.kind == "started":
             self._started += 1
             if self._started == self._world and not self._stop:
-                self._cost.start, self._cost.start_cpu = since(self._began)
+                self._cost.start, self._cost.start_cpu = measure_since(self._began)
         elif event.kind == "raised":
             self._end_steady(event.at)
             self.ended_from = (monotonic() - (time() - event.at), process_time())
@@ -105,7 +105,7 @@ class Watch:
         if conductor.run.generation.phases[Phase.STEPS] == self._world and self._steady_from is None:
             self._steady_from = (monotonic() + SETTLE_SECONDS, 0.0)
             if not self._stop:
-                self._cost.train, self._cost.train_cpu = since(self._began)
+                self._cost.train, self._cost.train_cpu = measure_since(self._began)
         if self._steady_from and not self._steady_from[1] and monotonic() >= self._steady_from[0]:
             if self._stop:
                 self.ended_from = (monotonic(), process_time())
@@ -117,18 +117,18 @@ class Watch:
         assert self.conductor is not None
         if self._steady_from is None:
             return
-        self._cost.steady, self._cost.steady_cpu = since(self._steady_from)
+        self._cost.steady, self._cost.steady_cpu = measure_since(self._steady_from)
         self._cost.picture_cpu, self._cost.pictures = self._pictures, self._count
         self._cost.sample_age = max(now - sample.at for sample in self.conductor.run.samples.values())
 
 
-def since(then: tuple[float, float]) -> tuple[float, float]:
-    """Seconds by the wall and by the processor."""
+def measure_since(then: tuple[float, float]) -> tuple[float, float]:
+    """Wall-clock and CPU seconds since then."""
     return monotonic() - then[0], process_time() - then[1]
 
 
 async def measure(nodes: int, steady: float) -> Cost:
-    """A run in which a rank dies after some time of training, then one that is stopped."""
+    """Runs twice: once until a rank dies after some training, once until a stop."""
     cluster = Cluster(nodes=tuple(Node(name=f"s{number}", slots=RANKS) for number in range(nodes)))
     raise_open_file_limit(nodes)
     cost = Cost()
@@ -138,18 +138,18 @@ async def measure(nodes: int, steady: float) -> Cost:
     async with run_simulator() as path:
         with tempfile.TemporaryDirectory(prefix="aboard-scale-") as folder:
             watch = Watch(cost, stop=False)
-            launched = await _launch(cluster, watch, Path(folder), path, {f"s{victim // RANKS}": part})
-            cost.fail, cost.fail_cpu = since(watch.ended_from)
-            cost.wrong = _wrong(launched, watch, (victim,))
+            launched = await _launch_run(cluster, watch, Path(folder), path, {f"s{victim // RANKS}": part})
+            cost.fail, cost.fail_cpu = measure_since(watch.ended_from)
+            cost.wrong = _find_errors(launched, watch, (victim,))
             watch = Watch(cost, stop=True)
-            launched = await _launch(cluster, watch, Path(folder), path, {})
-            cost.stop, cost.stop_cpu = since(watch.ended_from)
-            cost.wrong += _wrong(launched, watch, ())
+            launched = await _launch_run(cluster, watch, Path(folder), path, {})
+            cost.stop, cost.stop_cpu = measure_since(watch.ended_from)
+            cost.wrong += _find_errors(launched, watch, ())
     cost.megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return cost
 
 
-async def _launch(
+async def _launch_run(
     cluster: Cluster, watch: Watch, folder: Path, path: Path, parts: dict[str, FakeNodeFaults]
 ) -> LaunchResult:
     run = Runs(folder).create(datetime.now(UTC), Random())  # noqa: S311 - a name, no secret
@@ -173,15 +173,17 @@ async def _launch(
         assert not record.dropped, record.dropped
 
 
-def _wrong(launched: LaunchResult, watch: Watch, victim: tuple[int, ...]) -> str:
-    """What a run did not do as it should: name the rank that died, hear the end of every node."""
+def _find_errors(launched: LaunchResult, watch: Watch, victim: tuple[int, ...]) -> str:
+    """What went wrong: the dead rank not named, or nodes that never reported their end."""
     assert launched.outcome is not None
     assert watch.conductor is not None
     findings = launched.outcome.findings
     named = findings[0].ranks if findings else ()
     places = watch.conductor.run.generation.places.values()
     still = sum(not place.ended for place in places)
-    wrong = [f"ranks {named} were named, not {victim}"] * (named != victim) + [f"{still} nodes not ended"] * (still > 0)
+    wrong = [f"ranks {named} were named, not {victim}"] * (named != victim) + [f"{still} nodes not terminated"] * (
+        still > 0
+    )
     return "; ".join(wrong)
 
 

@@ -1,7 +1,7 @@
-"""Contenders that train side by side, one at a time: all others are stopped (SIGSTOP) while one has its turn.
+"""Trainers that take turns on one machine: all others are stopped (SIGSTOP) while one runs.
 
-Starting each anew for every repetition would take an hour; this way repetitions are interleaved, and a machine that
-slows down slows all of them alike.
+Restarting each one for every repetition would take an hour; this way repetitions are interleaved, and a slower machine
+affects all of them alike.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ from aboard.data.intake.read_chunk import detect_format
 from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
 from aboard.data.tokenize_workers.prepare_data import PreparationSource, prepare_data
 from aboard.data.tokens.encoder import Encoder
-from data_corpus import made_tokenizer
+from data_corpus import make_tokenizer
 
 PEERS = Path(__file__).with_name("train_peers")
 CONTENDERS = {
@@ -38,7 +38,7 @@ CONTENDERS = {
     "TRL": ("hf_trainer.py", "trl"),
     "DeepSpeed": ("zero.py",),
 }
-# Steps that are kept: more than a turn has.
+# Recorded steps: more than a turn has.
 _STAMPS = 512
 _START = 420.0
 _TURN = 180.0
@@ -46,7 +46,7 @@ _TURN = 180.0
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """A Llama of this shape, and rows of so many tokens."""
+    """The shape of a Llama model, and the row length in tokens."""
 
     hidden: int
     layers: int
@@ -56,8 +56,8 @@ class Size:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
-    """What all contenders read."""
+class Task:
+    """The input of all trainers."""
 
     folder: Path
     size: Size
@@ -65,16 +65,16 @@ class Given:
 
     @property
     def tokens(self) -> int:
-        """Of one rank in one step."""
+        """Tokens of one rank in one step."""
         return self.size.batch * self.size.length
 
 
-def given(folder: Path, size: Size, rows: int = 256) -> Given:
-    """A model with random weights, and rows of random tokens: as an array, and prepared as ours."""
+def prepare_task(folder: Path, size: Size, rows: int = 256) -> Task:
+    """Creates a model with random weights and rows of random tokens, as an array and as prepared data."""
     import torch  # noqa: PLC0415 - seconds that --help need not take
     from transformers import AutoModelForCausalLM, LlamaConfig  # noqa: PLC0415 - as above
 
-    made_tokenizer(folder / "tokenizer", 1000)
+    make_tokenizer(folder / "tokenizer", 1000)
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=size.vocabulary,
@@ -86,7 +86,7 @@ def given(folder: Path, size: Size, rows: int = 256) -> Given:
         tie_word_embeddings=False,
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
-    # From the tokenizer's range: our preparation refuses tokens that it doesn't know.
+    # Within the tokenizer's range: our preparation rejects unknown tokens.
     ids = np.random.default_rng(0).integers(4, 900, (rows, size.length))
     np.save(folder / "rows.npy", ids)
     (folder / "rows.jsonl").write_text("".join(json.dumps({"input_ids": row.tolist()}) + "\n" for row in ids))
@@ -110,13 +110,13 @@ def given(folder: Path, size: Size, rows: int = 256) -> Given:
         logging_steps=10,
         resume="none",
     )
-    return Given(folder=folder, size=size, training=training)
+    return Task(folder=folder, size=size, training=training)
 
 
 class Contender:
-    """The ranks of one, stopped but in its turns."""
+    """The ranks of one trainer, stopped except during its turns."""
 
-    def __init__(self, name: str, task: Given, *, world: int, layout: str) -> None:
+    def __init__(self, name: str, task: Task, *, world: int, layout: str) -> None:
         self.name = name
         self._folder = Path(tempfile.mkdtemp(dir=task.folder))
         self._clock = self._folder / "clock"
@@ -132,8 +132,8 @@ class Contender:
             "WORLD_SIZE": str(world),
             "LOCAL_WORLD_SIZE": str(world),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
-            # Each rank its own cores, as a launcher would give them.
+            "MASTER_PORT": str(_find_free_port()),
+            # Each rank has its own cores, as from a launcher.
             "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // world)),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
@@ -172,14 +172,14 @@ class Contender:
         return [float(each) / 1e9 for each in np.diff(stamps[places].astype(np.int64))]
 
     def first(self, within: float) -> None:
-        """Until its first step is done."""
+        """Waits until its first step is done."""
         deadline = monotonic() + within
         while self._steps() < 1:
             self._judge(deadline)
             sleep(0.005)
 
     def memory(self) -> float:
-        """The largest rank's, in bytes, at its highest."""
+        """Peak memory of the largest rank, in bytes."""
         found = 0
         for rank in self._ranks:
             words = Path(f"/proc/{rank.pid}/status").read_text()
@@ -199,7 +199,7 @@ class Contender:
 
     def _signal(self, number: signal.Signals) -> None:
         for rank in self._ranks:
-            # One that has ended is told of where steps are waited for.
+            # A rank that has exited is reported where we wait for steps.
             with suppress(ProcessLookupError):
                 os.killpg(rank.pid, number)
 
@@ -209,13 +209,13 @@ class Contender:
             return
         self._log.seek(0)
         words = self._log.read().decode("utf-8", "replace")
-        how = "is too slow" if dead is None else f"ended with {dead.returncode}"
+        how = "is too slow" if dead is None else f"exited with {dead.returncode}"
         raise RuntimeError(f"{self.name} {how}:\n{words[-3000:]}")
 
 
 @contextmanager
-def contest(names: Sequence[str], task: Given, *, world: int, layout: str) -> Iterator[Mapping[str, Contender]]:
-    """All of them started one after another, warm and stopped; one that can't start is told, and left out."""
+def start_contest(names: Sequence[str], task: Task, *, world: int, layout: str) -> Iterator[Mapping[str, Contender]]:
+    """Starts all trainers one after another, warms them up and stops them; reports and skips one that cannot start."""
     with ExitStack() as stack:
         running = {}
         for name in names:
@@ -232,8 +232,8 @@ def contest(names: Sequence[str], task: Given, *, world: int, layout: str) -> It
         yield running
 
 
-def interleaved(running: Mapping[str, Contender], *, turns: int, steps: int) -> dict[str, list[float]]:
-    """The median seconds of a step in each turn; who goes first changes from turn to turn."""
+def run_interleaved(running: Mapping[str, Contender], *, turns: int, steps: int) -> dict[str, list[float]]:
+    """The median step time of each turn; the order changes from turn to turn."""
     found: dict[str, list[float]] = {name: [] for name in running}
     for turn in range(turns):
         for name in sorted(running, key=lambda name: blake2b(f"{turn} {name}".encode()).digest()):
@@ -242,11 +242,11 @@ def interleaved(running: Mapping[str, Contender], *, turns: int, steps: int) -> 
 
 
 def _die_with_bench() -> None:
-    """A bench that is killed leaves no training behind: prctl(PR_SET_PDEATHSIG)."""
+    """Kills the training if the bench is killed: prctl(PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

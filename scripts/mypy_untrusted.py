@@ -1,4 +1,4 @@
-"""mypy refuses text from outside where it would become a plain string: in f-strings, `str.format` and `str()`."""
+"""A mypy plugin that rejects untrusted text where it would become a plain string: f-strings, `str.format`, `str()`."""
 
 from collections.abc import Callable
 

@@ -1,10 +1,10 @@
 """Runs the stages of .ci/run or scripts/nightly, and reports them: seconds, failures, flaky and slow tests.
 
     python scripts/stages.py ci
-    python scripts/stages.py nightly [--directory DIRECTORY]    # goes on where an earlier run of this commit stopped
+    python scripts/stages.py nightly [--directory DIRECTORY]    # continues an earlier run of this commit
 
-A test on real hosts that fails runs once more, alone. If it passes then, it is FLAKY: it is printed with both outputs,
-and the run goes on; more than two fail the run.
+A test on real hosts that fails runs once more, alone. If it passes then, it is FLAKY: both outputs are printed and the
+run continues; more than two flaky tests fail the run.
 """
 
 import argparse
@@ -38,20 +38,20 @@ PYTEST = (sys.executable, "-m", "pytest", "-q")
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One command; `retry` says that tests of it which fail are run once more."""
+    """One command; with `retry`, failed tests run once more."""
 
     name: str
     argv: Sequence[str]
     limit: float
     retry: bool = False
-    # Nothing after it is worth running when it fails.
+    # If it fails, the stages after it are skipped.
     essential: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
 class Result:
-    """What came of a stage."""
+    """The result of a stage."""
 
     name: str
     seconds: float = 0.0
@@ -59,7 +59,7 @@ class Result:
     passed: int = 0
     skipped: int = 0
     failed: dict[str, str] = field(default_factory=dict)
-    # The output of the first try, and of the second.
+    # The output of the first and of the second try.
     flaky: dict[str, list[str]] = field(default_factory=dict)
     slowest: list[tuple[float, str]] = field(default_factory=list)
     figures: list[dict[str, Any]] = field(default_factory=list)
@@ -105,7 +105,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
         bench_stage(name, "--json", str(directory / f"bench-{name}.json"), minutes=120)
         for name in ("house", "check", "launch", "beacon", "scale", "logs", "data", "train")
     ]
-    # Another sample for each commit: tests were written for what survived in the first ones.
+    # A different sample for each commit: tests were written for the survivors of the first ones.
     seed = str(int(directory.name, 16))
     resume = str(directory / "mutants.jsonl")
     mutants = Stage(name="mutants", argv=("scripts/mutants", "--seed", seed, "--resume", resume), limit=7200)
@@ -123,10 +123,10 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("size", choices=("ci", "nightly"))
-    parser.add_argument("--directory", type=Path, help="nightly: where results and the summary page go")
+    parser.add_argument("--directory", type=Path, help="nightly: directory of the results and the summary page")
     options = parser.parse_args()
     os.chdir(ROOT)
-    # Each of many processes would compile anew what it imports.
+    # Otherwise every process would recompile what it imports.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     began = time.monotonic()
     if options.size == "ci":
@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def run_nightly(base: Path) -> list[Result]:
-    """All stages whose result of this commit is not there yet, or not good."""
+    """Runs all stages that have no good result for this commit yet."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     directory = base.resolve() / commit.stdout.strip()
     directory.mkdir(parents=True, exist_ok=True)
@@ -163,18 +163,18 @@ def run_stages(stages: Sequence[Stage]) -> Iterator[Result]:
 
 
 def run_stage(stage: Stage) -> Result:
-    """Runs it in a process group of its own, then what failed once more."""
+    """Runs it in its own process group, then retries failed tests."""
     print(f"=== {stage.name}", flush=True)
     result = Result(name=stage.name)
     began = time.monotonic()
-    code, report = _run(stage.argv, stage)
-    _count(report, result)
+    code, report = _run_process(stage.argv, stage)
+    _count_tests(report, result)
     if code is None:
         result.error = f"still running after {stage.limit:.0f} s" + _name_unfinished(report)
     elif code != 0 and not result.failed:
         result.error = f"exit code {code}"
     if stage.retry:
-        _retry(stage, result)
+        _retry_failed(stage, result)
     if "--json" in stage.argv:
         figures = Path(stage.argv[stage.argv.index("--json") + 1])
         result.figures = json.loads(figures.read_text())["figures"] if figures.exists() else []
@@ -184,7 +184,7 @@ def run_stage(stage: Stage) -> Result:
     return result
 
 
-def _run(argv: Sequence[str], stage: Stage) -> tuple[int | None, list[dict[str, Any]]]:
+def _run_process(argv: Sequence[str], stage: Stage) -> tuple[int | None, list[dict[str, Any]]]:
     """The exit code, None when the time limit was reached, and the lines that tests/conftest.py wrote."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "report.jsonl")
@@ -202,7 +202,7 @@ def _run(argv: Sequence[str], stage: Stage) -> tuple[int | None, list[dict[str, 
     return code, [json.loads(line) for line in lines]
 
 
-def _count(report: list[dict[str, Any]], result: Result) -> None:
+def _count_tests(report: list[dict[str, Any]], result: Result) -> None:
     seconds: dict[str, float] = {}
     outcomes: dict[str, str] = {}
     for line in report:
@@ -225,22 +225,22 @@ def _name_unfinished(report: list[dict[str, Any]]) -> str:
     return f", in {', '.join(sorted(begun - over))}" if begun - over else ""
 
 
-def _retry(stage: Stage, result: Result) -> None:
-    """Once more, alone. One test at a time: what passes by itself was disturbed by its neighbours or by luck."""
+def _retry_failed(stage: Stage, result: Result) -> None:
+    """Runs failed tests once more, one at a time: a test that passes alone was disturbed by others, or is unstable."""
     for test in list(result.failed)[:MOST_RETRIES]:
         print(f"=== {stage.name}: once more, alone: {test}", flush=True)
-        code, report = _run((*PYTEST, test), stage)
+        code, report = _run_process((*PYTEST, test), stage)
         if code == 0:
             result.flaky[test] = [result.failed.pop(test), "passed when run alone"]
             result.passed += 1
         else:
             again = Result(name=stage.name)
-            _count(report, again)
+            _count_tests(report, again)
             result.failed[test] += "\n--- once more, alone ---\n" + "".join(again.failed.values())
 
 
 def print_summary(results: Sequence[Result], seconds: float) -> int:
-    """Stages, slow tests, flaky and failed ones; the last line sums up. Returns the exit code."""
+    """Prints stages, slow, flaky and failed tests, and a summary line; returns the exit code."""
     print("\nSECONDS OF EACH STAGE")
     for result in results:
         print(f"{result.seconds:8.0f}  {result.name}{'' if result.ok else '  FAILED ' + result.error}")
@@ -263,12 +263,12 @@ def print_summary(results: Sequence[Result], seconds: float) -> int:
 
 
 def write_page(commit: str, results: Sequence[Result]) -> str:
-    """One page that opens anywhere: the stages as bars, the figures with theirs, what failed and what is flaky."""
+    """One self-contained HTML page: stages, figures with their limits, failures and flaky tests."""
     most = max((result.seconds for result in results), default=0.0) or 1.0
     stages = [
         (
             result.name,
-            _mark(good=result.ok, words=("ok", "failed")),
+            _format_mark(good=result.ok, words=("ok", "failed")),
             result.passed,
             len(result.failed),
             len(result.flaky),
@@ -283,7 +283,7 @@ def write_page(commit: str, results: Sequence[Result]) -> str:
             html.escape(figure["name"]),
             f"{figure['value']:g} {figure['unit']}",
             f"{figure['bar']:g}",
-            _mark(good=figure["holds"], words=("holds", "missed")),
+            _format_mark(good=figure["holds"], words=("holds", "missed")),
             html.escape(figure["note"]),
         )
         for result in results
@@ -297,21 +297,21 @@ def write_page(commit: str, results: Sequence[Result]) -> str:
     return (
         f"<!doctype html><meta charset=utf-8><title>Nightly {commit}</title>\n<style>{STYLE}</style>\n"
         f"<h1>Nightly tests of {commit}</h1>\n"
-        + _table(("stage", "", "passed", "failed", "flaky", "seconds", ""), stages)
+        + _format_table(("stage", "", "passed", "failed", "flaky", "seconds", ""), stages)
         + "<h2>Figures</h2>\n"
-        + _table(("bench", "figure", "value", "bar", "", ""), figures)
+        + _format_table(("bench", "figure", "value", "limit", "", ""), figures)
         + f"<h2>Failures</h2>\n{failures or 'None.'}\n<h2>Slowest tests</h2>\n"
-        + _table(("seconds", "test"), [(f"{took:.1f}", html.escape(test)) for took, test in slow])
+        + _format_table(("seconds", "test"), [(f"{took:.1f}", html.escape(test)) for took, test in slow])
     )
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def _format_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     lines = ["<tr>" + "".join(f"<th>{head}" for head in heads)]
     lines += ["<tr>" + "".join(f"<td>{cell}" for cell in row) for row in rows]
     return "<table>\n" + "\n".join(lines) + "\n</table>\n"
 
 
-def _mark(*, good: bool, words: tuple[str, str]) -> str:
+def _format_mark(*, good: bool, words: tuple[str, str]) -> str:
     return f"<b class=good>{words[0]}</b>" if good else f"<b class=bad>{words[1]}</b>"
 
 

@@ -1,10 +1,21 @@
-"""Accelerate's loop, as its documentation writes it."""
+"""Accelerate's training loop, as in its documentation."""
 
 from typing import Any
 
-import fsdp_on_cpu  # noqa: F401 - it is what it does
+import fsdp_on_cpu  # noqa: F401 - imported for its side effect
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
-from given import BATCH, CLIP, LAYOUT, LOG_STEPS, STEPS, Clock, fused_adamw, judge, model, rows
+from shared_setup import (
+    BATCH,
+    CLIP,
+    LAYOUT,
+    LOG_STEPS,
+    STEPS,
+    Clock,
+    fused_adamw,
+    load_model,
+    load_rows,
+    require_layout,
+)
 from torch.utils.data import DataLoader, TensorDataset
 
 plugin: Any = None
@@ -16,11 +27,11 @@ if LAYOUT == "full":
         cpu_ram_efficient_loading=False,
     )
 accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
-net = model()
+net = load_model()
 net, optimizer, loader = accelerator.prepare(
-    net, fused_adamw(net.parameters()), DataLoader(TensorDataset(rows()), batch_size=BATCH, shuffle=True)
+    net, fused_adamw(net.parameters()), DataLoader(TensorDataset(load_rows()), batch_size=BATCH, shuffle=True)
 )
-judge(net)
+require_layout(net)
 clock = Clock()
 step = 0
 while step < STEPS:

@@ -1,12 +1,12 @@
-"""The bare engine, as short as can be: plain PyTorch at one rank, DDP or FSDP2 at more."""
+"""The bare engine in the shortest loop: plain PyTorch on one rank, DDP or FSDP2 on more."""
 
 import torch
 import torch.distributed as dist
-from given import CLIP, LAYOUT, LOG_STEPS, STEPS, WORLD, Clock, batches, fused_adamw, model
+from shared_setup import CLIP, LAYOUT, LOG_STEPS, STEPS, WORLD, Clock, fused_adamw, list_batches, load_model
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-net = model()
+net = load_model()
 if LAYOUT == "full":
     dist.init_process_group("gloo")
     for layer in net.model.layers:
@@ -17,7 +17,7 @@ elif WORLD > 1:
     net = DistributedDataParallel(net, gradient_as_bucket_view=True)
 optimizer = fused_adamw(net.parameters())
 clock = Clock()
-for step, ids in zip(range(STEPS), batches(), strict=False):
+for step, ids in zip(range(STEPS), list_batches(), strict=False):
     loss = net(input_ids=ids, labels=ids, use_cache=False).loss
     loss.backward()
     torch.nn.utils.clip_grad_norm_(net.parameters(), CLIP)

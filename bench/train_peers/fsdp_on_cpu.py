@@ -1,4 +1,4 @@
-"""Accelerate takes its FSDP plugin on accelerators only, and is silent about it on CPUs: here it takes it there too."""
+"""Makes Accelerate use its FSDP plugin on CPUs, where it silently ignores it."""
 
 from functools import wraps
 from typing import Any

@@ -4,8 +4,8 @@ import sys
 from typing import Any
 
 import datasets
-import fsdp_on_cpu  # noqa: F401 - it is what it does
-from given import (
+import fsdp_on_cpu  # noqa: F401 - imported for its side effect
+from shared_setup import (
     BATCH,
     BETAS,
     CLIP,
@@ -16,9 +16,9 @@ from given import (
     LOG_STEPS,
     STEPS,
     Clock,
-    judge,
-    model,
-    rows,
+    load_model,
+    load_rows,
+    require_layout,
 )
 from transformers import PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
 
@@ -53,20 +53,20 @@ class Stamp(TrainerCallback):
     clock = Clock()
 
     def on_train_begin(self, *_given: Any, model: Any, **_named: Any) -> None:
-        judge(model)
+        require_layout(model)
 
     def on_step_end(self, *_given: Any, **_named: Any) -> None:
         self.clock.step()
 
 
-ids = datasets.Dataset.from_dict({"input_ids": rows().tolist()})
+ids = datasets.Dataset.from_dict({"input_ids": load_rows().tolist()})
 if sys.argv[1] == "trl":
     from trl import SFTConfig, SFTTrainer
 
     length = len(ids[0]["input_ids"])
     tokenizer = PreTrainedTokenizerFast.from_pretrained(FOLDER / "tokenizer")
     SFTTrainer(
-        model(),
+        load_model(),
         SFTConfig(**settings, max_length=length, packing=False),
         train_dataset=ids,
         processing_class=tokenizer,
@@ -74,4 +74,4 @@ if sys.argv[1] == "trl":
     ).train()
 else:
     labelled = ids.map(lambda row: {"labels": row["input_ids"]}).with_format("torch")
-    Trainer(model(), TrainingArguments(**settings), train_dataset=labelled, callbacks=[Stamp()]).train()
+    Trainer(load_model(), TrainingArguments(**settings), train_dataset=labelled, callbacks=[Stamp()]).train()

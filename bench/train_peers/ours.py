@@ -2,7 +2,7 @@
 
 import runpy
 
-from given import Clock
+from shared_setup import Clock
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 clock = Clock()

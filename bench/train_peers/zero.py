@@ -1,9 +1,9 @@
 """DeepSpeed: ZeRO-1 beside DDP, ZeRO-3 beside FSDP2."""
 
 import deepspeed
-from given import BATCH, CLIP, LAYOUT, LOG_STEPS, STEPS, Clock, batches, fused_adamw, model
+from shared_setup import BATCH, CLIP, LAYOUT, LOG_STEPS, STEPS, Clock, fused_adamw, list_batches, load_model
 
-net = model()
+net = load_model()
 engine, *_ = deepspeed.initialize(
     model=net,
     optimizer=fused_adamw(net.parameters()),
@@ -16,7 +16,7 @@ engine, *_ = deepspeed.initialize(
     },
 )
 clock = Clock()
-for step, ids in zip(range(STEPS), batches(), strict=False):
+for step, ids in zip(range(STEPS), list_batches(), strict=False):
     loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
     engine.backward(loss)
     engine.step()

@@ -47,10 +47,10 @@ def main():
 
 
 def shard_on_cpu(accelerator):
-    """Take up the FSDP config on CPUs too, so that this example runs without a GPU.
+    """Use the FSDP config on CPUs too, so that this example runs without a GPU.
 
-    accelerate 1.15 turns to FSDP on accelerators only (AcceleratorState in accelerate/state.py); on CPUs it would go on
-    with DistributedDataParallel, whatever the config says. The plugin reads the config as it does on GPUs.
+    accelerate 1.15 uses FSDP on accelerators only (AcceleratorState in accelerate/state.py); on CPUs it would use
+    DistributedDataParallel, whatever the config says. The plugin reads the config as it does on GPUs.
     """
     accelerator.state.distributed_type = DistributedType.FSDP
     accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin()

@@ -1,4 +1,4 @@
-"""Writes train.jsonl and held.jsonl: conversations of two questions and two answers. Nothing is downloaded."""
+"""Writes train.jsonl and held.jsonl: conversations of two questions and two answers. No downloads."""
 
 import json
 from itertools import product
@@ -24,7 +24,7 @@ def conversations():
 
 def main():
     lines = [json.dumps({"messages": turns}) + "\n" for turns in conversations()]
-    Random(7).shuffle(lines)  # noqa: S311 - the same for everybody, and no secret
+    Random(7).shuffle(lines)  # noqa: S311 - reproducible, not a secret
     Path("held.jsonl").write_text("".join(lines[:HELD]), "utf-8")
     Path("train.jsonl").write_text("".join(lines[HELD:]), "utf-8")
 

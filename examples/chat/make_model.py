@@ -1,4 +1,4 @@
-"""Writes ./model: a tiny Qwen with random weights, and a tokenizer with a chat template, trained on the spot."""
+"""Writes ./model: a tiny Qwen with random weights, and a tokenizer with a chat template, trained on train.jsonl."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Writes train.jsonl and held.jsonl: sums and words to spell, as alpaca rows. Nothing is downloaded."""
+"""Writes train.jsonl and held.jsonl: sums and words to spell, as alpaca rows. No downloads."""
 
 import json
 from itertools import permutations
@@ -35,7 +35,7 @@ def rows():
 
 def main():
     lines = [json.dumps(row) + "\n" for row in rows()]
-    Random(7).shuffle(lines)  # noqa: S311 - the same for everybody, and no secret
+    Random(7).shuffle(lines)  # noqa: S311 - reproducible, not a secret
     Path("held.jsonl").write_text("".join(lines[:HELD]), "utf-8")
     Path("train.jsonl").write_text("".join(lines[HELD:]), "utf-8")
 

@@ -1,4 +1,4 @@
-"""Writes ./model: a tiny Llama with random weights and a tokenizer that is trained on train.jsonl on the spot."""
+"""Writes ./model: a tiny Llama with random weights, and a tokenizer trained on train.jsonl."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
-# As Stanford's alpaca has it, and as `aboard data --show 1` shows the rows.
+# Stanford's alpaca template; `aboard data --show 1` shows the rows in it.
 ALPACA = (
     "Below is an instruction that describes a task, paired with an input that provides further context. Write a"
     " response that appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n"

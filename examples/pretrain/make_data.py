@@ -20,7 +20,7 @@ def text(dice):
 
 
 def main():
-    dice = Random(7)  # noqa: S311 - the same for everybody, and no secret
+    dice = Random(7)  # noqa: S311 - reproducible, not a secret
     lines = [json.dumps({"text": text(dice)}) + "\n" for _ in range(TEXTS)]
     Path("train.jsonl").write_text("".join(lines), "utf-8")
 

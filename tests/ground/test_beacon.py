@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from deadlines import until, wait_until
-from keeping import Run, held
+from supervisor_runs import Run, held
 
 from aboard.core.plan.plan import Start
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted

@@ -38,7 +38,7 @@ def test_lines_are_typed_where_they_say(box: Sandbox) -> None:
         "echo '$HOME' | sudo cat; sudo id -u\n"
         "# for good: sudo reboot"
     )
-    said = [(typed.where, typed.said) for typed in type_fix(box, fix)]
+    said = [(typed.where, typed.output) for typed in type_fix(box, fix)]
     crew = str(box.crew_id)
     assert said == [("n2", f"n2\n{crew}"), ("n3", f"n3\n{crew}"), ("head", "head"), ("head", "$HOME\n0")]
 

@@ -1,4 +1,4 @@
-"""Files of rows and a tokenizer on disk, for tests of what is made of them."""
+"""Writes files of rows and a tokenizer, for tests of data preparation."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from aboard.flows.data import DataCheckRequest, inspect_data
 
 
 def conversation(number: int, *, ask: str = "Who are you", answer: str = "I am fine") -> dict[str, Any]:
-    """A row that nothing is wrong with; each number makes another one."""
+    """A valid row, different for each number."""
     return {
         "messages": [
             {"role": "user", "content": f"{ask} {number} ?"},
@@ -22,14 +22,14 @@ def conversation(number: int, *, ask: str = "Who are you", answer: str = "I am f
 
 
 def written(path: Path, rows: Iterable[Mapping[str, Any] | str]) -> str:
-    """A jsonl file; a string is a line as it stands."""
+    """Writes a jsonl file; a string is written as a raw line."""
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return path.name
 
 
 def tokenizer(folder: Path, family: Family = CHATML, template: str | None = None) -> str:
-    """The family's tokenizer, saved as people have it."""
+    """The family's tokenizer, saved to a directory."""
     made(family, template=template).save_pretrained(folder)
     return folder.name
 

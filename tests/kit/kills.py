@@ -1,4 +1,4 @@
-"""Kills trainings while they save, at random, and looks what the next one finds: `kills(200)` for a bench.
+"""Kills trainings at random moments of a save and checks what the next one finds: `kills(200)` for a bench.
 
 One process imports torch; each training is a fork of it, so a kill costs milliseconds. A training resumes, tells from
 which step and whether every bit of it is right, then saves step after step and tells what was published.
@@ -26,7 +26,7 @@ PATIENCE = 60.0
 
 @dataclass(kw_only=True)
 class Toll:
-    """What came of it; `lost`, `broken` and `strange` must be empty."""
+    """The results; `lost`, `broken` and `strange` must be empty."""
 
     kills: int = 0
     published: int = 0

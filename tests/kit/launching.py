@@ -1,4 +1,4 @@
-"""Launches in a sandbox, and what they leave behind."""
+"""Launches in a sandbox: runs `aboard`, reads its records and finds leftover processes."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from aboard.agent import process_tree
 from aboard.sandbox import Sandbox
 from aboard.sandbox.host_setup.system_files import CREW_HOME
 
-# As it was started, not where links lead: a virtual environment's interpreter is a link.
+# Not resolved: a virtual environment's interpreter is a symlink.
 PYTHON = sys.executable
 DRIVERS = Path(__file__).parents[1] / "ground" / "drivers"
 RUNS = ".local/state/aboard/runs"
@@ -24,7 +24,7 @@ RUNS = ".local/state/aboard/runs"
 
 @contextmanager
 def build_sandbox(label: str, **shape: Any) -> Iterator[Sandbox]:
-    """Hosts that are gone after the block, or with this process; a label once per module.
+    """Hosts that are removed after the block, or with this process; a label once per module.
 
     The head's ssh uses the cheapest key exchange: OpenSSH's default takes 0.2 s of a core for each login, which is
     most of what many tests would do.
@@ -36,7 +36,7 @@ def build_sandbox(label: str, **shape: Any) -> Iterator[Sandbox]:
 
 
 class Launches:
-    """A shared directory with a cluster file and jobs, from which `aboard` is typed as crew on the head."""
+    """A shared directory with a cluster file and jobs, in which `aboard` runs as crew on the head."""
 
     def __init__(self, box: Sandbox, *, slots: int = 1, folder: str = "/shared/job") -> None:
         self.box = box
@@ -53,7 +53,7 @@ class Launches:
 
     @contextmanager
     def going(self, *words: str) -> Iterator["Going"]:
-        """A command under way; it is ended with the block."""
+        """A running command; leaving the block kills it."""
         with tempfile.TemporaryFile("w+") as said:
             process = self.box.head.popen(
                 ["aboard", *words], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
@@ -71,7 +71,7 @@ class Launches:
 
     @property
     def runs(self) -> Path:
-        """The head's runs as this machine's root sees them: to look costs no process in the host."""
+        """The head's runs, read as this machine's root, without a process in the host."""
         return Path(f"/proc/{self.box.head.pid}/root{CREW_HOME}/{RUNS}")
 
     def newest(self) -> str:
@@ -95,14 +95,14 @@ class Launches:
 
 
 class Going:
-    """A command that runs, and what it says meanwhile."""
+    """A running command and its output so far."""
 
     def __init__(self, process: "subprocess.Popen[Any]", said: IO[str]) -> None:
         self._process = process
         self._said = said
 
     def wait(self, seconds: float) -> int:
-        """Its exit code; what it said is told when that doesn't come in time."""
+        """Its exit code; fails with its output if it is still running after the deadline."""
         wait_until(lambda: self._process.poll() is not None, seconds, lambda: f"its end: {self.said}")
         return int(self._process.returncode)
 
@@ -113,7 +113,7 @@ class Going:
 
 
 class Ran:
-    """A launch that is over."""
+    """A finished launch."""
 
     def __init__(self, launches: Launches, run: str, code: int, said: str) -> None:
         self.launches = launches

@@ -1,4 +1,4 @@
-"""Findings for tests of what is done with them, whatever they say."""
+"""Findings with arbitrary codes, for tests."""
 
 from typing import Any
 

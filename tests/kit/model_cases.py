@@ -1,4 +1,4 @@
-"""What ranks do in the tests of the model's side: each case is one job, and tells what it saw as plain data."""
+"""Jobs of ranks for tests of model loading, sharding and memory: each function is one job and returns plain data."""
 
 import hashlib
 import os
@@ -75,7 +75,7 @@ class Seen:
 
 
 def seen(shelf: Path, families: Sequence[str]) -> list[Seen]:
-    """Everything about each family in each layout that this world allows."""
+    """Observes each family in each layout that this world size allows."""
     found = [_seen(shelf / family, sharding) for family in families for sharding in LAYOUTS]
     leave_process_group(join_process_group(training(shelf / families[0], sharding="none")))
     return found

@@ -1,4 +1,4 @@
-"""What the ranks of a crew do in tests of checkpoints: each function is one job."""
+"""Jobs of ranks for tests of checkpoints: each function is one job."""
 
 import os
 import resource
@@ -29,7 +29,7 @@ Hashes = dict[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Came:
-    """What a rank had after it resumed, or why it couldn't."""
+    """The state of a rank after resuming, or why it could not."""
 
     progress: TrainingProgress | None = None
     notes: tuple[str, ...] = ()

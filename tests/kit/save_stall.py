@@ -1,4 +1,4 @@
-"""How long training stands still for a save, asynchronous beside synchronous: `stall()` for a bench.
+"""Measures how long a save stalls training, asynchronous against synchronous: `stall()` for a bench.
 
 A save costs in two ways: seconds in which training does nothing (the stall), and a slower step beside the copy and the
 write, where cores are few. Both are measured.

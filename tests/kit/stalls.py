@@ -1,4 +1,4 @@
-"""A training on sandbox hosts that troubles are put into, and the verdicts that its conductor comes to by itself."""
+"""A training on sandbox hosts with injected troubles, and the conductor's verdicts."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from launching import Going, Launches
 from aboard.sandbox.host import Host
 
 JOB = Path(__file__).parents[1] / "ground" / "drivers" / "why_job.py"
-# A file system whose server never answers: mounted by a process that holds its end, and reads nothing.
+# A file system whose server never answers: its process holds the connection and reads nothing.
 DEAD_MOUNT = """
 import ctypes, os, sys, time
 os.makedirs("/mnt/dead", exist_ok=True)
@@ -24,12 +24,12 @@ done = ctypes.CDLL(None, use_errno=True).mount(b"dead", b"/mnt/dead", b"fuse", 0
 print("mounted" if done == 0 else "not mounted", flush=True)
 time.sleep(3600)
 """
-# Where a network of its own carries the training, so that it can be broken while the nodes are still reached.
+# The training uses its own network, which can be broken while the nodes stay reachable.
 FABRIC = "eth1"
 
 
 class Training:
-    """A launch of the job, under way. Seconds are counted from when a trouble was put in."""
+    """A running launch of the job. Seconds count from the injection of a trouble."""
 
     def __init__(self, launches: Launches, going: Going, run: str) -> None:
         self.launches = launches
@@ -38,7 +38,7 @@ class Training:
         self._troubles = 0
 
     def trouble(self, kind: str, rank: int | str, seconds: float = 600) -> float:
-        """Puts a trouble into a rank that runs, until it is released or the seconds are over; returns when."""
+        """Injects a trouble into a running rank, until it is released or the seconds are over; returns the time."""
         self._troubles += 1
         self.launches.put("trouble.new", f"{self._troubles} {kind} {rank} {seconds}")
         # At once: ranks read it in every step.
@@ -47,11 +47,11 @@ class Training:
         return time.time()
 
     def release(self) -> None:
-        """Ends the trouble that was put in last."""
+        """Ends the last injected trouble."""
         self.trouble("none", "none", 0)
 
     def verdicts(self, since: float) -> list[tuple[float, dict[str, Any]]]:
-        """What the conductor said by itself since then: seconds after, and the finding ({} when it moved again)."""
+        """The conductor's verdicts since then: seconds and finding ({} when the run moved again)."""
         events = self.launches.events(self.run)
         told = [event for event in events if event["kind"] == "verdict" and event["at"] >= since]
         return [(event["at"] - since, (event["data"]["findings"] or [{}])[0]) for event in told]
@@ -66,7 +66,7 @@ class Training:
         return next((at, finding) for at, finding in self.verdicts(since) if finding)
 
     def moves(self, within: float) -> None:
-        """Waits until steps are made again, and no verdict stands."""
+        """Waits until the run makes steps again and has no open verdict."""
         before = self.step()
         wait_until(lambda: self.step() >= before + 3, within, lambda: f"it goes on: {self.going.said[-3000:]}")
 
@@ -78,7 +78,7 @@ class Training:
 
 @contextmanager
 def training(launches: Launches, *words: str, env: dict[str, str] | None = None) -> Iterator[Training]:
-    """Over the second network of the hosts; it is stopped at the end of the block."""
+    """Launches the job over the fabric network; leaving the block stops it."""
     box = launches.box
     launches.put("why_job.py", JOB.read_text())
     launches.put("slow_module.py", "import time\ntime.sleep(15)\n")
@@ -104,7 +104,7 @@ def training(launches: Launches, *words: str, env: dict[str, str] | None = None)
 
 @contextmanager
 def dead_mount(host: Host) -> Iterator[None]:
-    """While it is open, /mnt/dead of the host never answers."""
+    """Makes /mnt/dead on the host hang for the duration of the block."""
     server = host.popen([sys.executable, "-c", DEAD_MOUNT], root=True, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None

@@ -1,4 +1,4 @@
-"""Tiny random models of several families, and prepared data for them, made on the spot."""
+"""Creates tiny random models of several families, and prepared data for them."""
 
 import json
 import random

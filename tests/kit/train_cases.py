@@ -1,4 +1,4 @@
-"""What ranks are asked to run in tests of the loop."""
+"""Jobs of ranks for tests of the training loop."""
 
 import json
 import os
@@ -20,7 +20,7 @@ PATIENCE = 120.0
 
 
 def trained(training: Training) -> str:
-    """A whole training on this rank; how it ended."""
+    """Runs a whole training on this rank and returns its result."""
     world = join_process_group(training)
     try:
         return train(training, world).name
@@ -44,7 +44,7 @@ def seeded(training: Training) -> int:
 
 
 def waited(training: Training) -> list[list[str]]:
-    """Who waited for the device during a whole training."""
+    """The callers of device syncs during a whole training."""
     waits = Waits()
     with waits:
         trained(training)

@@ -1,4 +1,4 @@
-"""Ranks on this machine that stay alive: torch is imported once, and each call is one job of as many as it asks for."""
+"""Ranks on this machine that stay alive between jobs, so that torch is imported once."""
 
 import os
 import socket
@@ -63,7 +63,7 @@ class Crew:
 
 
 def environment(rank: int, size: int, port: int, nodes: int = 1) -> dict[str, str]:
-    """Torchrun's contract."""
+    """The environment variables that torchrun sets."""
     local = size // nodes
     numbers = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank % local, "LOCAL_WORLD_SIZE": local}
     return {name: str(number) for name, number in numbers.items()} | {

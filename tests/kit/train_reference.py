@@ -1,4 +1,4 @@
-"""A training as one would write it on paper: one process, one document at a time, no code of ours but the order."""
+"""A reference training: one process, one document at a time, none of our code except the data order."""
 
 from math import cos, pi
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Counts the operations that make the host wait for the device, and says who asked for them."""
+"""Counts device syncs, operations that make the host wait for the device, with their callers."""
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence

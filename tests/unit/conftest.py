@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from deadlines import wait_until
 from hypothesis import HealthCheck, settings
-from keeping import Run
+from supervisor_runs import Run
 
 # A busy machine is no failure: how long an example takes, or is drawn, says nothing about what it holds.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

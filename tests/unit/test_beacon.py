@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from deadlines import slowness, until
-from keeping import Run, held
+from supervisor_runs import Run, held
 
 from aboard.agent import process_tree
 from aboard.agent.beacon.report_receiver import STACKS_SIGNAL

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from shapes import split
+from shell_shapes import split
 
 from aboard.checks import SUBJECTS
 from aboard.checks.train.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shapes import split
+from shell_shapes import split
 
 from aboard.checks import collective, fabric, gpu, network
 from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult

@@ -14,7 +14,7 @@ from string import Formatter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shapes import shape
+from shell_shapes import shape
 
 import aboard.diagnoses
 from aboard.diagnoses import AboardError, Advice, Diagnosis, FixCommand, Severity, Shell, format_shell

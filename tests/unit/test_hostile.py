@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evidences import ending
-from lookings import answers_of, kept_run, stopped
+from evidence_builders import ending
 from made_findings import made_finding
 from rich.console import Console
-from test_ending import PLAN
-from test_looks import SCENES
+from snapshot_builders import answers_of, kept_run, stopped
+from test_recorded_snapshots import SCENES
+from test_verdicts_death import PLAN
 
 from aboard.agent import frames
 from aboard.core.decoding import try_decode

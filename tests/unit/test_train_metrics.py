@@ -10,7 +10,7 @@ import pytest
 from deadlines import until
 from hypothesis import given
 from hypothesis import strategies as st
-from keeping import Run, held
+from supervisor_runs import Run, held
 
 from aboard.agent import frames
 from aboard.core.plan.plan import Start

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 from made_findings import made_finding
 from rich.console import Console
-from rosters import Scene
+from run_states import Scene
 
 from aboard.config.training.train_settings import ResolvedSetting
 from aboard.core.decoding import decode

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 from rich.text import Text
-from rosters import RUN, Scene, dead, training
+from run_states import RUN, Scene, dead, training
 
 from aboard.cli.runs.attached_and_detached import format_started
 from aboard.core.run.rank_phases import Phase

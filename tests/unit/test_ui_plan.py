@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rosters import PROGRAM, cluster, plan_of
+from run_states import PROGRAM, cluster, plan_of
 
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node

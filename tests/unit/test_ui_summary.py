@@ -8,7 +8,7 @@ import pytest
 from made_findings import made_finding
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
-from rosters import RUN, dead, training
+from run_states import RUN, dead, training
 
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Severity

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from evidences import at_collective, ending, evidence, in_collective, process, stack, stuck_socket
+from evidence_builders import at_collective, ending, evidence, in_collective, process, stack, stuck_socket
 
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
 from aboard.core.cluster.node import Node

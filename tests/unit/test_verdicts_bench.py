@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from evidences import NOW, at_collective, evidence, in_collective, process, stack
+from evidence_builders import NOW, at_collective, evidence, in_collective, process, stack
 
 from aboard.core.evidence.flight_records import find_straggler, measure_lateness
 from aboard.core.evidence.node_snapshot import CollectiveRecord, RankSnapshot, StoreRequest

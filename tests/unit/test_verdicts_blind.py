@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from evidences import at_collective, evidence, in_collective, process, stack, stuck_socket
+from evidence_builders import at_collective, evidence, in_collective, process, stack, stuck_socket
 
 from aboard.core.evidence.node_snapshot import PingResult, RankSnapshot, StoreRequest, TcpConnection
 from aboard.core.evidence.run_evidence import Evidence

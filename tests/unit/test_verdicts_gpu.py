@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evidences import NOW, at_collective, ending, evidence, in_collective, process
+from evidence_builders import NOW, at_collective, ending, evidence, in_collective, process
 
 from aboard.agent.inspect.kernel_log import read_journal, select_fault_lines
 from aboard.core.evidence.gpu_errors import FaultyPart, parse_gpu_error

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from evidences import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
+from evidence_builders import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
 
 from aboard.core.evidence.node_snapshot import (
     CollectiveRecord,

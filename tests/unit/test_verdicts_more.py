@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from evidences import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
+from evidence_builders import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
 
 from aboard.core.evidence.follow_up_queries import build_follow_up_queries
 from aboard.core.evidence.node_snapshot import PingResult, ProcessGroupRecord, RankSnapshot, StoreRequest, TcpConnection

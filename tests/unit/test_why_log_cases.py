@@ -13,9 +13,9 @@ from aboard.verdicts.logs.judge_log import judge_log
 from aboard.verdicts.logs.line_prefixes import split_terminal_line
 from aboard.verdicts.logs.log_scanner import LogScanner
 from aboard.verdicts.logs.pattern_keywords import extract_keywords
-from faults_recorded import Case, cases, score
+from faults_recorded import Case, load_cases, score_cases
 
-CASES = cases()
+CASES = load_cases()
 Wrap = Callable[[bytes], bytes]
 WRAPS: dict[str, Wrap] = {
     "srun --label": lambda line: b"0: " + line,
@@ -45,7 +45,7 @@ def _alarms(findings: Iterable[Finding]) -> list[str]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.group}-{case.name}")
 def test_each_log_gets_its_verdict(case: Case) -> None:
     """The right cause, node and rank; a healthy log gets nothing above info."""
-    (scored,) = score([case])
+    (scored,) = score_cases([case])
     assert scored.right, str(scored)
 
 

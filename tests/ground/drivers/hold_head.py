@@ -1,4 +1,4 @@
-"""A head for the lease tests: holds children on all nodes given, tells what it hears, one JSON line each.
+"""A head for the lease tests: runs children on all given nodes and prints each event as a JSON line.
 
 argv: token, lease seconds, nodes… It ends all children on "end" at stdin, and lets go at stdin's end.
 """

@@ -1,4 +1,4 @@
-"""A check of a few subjects only, as JSON: argv is full or quick, the subjects with commas, then what names the nodes.
+"""Checks some subjects only and prints JSON: argv is full or quick, comma-separated subjects, then the nodes.
 
 Words with a `=` override keys as `--set` does.
 """

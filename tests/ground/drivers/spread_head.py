@@ -1,4 +1,4 @@
-"""A head that spreads a directory; it tells how far each node is and what came of it, one JSON line each.
+"""A head that copies a directory to nodes; prints progress and results as JSON lines.
 
 argv: folder, directory on the nodes, nodes… It pings over the same links meanwhile; it tells the slowest answer
 and its own memory too.
@@ -31,7 +31,7 @@ def on_progress(progress: UploadProgress) -> None:
 
 
 class PingedFleet(NodeDialer):
-    """Pings over every link that it hands out, as a run's beats go over one."""
+    """Pings over every link that it returns, like a run's heartbeats."""
 
     slowest = 0.0
 

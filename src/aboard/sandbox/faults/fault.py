@@ -32,7 +32,7 @@ class Fault:
         """Undoes what `inject` did and nothing else, also after an incomplete `inject`."""
         raise NotImplementedError
 
-    def hold(self, box: Sandbox, host: Host) -> None:
+    def reapply(self, box: Sandbox, host: Host) -> None:
         """Restores this fault after another fault on this host was injected or healed."""
 
     @property

@@ -132,4 +132,4 @@ def _heal_faults(box: Sandbox, host: Host, faults: list[Fault]) -> None:
 def _reapply_faults(box: Sandbox, host: Host, faults: list[Fault]) -> None:
     if host.on:
         for fault in faults:
-            fault.hold(box, host)
+            fault.reapply(box, host)

@@ -88,7 +88,7 @@ class _ControlGroupFault(Fault):
     def heal(self, box: Sandbox, host: Host) -> None:
         run_script(host, _LEAVE, self.tree, _format_group_name(box, host))
 
-    def hold(self, box: Sandbox, host: Host) -> None:
+    def reapply(self, box: Sandbox, host: Host) -> None:
         # A new sshd is in the group of the process that started it.
         if is_sshd_running(host):
             self.inject(box, host)

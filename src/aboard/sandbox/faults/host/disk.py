@@ -107,7 +107,7 @@ class PathMissing(Fault):
             )
         run_script(host, _SHOW, f"{FAULT_STORE}/{self.key}", self.path)
 
-    def hold(self, box: Sandbox, host: Host) -> None:
+    def reapply(self, box: Sandbox, host: Host) -> None:
         # A boot mounts it again.
         self.inject(box, host)
 

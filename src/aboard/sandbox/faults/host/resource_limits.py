@@ -62,7 +62,7 @@ class LowLimits(Fault):
         if is_sshd_running(host):
             host.sshd_restart()
 
-    def hold(self, box: Sandbox, host: Host) -> None:
+    def reapply(self, box: Sandbox, host: Host) -> None:
         if is_sshd_running(host):
             self.inject(box, host)
 

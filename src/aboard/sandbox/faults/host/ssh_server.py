@@ -88,7 +88,7 @@ class SshdSlow(Fault):
         resident_program.end_resident(host, self.key)
         host.sshd_restart()
 
-    def hold(self, box: Sandbox, host: Host) -> None:
+    def reapply(self, box: Sandbox, host: Host) -> None:
         if not resident_program.is_resident_alive(host, self.key):
             self.inject(box, host)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from deadlines import slowness, wait_until
-from evidences import WAITING, process, stack
+from evidence_builders import WAITING, process, stack
 from rich.console import Console
 
 from aboard.agent import process_tree

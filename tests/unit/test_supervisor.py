@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from deadlines import slowness, until, wait_until
-from keeping import Run, held, holding, python
+from supervisor_runs import Run, held, holding, python
 
 from aboard.agent.supervisor.rank_processes import SPOOL_LIMIT
 from aboard.core.plan.plan import Start

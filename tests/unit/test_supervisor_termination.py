@@ -7,7 +7,7 @@ import time
 
 import pytest
 from deadlines import slowness, until, wait_until
-from keeping import FAMILY, SHORT, Run, held, python
+from supervisor_runs import FAMILY, SHORT, Run, held, python
 
 from aboard.agent import process_tree
 from aboard.core.plan.plan import Start

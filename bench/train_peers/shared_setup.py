@@ -1,4 +1,4 @@
-"""What every contender is given: the same model, rows, batch and optimizer, and a clock that counts its steps."""
+"""The input of every trainer: the same model, rows, batch and optimizer, and a clock that records its steps."""
 
 import mmap
 import os
@@ -18,21 +18,21 @@ LAYOUT = os.environ["BENCH_LAYOUT"]
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LEARNING_RATE, BETAS, EPSILON, DECAY, CLIP = 1e-4, (0.9, 0.95), 1e-8, 0.0, 1.0
 LOG_STEPS = 10
-# More than any bench waits for: contenders are ended from outside.
+# Never reached: the bench kills the trainers.
 STEPS = 1_000_000
 
 
-def model() -> Any:
+def load_model() -> Any:
     return AutoModelForCausalLM.from_pretrained(FOLDER / "model", attn_implementation="sdpa", dtype=torch.float32)
 
 
-def rows() -> torch.Tensor:
+def load_rows() -> torch.Tensor:
     return torch.from_numpy(np.load(FOLDER / "rows.npy"))
 
 
-def batches() -> Iterator[torch.Tensor]:
-    """Whole batches of this rank, again and again."""
-    mine = rows()[RANK::WORLD]
+def list_batches() -> Iterator[torch.Tensor]:
+    """Endless full batches of this rank."""
+    mine = load_rows()[RANK::WORLD]
     while True:
         for start in range(0, len(mine) - BATCH + 1, BATCH):
             yield mine[start : start + BATCH]
@@ -43,7 +43,7 @@ def fused_adamw(parameters: Any) -> torch.optim.Optimizer:
 
 
 class Clock:
-    """The time of each step of rank 0, in shared memory: a few microseconds a step, and no system call."""
+    """Records the time of each step of rank 0 in shared memory: a few microseconds per step, no system call."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -61,8 +61,8 @@ class Clock:
         self._shared[:8] = self._steps.to_bytes(8, "little")
 
 
-def judge(net: torch.nn.Module) -> None:
-    """What is measured is what was asked for: FSDP2's parameters are DTensors, others' are not."""
+def require_layout(net: torch.nn.Module) -> None:
+    """Exits unless the layout is as requested: FSDP2's parameters are DTensors, others' are not."""
     sharded = any(isinstance(parameter, DTensor) for parameter in net.parameters())
     if sharded != (LAYOUT == "full"):
-        raise SystemExit(f"asked for {LAYOUT}, and the parameters are {'' if sharded else 'not '}sharded")
+        raise SystemExit(f"requested layout {LAYOUT}, but the parameters are {'' if sharded else 'not '}sharded")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 import pytest
-from rosters import Scene, dead, silent, starting, training
+from run_states import Scene, dead, silent, starting, training
 
 from aboard.core.decoding import decode
 from aboard.core.run.run_progress import RunProgress

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from evidences import NOW
+from evidence_builders import NOW
 
 from aboard.core.evidence.node_snapshot import ACTIVITIES, CollectiveRecord, NodeSnapshot, RankSnapshot
 from aboard.core.evidence.run_evidence import Evidence

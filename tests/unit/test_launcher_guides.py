@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pasting import as_text, pasted
+from launcher_texts import as_text, pasted
 
 from aboard.core.cluster.hostfile import parse_hostfile
 from aboard.core.cluster.node_filters import filter_nodes

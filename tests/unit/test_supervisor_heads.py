@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from deadlines import slowness, until, wait_until
-from keeping import Run, cut, held, python
+from supervisor_runs import Run, cut, held, python
 
 from aboard.core.plan.plan import Start
 from aboard.diagnoses import AgentRequestError

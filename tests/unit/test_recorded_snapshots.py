@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evidences import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
-from lookings import RUN, answers_of, kept_run, stopped, verdict
+from evidence_builders import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
 from made_findings import made_finding
 from rich.console import Console
+from snapshot_builders import RUN, answers_of, kept_run, stopped, verdict
 
 from aboard import __version__
 from aboard.core.evidence import snapshot as look_module

@@ -1,7 +1,7 @@
 """deepspeed and torchrun commands, and what stands around them."""
 
 import pytest
-from pasting import TextFiles, pasted
+from launcher_texts import TextFiles, pasted
 
 from aboard.core.cluster.node import Node
 from aboard.core.launchers.deepspeed_exports import collect_exported_env

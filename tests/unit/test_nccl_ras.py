@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from deadlines import within
-from evidences import at_collective, evidence, in_collective, process
+from evidence_builders import at_collective, evidence, in_collective, process
 
 from aboard.agent.inspect import nccl_ras
 from aboard.agent.inspect.snapshot_collector import collect_snapshot

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from evidences import ending
+from evidence_builders import ending
 from made_findings import made_finding
 
 from aboard.core.cluster.node import Node

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
-from rosters import Scene, dead, silent, starting, training
+from run_states import Scene, dead, silent, starting, training
 
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import MissingRanks, NodeRow, RunProgress, Stall

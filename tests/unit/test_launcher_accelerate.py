@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pasting import TextFiles, pasted
+from launcher_texts import TextFiles, pasted
 
 from aboard.config.accelerate_config import HeadFiles, parse_accelerate_config
 from aboard.diagnoses import InputError
