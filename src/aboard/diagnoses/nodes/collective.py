@@ -93,7 +93,7 @@ NOT_HELD = Diagnosis(
     code="collective-not-held",
     title="no collective was tested",
     severity=Severity.INFO,
-    symptoms=("torch is not installed on n3: no collective was held",),
+    symptoms=("torch is not installed on n3: no collective was run",),
     explanation="The test job needs torch in every node's Python. If one node lacks it, no collective can be tested;"
     " `--skip collective` leaves this check out.",
     fixes=_TORCH,
@@ -103,7 +103,7 @@ PART = Diagnosis(
     code="collective-part",
     title="not all nodes took part in the collective test",
     severity=Severity.INFO,
-    symptoms=("held on 16 of 64 nodes",),
+    symptoms=("tested on 16 of 64 nodes",),
     explanation="Nodes whose connections are known to fail are left out, since waiting for them adds no information."
     " Where many nodes are one machine, as in a sandbox, importing torch on all of them would take minutes.",
     fixes=f"{_AGAIN}    # with all nodes, however long it takes",
@@ -113,7 +113,7 @@ UNKNOWN_COLLECTIVE = Diagnosis(
     code="unknown-collective",
     title="the collective test did not finish",
     severity=Severity.WARN,
-    symptoms=("the collective came to no end",),
+    symptoms=("the collective test did not finish",),
     explanation="A node replied in a format that this version doesn't recognize.",
     fixes=f"{_AGAIN}    # if it happens again, please open an issue with its --json",
 )

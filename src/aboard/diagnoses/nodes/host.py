@@ -72,7 +72,7 @@ LEFTOVERS_ENDED = Diagnosis(
     code="host-leftovers-ended",
     title="leftover processes were terminated",
     severity=Severity.INFO,
-    symptoms=("ended 3 processes of dead runs",),
+    symptoms=("terminated 3 processes of dead runs",),
     explanation="You requested this with --fix; it affected only what carries a dead run's id.",
     remedy="No action is needed.",
 )

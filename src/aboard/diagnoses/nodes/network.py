@@ -392,7 +392,7 @@ UNKNOWN_MESH = Diagnosis(
     code="unknown-mesh",
     title="some connections could not be tested",
     severity=Severity.WARN,
-    symptoms=("connections stayed unknown",),
+    symptoms=("connections of n3 are unknown",),
     explanation="A node did not complete its part of the test: too slow, out of memory, or gone.",
     fixes="aboard check --only network",
 )

@@ -15,7 +15,7 @@ def declare_unanswered(name: str) -> Diagnosis:
         code=f"unknown-{name}",
         title=f"the probe {name} returned no usable result",
         severity=Severity.WARN,
-        symptoms=(f"{name} stayed unknown",),
+        symptoms=(f"{name} is unknown",),
         explanation=f"{WHY} The file or command is missing, unreadable or too slow, or its output has a format that"
         " this version doesn't recognize.",
         remedy="Run the command of the finding. If its output looks right, please open an issue that includes it.",
@@ -31,7 +31,7 @@ SHELL = Diagnosis(
     code="unknown-shell",
     title="the ranks' shell could not be probed",
     severity=Severity.WARN,
-    symptoms=("the shell that ranks get stayed unknown",),
+    symptoms=("the shell that ranks get is unknown",),
     explanation="Not tested: `sh` could not be run on the node, or its output makes no sense.",
     fixes="ssh {target} sh -c true    # if it works, please open an issue",
 )
@@ -40,7 +40,7 @@ LEFTOVERS = Diagnosis(
     code="unknown-leftovers",
     title="leftover processes on a node could not be listed",
     severity=Severity.WARN,
-    symptoms=("what earlier runs left stayed unknown",),
+    symptoms=("leftovers of earlier runs are unknown",),
     explanation="Not tested: the node's processes could not be listed in time.",
     fixes="ssh {target} 'ps -u $USER -o pid,stat,etime,args'    # state D means blocked in the kernel, mostly on a"
     " dead mount",
@@ -61,7 +61,7 @@ STORAGE_ROOM = Diagnosis(
     code="unknown-storage-room",
     title="free space for the run could not be measured",
     severity=Severity.WARN,
-    symptoms=("whether the output directory has room stayed unknown",),
+    symptoms=("free space of the output directory is unknown",),
     explanation="Not tested: the disk behind `output:` did not respond in time, or the node's response has a format"
     " that this version doesn't recognize.",
     remedy="Run the command of the finding. If it hangs, a mount is dead: `aboard why storage-dead-mount`.",
