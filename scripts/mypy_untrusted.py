@@ -20,7 +20,7 @@ def _refuse(context: MethodContext | FunctionContext) -> Type:
     for types in context.arg_types:
         for each in types:
             if _holds_untrusted(each):
-                context.api.fail("text from outside is shown by visible() and typed by quote()", context.context)
+                context.api.fail("use visible() to show untrusted text, and quote() in a command", context.context)
     return context.default_return_type
 
 

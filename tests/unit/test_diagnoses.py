@@ -108,7 +108,7 @@ def _is_shell(how: str | None) -> bool:
 def test_what_is_no_piece_of_shell_is_refused_as_one() -> None:
     """A plain string can't become a part of a command."""
     assert ONE.fix("piece", path="/a b", command=format_shell("ls {x}", x="c d")) == "cd '/a b' && ls 'c d'"
-    with pytest.raises(TypeError, match="is no piece of shell"):
+    with pytest.raises(TypeError, match="is not a shell fragment"):
         ONE.fix("piece", path="/", command="rm -rf /")
 
 

@@ -72,7 +72,7 @@ def refused(node: str, *consequences: Finding) -> Finding:
         nodes=(node,),
         seen=f"ssh: connect to host {node} port 22: Connection refused",
         why=REFUSED,
-        fix=f"sudo systemctl start ssh    # on {node}; if its sshd has another port, set `port:` in aboard.yaml",
+        fix=f"sudo systemctl start ssh    # on {node}; if its sshd uses another port, set `port:` in aboard.yaml",
         consequences=consequences,
     )
 

@@ -1,4 +1,4 @@
-"""Every failure that Aboard can name, one module per family, and what a finding or an error is made of.
+"""Every failure that Aboard can name, one module per family, and the types of findings and errors.
 
 A failure is a `Diagnosis`: a declared value with a stable code. Findings and errors are made from one, and the command
 that they suggest is one of its templates, filled in. No other text becomes a command: see `fixes`.

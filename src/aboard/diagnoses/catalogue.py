@@ -1,7 +1,7 @@
-"""All diagnoses by their codes, and how an error crosses from one process to another.
+"""All diagnoses by code, and the decoding of errors that come from another process.
 
-What crosses is a code and named values, never the text of a fix: a script, a model or a node that writes an error of
-its own choice can't choose what people paste. The fix is filled in where it is shown, from our own templates.
+A process sends a code and named values, never the text of a fix: a script, model or node that forges an error can't
+choose what people paste. The receiver fills in the fix from our own templates.
 """
 
 import json
@@ -27,7 +27,7 @@ _PROBE = re.compile(r"[a-z0-9-]{1,40}")
 
 @cache
 def all_diagnoses() -> Mapping[str, Diagnosis]:
-    """By code and by alias; two of the same code are a bug."""
+    """All diagnoses by code and alias; a duplicate code is a bug."""
     found: dict[str, Diagnosis] = {}
     for module in walk_packages(aboard.diagnoses.__path__, "aboard.diagnoses."):
         for diagnosis in list_diagnoses(import_module(module.name)):
@@ -39,7 +39,7 @@ def all_diagnoses() -> Mapping[str, Diagnosis]:
 
 @cache
 def all_messages(source: MessageSource) -> tuple[tuple[Diagnosis, Message], ...]:
-    """Each message with its diagnosis, in the order in which they are tried: of equal order, the weightiest first."""
+    """Each message with its diagnosis, in matching order: by `order`, then by falling `weight`."""
     found = [
         (diagnosis, message)
         for code, diagnosis in all_diagnoses().items()
@@ -51,18 +51,18 @@ def all_messages(source: MessageSource) -> tuple[tuple[Diagnosis, Message], ...]
 
 
 def recall_diagnosis(code: str) -> Diagnosis:
-    """The diagnosis of a code that a record tells; of one that this version doesn't know, there is the code alone."""
+    """The diagnosis of a recorded code; an unknown code gives a diagnosis with nothing but the code."""
     known = _find_diagnosis(code)
     return known or Diagnosis(code=escape_text(code), title="", explanation="")
 
 
 def recall_fix(code: str, text: str) -> Fix:
-    """What a record says to type; nothing for a code that this version doesn't know, since it may be anybody's."""
+    """A recorded fix; none for an unknown code, since anybody may have written it."""
     return Fix(escape_lines(text[:_SEEN])) if _find_diagnosis(code) else NO_FIX
 
 
 def _find_diagnosis(code: str) -> Diagnosis | None:
-    # Each probe has one of these, by its name.
+    # Each probe has such a diagnosis, by its name.
     probe = code.removeprefix("unknown-")
     return all_diagnoses().get(code) or (
         unanswered_probes.declare_unanswered(probe) if probe != code and _PROBE.fullmatch(probe) else None
@@ -70,12 +70,12 @@ def _find_diagnosis(code: str) -> Diagnosis | None:
 
 
 def list_diagnoses(family: ModuleType) -> tuple[Diagnosis, ...]:
-    """Those that a module declares, in its order."""
+    """The diagnoses that a module declares, in order."""
     return tuple(value for value in vars(family).values() if isinstance(value, Diagnosis))
 
 
 def unpack_error(packed: object) -> AboardError | None:
-    """The error with a fix of our own; None if it is none of ours. Nothing in it is believed but what we declared."""
+    """Decodes an error, with a fix from our own templates; None unless its code is declared."""
     if not isinstance(packed, Mapping) or not isinstance(packed.get("code"), str):
         return None
     diagnosis = all_diagnoses().get(packed["code"])
@@ -85,7 +85,7 @@ def unpack_error(packed: object) -> AboardError | None:
 
 
 def read_error(text: str) -> AboardError | None:
-    """As `unpack_error`, from JSON."""
+    """Decodes an error from JSON; see `unpack_error`."""
     try:
         return unpack_error(json.loads(text))
     except (ValueError, RecursionError):
@@ -97,7 +97,7 @@ def _unpack_fix(diagnosis: Diagnosis, packed: Mapping[str, Any]) -> Fix:
     if not isinstance(values, Mapping) or len(values) > _VALUES or variant not in diagnosis.templates:
         return NO_FIX
     try:
-        # A piece of shell comes out as one word: here it is text of another process.
+        # A shell fragment becomes one word: here it is text from another process.
         return diagnosis.fix(variant, **{str(name): _clean_value(value) for name, value in values.items()})
     except (KeyError, TypeError):
         return NO_FIX

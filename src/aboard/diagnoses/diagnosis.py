@@ -14,7 +14,7 @@ _BLANK = re.compile(r"{\w+:shell}")
 
 
 class Severity(IntEnum):
-    """`BLOCK` stops a launch, `WARN` doesn't, `INFO` is worth a line."""
+    """`BLOCK` stops a launch, `WARN` doesn't, `INFO` is a remark."""
 
     INFO = 1
     WARN = 2
@@ -27,14 +27,14 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """One failure: its stable code, and all that `aboard why CODE` and its page of the docs say about it.
+    """One failure: its stable code, and everything that `aboard why CODE` and its docs page show about it.
 
-    `severity` is the worst that it has by itself. `symptoms` are texts that people paste into a search box. `fixes` are
-    the commands and pieces of advice that a finding can carry, by the name of the variant; a single one needs no name,
-    and a single command no more than its text. `remedy` tells in prose how to go about it; without one, the fixes say
-    it all. `leads_to` names the codes that it explains on the same nodes. `aliases` are codes that it had, or has on
-    another route. `patterns` are the messages of programs that show it; their groups may stand in `explanation`, in
-    braces. `log_fix` is the command of the variant "log": what to type where a log shows it.
+    `severity` is the worst that a finding of it has by default. `symptoms` are texts that people paste into a search
+    box. `fixes` are the commands and pieces of advice that a finding can carry, by variant; a single one needs no name,
+    and a single command is just its text. `remedy` describes the fix in prose; without one, the page lists the fixes.
+    `leads_to` lists the codes that it explains on the same nodes. `aliases` are former codes, or codes that it has when
+    found another way. `patterns` are the program messages that indicate it; their groups may appear in `explanation`,
+    in braces. `log_fix` is the command of the variant "log", for a failure found in a log.
     """
 
     code: str
@@ -65,7 +65,7 @@ class Diagnosis:
         about: tuple[str, ...] = (),
         consequences: "tuple[Finding, ...]" = (),
     ) -> "Finding":
-        """An occurrence of it; unless more is known, its explanation says why it matters."""
+        """A finding of this diagnosis; `why` defaults to the explanation."""
         return Finding(
             diagnosis=self,
             severity=self.severity if severity is None else severity,
@@ -79,13 +79,13 @@ class Diagnosis:
         )
 
     def match_death(self, text: Untrusted) -> tuple[Message, re.Match[str]] | None:
-        """The first of its messages that fits the text with which a rank died, and where."""
+        """The first of its messages that matches the last output of a dead rank, with the match."""
         found = ((each, text.match(each.regex)) for each in self.messages if MessageSource.DEATH in each.source)
         return next(((message, match) for message, match in found if match), None)
 
     @property
     def steps(self) -> tuple[FixTemplate, ...]:
-        """The lines of its fixes, each once, with blanks in capitals; none that is a blank or a guess at a word."""
+        """The unique lines of its fixes, with blanks in capitals; no suggestions, and no line that is only a blank."""
         templates = [template for variant, template in self.templates.items() if variant not in {"near", "known"}]
         lines = ((type(each), line) for each in templates for line in each.text.split("\n"))
         return tuple(dict.fromkeys(kind(name_blanks(line)) for kind, line in lines if not _BLANK.fullmatch(line)))
@@ -103,10 +103,10 @@ class Diagnosis:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What was observed, where, why it matters, and what to type; the same before a launch and after a crash.
+    """What was observed, where, why it matters, and the fix; the same type before a launch and after a crash.
 
-    `about` names what it is about beyond its nodes, as `pid 4711` or `NCCL_PROTO`: what two findings share shows which
-    of them explains the other.
+    `about` names subjects beyond its nodes, such as `pid 4711` or `NCCL_PROTO`: a shared subject shows which of two
+    findings explains the other.
     """
 
     diagnosis: Diagnosis
@@ -125,5 +125,5 @@ class Finding:
 
 
 def sort_by_severity(findings: list[Finding]) -> list[Finding]:
-    """Orders by severity, keeping the order in which rules spoke within one."""
+    """Sorts by severity; findings of equal severity keep their order."""
     return sorted(findings, key=lambda finding: -finding.severity)

@@ -1,12 +1,12 @@
-"""Every error that a user can meet.
+"""Every error that a user can encounter.
 
-AboardError             a diagnosis, what was seen, what to type
-├── InputError          a file or an argument can't be used; lists every problem at once
-├── SandboxError        the practice cluster can't do what was asked
-└── WireError           a node can't be reached, or stopped making sense
-    ├── Unreachable     no agent answered: `reason` says which of the ways it was
-    ├── ProtocolError   the far end broke the frame protocol
-    └── AskError        the agent answered that it couldn't do what it was asked
+AboardError                 a diagnosis, what was observed, and the fix
+├── InputError              a file or an argument is invalid; lists every problem at once
+├── SandboxError            the practice cluster can't execute a request
+└── TransportError          a node can't be reached, or sends invalid data
+    ├── Unreachable         no agent replied: `reason` says why
+    ├── ProtocolError       the other end broke the frame protocol
+    └── AgentRequestError   the agent reported that it could not execute a request
 """
 
 import json
@@ -22,10 +22,10 @@ from aboard.lazy_dataclass import dataclass
 
 
 class AboardError(Exception):
-    """An error with a name: `code` is stable, `seen` is what happened, `fix` is what to type.
+    """An error with a diagnosis: `code` is stable, `seen` is what happened, `fix` is the command to run.
 
-    `AboardError(checkpoint.DISK_FULL, "rank 3 can't write …", "full", folder=folder)`: the diagnosis, what was seen,
-    and which of its fixes with which values; without a fix for it, none.
+    `AboardError(checkpoint.DISK_FULL, "rank 3 can't write …", "full", folder=folder)` gives the diagnosis, what was
+    observed, and the variant of the fix with its values, if there is one.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class AboardError(Exception):
 
     @property
     def packed(self) -> str:
-        """The error for another process, which reads it with `catalogue.read_error`."""
+        """The error as JSON, for `catalogue.read_error` in another process."""
         return json.dumps(pack_error(self))
 
 
@@ -63,7 +63,7 @@ def _encode_value(value: object) -> str | int | float | list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing that is wrong in what the user gave us, and where it stands."""
+    """One problem in the user's input, and where it is."""
 
     where: str
     seen: str
@@ -74,7 +74,7 @@ class Problem:
 
 
 class InputError(AboardError):
-    """What the user gave can't be used; `problems` holds all of it, not the first only."""
+    """Invalid input; `problems` lists all of them, not only the first."""
 
     def __init__(self, diagnosis: Diagnosis, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -82,18 +82,18 @@ class InputError(AboardError):
 
 
 class SandboxError(AboardError):
-    """The practice cluster can't do what was asked."""
+    """The practice cluster can't execute a request."""
 
 
 class TransportError(AboardError):
-    """A node can't be reached, or stopped making sense: `reason` says which, garbage where nothing more is known."""
+    """A node can't be reached or sends invalid data; `reason` is GARBAGE where nothing more is known."""
 
     reason = UnreachableReason.GARBAGE
     detail = ""
 
 
 class Unreachable(TransportError):
-    """No agent answered on a node; `reason` tells the ways apart."""
+    """No agent replied on a node; `reason` says why."""
 
     def __init__(self, reason: UnreachableReason, seen: str, *, detail: str = "") -> None:
         super().__init__(reach.UNREACHED[reason], seen, fix=Fix("aboard check"))
@@ -102,14 +102,14 @@ class Unreachable(TransportError):
 
 
 class ProtocolError(TransportError):
-    """The far end sent something that is no frame of ours."""
+    """The other end sent an invalid frame."""
 
     def __init__(self, seen: str) -> None:
         super().__init__(agent_protocol.WIRE_PROTOCOL, seen)
 
 
 class AgentRequestError(TransportError):
-    """The agent could not do what it was asked."""
+    """The agent could not execute a request."""
 
     def __init__(self, seen: str) -> None:
         super().__init__(agent_protocol.AGENT_ASK, seen)

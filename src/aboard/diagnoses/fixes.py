@@ -1,13 +1,13 @@
-"""What to type: templates with named blanks, and the only way to fill them.
+"""Fix templates with named blanks, and the only way to fill them.
 
-People paste a fix with sudo. Whoever fills a blank of a `Command` gives one word of it, quoted for the shell, whatever
-the word holds; no value can add a command, an option or a line.
+People paste a fix with sudo. A value that fills a blank of a `FixCommand` becomes one word, quoted for the shell,
+whatever it contains; no value can add a command, an option or a line.
 
-    {name}          one word: a string, a path, a number, or a piece of shell to be quoted as one word (`ssh n1 '…'`)
+    {name}          one word: a string, a path, a number, or a shell fragment quoted as one word (`ssh n1 '…'`)
     {name:words}    several words
     {name:--set}    the option before each of several words: `--set a=1 --set b=2`
-    {name:shell}    a piece of shell that another template made, as it is; where the template itself is shown, what
-                    follows `shell` stands for it: `{check:shell aboard check NODES}`
+    {name:shell}    a shell fragment from another template, inserted unchanged; pages that show the template itself
+                    print the text after `shell` in its place: `{check:shell aboard check NODES}`
 """
 
 import shlex
@@ -21,13 +21,13 @@ from aboard.lazy_dataclass import dataclass
 
 
 class Shell(str):
-    """A piece of shell that a template made: each value in it is quoted already."""
+    """A shell fragment that a template made: each value in it is already quoted."""
 
     __slots__ = ()
 
 
 class Fix(Shell):
-    """What to type or to do about a failure; it remembers which variant it is, and the values in it."""
+    """The filled-in fix of a failure, with its variant and its values."""
 
     variant: str
     values: "Mapping[str, Value]"
@@ -46,7 +46,7 @@ Value: TypeAlias = str | int | float | PathLike[str] | Untrusted | Iterable[str 
 
 @dataclass(frozen=True)
 class FixCommand:
-    """A template of something to type."""
+    """A template of a command to run."""
 
     text: str
 
@@ -56,7 +56,7 @@ class FixCommand:
 
 @dataclass(frozen=True)
 class Advice:
-    """A template of something to do that is no command: a line of aboard.yaml, a sentence."""
+    """A template of a fix that is not a command: a line of aboard.yaml, a sentence."""
 
     text: str
 
@@ -70,54 +70,54 @@ FixTemplate: TypeAlias = FixCommand | Advice
 
 
 def format_shell(text: str, **values: Value) -> Shell:
-    """A piece of shell, to be put into a template."""
+    """A shell fragment for the `{name:shell}` blank of a template."""
     return Shell(FixCommand(text).fill(values))
 
 
 def chain_commands(*commands: Shell) -> Shell:
-    """Commands of which each runs if the one before it succeeded; empty ones are left out."""
+    """Chains commands with `&&`; empty ones are skipped."""
     return Shell(" && ".join(filter(None, commands)))
 
 
 def join_lines(*commands: Shell) -> Shell:
-    """Commands, a line each; empty ones are left out."""
+    """Joins commands, one per line; empty ones are skipped."""
     return Shell("\n".join(filter(None, commands)))
 
 
 def join_fixes(*fixes: Fix) -> Fix:
-    """Several steps, a line each; empty ones are left out."""
+    """Joins fixes, one per line; empty ones are skipped."""
     return Fix("\n".join(filter(None, fixes)))
 
 
 def list_blanks(template: FixTemplate) -> set[str]:
-    """The names that have to be given."""
+    """The names of the blanks that need a value."""
     return {name for _, name, _, _ in Formatter().parse(template.text) if name is not None}
 
 
 def name_blanks(text: str) -> str:
-    """The text of a template with the example of each blank in its place, or its name in capitals."""
+    """The text of a template, with each blank replaced by its example or by its name in capitals."""
     parts = ((literal, name or "", (how or "").partition(" ")[2]) for literal, name, how, _ in Formatter().parse(text))
     return "".join(literal + (example or name.upper()) for literal, name, example in parts)
 
 
-def _fill_blanks(text: str, values: Mapping[str, Value], show: "Callable[[Value, str], str]") -> str:
+def _fill_blanks(text: str, values: Mapping[str, Value], format_value: "Callable[[Value, str], str]") -> str:
     parts = []
     for literal, name, how, _ in Formatter().parse(text):
         parts.append(literal)
         if name is not None:
-            parts.append(show(values[name], how or ""))
+            parts.append(format_value(values[name], how or ""))
     return "".join(parts)
 
 
 def _format_shell_value(value: Value, how: str) -> str:
     if how.partition(" ")[0] == "shell":
         if not isinstance(value, Shell):
-            raise TypeError("the value is no piece of shell")
+            raise TypeError("the value is not a shell fragment")
         return value
     if how == "words" or how.startswith("-"):
         option = "" if how == "words" else f"{how} "
         return " ".join(option + quote_word(encode_text(each)) for each in _require_words(value))
-    # A piece of shell has been cut and cleaned already, and must keep its closing quotes.
+    # A shell fragment is already truncated and escaped, and must keep its closing quotes.
     return shlex.quote(value) if isinstance(value, Shell) else quote_word(_require_word(value))
 
 
@@ -129,10 +129,10 @@ def _format_text_value(value: Value, how: str) -> str:
 def _require_word(value: Value) -> str:
     if isinstance(value, _SINGLE):
         return encode_text(value)
-    raise TypeError("several words where one is wanted")
+    raise TypeError("several words for a blank that takes one")
 
 
 def _require_words(value: Value) -> Iterable[str | Untrusted]:
     if isinstance(value, _SINGLE):
-        raise TypeError("one word where several are wanted")
+        raise TypeError("one word for a blank that takes several")
     return value

@@ -1,4 +1,4 @@
-"""Why no agent answered on a node: each of these has another fix, so each has its own name."""
+"""Why no agent replied on a node; each reason has a different fix."""
 
 from enum import Enum
 

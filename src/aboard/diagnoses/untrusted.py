@@ -1,7 +1,7 @@
-"""Text that a rank, node, process, log, model, data file or repository wrote, and the ways out of it.
+"""Text that a rank, node, process, log, model, data file or repository wrote, and the safe ways to use it.
 
-It may hold escape sequences that a terminal obeys, a line that looks like one of ours, or the end of a quoted word in a
-command that people paste with sudo. So it isn't a `str`, formatting it raises, and mypy refuses it in an f-string.
+It may contain terminal escape sequences, a line that looks like one of ours, or the end of a quoted word in a command
+that people paste with sudo. So it is not a `str`, formatting it raises, and mypy rejects it in an f-string.
 """
 
 import re
@@ -10,13 +10,13 @@ from collections.abc import Container
 from ipaddress import ip_address
 from typing import NoReturn
 
-_SHOWN = 80
-# Longer than any path that a kernel takes.
+_DISPLAY_LIMIT = 80
+# Longer than any path that a kernel accepts.
 LONGEST_WORD = 4096
 
 
-def escape_text(text: str, limit: int = _SHOWN) -> str:
-    """The text on one line, with what a terminal would obey spelled out, and cut when it is long."""
+def escape_text(text: str, limit: int = _DISPLAY_LIMIT) -> str:
+    """The text on one line, with control characters escaped, truncated to the limit."""
     short = text if len(text) <= limit else text[: limit - 1] + "…"
     if short.isprintable():
         return short
@@ -24,12 +24,12 @@ def escape_text(text: str, limit: int = _SHOWN) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """Each line made visible, as long as it is: for texts of ours that have several, such as a fix."""
+    """Escapes each line without truncating it: for our own multi-line texts, such as a fix."""
     return "\n".join(escape_text(line, len(line)) for line in text.split("\n"))
 
 
 def quote_word(text: str) -> str:
-    """The text as one word of a shell's command, and never as an option."""
+    """The text quoted as one shell word, and never as an option."""
     clean = escape_text(text, LONGEST_WORD)
     if clean.startswith("-"):
         clean = f"./{clean}"
@@ -39,14 +39,14 @@ def quote_word(text: str) -> str:
 
 
 class Untrusted:
-    """Text from outside. It can be compared and searched; it is shown by `visible` and typed by `quote`."""
+    """Text from outside: it can be compared and searched; `visible` is for screens, `quote` for commands."""
 
     __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def visible(self, limit: int = _SHOWN) -> str:
+    def visible(self, limit: int = _DISPLAY_LIMIT) -> str:
         """For a screen or a field of `--json`: one line, without control characters, bounded."""
         return escape_text(self._text, limit)
 
@@ -55,7 +55,7 @@ class Untrusted:
         return quote_word(self._text)
 
     def match(self, pattern: str | re.Pattern[str]) -> re.Match[str] | None:
-        """The first place that fits; what its groups hold is as safe as the pattern makes it."""
+        """The first match; its groups are as safe as the pattern makes them."""
         return re.search(pattern, self._text)
 
     def as_address(self) -> str | None:
@@ -73,7 +73,7 @@ class Untrusted:
         return tuple(map(Untrusted, self._text.splitlines()))
 
     def raw(self) -> str:
-        """As it came, for a record and for a parser; never for a screen, a log or a command."""
+        """The text unchanged, for a record or a parser; never for a screen, a log or a command."""
         return self._text
 
     def startswith(self, start: str | tuple[str, ...]) -> bool:
@@ -101,7 +101,7 @@ class Untrusted:
         return f"Untrusted({self.visible()!r})"
 
     def __str__(self) -> NoReturn:
-        raise TypeError("text from outside is shown by visible() and typed by quote()")
+        raise TypeError("use visible() to show untrusted text, and quote() in a command")
 
     def __format__(self, spec: str) -> NoReturn:
         self.__str__()
@@ -111,5 +111,5 @@ NO_TEXT = Untrusted("")
 
 
 def encode_text(value: object) -> str:
-    """The `default` of a record's JSON encoder: text from outside is kept as it came."""
+    """The `default` of a record's JSON encoder: untrusted text stays unchanged."""
     return value.raw() if isinstance(value, Untrusted) else str(value)

@@ -1,19 +1,19 @@
-"""A node that was reached, and talks nonsense or can't do what it is asked."""
+"""A node that was reached but breaks the frame protocol or fails a request."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
 
 WIRE_PROTOCOL = Diagnosis(
     code="wire-protocol",
-    title="what a node sent is no frame of ours",
+    title="a node sent an invalid protocol frame",
     symptoms=("ProtocolError",),
-    explanation="Something on the way changed the bytes, or another program answers.",
-    fixes="aboard check --only reach    # tells which",
+    explanation="Something on the connection altered the bytes, or another program is replying.",
+    fixes="aboard check --only reach    # shows which",
 )
 
 AGENT_ASK = Diagnosis(
     code="agent-ask",
-    title="a node could not do what it was asked",
+    title="the agent on a node could not execute a request",
     symptoms=("AskError",),
-    explanation="The message has the system's own words.",
+    explanation="The message contains the operating system's own error.",
     fixes="aboard check",
 )

@@ -1,6 +1,6 @@
-"""InfiniBand and RoCE: adapters, links and rails, and what NCCL is told of them.
+"""InfiniBand and RoCE: adapters, links, rails, and NCCL's settings for them.
 
-All warn at most: the rules that find them were proven on recordings, not on adapters.
+All are warnings at most: their rules were tested on recordings, not on real adapters.
 """
 
 from dataclasses import replace
@@ -10,18 +10,18 @@ from aboard.diagnoses.fixes import Advice, FixCommand
 from aboard.diagnoses.messages import NCCL_COMPLETION, cause, hint, odd
 from aboard.diagnoses.nodes.unanswered_probes import declare_unanswered
 
-# Why a port is not up: its network card, the subnet manager, or its link.
+# Why a port is down: its Ethernet interface, the subnet manager, or its link.
 _DOWN = {
     "ethernet": FixCommand(
         "rdma link show; ip -br link    # on {node}; bring the interface of {port} up, or reseat its cable"
     ),
     "no-manager": FixCommand(
-        "sudo sminfo -C {device}    # on {node}; the cable is fine, no subnet manager answers\n"
-        "sudo systemctl restart opensm    # on the machine that runs it, if no switch does"
+        "sudo sminfo -C {device}    # on {node}; the cable is fine, but no subnet manager responds\n"
+        "sudo systemctl restart opensm    # on the machine that runs it, unless a switch does"
     ),
     "no-link": FixCommand(
-        "sudo mlxlink -d {device}    # on {node}; why is there no link?\n"
-        "sudo mlxlink -d {device} -a TG    # on {node}; takes it down and up; then try another cable"
+        "sudo mlxlink -d {device}    # on {node}; shows why there is no link\n"
+        "sudo mlxlink -d {device} -a TG    # on {node}; toggles the link; then try another cable"
     ),
 }
 _TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
@@ -31,22 +31,22 @@ SOCKETS = Diagnosis(
     title="this node would train over TCP sockets instead of RDMA",
     severity=Severity.WARN,
     symptoms=("NET/IB : No device found.", "Using network Socket", "NET/Socket : Using [0]eth0"),
-    explanation="NCCL skips every adapter port that is not ACTIVE. When none is left it says `NET/IB : No device"
-    " found.` at most, and trains on over TCP, many times slower, or hangs when its peers take RDMA.",
+    explanation="NCCL skips every adapter port that is not ACTIVE. When none is left, it prints at most `NET/IB : No"
+    " device found.` and trains over TCP, many times slower, or hangs when its peers use RDMA.",
     fixes={
         **_DOWN,
         "no-card": FixCommand(
-            "lspci | grep -iE 'mellanox|infiniband'    # on {node}; is a card there?\n"
-            "sudo modprobe mlx5_ib    # on {node}; if there is one: its driver"
+            "lspci | grep -iE 'mellanox|infiniband'    # on {node}; is an adapter listed?\n"
+            "sudo modprobe mlx5_ib    # on {node}; if so, loads its driver"
         ),
         "told": FixCommand(
-            "env | grep NCCL_IB; cat /etc/nccl.conf    # on {node}; take out what keeps NCCL off its adapters"
+            "env | grep NCCL_IB; cat /etc/nccl.conf    # on {node}; remove what stops NCCL from using its adapters"
         ),
     },
-    log_fix="ls -l /dev/infiniband    # on {node}, inside of the container; Docker: --device=/dev/infiniband",
+    log_fix="ls -l /dev/infiniband    # on {node}, inside the container; Docker: --device=/dev/infiniband",
     patterns=odd(
         r"NET/IB ?: Unable to open device (?P<hca>[\w.-]+)",
-        "The adapter is there and can't be used: a container has no /dev/infiniband, or the user may not open it.",
+        "The adapter exists but can't be used: the container has no /dev/infiniband, or the user may not open it.",
     ),
 )
 
@@ -55,9 +55,8 @@ PORT_DOWN = Diagnosis(
     title="an adapter's port is not ACTIVE",
     severity=Severity.WARN,
     symptoms=("NET/IB : No device found.", "Port state: Down", "phys_state: Polling", "mlx5_3: port 1 DOWN"),
-    explanation="The port has no link (a cable, a transceiver, a port that is off at the switch), or no subnet manager"
-    " has made it ACTIVE. NCCL skips it without a word; this node then has less bandwidth than its peers, and all wait"
-    " for it.",
+    explanation="The port has no link (a cable, a transceiver, a disabled switch port), or no subnet manager has made"
+    " it ACTIVE. NCCL skips it silently; this node then has less bandwidth than its peers, and all ranks wait for it.",
     fixes=_DOWN,
     patterns=hint(r"NET/IB ?: No device found", refines=()),
 )
@@ -67,46 +66,45 @@ PORT_MISSING = Diagnosis(
     title="a node has fewer RDMA ports than the others",
     severity=Severity.WARN,
     symptoms=("Detected mixed local Net device counts across ranks", "mlx5_core: Cannot find PCI device"),
-    explanation="An adapter fell off the PCI bus, its firmware didn't start, or its driver failed for one card. NCCL"
-    " 2.30 refuses nodes with unequal numbers of adapters; older ones are slow on all nodes.",
-    fixes="lspci | grep -i mellanox; sudo dmesg | grep mlx5    # on {node}; is the card on the bus?\n"
-    "sudo reboot    # on {node}; if it isn't back, leave the node out, or the adapter on all nodes (NCCL_IB_HCA)",
-    log_fix="ibstat | grep -c Active    # on each node; the one that has fewer needs its cable or adapter looked at",
+    explanation="An adapter fell off the PCI bus, its firmware did not start, or its driver failed for it. NCCL 2.30"
+    " refuses nodes with unequal numbers of adapters; with older versions all nodes are slow.",
+    fixes="lspci | grep -i mellanox; sudo dmesg | grep mlx5    # on {node}; is the adapter on the bus?\n"
+    "sudo reboot    # on {node}; if it is still missing, exclude the node, or the adapter on all nodes (NCCL_IB_HCA)",
+    log_fix="ibstat | grep -c Active    # on each node; check cable and adapter of the one with fewer",
     patterns=cause(
-        r"Detected mixed local Net device counts across ranks", "A node has fewer RDMA ports up than the others."
+        r"Detected mixed local Net device counts across ranks", "A node has fewer active RDMA ports than the others."
     ),
 )
 
 RATE = Diagnosis(
     code="fabric-rate",
-    title="a link runs at less than its rate",
+    title="a link runs below its rated speed",
     severity=Severity.WARN,
     symptoms=("rate: 100 Gb/sec (1X NDR)", "200 Gb/sec (4X HDR)", "busbw is half of what it should be"),
-    explanation="A dirty or bent cable, one of a lower class, or old firmware (`ibv_devinfo | grep fw_ver`) gives a"
-    " link with fewer lanes or a slower mode. A collective is as fast as its slowest link, so all nodes wait for this"
-    " one.",
-    fixes="sudo mlxlink -d {device} -m    # on {node}; speed, lanes and the cable's own health\n"
-    "sudo mlxlink -d {device} -a TG    # on {node}; takes it down and up; then try another cable",
+    explanation="A dirty, bent or lower-class cable or old firmware (`ibv_devinfo | grep fw_ver`) gives a link with"
+    " fewer lanes or a slower mode. A collective is as fast as its slowest link, so all nodes wait for this one.",
+    fixes="sudo mlxlink -d {device} -m    # on {node}; shows speed, lanes and cable health\n"
+    "sudo mlxlink -d {device} -a TG    # on {node}; toggles the link; then try another cable",
 )
 
 FLAPS = Diagnosis(
     code="fabric-flaps",
-    title="a link goes down again and again, or has many errors",
+    title="a link flaps or has many errors",
     severity=Severity.WARN,
     symptoms=(
         "Got completion from peer with error 12, opcode 0, len 0, vendor err 129",
         "Got completion from peer with status=12 opcode=0",
         "transport retry counter exceeded",
     ),
-    explanation="A link that comes and goes, or a peer that died, ends a run with `error 12` or `status=12` (RETRY_EXC)"
-    " once the retries are used up. The kernel counts how often each link went down since the last boot.",
+    explanation="A flapping link, or a peer that died, ends a run with `error 12` or `status=12` (RETRY_EXC) once the"
+    " retries are used up. The kernel counts how often each link went down since the last boot.",
     fixes="sudo mlxlink -d {device} -m -c    # on {node}; reseat or replace the cable\n"
-    "sudo perfquery -R -C {device}    # on {node}; then set the counters to zero and look again",
+    "sudo perfquery -R -C {device}    # on {node}; resets the counters, then check again",
     log_fix="ibstat; cat /sys/class/infiniband/{hca}/ports/1/counters/link_downed    # on {node}\n"
-    "export NCCL_IB_TIMEOUT=22    # rides over a short flap of a link",
+    "export NCCL_IB_TIMEOUT=22    # tolerates a short link flap",
     patterns=odd(
         r"NET/IB ?: (?P<hca>[\w.-]+):\d+ Got (?:non-fatal )?async event ?: port (?:error|active)",
-        "A port of the fabric went down, and maybe came back: a cable, a transceiver, or the switch.",
+        "A fabric port went down and may have come back: a cable, a transceiver, or the switch.",
     ),
 )
 
@@ -115,36 +113,37 @@ GID_NONE = Diagnosis(
     title="a RoCE port has no RoCE v2 address",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 22 Invalid argument", "ibv_modify_qp failed with 110 Connection timed out"),
-    explanation="A RoCE port's addresses (GIDs) come from the IP addresses of its interface. Without one there is only"
-    " a link-local or a RoCE v1 entry, which peers can't answer; connecting ends with `ibv_modify_qp failed`.",
+    explanation="A RoCE port's addresses (GIDs) come from the IP addresses of its interface. Without one it has only a"
+    " link-local or RoCE v1 entry, which peers can't reach; connecting fails with `ibv_modify_qp failed`.",
     fixes="ip -br addr    # on {node}; its RoCE interface needs an IP address like on the other nodes\n"
-    "sudo cma_roce_mode -d {device} -p {port} -m 2    # on {node}; if it has one: RoCE v2; or leave it out by"
+    "sudo cma_roce_mode -d {device} -p {port} -m 2    # on {node}; if it has one, enables RoCE v2; or exclude it with"
     " NCCL_IB_HCA",
 )
 
 GID_INDEX = Diagnosis(
     code="fabric-gid-index",
-    title="the RoCE v2 address has another GID index than NCCL is told, or than on the other nodes",
+    title="the RoCE v2 GID index differs from NCCL's setting or from the other nodes",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 22 Invalid argument", "NCCL_IB_GID_INDEX set by environment to 3"),
-    explanation="A VLAN, a second address or a restarted network service shifts the index on one node; one that points"
-    " at a RoCE v1 or an empty entry gives `ibv_modify_qp failed with 22 Invalid argument`. NCCL finds it by itself"
-    " from 2.21 on, if the variable is not set.",
+    explanation="A VLAN, a second address or a restarted network service shifts the index on one node; an index that"
+    " points at a RoCE v1 or empty entry fails with `ibv_modify_qp failed with 22 Invalid argument`. NCCL 2.21 and"
+    " later find the index if the variable is not set.",
     fixes={
         "one": Advice(
-            "NCCL_IB_GID_INDEX: {index}    # in `env:` of {node} in aboard.yaml; NCCL finds it by itself from 2.21 on,"
-            " if the variable is not set"
+            "NCCL_IB_GID_INDEX: {index}    # in `env:` of {node} in aboard.yaml; NCCL 2.21 and later find it if the"
+            " variable is not set"
         ),
         "several": Advice(
-            "NCCL_IB_GID_INDEX: '-1'    # in `env:` of {node} in aboard.yaml, or unset; its ports need different ones"
+            "NCCL_IB_GID_INDEX: '-1'    # in `env:` of {node} in aboard.yaml, or unset it: its ports need different"
+            " indexes"
         ),
     },
-    log_fix="show_gids    # on {node}; the index of the RoCE v2 row with an IPv4 address\n"
-    "export NCCL_IB_GID_INDEX=3    # that index; or unset it, NCCL 2.21 and later find it",
+    log_fix="show_gids    # on {node}; take the index of the RoCE v2 row with an IPv4 address\n"
+    "export NCCL_IB_GID_INDEX=3    # that index; or unset it: NCCL 2.21 and later find it",
     patterns=cause(
         r"[Cc]all to ibv_modify_qp failed with(?: error)?:? ?(?:22|Invalid argument|101|61|No data available"
         r"|Network is unreachable)|ibv_query_gid_index failed|ibv_modify_qp failed.*Invalid argument",
-        "RoCE is told an address index (NCCL_IB_GID_INDEX) that this port doesn't have.",
+        "NCCL_IB_GID_INDEX is set to a GID index that this RoCE port doesn't have.",
     ),
 )
 
@@ -153,8 +152,9 @@ MIXED = Diagnosis(
     title="InfiniBand and RoCE ports are mixed",
     severity=Severity.WARN,
     symptoms=("Attempted to connect incompatible devices", "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_bond_0:1/RoCE"),
-    explanation="NCCL takes all adapters for RDMA, but InfiniBand and RoCE can't speak with each other: `Attempted to"
-    " connect incompatible devices`. The odd one is mostly an Ethernet card for the slow management network.",
+    explanation="NCCL uses all adapters for RDMA, but InfiniBand and RoCE can't communicate with each other:"
+    " `Attempted to connect incompatible devices`. The odd one is mostly an Ethernet adapter for the slow management"
+    " network.",
     fixes={
         "mode": FixCommand(
             "sudo mlxconfig -d {device} query LINK_TYPE_P1    # on {node}; set it: 1 InfiniBand, 2 Ethernet"
@@ -162,10 +162,10 @@ MIXED = Diagnosis(
         "exclude": Advice("NCCL_IB_HCA: {adapters}    # in `env:` of {where} in aboard.yaml"),
     },
     log_fix="cat /sys/class/infiniband/*/ports/*/link_layer    # on {node} and its peers\n"
-    "export NCCL_IB_HCA=^mlx5_bond_0    # leaves that port out, on all nodes",
+    "export NCCL_IB_HCA=^mlx5_bond_0    # excludes that port, on all nodes",
     patterns=cause(
         r"Attempted to (?:connect|merge) incompatible devices|device is incompatible with the local \[",
-        "One end is InfiniBand and the other RoCE: NCCL took a management port for a part of the fabric.",
+        "One end is InfiniBand and the other RoCE: NCCL mistook a management port for part of the fabric.",
     ),
 )
 
@@ -179,14 +179,14 @@ PLUGIN = Diagnosis(
         "NET/Plugin: Could not find: aws-ofi libnccl-net-aws-ofi.so",
         "Using network Socket",
     ),
-    explanation="Some adapters, as Amazon's EFA, are reached through a library that NCCL loads by its name: it isn't"
-    " installed, or its folder isn't in LD_LIBRARY_PATH of a rank. NCCL then says `NET/Plugin: Could not find` at most,"
-    " and trains over TCP. `NCCL_NET_PLUGIN: none` says that none is wanted.",
+    explanation="Some adapters, such as Amazon's EFA, need a plugin that NCCL loads by name: it is not installed, or"
+    " its directory is not in the rank's LD_LIBRARY_PATH. NCCL then prints at most `NET/Plugin: Could not find` and"
+    " trains over TCP. `NCCL_NET_PLUGIN: none` states that no plugin is wanted.",
     fixes={
         "aside": Advice("setup: [{line}]    # of {node} in aboard.yaml"),
         "like": FixCommand("ls -l {path}; dpkg -S {path}    # on {peer}, which has it; install the same on {node}"),
         "find": FixCommand(
-            "find / -xdev -name 'libnccl-net*' 2>/dev/null    # on {node}; put its folder into LD_LIBRARY_PATH, or"
+            "find / -xdev -name 'libnccl-net*' 2>/dev/null    # on {node}; add its directory to LD_LIBRARY_PATH, or"
             " install the plugin (for EFA: aws-ofi-nccl)"
         ),
     },
@@ -194,98 +194,95 @@ PLUGIN = Diagnosis(
 
 RAIL_CUT = Diagnosis(
     code="fabric-rail-cut",
-    title="two nodes don't hear each other on one rail",
+    title="two nodes can't reach each other on one rail",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 110 Connection timed out", "Call to ibv_modify_qp failed with 110"),
-    explanation="Connections on this adapter's own network (its rail) end with `failed with 110 Connection timed out`,"
-    " after minutes: a cable in the wrong port, a VLAN that is missing at the switch, or an address of another rail.",
+    explanation="Connections on this adapter's own network (its rail) fail with `failed with 110 Connection timed out`"
+    " after minutes: a cable in the wrong port, a VLAN missing at the switch, or an address of another rail.",
     fixes={
-        "echo": FixCommand(
-            "ping -I {own} {peer}    # on {node}; then its cable, its switch port and VLAN, and those of the other end"
-        ),
+        "echo": FixCommand("ping -I {own} {peer}    # on {node}; then check cable, switch port and VLAN at both ends"),
         "without": Advice(
             "NCCL_IB_HCA: {adapters}    # in `env:` of aboard.yaml, on all nodes, to train without that rail"
         ),
     },
-    log_fix="export NCCL_CROSS_NIC=0    # keeps each rail to itself\n"
+    log_fix="export NCCL_CROSS_NIC=0    # keeps traffic within each rail\n"
     "rping -c -a PEER -C 3 -v    # on {node}, to each address of the peer's adapters",
     patterns=cause(
         r"[Cc]all to ibv_modify_qp failed with(?: error)?:? ?(?:110|Connection timed out)",
-        "Two adapters don't hear each other: the rails are not connected, or a port is in another network.",
+        "Two adapters can't reach each other: the rails are not connected, or a port is in another network.",
     ),
 )
 
 RAILS = Diagnosis(
     code="fabric-rails",
-    title="rails are not connected with each other",
+    title="rails are not connected to each other",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 110 Connection timed out", "NCCL_CROSS_NIC set by environment to 1"),
-    explanation="Many clusters keep the networks of the adapters (rails) apart. A ring of NCCL's that changes its rail,"
-    " as NCCL_CROSS_NIC=1 makes it, ends with `failed with 110 Connection timed out`.",
+    explanation="Many clusters keep the adapters' networks (rails) separate. An NCCL ring that changes rail, as"
+    " NCCL_CROSS_NIC=1 makes it do, fails with `failed with 110 Connection timed out`.",
     fixes=Advice("NCCL_CROSS_NIC: '0'    # in `env:` of aboard.yaml, for {where}; or connect the rails by a route"),
 )
 
 HCA_ABSENT = Diagnosis(
     code="fabric-hca-absent",
-    title="NCCL_IB_HCA names an adapter that the node hasn't got",
+    title="NCCL_IB_HCA names an adapter that the node doesn't have",
     severity=Severity.WARN,
     symptoms=("NCCL_IB_HCA set to mlx5_3", "NET/IB : No device found."),
-    explanation="NCCL uses the others without a word, so this node has less bandwidth, or none at all. Adapters are"
-    " numbered as the kernel finds them, so a list made for one node doesn't fit the next; a prefix (`mlx5`) or a"
-    " refusal (`^=mlx5_bond_0`) fits all.",
-    fixes=Advice("NCCL_IB_HCA: {adapters}    # in `env:` of {node} in aboard.yaml; or find out where the card went"),
+    explanation="NCCL silently uses the others, so this node has less bandwidth, or none at all. The kernel numbers"
+    " adapters as it finds them, so a list made for one node doesn't fit the next; a prefix (`mlx5`) or an exclusion"
+    " (`^=mlx5_bond_0`) fits all.",
+    fixes=Advice(
+        "NCCL_IB_HCA: {adapters}    # in `env:` of {node} in aboard.yaml; or find out why the adapter is missing"
+    ),
 )
 
 NO_GPUDIRECT = Diagnosis(
     code="fabric-no-gpudirect",
-    title="adapters can't read the GPUs' memory",
+    title="adapters can't read GPU memory directly",
     severity=Severity.WARN,
     symptoms=("GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "NET/IB : GPU Direct RDMA Disabled"),
-    explanation="Without the module nvidia_peermem adapters can't read the GPUs' memory, and all traffic takes a detour"
-    " through the CPU's: about half the bandwidth. It isn't loaded, or was built against another version: install the"
-    " GPU's driver again, after the adapter's. NVIDIA's open driver on Linux 5.12 or later does without it, by"
-    " DMA-BUF.",
+    explanation="Without the nvidia_peermem module adapters can't read GPU memory, and all traffic goes through host"
+    " memory, at about half the bandwidth. It is not loaded, or was built against another version: reinstall the GPU"
+    " driver after the adapter's. NVIDIA's open driver on Linux 5.12 or later uses DMA-BUF instead.",
     fixes="sudo modprobe nvidia_peermem    # on {where:shell}\n"
-    "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf    # there, to keep it",
-    log_fix="lsmod | grep nvidia_peermem    # on {node}; sudo modprobe nvidia_peermem\n"
-    "export NCCL_NET_GDR_LEVEL=LOC    # goes through the host's memory, slower",
+    "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf    # there, to load it at every boot",
+    log_fix="lsmod | grep nvidia_peermem    # on {node}; if missing: sudo modprobe nvidia_peermem\n"
+    "export NCCL_NET_GDR_LEVEL=LOC    # uses host memory, slower",
     patterns=cause(
         r"[Cc]all to ibv_reg_(?:mr(?:_iova2)?|dmabuf_mr) failed(?: with error)?.*(?:Invalid argument|Bad address)",
-        "The adapter can't register the GPU's memory: the module for it is missing, or doesn't fit the driver.",
+        "The adapter can't register GPU memory: the kernel module for it is missing or doesn't match the driver.",
         order=1,
     ),
 )
 
 ACS = Diagnosis(
     code="fabric-acs",
-    title="PCI switches send traffic between cards through the CPU",
+    title="PCI switches route traffic between devices through the CPU",
     severity=Severity.WARN,
     symptoms=("Got completion with error 4, opcode 32675, len 0, vendor err 81", "status=4", "LOC_PROT_ERR"),
-    explanation="Access Control Services make each packet from one PCI card to another go up to the CPU: GPUDirect is"
-    " slow, or fails with `status 4` (LOC_PROT_ERR). Only virtual machines need that (turn ATS on in the adapter"
-    " there).",
-    fixes="sudo setpci -s {bridge} ECAP_ACS+0x6.w=0000    # on {where:shell}; for each, after every boot\n"
-    "# for good: turn ACS or IO virtualization (VT-d, AMD-Vi) off in the BIOS",
-    log_fix="sudo lspci -vvv | grep ACSCtl    # on {node}; SrcValid+ on a bridge is it; disable ACS, or IOMMU"
+    explanation="Access Control Services (ACS) send each packet between two PCI devices up to the CPU: GPUDirect is"
+    " slow, or fails with `status 4` (LOC_PROT_ERR). Only virtual machines need ACS (enable ATS in the adapter there).",
+    fixes="sudo setpci -s {bridge} ECAP_ACS+0x6.w=0000    # on {where:shell}; for each bridge, after every boot\n"
+    "# for good: disable ACS or IO virtualization (VT-d, AMD-Vi) in the BIOS",
+    log_fix="sudo lspci -vvv | grep ACSCtl    # on {node}; SrcValid+ on a bridge means on; disable ACS, or use IOMMU"
     " passthrough",
     patterns=cause(
         NCCL_COMPLETION + r"(?:4|10|11)\b(?:.* hca (?P<hca>\S+))?",
-        "The adapter may not read the GPU's memory where it was told to: PCI access control (ACS) or the IOMMU"
-        " is in the way.",
+        "The adapter may not read GPU memory: PCI access control (ACS) or the IOMMU blocks it.",
     ),
 )
 
 MEMLOCK = Diagnosis(
     code="fabric-memlock",
-    title="ranks may lock too little memory for RDMA",
+    title="the locked-memory limit is too low for RDMA",
     severity=Severity.WARN,
     symptoms=(
         "Call to ibv_reg_mr failed with error Cannot allocate memory",
         "Call to ibv_create_cq failed with error Cannot allocate memory",
     ),
-    explanation="RDMA locks the memory that it hands to the adapter; above the user's limit that fails with `Call to"
-    " ibv_reg_mr failed with error Cannot allocate memory`. What counts is the limit of a process started by sshd,"
-    " slurmd or Docker (`--ulimit memlock=-1`), not that of your terminal.",
+    explanation="RDMA locks the memory that it registers with the adapter; above the user's limit that fails with"
+    " `Call to ibv_reg_mr failed with error Cannot allocate memory`. The limit that counts is that of processes"
+    " started by sshd, slurmd or Docker (`--ulimit memlock=-1`), not that of your terminal.",
     fixes={
         "setup": Advice("setup: [ulimit -l unlimited]    # in aboard.yaml, for {where}"),
         "limits": FixCommand(
@@ -293,7 +290,7 @@ MEMLOCK = Diagnosis(
             "sudo systemctl restart ssh    # on {where:shell}; for Slurm: LimitMEMLOCK=infinity in slurmd's service"
         ),
     },
-    log_fix="ulimit -l    # on {node}, in the shell that ranks get: must say unlimited\n"
+    log_fix="ulimit -l    # on {node}, in the shell that ranks get: must print unlimited\n"
     "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/rdma.conf    # on {node}; for Slurm and systemd:"
     " LimitMEMLOCK=infinity in the unit",
     patterns=cause(
@@ -304,7 +301,7 @@ MEMLOCK = Diagnosis(
 
 NCCL_SETTINGS = Diagnosis(
     code="fabric-nccl-settings",
-    title="NCCL is told different things on different nodes",
+    title="NCCL settings differ between nodes",
     severity=Severity.WARN,
     symptoms=(
         "NCCL_ALGO set by environment to Ring",
@@ -312,36 +309,37 @@ NCCL_SETTINGS = Diagnosis(
         "Using network Socket",
         "stuck at the first all-reduce",
     ),
-    explanation="NCCL reads variables and /etc/nccl.conf on each node by itself. Ranks that choose another network,"
+    explanation="Each node reads its own NCCL variables and /etc/nccl.conf. Ranks that choose a different network,"
     " algorithm or protocol than their peers hang or are slow.",
     leads_to=("software-variable",),
     fixes={
         "look": FixCommand(
             "env | grep {key}; grep -n {key} /etc/nccl.conf    # on {where:shell}; where does it come from?"
         ),
-        "set": Advice("{key}: …    # in `env:` of aboard.yaml, once for all nodes, wins over both"),
+        "set": Advice("{key}: …    # in `env:` of aboard.yaml, once for all nodes; overrides both"),
     },
 )
 
 TOPOLOGY = Diagnosis(
     code="fabric-topology",
-    title="a topology file is missing or differs",
+    title="an NCCL topology file is missing or differs",
     severity=Severity.WARN,
     symptoms=(
         "NCCL_TOPO_FILE set by environment to /etc/crusoe/nccl_topo/h100-80gb-sxm-ib.xml",
         "Could not open XML topology file",
     ),
-    explanation="In virtual machines NCCL can't see which adapter is near which GPU, so clouds ship a file that says"
-    " so. A node without it picks slow paths, which costs half the bandwidth.",
+    explanation="In virtual machines NCCL can't detect which adapter is close to which GPU, so clouds ship a file that"
+    " describes it. A node without it picks slow paths, which costs half the bandwidth.",
     fixes={
         "copy": FixCommand("scp {source} {target}    # or unset NCCL_TOPO_FILE"),
         "copy-bind": FixCommand("scp {source} {target}    # or unset NCCL_TOPO_FILE; bind it into the container too"),
-        "absent": FixCommand("ls -l {path}    # on {node}; no node has it: or unset NCCL_TOPO_FILE"),
+        "absent": FixCommand("ls -l {path}    # on {node}; no node has it: install it or unset NCCL_TOPO_FILE"),
         "absent-bind": FixCommand(
-            "ls -l {path}    # on {node}; no node has it: or unset NCCL_TOPO_FILE; bind it into the container too"
+            "ls -l {path}    # on {node}; no node has it: install it or unset NCCL_TOPO_FILE; bind it into the"
+            " container too"
         ),
         "other": FixCommand(f"ls -l {_TOPOLOGY}; echo $NCCL_TOPO_FILE    # on {{node}}"),
-        "unequal": FixCommand(f"md5sum {_TOPOLOGY} $NCCL_TOPO_FILE    # on each"),
+        "unequal": FixCommand(f"md5sum {_TOPOLOGY} $NCCL_TOPO_FILE    # on each node"),
     },
 )
 

@@ -1,6 +1,6 @@
-"""GPUs: how many there are, their driver, their memory, their heat and their links.
+"""GPUs: their number, driver, memory, temperature and links.
 
-All warn at most: the rules that find them were proven on recordings, not on GPUs.
+All are warnings at most: their rules were tested on recordings, not on real GPUs.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ from aboard.diagnoses.fixes import Advice, FixCommand
 from aboard.diagnoses.messages import KERNEL_XID, cause, odd
 from aboard.diagnoses.nodes.unanswered_probes import declare_unanswered
 
-# Who asks nvidia-smi gets no better answer.
+# The probe of GPU processes uses nvidia-smi, too, and fails for the same reason.
 _NO_ANSWER = ("unknown-gpu-processes",)
 
 COUNT = Diagnosis(
@@ -23,19 +23,19 @@ COUNT = Diagnosis(
         "Multiple Ranks are using the same GPU",
         "No devices were found",
     ),
-    explanation="A rank without a GPU ends with `invalid device ordinal`; two on one with `Duplicate GPU detected`. A"
-    " GPU fell off the bus, a container or Slurm hides it, `slots:` was copied from another node, or the script doesn't"
-    " call `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`.",
+    explanation="A rank without a GPU fails with `invalid device ordinal`; two ranks on one GPU fail with `Duplicate"
+    " GPU detected`. A GPU fell off the bus, a container or Slurm hides it, `slots:` was copied from another node, or"
+    " the script doesn't call `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`.",
     fixes={
         "look": FixCommand(
-            "nvidia-smi -L; lspci | grep -i nvidia    # on {node}; one that only lspci lists needs a reboot"
+            "nvidia-smi -L; lspci | grep -i nvidia    # on {node}; a GPU that only lspci lists needs a reboot"
         ),
-        "slots": Advice("slots: {count}    # of {node} in aboard.yaml, if that is how many there are"),
+        "slots": Advice("slots: {count}    # of {node} in aboard.yaml, if that is the number of GPUs"),
     },
     log_fix="echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start",
     patterns=cause(
         r"Cuda failure (?:\d+ )?'invalid device ordinal'|CUDA error: invalid device ordinal|invalid device ordinal",
-        "A rank was given the number of a GPU that isn't there: more ranks on the node than GPUs it may see.",
+        "A rank was assigned a GPU index that doesn't exist: the node has more ranks than visible GPUs.",
     ),
 )
 
@@ -49,35 +49,38 @@ HIDDEN = Diagnosis(
         "CUDA error: invalid device ordinal",
         "RuntimeError: No CUDA GPUs are available",
     ),
-    explanation="Ranks then share a GPU (`Duplicate GPU detected`), or end with `invalid device ordinal`. A line in"
-    " ~/.bashrc was meant for one experiment, or an entry of aboard.yaml was copied from a smaller machine; CUDA reads"
-    " the list up to the first entry that it doesn't know.",
+    explanation="Ranks then share a GPU (`Duplicate GPU detected`), or fail with `invalid device ordinal`. The usual"
+    " causes are a leftover line in ~/.bashrc and an aboard.yaml entry copied from a smaller machine. CUDA reads the"
+    " list up to the first entry that it doesn't know.",
     fixes={
         "ours": Advice("CUDA_VISIBLE_DEVICES: {gpus}    # in `env:` of {node} in aboard.yaml, where it is set"),
         "look": FixCommand(
-            "grep -n CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile /etc/environment    # on {node}; where is it set?"
-            " Take it out"
+            "grep -n CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile /etc/environment    # on {node}; remove it where it is"
+            " set"
         ),
-        "set": Advice("CUDA_VISIBLE_DEVICES: {gpus}    # or in `env:` of {node} in aboard.yaml, which wins"),
+        "set": Advice(
+            "CUDA_VISIBLE_DEVICES: {gpus}    # or in `env:` of {node} in aboard.yaml, which takes precedence"
+        ),
         "slots": Advice("slots: {left}    # of {node}, if the others are not yours to use"),
     },
     log_fix="echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start",
     patterns=cause(
         r"No CUDA GPUs are available|Found no NVIDIA driver on your system|CUDA unknown error - this may be due"
         r"|no CUDA-capable device is detected|Unable to proceed, no GPU resources available",
-        "The process sees no GPU: hidden by CUDA_VISIBLE_DEVICES, not asked for in Slurm, or no driver.",
+        "The process sees no GPU: CUDA_VISIBLE_DEVICES hides it, the Slurm job did not request one, or there is no"
+        " driver.",
     ),
 )
 
 MODEL = Diagnosis(
     code="gpu-model",
-    title="GPUs of different models",
+    title="GPU models differ",
     severity=Severity.WARN,
     symptoms=("CUDA out of memory on one node only", "one rank is always the slowest"),
-    explanation="All ranks wait for the slowest GPU, and the smallest memory decides how large a batch can be.",
+    explanation="All ranks wait for the slowest GPU, and the smallest GPU memory limits the batch size.",
     fixes={
         "odd": FixCommand(
-            "nvidia-smi -L    # on {where:shell}; leave them out with `exclude:` in aboard.yaml, or train on them alone"
+            "nvidia-smi -L    # on {where:shell}; exclude them with `exclude:` in aboard.yaml, or train only on them"
         ),
         "several": FixCommand("nvidia-smi -L    # on {node}; choose those of one model with `include:` in aboard.yaml"),
     },
@@ -92,11 +95,11 @@ DRIVER = Diagnosis(
         "The NVIDIA driver on your system is too old",
         "Cuda failure 'the provided PTX was compiled with an unsupported toolchain.'",
     ),
-    explanation="CUDA and NCCL choose features by the driver; nodes that choose differently hang or fail in their first"
-    " collective.",
+    explanation="CUDA and NCCL choose features by driver version; nodes that choose differently hang or fail in their"
+    " first collective.",
     fixes={
         "odd": FixCommand(
-            "cat /proc/driver/nvidia/version    # on {where:shell}; install the version of the others there"
+            "cat /proc/driver/nvidia/version    # on {where:shell}; install the other nodes' version there"
             " (nvidia-driver-VERSION, and the same fabric manager), and reboot"
         )
     },
@@ -104,31 +107,31 @@ DRIVER = Diagnosis(
 
 DRIVER_MISMATCH = Diagnosis(
     code="gpu-driver-mismatch",
-    title="the driver's libraries and its kernel module are of two versions",
+    title="the driver's libraries and kernel module have different versions",
     severity=Severity.WARN,
     symptoms=(
         "Failed to initialize NVML: Driver/library version mismatch",
         "NVRM: API mismatch: the client has the version 550.90.07, but this kernel module has the version",
         "CUDA error 803: system has unsupported display driver / cuda driver combination",
     ),
-    explanation="An upgrade, often an unattended one at night, replaced the driver's libraries on disk, and the kernel"
-    " still has the module of the old version; CUDA won't start.",
+    explanation="An upgrade, often an unattended one at night, replaced the driver's libraries on disk, while the"
+    " kernel still runs the old module; CUDA can't start.",
     leads_to=_NO_ANSWER,
     fixes={
         "": FixCommand(
-            "sudo reboot    # on {node}; or, with no program on the GPUs: sudo rmmod nvidia_uvm nvidia_drm"
+            "sudo reboot    # on {node}; or, with no process on the GPUs: sudo rmmod nvidia_uvm nvidia_drm"
             " nvidia_modeset nvidia && sudo modprobe nvidia\n"
-            "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'    # on {node}; so that it doesn't happen again at night"
+            "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'    # on {node}; prevents further unattended upgrades"
         ),
         "cuda": FixCommand(
-            "nvidia-smi | head -4    # on {node}; Driver Version and the CUDA that it can do\n"
-            "python -c 'import torch; print(torch.version.cuda)'    # the CUDA that torch wants"
+            "nvidia-smi | head -4    # on {node}; Driver Version and the CUDA version it supports\n"
+            "python -c 'import torch; print(torch.version.cuda)'    # the CUDA version that torch needs"
         ),
     },
     patterns=(
         cause(
             r"CUDA driver version is insufficient for CUDA runtime version|NVIDIA driver on your system is too old",
-            "torch was built for a newer CUDA than this node's driver can do.",
+            "torch was built for a newer CUDA version than this node's driver supports.",
             fix="cuda",
         ),
         cause(r"Driver/library version mismatch"),
@@ -144,15 +147,15 @@ LOST = Diagnosis(
         "GPU is lost. Reboot the system to recover this GPU",
         "CUDA error: unknown error",
     ),
-    explanation="The GPU stopped answering on the PCI bus (Xid 79): heat, power, a riser or a defect of its own."
-    " Nothing can use it before a reboot, and often not after it; CUDA may not start at all on this node.",
+    explanation="The GPU stopped responding on the PCI bus (Xid 79): heat, power, a riser or a defect of the GPU."
+    " Nothing can use it before a reboot, and often not after one; CUDA may not start at all on this node.",
     leads_to=_NO_ANSWER,
-    fixes="sudo reboot    # on {node}; if it comes again, take {node} out of the run: it needs repair",
-    log_fix="sudo dmesg -T | grep -i xid    # on {node}; then take the node out, and have the GPU looked at",
+    fixes="sudo reboot    # on {node}; if it happens again, exclude {node}: it needs repair",
+    log_fix="sudo dmesg -T | grep -i xid    # on {node}; then exclude the node, and have the GPU inspected",
     patterns=cause(
         KERNEL_XID + r"79\b"
         r"|fallen off the bus|Unable to determine the device handle for GPU|GPU is lost|RmInitAdapter failed",
-        "A GPU left the PCI bus: power, heat, the riser, or the board. Nothing on it works until the node restarts.",
+        "A GPU dropped off the PCI bus: power, heat, the riser, or the board. It is unusable until the next reboot.",
         late=True,
     ),
 )
@@ -167,12 +170,12 @@ SMI = Diagnosis(
         "Failed to initialize NVML: Insufficient Permissions",
         "No devices were found",
     ),
-    explanation="Ranks won't find a GPU here either: the driver's module isn't loaded (a new kernel without one: `sudo"
+    explanation="Ranks won't find a GPU here either: the driver module is not loaded (a new kernel without one: `sudo"
     " dkms autoinstall`; Secure Boot), this user may not open /dev/nvidia*, or a container was started without its GPU"
     " option (`--nv`, `--gpus all`).",
     leads_to=_NO_ANSWER,
     fixes="nvidia-smi; sudo dmesg | grep -iE 'nvrm|nvidia'    # on {node}\n"
-    "sudo modprobe nvidia    # on {node}; if that fails, install its driver anew, and reboot",
+    "sudo modprobe nvidia    # on {node}; if that fails, reinstall the driver and reboot",
 )
 
 XID = Diagnosis(
@@ -188,94 +191,92 @@ XID = Diagnosis(
         "NVRM: Xid (PCI:0000:3b:00): 94, Contained memory error",
         "NVRM: Xid (PCI:0000:3b:00): 119, Timeout waiting for RPC from GSP!",
     ),
-    explanation="An Xid is the driver's number for what went wrong with a GPU. 13, 31, 43 and 45 mostly come from"
-    " programs; 48, 63, 64, 92, 94 and 95 from its memory, 74 and 144 to 150 from NVLink, 119 and 120 from its own"
-    " processor, and 79 says that the GPU is gone.",
+    explanation="An Xid is the NVIDIA driver's number for a GPU error. 13, 31, 43 and 45 mostly come from programs;"
+    " 48, 63, 64, 92, 94 and 95 from GPU memory; 74 and 144 to 150 from NVLink; 119 and 120 from the GPU's own"
+    " processor. 79 means that the GPU is gone.",
     leads_to=_NO_ANSWER,
     fixes={
         "program": FixCommand(
-            "export CUDA_LAUNCH_BLOCKING=1    # then start again: the traceback shows the line that did it\n"
-            "sudo dmesg -T | grep -i xid    # on {node}; only another Xid beside it would be the hardware"
+            "export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
+            "sudo dmesg -T | grep -i xid    # on {node}; only an additional Xid points to the hardware"
         ),
         "gone": FixCommand(
-            "sudo reboot    # on {node}; if {device} isn't back, or falls again: take {node} out, it needs repair"
+            "sudo reboot    # on {node}; if {device} is not back or fails again, exclude {node}: it needs repair"
         ),
         "link": FixCommand(
             "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link is down, or has errors?\n"
-            "sudo nvidia-smi --gpu-reset    # on {node}; all GPUs, with no program on them; else reboot"
+            "sudo nvidia-smi --gpu-reset    # on {node}; resets all GPUs, with no process on them; otherwise reboot"
         ),
         "reset": FixCommand(
-            "sudo nvidia-smi --gpu-reset -i {device}.0    # on {node}; with no program on the GPU\n"
-            "sudo dcgmi diag -r 3    # on {node}; if it fails, or the Xid comes again: take {node} out of the run"
+            "sudo nvidia-smi --gpu-reset -i {device}.0    # on {node}; with no process on the GPU\n"
+            "sudo dcgmi diag -r 3    # on {node}; if it fails or the Xid recurs, exclude {node}"
         ),
         "earlier": FixCommand(
             "sudo dmesg -T | grep -i xid    # on {node}; nothing to do if an earlier run of yours was faulty"
         ),
         "listed": FixCommand(
-            "sudo dmesg -T | grep -i xid    # on {node}; Xid {xid} is explained in NVIDIA's list of Xid errors"
+            "sudo dmesg -T | grep -i xid    # on {node}; NVIDIA's list of Xid errors explains Xid {xid}"
         ),
-        "before": FixCommand("sudo dmesg -T | grep -i xid    # on {node}; another Xid before it is the cause"),
+        "before": FixCommand("sudo dmesg -T | grep -i xid    # on {node}; an earlier Xid is the cause"),
         "processor": FixCommand(
-            "sudo reboot    # on {node}; if Xid {xid} comes again, take the node out: a newer driver, or a repair"
+            "sudo reboot    # on {node}; if Xid {xid} recurs, exclude the node: it needs a newer driver or repair"
         ),
     },
     patterns=(
-        # Told of every process that a failure before took down.
+        # Logged for every process that an earlier failure took down.
         cause(
             KERNEL_XID + r"45\b.*caused by previous Xid (?P<xid>\d+)",
-            "The driver ended the process because of an error of the GPU before.",
+            "The driver terminated the process because of an earlier GPU error.",
             fix="listed",
             weight=2,
         ),
         cause(
             KERNEL_XID + r"(?P<xid>43|45)\b",
-            "The driver ended the process: mostly its own fault, or of an error of the GPU before.",
+            "The driver terminated the process: mostly a bug of the program, or because of an earlier GPU error.",
             fix="before",
             weight=1,
         ),
         cause(
             KERNEL_XID + r"(?P<xid>119|120)\b",
-            "The GPU's own processor (GSP) doesn't answer: calls to it never return until the node restarts.",
+            "The GPU's own processor (GSP) does not respond: calls to it hang until the next reboot.",
             fix="processor",
             late=True,
         ),
-        cause(
-            KERNEL_XID + r"(?P<xid>\d+)", "The driver reported an error of the GPU.", fix="listed", late=True, order=1
-        ),
+        cause(KERNEL_XID + r"(?P<xid>\d+)", "The driver reported a GPU error.", fix="listed", late=True, order=1),
     ),
 )
 
 ECC = Diagnosis(
     code="gpu-ecc",
-    title="a GPU's memory has errors that can't be corrected",
+    title="a GPU has uncorrectable memory errors",
     severity=Severity.WARN,
     symptoms=("CUDA error: uncorrectable ECC error encountered", "NVRM: Xid (PCI:0000:3b:00): 48"),
-    explanation="Its memory returns wrong bits: a rank there will sooner or later die with `uncorrectable ECC error"
-    " encountered`. The row is taken out of use only when the GPU is reset.",
-    fixes="sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; replaces the bad rows\n"
-    "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if it comes again: take {node} out",
-    log_fix="nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}; which GPU? reset it, and replace it if they come back",
+    explanation="GPU memory returns wrong bits: sooner or later a rank there dies with `uncorrectable ECC error"
+    " encountered`. The bad row is taken out of use only when the GPU is reset.",
+    fixes="sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; remaps the bad rows\n"
+    "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if it recurs, exclude {node}",
+    log_fix="nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}; find the GPU, reset it, and replace it if errors recur",
     patterns=cause(
         KERNEL_XID + r"(?:48|63|64|92|94|95|140)\b"
         r"|[Uu]ncorrectable ECC error|double[- ]bit ECC|CUDA error: uncorrectable ECC",
-        "A GPU's memory has errors that can't be corrected: what it computes can't be trusted.",
+        "A GPU has uncorrectable memory errors: its results can't be trusted.",
         late=True,
     ),
 )
 
 THROTTLED = Diagnosis(
     code="gpu-throttled",
-    title="a GPU is slowed down by heat or power",
+    title="a GPU is throttled by heat or power",
     severity=Severity.WARN,
     symptoms=("HW Thermal Slowdown : Active", "HW Power Brake Slowdown : Active", "one rank is slower than all others"),
-    explanation="Hardware lowers the clock when the GPU is too hot or its power supply calls for it. Its rank will be"
-    " the slowest, and every step takes as long as the slowest rank.",
-    fixes="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER    # on {node}; fans, inlet air, power cables\n"
-    "sudo ipmitool sdr type Fan; sudo ipmitool sel list | tail    # on {node}; what the machine says",
+    explanation="The hardware lowers the clock when the GPU is too hot or its power supply requests it. Its rank will"
+    " be the slowest, and every step takes as long as the slowest rank.",
+    fixes="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER    # on {node}; check fans, inlet air, power cables\n"
+    "sudo ipmitool sdr type Fan; sudo ipmitool sel list | tail    # on {node}; the machine's own sensors and event log",
     patterns=odd(
         r"(?:HW|SW) (?:Thermal|Power Brake) Slowdown\s*: Active"
         r"|clocks? (?:event|throttle) reason.*(?:thermal|brake)",
-        "A GPU is slowed down by heat or power, and all others wait for it.",
+        "A GPU is throttled by heat or power, and all other ranks wait for it.",
     ),
 )
 
@@ -289,16 +290,16 @@ FABRIC_MANAGER = Diagnosis(
         "Failed to bind NVLink SHARP (NVLS)",
         "Fabric State : In Progress",
     ),
-    explanation="CUDA fails with `Error 802: system not yet initialized` until the fabric manager has joined GPUs and"
-    " NVSwitches. It isn't running, or its version isn't the driver's to the last digit. If only NVLS fails,"
-    " `NCCL_NVLS_ENABLE: '0'` in `env:` lets the run go on, somewhat slower.",
+    explanation="CUDA fails with `Error 802: system not yet initialized` until the fabric manager has connected GPUs"
+    " and NVSwitches. It is not running, or its version doesn't match the driver's exactly. If only NVLS fails,"
+    " `NCCL_NVLS_ENABLE: '0'` in `env:` lets the run continue, somewhat slower.",
     fixes="sudo systemctl enable --now nvidia-fabricmanager    # on {node}\n"
     "sudo journalctl -u nvidia-fabricmanager | tail    # on {node}; its version must be exactly the driver's",
     log_fix="systemctl status nvidia-fabricmanager    # on {node}; its version must be the driver's\n"
     "sudo systemctl restart nvidia-fabricmanager    # on {node}",
     patterns=cause(
         r"Error 802: system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|system not yet initialized",
-        "The GPUs of this node hang on an NVSwitch, and its fabric manager isn't running.",
+        "This node's GPUs are connected by NVSwitch, and its fabric manager is not running.",
     ),
 )
 
@@ -311,14 +312,14 @@ NVLINK = Diagnosis(
         "NVML: Unable to retrieve NVLink information as all links are inActive",
         "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
     ),
-    explanation="Links between GPUs, or to a switch, did not come up or were taken out of use after errors. Traffic"
-    " between them takes the slower way, and all ranks wait for it.",
-    fixes="nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which links, and their errors\n"
-    "sudo nvidia-smi --gpu-reset    # on {node}; if they stay down: take {node} out, it needs repair",
+    explanation="Links between GPUs, or to a switch, did not come up or were disabled after errors. Traffic between"
+    " them takes a slower path, and all ranks wait for it.",
+    fixes="nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; shows the links and their errors\n"
+    "sudo nvidia-smi --gpu-reset    # on {node}; if they stay down, exclude {node}: it needs repair",
     log_fix="nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link has errors?",
     patterns=cause(
         KERNEL_XID + r"(?:74|14[4-9]|150|155)\b|NVLink.*(?:fatal|recovery failed)"
-        # A switch says "Non-fatal", too.
+        # A switch also logs "Non-fatal".
         r"|SXid \([^)]*\): \d+, Fatal\b",
         "A link between GPUs (NVLink) failed.",
         late=True,
@@ -338,5 +339,5 @@ UNKNOWN_KERNEL_LOG = replace(
 
 UNKNOWN_FABRIC_MANAGER = replace(
     declare_unanswered("fabric-manager"),
-    fixes=FixCommand("nvidia-smi -q | grep -A 2 Fabric    # on {node}; must say Completed and Success"),
+    fixes=FixCommand("nvidia-smi -q | grep -A 2 Fabric    # on {node}; must show Completed and Success"),
 )

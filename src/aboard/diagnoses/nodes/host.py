@@ -1,4 +1,4 @@
-"""What a host is, what it lets ranks have, and what earlier runs left on it."""
+"""Hosts: clock, names, resource limits, and what earlier runs left behind."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
@@ -6,7 +6,7 @@ from aboard.diagnoses.messages import cause, end
 
 _RESTART_SSH = "sudo systemctl restart ssh    # on {node}; if sshd itself was started with the low limit"
 _MEMORY_MAX = (
-    "systemctl show user-$(id -u).slice -p MemoryMax    # on {node}; in Slurm ask for more --mem, in Docker too\n"
+    "systemctl show user-$(id -u).slice -p MemoryMax    # on {node}; in Slurm and Docker request more memory\n"
     "sudo systemctl set-property user-$(id -u).slice MemoryMax=infinity    # on {node}; if that is the limit"
 )
 
@@ -18,93 +18,95 @@ CLOCK = Diagnosis(
         "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
         "slurm: error: Munge decode failed: Expired credential",
     ),
-    explanation="torchrun takes a peer that is 15 s off for dead, so that one node trains alone; Slurm's munge refuses"
-    " its credentials, and logs can't be put in order. If all nodes are off by as much, this machine's clock is wrong.",
+    explanation="torchrun considers a peer whose clock is 15 s off dead, so one node trains alone; Slurm's munge"
+    " rejects its credentials, and logs can't be ordered. If all nodes are off by the same amount, this machine's"
+    " clock is wrong.",
     fixes="sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {node}",
     log_fix="chronyc tracking    # on {node}; sudo systemctl restart chronyd; sudo chronyc makestep sets it at once",
     patterns=cause(
         r"[Mm]unge decode failed: (?:Expired|Rewound) credential|Expired credential|Rewound credential",
-        "The clocks of two nodes are more than some minutes apart, so that Slurm's keys are too old.",
+        "The clocks of two nodes differ by more than some minutes, so Slurm rejects their credentials.",
     ),
 )
 
 LEFTOVERS = Diagnosis(
     code="host-leftovers",
-    title="processes of an earlier run are still there",
+    title="processes of an earlier run are still running",
     severity=Severity.WARN,
     symptoms=(
         "CUDA out of memory, at once, on one node",
         "The server socket has failed to listen on any local network address.",
         "code: -98, name: EADDRINUSE, message: address already in use",
     ),
-    explanation="They carry the id of a run (ABOARD_RUN_ID) whose keeper was killed before it could end them. They hold"
-    " memory, accelerators and ports: the next run dies of `out of memory` or `Address already in use`.",
-    fixes="aboard check --fix    # here; the same check as before: ends what carries the run's id on {node}",
+    explanation="They carry the id of a run (ABOARD_RUN_ID) whose supervisor was killed before it could terminate"
+    " them. They hold memory, accelerators and ports: the next run dies of `out of memory` or `Address already in"
+    " use`.",
+    fixes="aboard check --fix    # here; repeats the check and terminates processes with the run's id on {node}",
     leads_to=("network-port-taken", "host-busy-gpu"),
 )
 
 LEFTOVER_FILES = Diagnosis(
     code="host-leftover-files",
-    title="a dead run's directory lies in /tmp",
+    title="directories of dead runs are left in /tmp",
     severity=Severity.INFO,
     symptoms=("a directory of a run that is over, as aboard-1000/RUN",),
-    explanation="Their keepers were killed and could not clear away; nothing of them runs. They hold the last output of"
-    " their ranks: copy what you need first.",
-    fixes="aboard check --fix    # here; the same check as before: removes them on {node}",
+    explanation="Their supervisors were killed before they could clean up; none of their processes is running. They"
+    " hold the last output of their ranks: copy what you need first.",
+    fixes="aboard check --fix    # here; repeats the check and removes them on {node}",
 )
 
 OTHER_RANKS = Diagnosis(
     code="host-other-ranks",
-    title="ranks of another launcher run there",
+    title="ranks of another launcher are running",
     severity=Severity.WARN,
     symptoms=("EADDRINUSE", "CUDA out of memory", "python processes that survive `pkill deepspeed`"),
-    explanation="They have RANK and MASTER_ADDR set, run as you, and were not started by Aboard; they may hold what the"
-    " next run needs. torchrun, DeepSpeed and mpirun leave ranks when their ssh is cut; those whose launcher is still"
-    " there may be a run of yours that is going well.",
-    fixes="ps -o pid,etime,args -p {listed}    # on {node}; are they still wanted?\n"
+    explanation="They have RANK and MASTER_ADDR set, run as your user, and were not started by Aboard; they may hold"
+    " what the next run needs. torchrun, DeepSpeed and mpirun leave ranks behind when their ssh connection is cut."
+    " Ranks whose launcher still runs may be a healthy run of yours.",
+    fixes="ps -o pid,etime,args -p {listed}    # on {node}; are they still needed?\n"
     "kill {pids:words}    # on {node}; if not",
     leads_to=("network-port-taken", "host-busy-gpu"),
 )
 
 LEFTOVERS_ENDED = Diagnosis(
     code="host-leftovers-ended",
-    title="leftovers were ended",
+    title="leftover processes were terminated",
     severity=Severity.INFO,
-    symptoms=("ended 3 processes of dead runs",),
-    explanation="You asked for it with --fix; only what carries a dead run's id was touched.",
-    remedy="Nothing is left to do.",
+    symptoms=("terminated 3 processes of dead runs",),
+    explanation="You requested this with --fix; it affected only what carries a dead run's id.",
+    remedy="No action is needed.",
 )
 
 OWN_NAME = Diagnosis(
     code="host-own-name",
-    title="a node's own name is a loopback address",
+    title="a node's hostname resolves to a loopback address",
     severity=Severity.WARN,
     symptoms=(
         "Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
         "connect [127.0.1.1]:41896: Connection refused",
         "Unable to resolve hostname to a (local) address. Using the loopback address as fallback.",
     ),
-    explanation="Debian's and Ubuntu's installers write `127.0.1.1 HOSTNAME` into /etc/hosts. Gloo tells peers the"
-    " address of the node's own name, and each of them then dials itself.",
+    explanation="Debian's and Ubuntu's installers write `127.0.1.1 HOSTNAME` into /etc/hosts. Gloo gives peers the"
+    " address of the node's own hostname, and each peer then connects to itself.",
     fixes="sudo sed -i {edit} /etc/hosts    # on {node}\necho {line} | sudo tee -a /etc/hosts    # on {node}",
-    log_fix="getent hosts $(hostname)    # on {node}; 127.0.1.1 must not be there\n"
-    "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, in place of the name",
+    log_fix="getent hosts $(hostname)    # on {node}; must not print 127.0.1.1\n"
+    "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, instead of the hostname",
     patterns=cause(
         r"connect \[(?P<peer2>127\.[\d.]+|::1)\]:\d+: Connection refused"
         r"|connectFullMesh failed.*remote=\[(?P<peer>127\.[\d.]+|::1)\]|(?:Connection refused"
         r"|timed out).*remote=\[127\.",
-        "A node's own name is a loopback address in its /etc/hosts, and it tells its peers to connect there.",
+        "A node's hostname resolves to a loopback address in its /etc/hosts, and it tells its peers to connect there.",
     ),
 )
 
 OPEN_FILES = Diagnosis(
     code="host-open-files",
-    title="a rank may open too few files",
+    title="the open file limit is too low",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 24] Too many open files", "RuntimeError: received 0 items of ancdata"),
-    explanation="Every peer, data loader worker, tensor on its way and shard is an open file; past the limit a rank"
-    " dies with `Too many open files`. The limit is that of sshd, slurmd or the container (`--ulimit nofile=1048576`),"
-    " not of your terminal.",
+    explanation="Every peer, data loader worker, tensor in transfer and shard needs an open file; above the limit a"
+    " rank dies with `Too many open files`. The limit is that of sshd, slurmd or the container (`--ulimit"
+    " nofile=1048576`), not of your terminal.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, for {node}"),
         "raise": FixCommand(
@@ -117,15 +119,15 @@ OPEN_FILES = Diagnosis(
         ),
     },
     log_fix="ulimit -n 65536    # on {node}, in the shell that ranks get; LimitNOFILE in slurmd's or sshd's unit\n"
-    "torch.multiprocessing.set_sharing_strategy('file_system')    # needs fewer of them",
+    "torch.multiprocessing.set_sharing_strategy('file_system')    # needs fewer open files",
     patterns=(
         cause(
             r"Too many open files|received \d+ items of ancdata|Errno 24\b",
-            "A process has as many files and sockets open as it may.",
+            "A process has reached its limit of open files and sockets.",
         ),
         cause(
             r"unable to open shared memory object </torch_",
-            "Data-loader workers hand tensors over in shared memory, and each needs an open file: there are too many"
+            "Data-loader workers pass tensors through shared memory, and each needs an open file: there are too many"
             " of them, or /dev/shm is full.",
             fix="shared",
             weight=2,
@@ -135,15 +137,15 @@ OPEN_FILES = Diagnosis(
 
 PROCESSES = Diagnosis(
     code="host-processes",
-    title="the user may start too few processes",
+    title="the user's process limit is too low",
     severity=Severity.WARN,
     symptoms=(
         "BlockingIOError: [Errno 11] Resource temporarily unavailable",
         "OpenBLAS blas_thread_init: pthread_create failed for thread 12 of 64",
         "RuntimeError: can't start new thread",
     ),
-    explanation="Each rank has dozens of threads, and so has each data loader worker; past the limit none can be"
-    " started. It counts all processes and threads of the user on that machine, those of other runs too.",
+    explanation="Each rank has dozens of threads, and so has each data loader worker; above the limit no more can"
+    " start. The limit counts all processes and threads of the user on that machine, including those of other runs.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, for {node}"),
         "raise": FixCommand(
@@ -156,14 +158,14 @@ PROCESSES = Diagnosis(
     patterns=cause(
         r"can't start new thread|pthread_create failed|fork: (?:retry: )?Resource temporarily unavailable"
         r"|BlockingIOError: \[Errno 11\]|libgomp: Thread creation failed",
-        "The user, or the job's control group, has as many processes and threads as it may.",
+        "The user or the job's cgroup has reached its limit of processes and threads.",
     ),
 )
 
 _SMALL_SHM = "Shared memory (/dev/shm) is too small or full; in a container it has 64 MB by default."
 SHM = Diagnosis(
     code="host-shm",
-    title="shared memory (/dev/shm) is too small, or full",
+    title="shared memory (/dev/shm) is too small or full",
     severity=Severity.WARN,
     symptoms=(
         "DataLoader worker (pid 1234) is killed by signal: Bus error.",
@@ -171,9 +173,9 @@ SHM = Diagnosis(
         "Error: failed to extend /dev/shm/nccl-AbCdEf to 9637892 bytes",
         "OSError: [Errno 28] No space left on device: '/dev/shm/...'",
     ),
-    explanation="Data loaders hand over batches there, and NCCL's ranks of one node talk through it; when it is full"
-    " they die. Docker gives a container 64 MiB; in Kubernetes, mount an emptyDir with `medium: Memory` there. Killed"
-    " runs leave their segments.",
+    explanation="Data loaders pass batches through it, and NCCL ranks on one node communicate through it; when it is"
+    " full they die. Docker gives a container 64 MiB; in Kubernetes, mount an emptyDir with `medium: Memory` there."
+    " Killed runs leave their segments behind.",
     fixes={
         "small": FixCommand(
             "sudo mount -o remount,size=50% /dev/shm    # on {node}; and in /etc/fstab, for good\n"
@@ -181,11 +183,11 @@ SHM = Diagnosis(
         ),
         "full": FixCommand(
             "ls -lS /dev/shm | head    # on {node}; whose are they?\n"
-            "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}; if no run of yours is there: what dead"
-            " runs left"
+            "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}; if no run of yours is active: removes"
+            " segments of dead runs"
         ),
     },
-    log_fix="df -h /dev/shm    # on {node}, inside of the container\n"
+    log_fix="df -h /dev/shm    # on {node}, inside the container\n"
     "docker run --shm-size=16g …    # or --ipc=host; Apptainer: --bind /dev/shm",
     patterns=(
         cause(
@@ -202,8 +204,8 @@ SHM = Diagnosis(
         end(
             r"exitcode: -7\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)|return code = -7\b"
             r"|Signal 7 \(SIGBUS\) received by PID (?P<pid2>\d+)",
-            "Signal 7 is a bus error: a page of shared memory (/dev/shm) could not be had, since it is full or too"
-            " small.",
+            "Signal 7 is a bus error: a page of shared memory (/dev/shm) could not be allocated because it is full or"
+            " too small.",
             weight=3,
         ),
     ),
@@ -211,47 +213,47 @@ SHM = Diagnosis(
 
 MEMORY = Diagnosis(
     code="host-memory",
-    title="there is hardly any free memory",
+    title="hardly any memory is free",
     severity=Severity.WARN,
     symptoms=(
         "exitcode: -9",
         "Out of memory: Killed process 1234 (python3)",
         "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory",
     ),
-    explanation="Other processes, often those of an earlier run, or files in /dev/shm hold the memory: ranks will be"
-    " killed when they load the model.",
-    fixes="ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; who holds it?",
-    log_fix="free -g; cat /sys/fs/cgroup/memory.max    # on {node}; what is there, and what may be used of it",
+    explanation="Other processes, often of an earlier run, or files in /dev/shm use the memory: ranks will be killed"
+    " when they load the model.",
+    fixes="ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; lists the processes that use most",
+    log_fix="free -g; cat /sys/fs/cgroup/memory.max    # on {node}; total memory and the cgroup's limit",
     patterns=cause(
         r"\[Errno 12\] Cannot allocate memory|std::bad_alloc|^MemoryError|DefaultCPUAllocator: (?:can't|not enough)"
         r"|unable to mmap \d+ bytes|cudaHostAlloc.*(?:failed|out of memory)|Failed to (?:pin|register) memory",
-        "The host's memory was out, or an allocation was far too large.",
+        "The host ran out of memory, or an allocation was far too large.",
     ),
 )
 
 MEMORY_LIMIT = Diagnosis(
     code="host-memory-limit",
-    title="a control group gives ranks far less memory than the machine has",
+    title="a cgroup gives ranks far less memory than the machine has",
     severity=Severity.WARN,
     symptoms=("exitcode: -9", "Memory cgroup out of memory: Killed process", "slurmstepd: error: Detected 1 oom_kill"),
-    explanation="A container, a Slurm job or a systemd slice limits the memory of all that runs inside it. Above the"
-    " limit a rank is killed with SIGKILL (exit code -9), however empty the machine is.",
+    explanation="A container, a Slurm job or a systemd slice limits the memory of everything inside it. Above the"
+    " limit a rank is killed with SIGKILL (exit code -9), however much memory the machine has free.",
     fixes=FixCommand(_MEMORY_MAX),
     leads_to=("host-oom-kills",),
 )
 
 OOM_KILLS = Diagnosis(
     code="host-oom-kills",
-    title="processes were killed within this memory limit",
+    title="processes were OOM-killed within this memory limit",
     severity=Severity.WARN,
     symptoms=("exitcode: -9", "oom_kill 3 in memory.events"),
-    explanation="The control group in which ranks will run had used up its memory. The same will happen to ranks that"
-    " need as much.",
+    explanation="The cgroup in which ranks will run has run out of memory before. Ranks that need as much will be"
+    " killed too.",
     fixes={
-        "": FixCommand(_MEMORY_MAX + "\n# or fewer data loader workers, a smaller batch, no copy per rank"),
-        "worker": FixCommand("sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory?"),
+        "": FixCommand(_MEMORY_MAX + "\n# or use fewer data loader workers, a smaller batch, no copy per rank"),
+        "worker": FixCommand("sudo dmesg -T | grep -i 'killed process'    # on {node}; did memory run out?"),
     },
-    log_fix="sudo dmesg -T | grep -i 'killed process'    # on {node}; which one, and how big it was\n"
+    log_fix="sudo dmesg -T | grep -i 'killed process'    # on {node}; shows the process and its size\n"
     "#SBATCH --mem=0    # all of the node's memory; or fewer data-loader workers, no copies of the data set per rank,"
     " or more memory for the job",
     patterns=(
@@ -260,12 +262,12 @@ OOM_KILLS = Diagnosis(
             r"|oom_reaper: reaped|Detected \d+ oom[-_]kill event"
             r"|srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: Out Of Memory|OUT_OF_MEMORY|OOMKilled"
             r"|exceeded (?:job|step) memory limit",
-            "The host's memory, or what the job may use of it, was out, and the kernel killed the biggest process.",
+            "The host's memory, or the job's share of it, ran out, and the kernel killed the largest process.",
             late=True,
         ),
         cause(
             r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: Killed",
-            "A data-loader worker was killed, and that is what the kernel does when memory is out: fewer data-loader"
+            "A data-loader worker was killed, which the kernel does when memory runs out. Use fewer data-loader"
             " workers, no copies of the data set per rank, or more memory for the job.",
             fix="worker",
         ),
@@ -277,56 +279,57 @@ AFFINITY = Diagnosis(
     title="ranks may use only a few of the machine's cores",
     severity=Severity.WARN,
     symptoms=("all ranks slow, one core at 100 %", "Our suggested max number of worker in current system is 1"),
-    explanation="A rank may use the cores of the sshd, Slurm step or container that started it (`grep Cpus_allowed_list"
-    " /proc/self/status`). All ranks, data loaders and communication threads share them: every step is slow, and"
-    " nothing says why.",
-    fixes="sudo systemctl restart ssh    # on {node}; what it starts has its cores. If that doesn't help: CPUAffinity="
-    " of ssh.service, a cpuset, or --cpus-per-task of the Slurm job",
+    explanation="A rank may use the cores of the sshd, Slurm step or container that started it (`grep"
+    " Cpus_allowed_list /proc/self/status`). All ranks, data loaders and communication threads share them: every step"
+    " is slow, without any error.",
+    fixes="sudo systemctl restart ssh    # on {node}; sessions inherit its cores. If that doesn't help, check"
+    " CPUAffinity= of ssh.service, a cpuset, or --cpus-per-task of the Slurm job",
 )
 
 CPU_QUOTA = Diagnosis(
     code="host-cpu-quota",
-    title="a control group gives ranks the time of a few cores only",
+    title="a cgroup limits ranks to the CPU time of a few cores",
     severity=Severity.WARN,
     symptoms=("all ranks slow although most cores are idle", "nr_throttled grows in cpu.stat"),
-    explanation="The kernel stops all ranks whenever their share is used up: every step is slow. Each program still"
-    " sees all cores, and starts as many threads.",
+    explanation="The kernel pauses all ranks whenever their quota is used up, so every step is slow. Each program"
+    " still sees all cores and starts as many threads.",
     fixes="cat {group}/cpu.max {group}/cpu.cfs_quota_us    # on {node}; raise it where it is set: --cpus of Docker,"
     " limits.cpu of Kubernetes, CPUQuota= of the service",
 )
 
 TASKS = Diagnosis(
     code="host-tasks",
-    title="a control group allows few processes",
+    title="a cgroup allows too few processes",
     severity=Severity.WARN,
     symptoms=(
         "fork: retry: Resource temporarily unavailable",
         "RuntimeError: can't start new thread",
         "cgroup: fork rejected by pids controller",
     ),
-    explanation="Each rank has dozens of threads, and so has each data loader worker; past the limit none can be"
-    " started. A control group counts those of all that runs inside it, beside the user's own limit (`ulimit -u`).",
+    explanation="Each rank has dozens of threads, and so has each data loader worker; above the limit no more can"
+    " start. A cgroup counts everything that runs inside it, in addition to the user's own limit (`ulimit -u`).",
     fixes="cat {group}/pids.max    # on {node}; raise it where it is set: --pids-limit of Docker, TasksMax= of the"
     " service or the user's slice",
 )
 
 BUSY_GPU = Diagnosis(
     code="host-busy-gpu",
-    title="other processes hold GPU memory",
+    title="other processes use GPU memory",
     severity=Severity.WARN,
     symptoms=(
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         "Process 1234 has 77.98 GiB memory in use.",
         "CUDA error: out of memory",
     ),
-    explanation="A rank of an earlier run, a notebook or another user's job holds what ranks can't have: CUDA runs out"
-    " of memory at once, or every step is slow. If nvidia-smi lists no process, it is in a container or a zombie: look"
-    " on the host.",
+    explanation="A rank of an earlier run, a notebook or another user's job uses GPU memory that ranks need: CUDA runs"
+    " out of memory at once, or every step is slow. If nvidia-smi lists no process, it is in a container or a zombie:"
+    " check on the host.",
     fixes="ps -o user,pid,etime,args -p {listed}    # on {node}; whose are they?\n"
     "kill {pids:words}    # on {node}, if they are yours and not needed",
-    log_fix="nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv    # on {node}; then end process {pid}",
+    log_fix="nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv    # on {node}; then terminate process"
+    " {pid}",
     patterns=cause(
-        # Alone, `Process N has` is the rank itself; beside `this process has` it is somebody else.
+        # Alone, `Process N has` is the rank itself; next to `this process has` it is another process.
         r"CUDA out of memory\..*Process (?P<pid>\d+) has (?P<held>[\d.]+ [GM]iB) memory in use.*this process has"
         r"|CUDA out of memory\..*this process has"
         r".*Process (?P<pid2>\d+) has (?P<held2>[\d.]+ [GM]iB) memory in use"
@@ -335,11 +338,11 @@ BUSY_GPU = Diagnosis(
 
 CONNTRACK = Diagnosis(
     code="host-conntrack",
-    title="the table of tracked connections is nearly full",
+    title="the connection tracking table is nearly full",
     severity=Severity.WARN,
     symptoms=("nf_conntrack: table full, dropping packet", "connections that time out now and then, on one node"),
-    explanation="A firewall, Docker or Kubernetes makes the kernel remember every connection. When its table is full,"
-    " it drops new connections at random, and ranks time out.",
+    explanation="A firewall, Docker or Kubernetes makes the kernel track every connection. When its table is full, it"
+    " drops new connections at random, and ranks time out.",
     fixes="sudo sysctl -w net.netfilter.nf_conntrack_max={most}    # on {node}; and in /etc/sysctl.d, for good",
     leads_to=("network-flaky",),
 )

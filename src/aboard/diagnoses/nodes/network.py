@@ -1,4 +1,4 @@
-"""Connections between nodes: who can't reach whom, on which ports, by which names and over which interface."""
+"""Connections between nodes: blocked ports, unresolved names, wrong interfaces, and slow or lossy links."""
 
 from typing import Any
 
@@ -14,36 +14,39 @@ _ADDRESS = r"\[(?P<peer>[0-9a-fA-F.:]+)\]"
 _WHERE = {
     "": ("", "any port"),
     "rendezvous-": (" on the rendezvous port", "the rendezvous port (29500, or MASTER_PORT)"),
-    "ephemeral-": (" on ephemeral ports", "the ports that NCCL and gloo pick at random (1024 to 65535)"),
+    "ephemeral-": (" on ephemeral ports", "the ports that NCCL and Gloo pick at random (1024 to 65535)"),
 }
 _HOW = {
     "dropped": (
-        "Connections vanish",
-        "A firewall or a cloud's security group drops packets, or the machine is on another network: ranks time out.",
+        "connections are dropped",
+        "A firewall or a cloud security group drops packets, or the machine is on another network: ranks time out.",
     ),
     "refused": (
-        "Connections are refused",
-        "Our own agent listens there: a firewall answers for it with a TCP reset, or the address is another machine's.",
+        "connections are refused",
+        "Aboard's agent listens there: a firewall replies with a TCP reset, or the address is another machine's.",
     ),
     "rejected": (
-        "Connections are rejected",
-        "A firewall says no (`No route to host`), or there is no route. Ranks fail to connect, or retry for minutes.",
+        "connections are rejected",
+        "A firewall rejects them (`No route to host`), or no route exists. Ranks fail to connect or retry for minutes.",
     ),
 }
-# How torch says that it can't connect; the number of the error follows.
+# torch's message for a connection that failed; the errno follows.
 _CLIENT = r"client socket has failed to connect to \[?(?P<peer>[\w.:-]+?)\]?:(?P<port>\d+) \(errno: "
 _NO_CONNECTION = (*(f"network-{scope}{outcome}" for scope in _WHERE for outcome in _HOW), "network-flaky")
-# The steps for a connection that fails; which of them, says the shape of the failure.
+# Fixes of a connection that fails; the rule picks those that fit the failure.
 _OPEN = {
-    "look": FixCommand("sudo nft list ruleset | grep -nE 'reject|reset'    # on {where:shell}; who says no?"),
+    "look": FixCommand(
+        "sudo nft list ruleset | grep -nE 'reject|reset'    # on {where:shell}; find the rule that rejects them"
+    ),
     "in": FixCommand(
-        "sudo iptables -I INPUT -p tcp -s {net} --dport {ports} -j ACCEPT    # on {where:shell}; until it boots again\n"
+        "sudo iptables -I INPUT -p tcp -s {net} --dport {ports} -j ACCEPT    # on {where:shell}; until the next"
+        " reboot\n"
         "# for good: sudo ufw allow proto tcp from {net} to any port {ports}, or sudo firewall-cmd --permanent"
         " --zone=trusted --add-source={net} && sudo firewall-cmd --reload"
     ),
     "out": FixCommand(
-        "sudo iptables -I OUTPUT -p tcp -d {net} --dport {ports} -j ACCEPT    # on {where:shell}; until it boots"
-        " again\n"
+        "sudo iptables -I OUTPUT -p tcp -d {net} --dport {ports} -j ACCEPT    # on {where:shell}; until the next"
+        " reboot\n"
         "# for good: sudo ufw allow out proto tcp from any to {net} port {ports}, or sudo firewall-cmd --permanent"
         " --zone=trusted --add-source={net} && sudo firewall-cmd --reload"
     ),
@@ -54,21 +57,21 @@ _OPEN = {
 _NAMED = "echo {entry} | sudo tee -a /etc/hosts    # on {where:shell}"
 _RENAMED = "sudo sed -i -E {script} /etc/hosts    # on {where:shell}\n" + _NAMED
 _NOBODY_LISTENS = (
-    "The peer named an address where nothing listens: another interface than peers reach, a container's own network,"
-    " or it died before."
+    "Nothing listens at the address that the peer announced: an interface that peers can't reach, a container's own"
+    " network, or the peer died before."
 )
 
 
-def _declare_connection(scope: str, outcome: str, *, shows: tuple[str, ...] = (), **more: Any) -> Diagnosis:
-    """`logged` are further fixes of its patterns."""
+def _declare_connection(scope: str, outcome: str, *, symptoms: tuple[str, ...] = (), **more: Any) -> Diagnosis:
+    """The diagnosis of an outcome on these ports; `logged` are further fixes, for its patterns."""
     where, ports = _WHERE[scope]
     title, why = _HOW[outcome]
     common = () if scope == "rendezvous-" else (_GLOO, _RETRYING)
     return Diagnosis(
         code=f"network-{scope}{outcome}",
         title=f"{title}{where}",
-        symptoms=(*shows, *common) if scope == "ephemeral-" else (_TIMED_OUT, *common),
-        explanation=f"{why} It is about {ports}.",
+        symptoms=(*symptoms, *common) if scope == "ephemeral-" else (_TIMED_OUT, *common),
+        explanation=f"{why} Affects {ports}.",
         fixes={**_OPEN, **more.pop("logged", {})},
         **more,
     )
@@ -86,10 +89,10 @@ RENDEZVOUS_DROPPED = _declare_connection(
 RENDEZVOUS_REFUSED = _declare_connection(
     "rendezvous-",
     "refused",
-    log_fix="ss -ltn | grep {port}    # on {peer}; does rank 0 listen? if not, why it died is in its own log",
+    log_fix="ss -ltn | grep {port}    # on {peer}; does rank 0 listen? If not, its own log shows why it died",
     patterns=hint(
         _CLIENT + "111",
-        "The node answers, and nothing listens on the port: rank 0 never came up, or the address isn't its own.",
+        "The node responds, but nothing listens on the port: rank 0 never came up, or the address is not its own.",
         refines=("log-store-unreachable",),
     ),
 )
@@ -105,12 +108,12 @@ EPHEMERAL_DROPPED = _declare_connection(
     aliases=("init-peer-dropped",),
     logged={
         "waiting": FixCommand(
-            "ss -tno state syn-sent    # on {node}, while it tries: the address behind the arrow is blocked\n"
-            "aboard check --only network    # tries every pair of nodes"
+            "ss -tno state syn-sent    # on {node}, while it tries: the peer address listed is blocked\n"
+            "aboard check --only network    # tests every pair of nodes"
         )
     },
     log_fix="sudo iptables -S    # on {peer}; open all ports between the nodes\n"
-    "aboard check --only network    # tries every pair of nodes",
+    "aboard check --only network    # tests every pair of nodes",
     patterns=(
         cause(
             rf"[Cc]onnect to {NCCL_PEER} (?:failed ?:|returned) ?(?:\d+\()?(?:Connection timed out"
@@ -122,8 +125,8 @@ EPHEMERAL_DROPPED = _declare_connection(
         cause(
             r"connectFullMesh failed.*(?:timed out|[Tt]imeout)|Connect timeout \[(?:none|(?P<peer>[\d.a-fA-F:]+))\]"
             r"|Gloo connect.*timed out",
-            "Gloo connects every pair of ranks on ports of the kernel's choice; only the rendezvous port is open."
-            " Packets to the others vanish. Gloo waits five times its time-out for that, and names no peer.",
+            "Gloo connects every pair of ranks on ephemeral ports, but only the rendezvous port is open: packets to"
+            " the others are dropped. Gloo waits five times its timeout for that, and names no peer.",
             fix="waiting",
             weight=2,
         ),
@@ -134,11 +137,11 @@ EPHEMERAL_REFUSED = _declare_connection(
     "ephemeral-",
     "refused",
     aliases=("init-peer-refused",),
-    shows=("Gloo connectFullMesh failed with … SO_ERROR: Connection refused, remote=[10.0.0.2]:28048",),
+    symptoms=("Gloo connectFullMesh failed with … SO_ERROR: Connection refused, remote=[10.0.0.2]:28048",),
     logged={
         "nccl": FixCommand(
             "ip -br addr    # on {peer}; set NCCL_SOCKET_IFNAME to the interface that all nodes share\n"
-            "aboard check --only network    # tries every pair of nodes"
+            "aboard check --only network    # tests every pair of nodes"
         ),
         "nccl-peers": FixCommand(
             "ip -br addr    # on the peers of {node}; set NCCL_SOCKET_IFNAME to the interface that all nodes share"
@@ -177,17 +180,17 @@ EPHEMERAL_REJECTED = _declare_connection(
     logged={
         "peers": FixCommand(
             "sudo iptables -S | grep -i reject    # on the peers of {node}\n"
-            "aboard check --only network    # tries every pair of nodes"
+            "aboard check --only network    # tests every pair of nodes"
         )
     },
     log_fix="sudo iptables -S | grep -i reject    # on {peer}; firewalld: firewall-cmd --list-all\n"
-    "aboard check --only network    # tries every pair of nodes",
+    "aboard check --only network    # tests every pair of nodes",
     patterns=(
         # socketStartConnect up to 2.23, socketPollConnect and `returned 113(No route to host)` in 2.21 to 2.23.
         cause(
             rf"[Cc]onnect to {NCCL_PEER} (?:failed ?:|returned) ?(?:\d+\()?(?:No route to host|Network is unreachable)"
         ),
-        # From 2.24 on each of 34 tries (NCCL_SOCKET_RETRY_CNT) is told; the last one is the end.
+        # From 2.24 on each of 34 tries (NCCL_SOCKET_RETRY_CNT) is logged; the last one is final.
         cause(r"connect (?:to \S+ )?returned No route to host, retrying \((?P<try>\d+)/(?P=try)\)", fix="peers"),
         cause(
             r"(?:connectFullMesh failed|Gloo|connect).*(?:No route to host"
@@ -199,11 +202,12 @@ EPHEMERAL_REJECTED = _declare_connection(
 
 RESET = Diagnosis(
     code="network-reset",
-    title="Connections are made and then reset",
+    title="connections are established and then reset",
     symptoms=("Connection reset by peer", "Read error [10.0.0.3]:64737: Connection reset by peer"),
-    explanation="Something in between ends connections: a proxy, an intrusion filter, or a full connection table (`sudo"
-    " dmesg | grep conntrack`).",
-    remedy="Take nodes out of such filters. A larger table: `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576`.",
+    explanation="Something on the path closes connections: a proxy, an intrusion filter, or a full connection table"
+    " (`sudo dmesg | grep conntrack`).",
+    remedy="Exempt the nodes from such filters. A larger table: `sudo sysctl -w"
+    " net.netfilter.nf_conntrack_max=1048576`.",
     fixes=_OPEN,
     patterns=last_words(
         r"(?:Connection closed by peer |(?=\[[^]]+\]:\d+: (?:Connection reset by peer|Broken pipe)))" + _ADDRESS
@@ -212,89 +216,91 @@ RESET = Diagnosis(
 
 SILENT = Diagnosis(
     code="network-silent",
-    title="Connections are made, and not a byte comes back",
+    title="connections are established, but no data comes back",
     symptoms=("Timed out waiting 5000ms for recv operation to complete",),
-    explanation="Something in between accepts connections for the node and passes nothing on: a proxy or a filter.",
+    explanation="Something on the path accepts connections for the node and forwards nothing: a proxy or a filter.",
     fixes=_OPEN,
 )
 
 MTU = Diagnosis(
     code="network-mtu",
-    title="Large packets vanish",
+    title="large packets are lost",
     symptoms=("Timed out waiting 5000ms for recv operation to complete", "hangs in the first big all-reduce"),
-    explanation="Packets above some size vanish: the MTU differs along the way, and ICMP type 3, which would say so, is"
-    " filtered. A run starts well and hangs in its first large all-reduce.",
+    explanation="Packets above some size are dropped: the MTU differs along the path, and ICMP type 3, which would"
+    " report it, is filtered. A run starts normally and hangs in its first large all-reduce.",
     leads_to=("network-loss", "network-slow", "network-flaky"),
-    fixes="ping -M do -c 2 -s 1472 {address}    # on {where:shell}; does a full packet pass? (8972 for jumbo frames)\n"
+    fixes="ping -M do -c 2 -s 1472 {address}    # on {where:shell}; does a full-size packet pass? (8972 for jumbo"
+    " frames)\n"
     "sudo ip link set dev {interface} mtu 1400    # on {where:shell}; or raise the MTU of its switch port",
 )
 
 MTU_DIFFERS = Diagnosis(
     code="network-mtu-differs",
-    title="Interfaces send packets of different sizes",
+    title="interfaces have different MTUs",
     severity=Severity.INFO,
     symptoms=("mtu 9000 on one node, mtu 1500 on another", "ping: local error: message too long"),
-    explanation="TCP agrees on the smaller of its two ends, so this often does no harm. Packets that a switch or a"
-    " tunnel finds too large vanish without a word, and RoCE between such ends is slower or fails.",
+    explanation="TCP uses the smaller MTU of its two ends, so this is often harmless. Packets that are too large for a"
+    " switch or a tunnel are dropped silently, and RoCE between such ends is slower or fails.",
     leads_to=("network-mtu",),
-    fixes="sudo ip link set dev {interface} mtu {mtu}    # on {where:shell}; and where its network is set up, for good",
+    fixes="sudo ip link set dev {interface} mtu {mtu}    # on {where:shell}; and in its network configuration, for"
+    " good",
 )
 
 LINK_DOWN = Diagnosis(
     code="network-link-down",
-    title="An interface has no link",
+    title="an interface has no link",
     symptoms=("NO-CARRIER", "state DOWN"),
-    explanation="The cable is out, the switch port is off, or the NIC is broken. Its address stays, so peers connect in"
-    " vain.",
+    explanation="The cable is unplugged, the switch port is off, or the NIC is broken. The interface keeps its"
+    " address, so peers still try to connect.",
     leads_to=_NO_CONNECTION,
-    fixes="sudo ip link set dev {interface} up    # on {node}; then look at the cable and the switch port\n"
-    "cat /sys/class/net/{interface}/operstate    # on {node}; must say up",
+    fixes="sudo ip link set dev {interface} up    # on {node}; then check the cable and the switch port\n"
+    "cat /sys/class/net/{interface}/operstate    # on {node}; must print up",
 )
 
 UNRESOLVED = Diagnosis(
     code="network-unresolved",
-    title="A node does not know a peer's name",
+    title="a node can't resolve a peer's name",
     symptoms=("Could not resolve hostname", "Name or service not known", _TIMED_OUT),
-    explanation="The name is in this machine's ssh_config or /etc/hosts, and not in those of the node, or its DNS"
-    " doesn't answer. torch says the same sentence as for a firewall.",
+    explanation="The name is in this machine's ssh_config or /etc/hosts but not in the node's, or the node's DNS does"
+    " not respond. torch prints the same message as for a firewall.",
     fixes=FixCommand(_NAMED),
-    log_fix="getent hosts {peer}    # on {node}; then a line in /etc/hosts, or the address in place of the name",
+    log_fix="getent hosts {peer}    # on {node}; then add it to /etc/hosts, or use the address",
     patterns=hint(
         r"The (?:IPv4 )?network addresses of \((?P<peer>[\w.:-]+), (?P<port>\d+)\) cannot be retrieved",
-        "The name means nothing on the node that waits.",
+        "The waiting node can't resolve the name.",
         refines=("log-store-unreachable",),
     ),
 )
 
 PEER_ON_LOOPBACK = Diagnosis(
     code="network-peer-on-loopback",
-    title="A node takes a peer for itself",
+    title="a node resolves a peer's name to itself",
     symptoms=("connectFullMesh failed … remote=[127.0.0.1]:41896",),
-    explanation="A line of its /etc/hosts gives the peer's name to 127.x, often from a copied image. It would connect"
-    " to itself, and wait.",
+    explanation="Its /etc/hosts maps the peer's name to 127.x, often from a copied image. It would connect to itself,"
+    " and wait.",
     leads_to=_NO_CONNECTION,
     fixes=FixCommand(_RENAMED),
 )
 
 NAMES_DIFFER = Diagnosis(
     code="network-names-differ",
-    title="A name is not the same machine everywhere",
+    title="a name resolves to different machines on different nodes",
     severity=Severity.WARN,
     symptoms=("ranks wait for each other although every host is up",),
-    explanation="Copies of /etc/hosts have drifted apart, or a DNS answers differently to different nodes. They don't"
-    " meet, or meet over different networks.",
-    fixes=FixCommand("getent ahosts {name}    # on {where:shell}; from /etc/hosts, or from a DNS?\n" + _RENAMED),
+    explanation="Copies of /etc/hosts have diverged, or DNS replies differently to different nodes. The nodes can't"
+    " connect, or connect over different networks.",
+    fixes=FixCommand("getent ahosts {name}    # on {where:shell}; from /etc/hosts, or from DNS?\n" + _RENAMED),
 )
 
 PORT_TAKEN = Diagnosis(
     code="network-port-taken",
-    title="The rendezvous port is taken",
+    title="the rendezvous port is in use",
     symptoms=("The server socket has failed to listen … code: -98, name: EADDRINUSE", "Address already in use"),
-    explanation="A rank of an earlier run is still there, another program uses the port, or one torchrun per GPU was"
-    " started where one per node was intended.",
-    fixes="sudo ss -ltnp sport = :{port}    # on {node}; who has it?\n"
-    "sudo fuser -k {port}/tcp    # on {node}; if it is a leftover; else set MASTER_PORT in `env:`",
-    log_fix="sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; who has it?",
+    explanation="A rank of an earlier run is still running, another program uses the port, or one torchrun per GPU was"
+    " started instead of one per node.",
+    fixes="sudo ss -ltnp sport = :{port}    # on {node}; which process uses it?\n"
+    "sudo fuser -k {port}/tcp    # on {node}; if it is a leftover; otherwise set MASTER_PORT in `env:`",
+    log_fix="sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; which process uses it?",
     patterns=cause(
         r"server socket has failed to (?:listen|bind).*(?:EADDRINUSE|errno: 98|[Aa]ddress already in use)"
         r"|EADDRINUSE|OSError: \[Errno 98\]|port: (?P<port>\d+).*EADDRINUSE"
@@ -303,23 +309,23 @@ PORT_TAKEN = Diagnosis(
 
 INTERFACE_MISSING = Diagnosis(
     code="network-interface-missing",
-    title="The env names an interface that a node doesn't have",
+    title="the env names an interface that a node doesn't have",
     symptoms=("Unable to find address for: ib0", "Bootstrap : no socket interface found"),
-    explanation="Interfaces are called differently on different machines. NCCL ends with `no socket interface found`,"
-    " gloo with `Unable to find address for`.",
+    explanation="Interface names differ between machines. NCCL fails with `no socket interface found`, Gloo with"
+    " `Unable to find address for`.",
     fixes={
         "": Advice("env: {{{variable}: {interface}}}    # in aboard.yaml, for {node}"),
         "nccl": FixCommand(
-            "ip -br addr    # on {node}; what is it called there?\n"
+            "ip -br addr    # on {node}; shows its name there\n"
             "env | grep NCCL_SOCKET_IFNAME    # on {node}; =eth0 is exact, eth is a prefix, ^docker excludes"
         ),
-        "gloo": FixCommand("ip -br addr    # on {node}; what is it called there?"),
+        "gloo": FixCommand("ip -br addr    # on {node}; shows its name there"),
     },
     patterns=(
         cause(
             r"[Bb]ootstrap ?: no socket interface found|NET/Socket ?: [Nn]o interface found|no socket interface found"
             r"|No usable listening interface found",
-            "NCCL_SOCKET_IFNAME names an interface that this node doesn't have, or none has an address.",
+            "NCCL_SOCKET_IFNAME names an interface that this node doesn't have, or no interface has an address.",
             fix="nccl",
         ),
         cause(
@@ -332,59 +338,61 @@ INTERFACE_MISSING = Diagnosis(
 
 INTERFACE = Diagnosis(
     code="network-interface",
-    title="There is a choice of interfaces",
+    title="nodes have several candidate interfaces",
     severity=Severity.INFO,
     symptoms=("wrong NIC used", "NET/Socket : Using [0]docker0"),
-    explanation="NCCL and gloo take the first interface that looks right, which may be a container bridge or the slow"
-    " one, unless they are told.",
+    explanation="Unless configured, NCCL and Gloo use the first interface that looks right, which may be a container"
+    " bridge or the slow one.",
     fixes=Advice("{variable}: {interface}    # under `env:` of {nodes} in aboard.yaml"),
 )
 
 FLAKY = Diagnosis(
     code="network-flaky",
-    title="Connections fail at first and work when tried again",
+    title="connections fail at first and succeed on retry",
     severity=Severity.WARN,
     symptoms=("intermittent timeouts",),
-    explanation="Packets are lost, or a machine is too busy to answer for seconds. A collective waits for its worst"
+    explanation="Packets are lost, or a machine is too busy to respond for seconds. A collective waits for its worst"
     " link.",
     fixes="aboard check --only network    # measures rate and loss of the links of {nodes:shell}",
 )
 
 SLOW = Diagnosis(
     code="network-slow",
-    title="A link is far slower than the others",
+    title="a link is far slower than the others",
     severity=Severity.WARN,
     symptoms=("10x slower than expected", "one slow node"),
-    explanation="A link that negotiated a lower speed, a bad cable, a shared uplink or the wrong network.",
+    explanation="The link negotiated a lower speed, a cable is bad, an uplink is shared, or traffic uses the wrong"
+    " network.",
     leads_to=("network-flaky",),
     fixes=SLOW_NIC,
 )
 
 LOSS = Diagnosis(
     code="network-loss",
-    title="A link loses packets",
+    title="a link loses packets",
     severity=Severity.WARN,
     symptoms=("retransmits grow", "slow in fits and starts"),
-    explanation="A bad cable or transceiver (errors grow), a full switch buffer (drops grow), or a duplex mismatch.",
+    explanation="The cause is a bad cable or transceiver (errors grow), a full switch buffer (drops grow), or a duplex"
+    " mismatch.",
     leads_to=("network-flaky",),
     fixes=SLOW_NIC,
 )
 
 SPARSE = Diagnosis(
     code="network-sparse",
-    title="Not every pair was tried",
+    title="not every pair of nodes was tested",
     severity=Severity.INFO,
     symptoms=("a single bad pair may be missed",),
-    explanation="Above 64 nodes all pairs take long; each node tries O(log n) peers, so that every node and every half"
+    explanation="Above 64 nodes all pairs take long; each node tests O(log n) peers, so that every node and every half"
     " is covered.",
     fixes="aboard check --all-pairs",
 )
 
 UNKNOWN_MESH = Diagnosis(
     code="unknown-mesh",
-    title="Some connections could not be tried",
+    title="some connections could not be tested",
     severity=Severity.WARN,
-    symptoms=("connections stayed unknown",),
-    explanation="A node did not do what the exercise asked of it: too slow, out of memory, or gone.",
+    symptoms=("connections of n3 are unknown",),
+    explanation="A node did not complete its part of the test: too slow, out of memory, or gone.",
     fixes="aboard check --only network",
 )

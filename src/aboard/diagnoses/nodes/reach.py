@@ -1,4 +1,4 @@
-"""Nodes that don't answer, and logins that are slow or noisy."""
+"""Nodes that can't be reached, and logins that are slow or noisy."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
@@ -6,27 +6,27 @@ from aboard.diagnoses.messages import cause, end
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 
 _LET_SSH_IN = (
-    "sudo iptables -I INPUT -p tcp --dport {port} -j ACCEPT    # on {node}; lets ssh in until it boots again\n"
-    "# for good: sudo ufw allow {port}/tcp, or sudo firewall-cmd --permanent --add-port={port}/tcp && sudo firewall-cmd"
-    " --reload"
+    "sudo iptables -I INPUT -p tcp --dport {port} -j ACCEPT    # on {node}; allows ssh until the next reboot\n"
+    "# for good: sudo ufw allow {port}/tcp, or sudo firewall-cmd --permanent --add-port={port}/tcp && sudo"
+    " firewall-cmd --reload"
 )
 _TAKE_KEY = (
-    "ssh {ssh:shell} -o StrictHostKeyChecking=accept-new true    # here; takes the key that it shows\n"
-    "ssh-keygen -lF {known}    # here; must be what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says there"
+    "ssh {ssh:shell} -o StrictHostKeyChecking=accept-new true    # here; accepts the key that it presents\n"
+    "ssh-keygen -lF {known}    # here; must match `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there"
 )
 _MORE_PLACES = (
     "echo 'MaxStartups 100:30:200' | sudo tee /etc/ssh/sshd_config.d/00-startups.conf    # on {node}\n"
     "sudo systemctl reload ssh    # on {node}"
 )
 _QUIET = (
-    "sed -i '1i [[ $- == *i* ]] || return' ~/.bashrc    # on {node}; ends it early where nobody looks\n"
+    "sed -i '1i [[ $- == *i* ]] || return' ~/.bashrc    # on {node}; skips the rest in non-interactive shells\n"
     "ssh {ssh:shell} true    # here; must print nothing"
 )
 _DROPS = (
-    "sshd closed connections before the key exchange: more logins are under way than its MaxStartups lets in, those of"
-    " strangers included, or fail2ban banned this machine."
+    "sshd closed connections before the key exchange: more logins are in progress, from any client, than its"
+    " MaxStartups allows, or fail2ban banned this machine."
 )
-# Questions that are put as a rank would be started, after the `setup` lines: what is wrong with those is why they fail.
+# Probes that run the way a rank starts, after the `setup` lines: they fail if a line does.
 UNANSWERED = (
     "unknown-software",
     "unknown-storage",
@@ -41,17 +41,17 @@ REFUSED = Diagnosis(
     title="nothing listens on the ssh port",
     symptoms=("ssh: connect to host n2 port 22: Connection refused",),
     explanation="The machine is up, but no ssh server listens on that port, or a firewall rejects with a TCP reset.",
-    fixes="sudo systemctl start ssh    # on {node}; if its sshd has another port, set `port:` in aboard.yaml",
+    fixes="sudo systemctl start ssh    # on {node}; if its sshd uses another port, set `port:` in aboard.yaml",
     log_fix="sudo systemctl start ssh    # on {node}; or set its port in ~/.ssh/config",
     patterns=cause(r"connect to host (?P<node>\S+) port (?P<port>\d+): Connection refused"),
 )
 
 TIMEOUT = Diagnosis(
     code="reach-timeout",
-    title="nothing comes back from the node",
+    title="the node does not respond",
     symptoms=("ssh: connect to host n2 port 22: Connection timed out",),
-    explanation="Nothing came back at all: the machine is down, or a firewall drops the packets.",
-    fixes="ping -c 3 {target}    # here; is it up? If not, power it on; if so, is it a cloud's security group?\n"
+    explanation="No packet came back: the machine is down, or a firewall drops the packets.",
+    fixes="ping -c 3 {target}    # here; if it is down, power it on; if it is up, check the cloud's security group\n"
     + _LET_SSH_IN,
     log_fix="ping -c 3 {node}    # is it up?",
     patterns=cause(
@@ -62,26 +62,27 @@ TIMEOUT = Diagnosis(
 
 NO_ROUTE = Diagnosis(
     code="reach-no-route",
-    title="there is no way to the node",
+    title="there is no route to the node",
     symptoms=("ssh: connect to host n2 port 22: No route to host", "Network is unreachable"),
-    explanation="The network says that there is no way to it: it is off, in another network, or a firewall rejects us.",
-    fixes="ping -c 3 {target}    # here; who says that there is no way?\n" + _LET_SSH_IN,
+    explanation="The network reports no route to it: it is off, in another network, or a firewall rejects the"
+    " connection.",
+    fixes="ping -c 3 {target}    # here; shows who reports that there is no route\n" + _LET_SSH_IN,
     log_fix="ping -c 3 {node}    # is it up?",
     patterns=cause(
         r"connect to host (?P<node>\S+) port (?P<port>\d+): (?:No route to host|Network is unreachable)",
-        "There is no way to the node: it is down, or a firewall says no.",
+        "There is no route to the node: it is down, or a firewall rejects the connection.",
     ),
 )
 
 UNRESOLVED = Diagnosis(
     code="reach-unresolved",
-    title="the node's name means nothing here",
+    title="the node's name can't be resolved",
     symptoms=("ssh: Could not resolve hostname n2: Name or service not known", "Temporary failure in name resolution"),
-    explanation="The name means nothing to this machine, so nobody was even dialled.",
+    explanation="This machine can't resolve the name, so it did not try to connect.",
     fixes="echo {line} | sudo tee -a /etc/hosts    # here; or set `address:` of {node} in aboard.yaml",
-    log_fix="getent hosts {node}    # then a line in /etc/hosts or ~/.ssh/config",
+    log_fix="getent hosts {node}    # then add it to /etc/hosts or ~/.ssh/config",
     patterns=cause(
-        r"Could not resolve hostname (?P<node>\S+?):", "The node's name means nothing on the machine that dials."
+        r"Could not resolve hostname (?P<node>\S+?):", "The connecting machine can't resolve the node's name."
     ),
 )
 
@@ -92,11 +93,12 @@ KEY_REFUSED = Diagnosis(
     explanation="The node does not accept any key that this machine offers for this user.",
     fixes={
         "": FixCommand(
-            "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores a key that others may write\n"
+            "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores keys that others may write\n"
             "ssh-copy-id {ssh:shell}    # here; it asks for your password there\n"
-            "sudo journalctl -u ssh -n 20    # on {node}; if it still refuses: why. Or correct `user:` in aboard.yaml"
+            "sudo journalctl -u ssh -n 20    # on {node}; shows why it still refuses. Or correct `user:` in"
+            " aboard.yaml"
         ),
-        "mode": FixCommand("chmod 600 {path}    # here; ssh doesn't use a key that others may read"),
+        "mode": FixCommand("chmod 600 {path}    # here; ssh ignores a key that others may read"),
         "make": FixCommand("ssh-keygen -t ed25519    # here; it asks where to keep it and for a passphrase"),
         "bring": FixCommand("ssh-copy-id {ssh:shell}    # here; it asks for your password there"),
         "bring-all": FixCommand(
@@ -117,9 +119,9 @@ KEY_REFUSED = Diagnosis(
 
 HOST_KEY_CHANGED = Diagnosis(
     code="reach-host-key-changed",
-    title="the node shows another host key than before",
+    title="the node presents a different host key than before",
     symptoms=("WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!", "Host key verification failed."),
-    explanation="The node shows another host key than before: it was reinstalled, or someone is in between.",
+    explanation="The node's host key has changed: it was reinstalled, or someone intercepts the connection.",
     fixes="ssh-keygen -R {known}    # here; only if you know that it was reinstalled\n" + _TAKE_KEY,
     log_fix="ssh-keygen -R {node}    # once you know why it changed",
     patterns=cause(r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending (?:\w+ )?key in"),
@@ -127,16 +129,17 @@ HOST_KEY_CHANGED = Diagnosis(
 
 HOST_KEY_UNKNOWN = Diagnosis(
     code="reach-host-key-unknown",
-    title="the node's host key was never seen here",
+    title="the node's host key is unknown",
     symptoms=(
         "Host key verification failed.",
         "No ED25519 host key is known for n2 and you have requested strict checking.",
     ),
-    explanation="The node's host key was never seen here; a run sends code and tokens, so it is not trusted blindly.",
+    explanation="This machine has never seen the node's host key. A run sends code and tokens, so Aboard does not"
+    " trust it blindly.",
     fixes=_TAKE_KEY,
-    log_fix="ssh {node} true    # once by hand, and say yes; or: aboard trust",
+    log_fix="ssh {node} true    # once by hand, and confirm; or: aboard trust",
     patterns=cause(
-        r"Host key verification failed", "ssh doesn't know the node's key, and was told not to ask.", weight=2
+        r"Host key verification failed", "ssh doesn't know the node's host key, and is set not to ask.", weight=2
     ),
 )
 
@@ -157,28 +160,27 @@ DROPPED = Diagnosis(
 
 NO_PYTHON = Diagnosis(
     code="reach-no-python",
-    title="the shell that ranks get finds no Python",
+    title="the ranks' shell finds no Python",
     symptoms=("bash: line 1: python3: command not found", "torchrun: command not found"),
-    explanation="The login works, but the shell that ranks will get finds no such Python: it is no login shell, so"
-    " ~/.profile and `conda activate` in ~/.bashrc don't count.",
+    explanation="The login works, but the ranks' shell finds no such Python: it is not a login shell, so ~/.profile"
+    " and `conda activate` in ~/.bashrc have no effect.",
     fixes={
         "": FixCommand(
-            "ssh {ssh:shell} {find:shell}    # here; if a login finds it, `python:` must be that path\n"
-            "sudo apt-get install -y python3    # on {node}; if there is none at all"
+            "ssh {ssh:shell} {find:shell}    # here; if a login shell finds it, set `python:` to that path\n"
+            "sudo apt-get install -y python3    # on {node}; if none is installed"
         ),
-        "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; what was in PATH stays in it"),
+        "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; keeps the existing PATH"),
         "python": Advice("python: {path}    # in aboard.yaml, {where}"),
         "path": FixCommand("command -v {python}    # on {node}; set `python:` in aboard.yaml to its full path"),
     },
-    log_fix="ssh {node} 'command -v python3; echo $PATH'    # what ranks get; then give the absolute path of the"
-    " program",
+    log_fix="ssh {node} 'command -v python3; echo $PATH'    # what ranks get; then use the program's absolute path",
     leads_to=UNANSWERED,
     patterns=cause(
         r"(?:bash|sh|zsh|env|-bash)(?:: line \d+)?: ?[\u2018'\"]?(?P<program>(?:torchrun|python3?|deepspeed"
         r"|accelerate)\S*?)['\u2019\"]?: (?:command not found|No such file or directory|not found)"
         r"|execve\(\): (?P<program2>\S+): No such file or directory|(?P<program3>torchrun|deepspeed|accelerate"
         r"|python3?): command not found",
-        "The shell that a remote command gets is no login shell: its PATH has no such program.",
+        "A remote command gets a non-login shell, whose PATH does not contain the program.",
     ),
 )
 
@@ -198,54 +200,54 @@ OLD_PYTHON = Diagnosis(
 
 SHELL_NOISE = Diagnosis(
     code="reach-shell-noise",
-    title="the login shell prints without end",
+    title="the login shell prints endlessly",
     symptoms=("a login that prints menus or a banner in a loop",),
-    explanation="The login shell there prints without end instead of running what it is given; a start-up file that"
-    " waits for an answer does this.",
+    explanation="The login shell prints endlessly instead of running the command; a start-up file that waits for input"
+    " causes this.",
     fixes=_QUIET,
 )
 
 GARBAGE = Diagnosis(
     code="reach-garbage",
-    title="what answers is not our agent",
+    title="the reply is not from Aboard's agent",
     symptoms=("exec: a shell or a Python that isn't one",),
-    explanation="What came back is not our agent: a forced command in authorized_keys, a restricted shell, or a script"
-    " called python3 answers.",
+    explanation="The reply is not from Aboard's agent: a forced command in authorized_keys, a restricted shell, or a"
+    " script called python3 replies.",
     fixes="ssh {ssh:shell} {ask}    # must print a version and nothing else",
 )
 
 WRONG_VERSION = Diagnosis(
     code="reach-wrong-version",
-    title="another version of Aboard answers",
+    title="another version of Aboard replies",
     symptoms=("speaks version 2 of the protocol",),
-    explanation="Another version of Aboard still keeps a run there; the two don't understand each other.",
-    fixes="pip install --upgrade aboard    # on the machine where you type aboard",
+    explanation="Another version of Aboard still supervises a run there; the two versions are incompatible.",
+    fixes="pip install --upgrade aboard    # on the machine where you run aboard",
 )
 
 SILENT = Diagnosis(
     code="reach-silent",
-    title="the node was reached, and then said nothing",
+    title="the node was reached but sends nothing",
     symptoms=("Connection timed out during banner exchange", "ssh hangs after `debug1: pledge: filesystem`"),
-    explanation="It was reached, and then said nothing: a home directory on a dead mount (`ssh root@NODE` may still"
-    " work), a machine that swaps without end, a stopped process.",
-    fixes="timeout 30 ssh -v {ssh:shell} true    # here; and look at where it stops",
+    explanation="The connection was made, but the node sends nothing: a home directory on a dead mount (`ssh"
+    " root@NODE` may still work), a machine that swaps endlessly, or a stopped process.",
+    fixes="timeout 30 ssh -v {ssh:shell} true    # here; note where it stops",
 )
 
 NO_SSH = Diagnosis(
     code="reach-no-ssh",
-    title="there is no ssh program on this machine",
+    title="the ssh program is missing on this machine",
     symptoms=("ssh: command not found",),
-    explanation="Nodes are reached with the OpenSSH client.",
+    explanation="Aboard reaches nodes with the OpenSSH client.",
     fixes="sudo apt-get install openssh-client    # Red Hat: openssh-clients",
 )
 
 LOST = Diagnosis(
     code="reach-lost",
-    title="the connection was made and then lost",
+    title="the connection was established and then lost",
     symptoms=("client_loop: send disconnect: Broken pipe", "Connection to n2 closed by remote host."),
-    explanation="The connection was made and then lost: two machines with one address, a session limit (MaxSessions,"
-    " TasksMax), or a network that flaps.",
-    fixes="ssh {ssh:shell} true    # here; a few times; if it comes and goes, look at the network of {node}",
+    explanation="The connection was established and then lost: two machines with the same address, a session limit"
+    " (MaxSessions, TasksMax), or a flapping network.",
+    fixes="ssh {ssh:shell} true    # here; run it a few times; if it sometimes fails, check the network of {node}",
     log_fix="aboard check --only reach    # every node, with the reason",
     patterns=end(
         r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code 255|client_loop: send disconnect"
@@ -255,48 +257,48 @@ LOST = Diagnosis(
 
 UNKNOWN = Diagnosis(
     code="reach-unknown",
-    title="ssh failed in a way that has no name yet",
+    title="ssh failed with an unrecognized error",
     symptoms=("ssh exits with 255",),
-    explanation="ssh failed in a way that we have no name for yet.",
-    fixes="timeout 30 ssh -v {ssh:shell} true    # here; what does it say last? Please open an issue with it",
+    explanation="ssh failed with an error that Aboard doesn't recognize.",
+    fixes="timeout 30 ssh -v {ssh:shell} true    # here; please open an issue with its last lines",
 )
 
 DROPPED_AT_FIRST = Diagnosis(
     code="reach-dropped-at-first",
-    title="sshd dropped logins that worked when tried again",
+    title="sshd dropped logins that succeeded on retry",
     severity=Severity.INFO,
     symptoms=("kex_exchange_identification: Connection closed by remote host",),
-    explanation=f"{_DROPS} It worked in the end, and will be worse with more nodes or slower logins.",
+    explanation=f"{_DROPS} They succeeded on retry; it gets worse with more nodes or slower logins.",
     fixes=_MORE_PLACES,
 )
 
 NOISY_SHELL = Diagnosis(
     code="reach-noisy-shell",
-    title="the login shell prints before any command",
+    title="the login shell prints text before any command",
     severity=Severity.INFO,
     symptoms=("protocol error: unexpected text", "Received message too long 1416786277"),
-    explanation="A start-up file of the shell prints also when nobody looks. We skip it, but scp, rsync and git over"
-    " ssh break on it.",
+    explanation="A shell start-up file prints even in non-interactive sessions. Aboard skips that output, but scp,"
+    " rsync and git over ssh break on it.",
     fixes=_QUIET,
 )
 
 SETUP = Diagnosis(
     code="reach-setup",
-    title="a `setup` line fails in the shell that ranks get",
+    title="a `setup` line fails in the ranks' shell",
     symptoms=(
         "torchrun: command not found",
         "module: command not found",
         "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.",
     ),
     explanation="Ranks get a plain `bash`, not a login shell: a PATH, `module` or `conda activate` that ~/.bashrc or"
-    " /etc/profile gives you at a terminal is not there. The `setup` lines of aboard.yaml are run in it before each"
-    " rank, and one of them failed.",
+    " /etc/profile gives you at a terminal is missing. The `setup` lines of aboard.yaml run in it before each rank,"
+    " and one of them failed.",
     remedy="For `module`, put `. /etc/profile.d/modules.sh` (or lmod.sh) first; for conda `."
     " /opt/conda/etc/profile.d/conda.sh`. Mostly no line is needed if `python:` is the environment's own interpreter,"
-    " as /opt/venv/bin/python. `ssh NODE bash -c \"'LINE'\"` tries a line as a rank would.",
+    " such as /opt/venv/bin/python. `ssh NODE bash -c \"'LINE'\"` runs a line as a rank would.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; {otherwise}"),
-        "try": FixCommand("ssh {target} bash -c {line}    # here; as ranks do it; mend it in aboard.yaml"),
+        "try": FixCommand("ssh {target} bash -c {line}    # here; runs it as ranks do; fix it in aboard.yaml"),
     },
     leads_to=UNANSWERED,
 )
@@ -307,16 +309,16 @@ SLOW_LOGIN = Diagnosis(
     severity=Severity.WARN,
     symptoms=("ssh takes 10 to 60 seconds to log in", "the launch of one node lags behind the others"),
     explanation="Every launch waits for it, and it is often the first sign of a dead name server (UseDNS, GSSAPI) or"
-    " file server. What this machine's own load explains is taken off by comparing with the other nodes.",
+    " file server. Aboard compares with the other nodes to subtract delays from this machine's own load.",
     fixes={
         "connect": FixCommand(
-            "getent hosts {target}    # here; is the name slow, or the way there?\nping -c 3 {target}    # here"
+            "getent hosts {target}    # here; is name resolution slow, or the network?\nping -c 3 {target}    # here"
         ),
         "greeting": FixCommand(
-            "uptime    # on {node}; is it overloaded? An sshd behind a proxy or a TCP wrapper asks DNS first\n"
-            "sudo systemctl restart ssh    # on {node}; if it is not: sshd itself may be stuck, or short of places"
+            "uptime    # on {node}; is it overloaded? An sshd behind a proxy or a TCP wrapper queries DNS first\n"
+            "sudo systemctl restart ssh    # on {node}; if it is not: sshd may be stuck, or at its connection limit"
         ),
-        "keys": FixCommand("uptime    # on {node}; is it overloaded? The key exchange is plain work"),
+        "keys": FixCommand("uptime    # on {node}; is it overloaded? The key exchange needs CPU time"),
         "login": FixCommand(
             "echo 'UseDNS no' | sudo tee /etc/ssh/sshd_config.d/00-dns.conf    # on {node}\n"
             "sudo systemctl reload ssh    # on {node}\n"
@@ -328,6 +330,6 @@ SLOW_LOGIN = Diagnosis(
     },
 )
 
-# The diagnosis of each way not to answer.
+# The diagnosis of each reason why a node is unreachable.
 _DECLARED = {each.code: each for each in tuple(globals().values()) if isinstance(each, Diagnosis)}
 UNREACHED = {reason: _DECLARED[f"reach-{reason.value}"] for reason in UnreachableReason}

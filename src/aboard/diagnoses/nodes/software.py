@@ -1,12 +1,12 @@
-"""Software that ranks run: Python, packages, code and variables, which must be the same on every node."""
+"""Software that ranks run: Python, packages, code and variables, which must match on every node."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
 from aboard.diagnoses.messages import cause
 
 _SAME = (
-    "Install the version of most nodes on the others, from the same index: `python3 -m pip install NAME==VERSION`."
-    " One environment on a shared directory, or in a container image, can't differ."
+    "Install the version that most nodes have on the others, from the same index: `python3 -m pip install"
+    " NAME==VERSION`. One environment on a shared directory, or in a container image, can't differ."
 )
 
 _FOLLOWS = (
@@ -26,7 +26,7 @@ _OTHER = "# To use another Python instead, add: --set cluster.python="
 _INSTALL = "{look:shell}    # install it on {nodes:shell}"
 _SAME_PYTHON = {
     "look": FixCommand(
-        "{look:shell}    # if it is there, set `python:` of {node} in aboard.yaml to it; else install it"
+        "{look:shell}    # if it exists, set `python:` of {node} in aboard.yaml to it; otherwise install it"
     ),
     "all": FixCommand("{lines:shell}"),
 }
@@ -35,13 +35,14 @@ _FILES = {"copy": FixCommand("{lines:shell}"), "look": FixCommand("{look:shell}"
 
 INTERPRETER = Diagnosis(
     code="software-interpreter",
-    title="The active Python environment is on some nodes only",
+    title="the active Python environment exists on some nodes only",
     symptoms=("ModuleNotFoundError: No module named 'torch'", "No such file or directory: '/home/me/venv/bin/python'"),
-    explanation="Ranks use the environment that is active where you typed the command, at the same path on every node;"
-    " if only some have it, they would run different packages. It is a warning if python3 of the others has the same"
-    " versions of torch and of what the script imports.",
-    remedy="Make the environment at the same path on all nodes, or on a shared directory. `--set cluster.python=PATH`,"
-    " or `python: PATH` under `cluster:` in aboard.yaml, uses another one; `python3` means the login shell's.",
+    explanation="Ranks use the environment that is active where you ran the command, at the same path on every node;"
+    " if only some nodes have it, ranks would run different packages. This is a warning if python3 on the others has"
+    " the same versions of torch and of the script's imports.",
+    remedy="Create the environment at the same path on all nodes, or on a shared directory. `--set"
+    " cluster.python=PATH`, or `python: PATH` under `cluster:` in aboard.yaml, selects another one; `python3` means"
+    " the login shell's.",
     fixes={
         "copy": FixCommand("{lines:shell}\n" + _OTHER + "python3"),
         "install": FixCommand(_INSTALL + "\n" + _OTHER + "python3"),
@@ -51,13 +52,13 @@ INTERPRETER = Diagnosis(
 
 INTERPRETER_LOGIN = Diagnosis(
     code="software-interpreter-login",
-    title="The active Python environment is on none of the nodes",
+    title="the active Python environment exists on none of the nodes",
     severity=Severity.WARN,
     symptoms=("ModuleNotFoundError: No module named 'torch'",),
-    explanation="The environment that is active where you typed the command is not on the nodes, so ranks use python3"
-    " of the login shell.",
-    remedy="Make the environment on the nodes, or write the path of theirs under `cluster:` in aboard.yaml: `python:"
-    " PATH`, or `python: python3` to keep it so.",
+    explanation="The environment that is active where you ran the command is not on the nodes, so ranks use the login"
+    " shell's python3.",
+    remedy="Create the environment on the nodes, or set the path of theirs under `cluster:` in aboard.yaml: `python:"
+    " PATH`, or `python: python3` to keep this.",
     fixes={
         "copy": FixCommand("{lines:shell}\n" + _OTHER + "/path/to/python"),
         "install": FixCommand(_INSTALL + "\n" + _OTHER + "/path/to/python"),
@@ -67,10 +68,10 @@ INTERPRETER_LOGIN = Diagnosis(
 
 INTERPRETER_UNSAFE = Diagnosis(
     code="software-interpreter-unsafe",
-    title="Another user can change the active Python environment",
+    title="another user can change the active Python environment",
     symptoms=("is not used: ", "is writable for the group"),
     explanation="Another user, who is not root, owns or may write the interpreter, its packages or a directory above"
-    " them, and could change the code that your ranks run. Aboard does not choose such an environment by itself.",
+    " them, and could change the code that your ranks run. Aboard does not select such an environment automatically.",
     fixes="--set cluster.python={path}    # add this if you trust them\n"
     "--set cluster.python=python3    # or this, to use python3 of the login shell",
     leads_to=_FOLLOWS,
@@ -78,14 +79,14 @@ INTERPRETER_UNSAFE = Diagnosis(
 
 PROGRAM = Diagnosis(
     code="software-program",
-    title="The script, module or program is not on a node",
+    title="the script, module or program is missing on a node",
     symptoms=("can't open file 'train.py': [Errno 2] No such file or directory", "No module named"),
     explanation="Every node runs its own copy. Ranks can't start where it is missing, and the others would wait for"
     " them.",
-    remedy="Copy it to the node, or let `workdir:` in aboard.yaml name a directory that all nodes share.",
+    remedy="Copy it to the node, or set `workdir:` in aboard.yaml to a directory that all nodes share.",
     fixes={
         "copy": FixCommand("{lines:shell}"),
-        "install": FixCommand("{look:shell}    # install it on {nodes:shell}, or give its whole path"),
+        "install": FixCommand("{look:shell}    # install it on {nodes:shell}, or use its full path"),
         "module": FixCommand("{try_it:shell}"),
     },
     leads_to=("software-code", "software-import", "storage-missing"),
@@ -93,21 +94,21 @@ PROGRAM = Diagnosis(
 
 PROGRAM_DIFFERS = Diagnosis(
     code="software-program-differs",
-    title="The script is not the same on all nodes",
+    title="the script differs between nodes",
     symptoms=("Detected mismatch between collectives on ranks",),
     explanation="It was edited on one node only, or copied before the last change. Ranks that run different code issue"
-    " different collectives: they crash or hang.",
-    remedy="Copy the script of most nodes to the others; if the odd one is right, copy that one.",
+    " different collectives and crash or hang.",
+    remedy="Copy the script that most nodes have to the others; if the odd one is right, copy that one.",
     fixes="{lines:shell}",
     leads_to=("software-code",),
 )
 
 IMPORT = Diagnosis(
     code="software-import",
-    title="The script imports a package that a node does not have",
+    title="the script imports a package that a node doesn't have",
     severity=Severity.WARN,
     symptoms=("ModuleNotFoundError: No module named",),
-    explanation="The node's interpreter finds no such module: ranks there end with ModuleNotFoundError, unless the"
+    explanation="The node's interpreter can't find the module: ranks there fail with ModuleNotFoundError, unless the"
     " script itself makes it importable.",
     fixes="{try_it:shell}    # install what provides {them} on {nodes:shell}\n"
     "--set cluster.python=/path/to/python    # or add this, with a Python that has it",
@@ -115,69 +116,69 @@ IMPORT = Diagnosis(
 
 PYTHON = Diagnosis(
     code="software-python",
-    title="Nodes run different versions of Python",
+    title="nodes run different Python versions",
     symptoms=("ModuleNotFoundError: No module named 'torch'", "ValueError: unsupported pickle protocol"),
-    explanation="Ranks of different Pythons load different packages, and what one pickles the other may not read. Over"
-    " ssh a command gets no login shell: `conda activate` or `module load` lines of a start-up file often don't run,"
-    " and `python3` is the system's.",
-    remedy="Give the whole path of the right Python as `python:` in aboard.yaml, or put what activates it under"
+    explanation="Ranks with different Python versions load different packages, and may not be able to read each"
+    " other's pickles. ssh commands get no login shell: `conda activate` or `module load` lines of a start-up file"
+    " often don't run, and `python3` is the system's.",
+    remedy="Set `python:` in aboard.yaml to the full path of the right Python, or put the lines that activate it under"
     " `setup:`. `ssh NODE 'command -v python3; python3 --version'` shows what a rank would get.",
     fixes=_SAME_PYTHON,
 )
 
 PYTHON_PATH = Diagnosis(
     code="software-python-path",
-    title="Nodes find Python at different paths",
+    title="nodes find Python at different paths",
     severity=Severity.INFO,
     symptoms=("python: /opt/conda/bin/python3 on one node, /usr/bin/python3 on another",),
-    explanation="The version is the same, so this may be meant. Often it is not: two environments look alike until one"
+    explanation="The version is the same, so this may be intended. Often it is not: two environments match until one"
     " is updated.",
-    remedy="Give the same whole path as `python:` in aboard.yaml for all nodes.",
+    remedy="Set the same full path as `python:` in aboard.yaml for all nodes.",
     fixes=_SAME_PYTHON,
 )
 
 TORCH = Diagnosis(
     code="software-torch",
-    title="Nodes have different versions of torch, or one has none",
+    title="nodes have different versions of torch, or one has none",
     symptoms=(
         "ModuleNotFoundError: No module named 'torch'",
         "Received data size doesn't match expected size. Is there a distributed collective mismatch",
         "Detected mismatch between collectives on ranks",
     ),
-    explanation="Collectives of different torch versions don't fit together: they hang, crash, or give wrong numbers.",
+    explanation="Collectives of different torch versions are incompatible: they hang, crash, or return wrong numbers.",
     remedy=_SAME,
     fixes=_PIP,
 )
 
 NCCL = Diagnosis(
     code="software-nccl",
-    title="Nodes have different versions of NCCL",
+    title="nodes have different versions of NCCL",
     symptoms=("Mismatched NCCL version detected : rank", "NCCL WARN Mismatched NCCL version"),
-    explanation="NCCL refuses to talk to another version of itself, and before 2.23 it just hangs. torch brings its"
-    " own; LD_LIBRARY_PATH and LD_PRELOAD can put another library before it.",
-    remedy=f"{_SAME} Look for a libnccl of the system that comes first: `ldconfig -p | grep nccl`,"
+    explanation="NCCL refuses to communicate with another version of itself; before 2.23 it just hangs. torch ships"
+    " its own; LD_LIBRARY_PATH and LD_PRELOAD can put another library before it.",
+    remedy=f"{_SAME} Look for a system libnccl that comes first: `ldconfig -p | grep nccl`,"
     " `echo $LD_LIBRARY_PATH $LD_PRELOAD`.",
     fixes={**_PIP, "paths": FixCommand("echo $LD_LIBRARY_PATH $LD_PRELOAD    # on each node, where ranks start")},
     log_fix="python -c 'import torch; print(torch.cuda.nccl.version())'    # on each node, where ranks start\n"
-    "echo $LD_LIBRARY_PATH $LD_PRELOAD    # there: a system libnccl that comes first is the usual reason",
+    "echo $LD_LIBRARY_PATH $LD_PRELOAD    # there: a system libnccl that comes first is the usual cause",
     patterns=cause(
         r"Mismatched NCCL version detected ?: rank (?P<rank>\d+) (?:has"
         r"|version) (?P<one>\d+) (?:but )?rank (?P<other>\d+) (?:has|version) (?P<two>\d+)"
         r"|Mismatched NCCL version detected|NCCL version mismatch|unexpected address family 0|socket .*family 0",
-        "Nodes load different versions of NCCL, and they can't talk to each other.",
+        "Nodes load different versions of NCCL, which can't communicate with each other.",
     ),
 )
 
 CUDA = Diagnosis(
     code="software-cuda",
-    title="torch is built for different versions of CUDA",
+    title="torch is built for different CUDA versions",
     symptoms=(
         "The NVIDIA driver on your system is too old",
         "CUDA error: no kernel image is available for execution on the device",
         "AssertionError: Torch not compiled with CUDA enabled",
     ),
-    explanation="torch built for another CUDA, or for the CPU only, brings other NCCL and kernel libraries, or finds no"
-    " driver that fits.",
+    explanation="A torch built for another CUDA version, or for the CPU only, brings other NCCL and kernel libraries,"
+    " or finds no matching driver.",
     remedy=_SAME,
     fixes=_PIP,
     log_fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list())'    # on {node}",
@@ -185,78 +186,77 @@ CUDA = Diagnosis(
         r"no kernel image is available for execution on the device"
         r"|is not compatible with the current PyTorch installation|CUDAMismatchException"
         r"|CUDA version \(?[\d.]+\)? (?:does not match|mismatches) the version",
-        "torch, or an extension, was built for other GPUs or for another CUDA.",
+        "torch, or an extension, was built for other GPUs or another CUDA version.",
     ),
 )
 
 ROCM = Diagnosis(
     code="software-rocm",
-    title="torch is built for different versions of ROCm",
+    title="torch is built for different ROCm versions",
     symptoms=("HIP error: invalid device function",),
-    explanation="torch built for another ROCm brings other RCCL and kernel libraries.",
+    explanation="A torch built for another ROCm version brings other RCCL and kernel libraries.",
     remedy=_SAME,
     fixes=_PIP,
 )
 
 PACKAGE = Diagnosis(
     code="software-package",
-    title="Nodes have different versions of a training library",
+    title="nodes have different versions of a training library",
     severity=Severity.WARN,
     symptoms=("ImportError: cannot import name", "KeyError: 'qwen3'", "unexpected keyword argument"),
-    explanation="Ranks that run different library code may take different paths, and then wait for each other for"
-    " ever.",
+    explanation="Ranks that run different library code may take different paths, and then wait for each other forever.",
     remedy=_SAME,
     fixes=_PIP,
 )
 
 ENVIRONMENT = Diagnosis(
     code="software-environment",
-    title="Nodes have different versions of other packages",
+    title="nodes have different versions of other packages",
     severity=Severity.INFO,
     symptoms=("pip freeze differs from node to node",),
-    explanation="Small packages seldom matter to collectives, but results may differ from node to node.",
+    explanation="Small packages seldom affect collectives, but results may differ between nodes.",
     remedy=_SAME,
     fixes="{pip:shell}",
 )
 
 CODE = Diagnosis(
     code="software-code",
-    title="The code in the working directory differs from node to node",
+    title="the code in the working directory differs between nodes",
     symptoms=(
         "Received data size doesn't match expected size. Is there a distributed collective mismatch",
         "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0]",
         "ModuleNotFoundError: No module named",
     ),
-    explanation="Each node runs the files that it has. Ranks that run different code make different collectives: they"
-    " crash with sizes that don't match, or wait for ever.",
-    remedy="Copy the files from a node that has what most have, or from the edited one if it is right. A working"
+    explanation="Each node runs its own files. Ranks that run different code issue different collectives: they crash"
+    " with mismatched sizes, or wait forever.",
+    remedy="Copy the files from a node that has the majority version, or from the edited one if it is right. A working"
     " directory on shared storage can't differ.",
     fixes=_FILES,
 )
 
 CONFIG = Diagnosis(
     code="software-config",
-    title="Settings in the working directory differ from node to node",
+    title="settings in the working directory differ between nodes",
     severity=Severity.WARN,
     symptoms=("ds_config.json differs", "batch size or sequence length isn't the same on all ranks"),
     explanation="A DeepSpeed, Accelerate or trainer file that differs gives ranks different batch sizes or stages. JSON"
     " and YAML files may also be results of earlier runs, so this does not stop a launch.",
-    remedy="Copy the file to all nodes. Directories called `outputs`, `runs` or `logs` are not compared: keep results"
+    remedy="Copy the file to all nodes. Directories named `outputs`, `runs` or `logs` are not compared: keep results"
     " there.",
     fixes=_FILES,
 )
 
 VARIABLE = Diagnosis(
     code="software-variable",
-    title="A variable of NCCL, CUDA or torch is not the same everywhere",
+    title="an NCCL, CUDA or torch variable differs between nodes",
     severity=Severity.WARN,
     symptoms=("NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_PROTO", "OMP_NUM_THREADS", "LD_LIBRARY_PATH"),
-    explanation="Ranks that are configured differently may choose different algorithms or networks and not meet."
-    " Variables come from start-up files, PAM or sshd. Tokens and keys are compared by a digest and never shown.",
-    remedy="Write it once under `env:` in aboard.yaml, which wins, or take it out of the file that sets it: `grep -n"
-    " NAME ~/.bashrc ~/.profile /etc/environment`.",
+    explanation="Ranks with different settings may choose different algorithms or networks, and can't communicate."
+    " Variables come from start-up files, PAM or sshd. Tokens and keys are compared by digest and never shown.",
+    remedy="Set it once under `env:` in aboard.yaml, which takes precedence, or remove it from the file that sets it:"
+    " `grep -n NAME ~/.bashrc ~/.profile /etc/environment`.",
     fixes={
         "look": FixCommand("{look:shell}    # here; is it set there?"),
-        "set": Advice("env: {{{name}: {value}}}    # in aboard.yaml, under cluster:; one value for all"),
+        "set": Advice("env: {{{name}: {value}}}    # in aboard.yaml, under cluster:; one value for all nodes"),
     },
 )

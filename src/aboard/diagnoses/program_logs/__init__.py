@@ -1,1 +1,1 @@
-"""Failures that are known by what programs print."""
+"""Failures that are recognized by the messages that programs print."""

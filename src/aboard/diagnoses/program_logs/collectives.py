@@ -1,6 +1,6 @@
-"""What logs tell of the rendezvous and of collectives: messages of torch's store and watchdog, NCCL and Gloo.
+"""Log messages about the rendezvous and collectives, from torch's store and watchdog, NCCL and Gloo.
 
-Texts of torch 1.13 to 2.13 and NCCL 2.14 to 2.30.
+They cover torch 1.13 to 2.13 and NCCL 2.14 to 2.30.
 """
 
 from aboard.diagnoses.diagnosis import Diagnosis
@@ -11,16 +11,16 @@ _STORE_PEER = r"\(?\[?(?P<peer>[\w.:-]+?)\]?[,:] ?(?P<port>\d+)\)?"
 
 STORE_UNREACHABLE = Diagnosis(
     code="log-store-unreachable",
-    title="the store of rank 0 can't be reached",
+    title="rank 0's store can't be reached",
     symptoms=(
         "The client socket has timed out after 600000ms while trying to connect to (n1, 29500).",
         "The connection to the C10d store has failed. See inner exception for details.",
     ),
-    explanation="torch says the same for three things: nobody listens there (rank 0 isn't up, or the address is not"
-    " its own), a firewall drops the packets, or the name is unknown on this node.",
+    explanation="torch prints the same message for three causes: nothing listens there (rank 0 is not up, or the"
+    " address is not its own), a firewall drops the packets, or this node can't resolve the name.",
     fixes={
         "peer": FixCommand(
-            "getent hosts {peer}    # on the node that waits; nothing means that the name is unknown\n"
+            "getent hosts {peer}    # on the node that waits; no output means that the name is unknown\n"
             "timeout 3 bash -c '</dev/tcp/$0/$1' {peer} {port}; echo $?    # there: 0 open, 1 refused, 124 dropped\n"
             "ss -ltn | grep {port}    # on {peer}; does rank 0 listen?"
         ),
@@ -34,15 +34,15 @@ STORE_UNREACHABLE = Diagnosis(
         ),
     },
     patterns=(
-        # One sentence for a refused connection, a dropped one and an unknown name; up to 2.2 without the milliseconds.
+        # One message for a refused connection, a dropped one and an unknown name; up to 2.2 without the milliseconds.
         wait(r"client socket has timed out after (?P<limit>\S+) while trying to connect to " + _STORE_PEER, fix="peer"),
         wait(r"client socket has failed to connect to any network address of " + _STORE_PEER, fix="peer"),
         # Up to 1.10.
         wait(r"connect\(\) timed out\. Original timeout was (?P<limit>\d+) ms", fix="master"),
         wait(
             r"RendezvousConnectionError: The connection to the C10d store has failed",
-            "The rendezvous endpoint did not answer: it isn't up, a firewall is between, or no node takes the name"
-            " of the endpoint for its own, so that nobody hosts the store.",
+            "The rendezvous endpoint did not respond: it is not up, a firewall blocks it, or no node recognizes the"
+            " endpoint's name as its own, so that none hosts the store.",
             fix="endpoint",
             weight=1,
         ),
@@ -51,21 +51,21 @@ STORE_UNREACHABLE = Diagnosis(
 
 CLIENTS_MISSING = Diagnosis(
     code="log-clients-missing",
-    title="not all ranks came to the rendezvous",
+    title="not all ranks joined the rendezvous",
     symptoms=(
         "Timed out after 301 seconds waiting for clients. 6/8 clients joined.",
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
     ),
-    explanation="{came} of {world} ranks came. The others never started, can't reach rank 0, or were given another"
+    explanation="{came} of {world} ranks joined. The others never started, can't reach rank 0, or have a different"
     " world size; torch doesn't say which.",
     fixes={
         "ranks": FixCommand(
-            "grep -L 'Init\\|loss\\|rank' LOGS…    # which node's log is empty, or ends early? the reason is there\n"
-            "echo $RANK $WORLD_SIZE $MASTER_ADDR    # on each node, where ranks start: all ranks once, one world size"
+            "grep -L 'Init\\|loss\\|rank' LOGS…    # lists logs that are empty or end early; the cause is there\n"
+            "echo $RANK $WORLD_SIZE $MASTER_ADDR    # on each node, where ranks start: each rank once, one world size"
         ),
         "nodes": FixCommand(
             "ps -ef | grep torchrun    # on each node; does it run, with the same --rdzv-id and --rdzv-endpoint?\n"
-            "chronyc tracking    # on each node; clocks more than 15 s apart take nodes for dead"
+            "chronyc tracking    # on each node; with clocks more than 15 s apart, torchrun considers nodes dead"
         ),
     },
     patterns=(
@@ -75,7 +75,7 @@ CLIENTS_MISSING = Diagnosis(
         ),
         wait(
             r"RendezvousTimeoutError",
-            "Fewer nodes joined than --nnodes asks for within the join time-out of 600 s. torchrun doesn't say which.",
+            "Fewer nodes than --nnodes requires joined within the 600 s join timeout. torchrun doesn't say which.",
             fix="nodes",
             weight=1,
         ),
@@ -84,17 +84,17 @@ CLIENTS_MISSING = Diagnosis(
 
 WORLD_MISMATCH = Diagnosis(
     code="log-world-mismatch",
-    title="a rank never told its address",
+    title="a rank never published its address",
     symptoms=("wait timeout after 300000ms, keys: /default_pg/0//cpu//0/2",),
-    explanation="Rank {missing} never wrote its address: it was not started, or RANK and WORLD_SIZE are not what the"
-    " others have.",
+    explanation="Rank {missing} never published its address: it was not started, or its RANK and WORLD_SIZE don't"
+    " match those of the others.",
     fixes={
         "missing": FixCommand(
-            "echo $RANK $WORLD_SIZE    # where each rank starts: every number from 0 once, and one world size\n"
-            "ps -ef | grep RANK    # on the node of rank {missing}; does it live, and what did it say last?"
+            "echo $RANK $WORLD_SIZE    # where each rank starts: each rank from 0 once, and one world size\n"
+            "ps -ef | grep RANK    # on the node of rank {missing}; is it running, and what did it log last?"
         ),
         "twice": FixCommand(
-            "echo $RANK $WORLD_SIZE    # where each rank starts: every number from 0 once, and one world size"
+            "echo $RANK $WORLD_SIZE    # where each rank starts: each rank from 0 once, and one world size"
         ),
     },
     patterns=(
@@ -106,7 +106,7 @@ WORLD_MISMATCH = Diagnosis(
         cause(
             r"Bootstrap Root ?: rank (?P<rank>\d+) of (?P<world>\d+) ranks has already checked in"
             r"|Bootstrap Root ?: mismatch in (?:info|rank count) from procs",
-            "Two processes came with the same rank, or with another world size than the rest.",
+            "Two processes joined with the same rank, or with a different world size than the rest.",
             fix="twice",
         ),
     ),
@@ -114,14 +114,14 @@ WORLD_MISMATCH = Diagnosis(
 
 RANK0_LATE = Diagnosis(
     code="log-rank0-late",
-    title="a rank never came to the first collective",
+    title="a rank never reached the first collective",
     symptoms=(
         "is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0'",
     ),
-    explanation="Rank {missing} never came to the first collective: it died before, it still loads or tokenizes, or"
-    " it is in another branch of the code.",
-    fixes="py-spy dump --pid PID    # of rank {missing}, while it hangs: where is it?\n"
-    "grep -nF rank{missing}']' LOG | head    # what did it say first?",
+    explanation="Rank {missing} never reached the first collective: it died before, is still loading or tokenizing, or"
+    " is in another branch of the code.",
+    fixes="py-spy dump --pid PID    # of rank {missing}, while it hangs: shows where it is\n"
+    "grep -nF rank{missing}']' LOG | head    # its first output",
     # `retreiving` up to 2.1.
     patterns=wait(
         r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<missing>\d+)\] via c10d key-value store.*"
@@ -131,11 +131,12 @@ RANK0_LATE = Diagnosis(
 
 STORE_WAIT = Diagnosis(
     code="log-store-wait",
-    title="a rank waited for what another one should have written",
+    title="a rank waited for a store key that another rank never wrote",
     symptoms=("DistStoreError: wait timeout after 300000ms",),
-    explanation="A rank waited for what another one should have written into the store: that one died or came late.",
-    fixes="py-spy dump --pid PID    # of a rank that said nothing, while it hangs\n"
-    "aboard why --log LOGS…    # with the logs of all nodes: the one that died first is named",
+    explanation="A rank waited for a key that another rank should have written to the store: that rank died or was"
+    " late.",
+    fixes="py-spy dump --pid PID    # of a rank that logged nothing, while it hangs\n"
+    "aboard why --log LOGS…    # with the logs of all nodes: names the rank that died first",
     patterns=wait(
         r"DistStoreError: (?:wait timeout|Socket Timeout)|Timeout waiting for key: (?P<key>\S+)"
         r"|wait timeout after (?P<limit>\d+)ms, keys: (?P<keys>\S+)",
@@ -145,14 +146,14 @@ STORE_WAIT = Diagnosis(
 
 COLLECTIVE_TIMEOUT = Diagnosis(
     code="log-collective-timeout",
-    title="a collective came to no end",
+    title="a collective timed out",
     symptoms=("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=78, OpType=BROADCAST, NumelIn=…",),
-    explanation="The collective was not done within its time-out: a rank never came to it, or the network carried"
-    " nothing.",
-    fixes="export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1    # then start again: the flight"
-    " recorder keeps who was where\n"
-    "py-spy dump --pid PID    # of each rank, while it hangs: who is outside of the collective?",
-    # The same sentence since 1.13; NumelIn and NumelOut from 2.1 on.
+    explanation="The collective did not complete within its timeout: a rank never reached it, or the network"
+    " transferred nothing.",
+    fixes="export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1    # then rerun: the flight recorder"
+    " keeps each rank's position\n"
+    "py-spy dump --pid PID    # of each rank, while it hangs: shows which one is outside the collective",
+    # The same message since 1.13; NumelIn and NumelOut from 2.1 on.
     patterns=wait(
         r"(?:Watchdog caught|caught) collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+),"
         r" OpType=(?P<op>\w+)",
@@ -162,12 +163,12 @@ COLLECTIVE_TIMEOUT = Diagnosis(
 
 WATCHDOG_STUCK = Diagnosis(
     code="log-watchdog-stuck",
-    title="torch's watchdog could not run",
+    title="torch's watchdog was stuck",
     symptoms=("ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress",),
-    explanation="torch's own watchdog could not run: a thread holds Python's lock (GIL) in a long call, or CUDA"
-    " itself hangs.",
+    explanation="torch's watchdog could not run: a thread holds Python's lock (GIL) in a long call, or CUDA itself"
+    " hangs.",
     fixes="py-spy dump --native --pid PID    # while it hangs: which thread holds the GIL?\n"
-    "sudo dmesg -T | grep -i xid    # on {node}; a GPU that hangs says so here",
+    "sudo dmesg -T | grep -i xid    # on {node}; a GPU that hangs is logged here",
     patterns=wait(
         r"watchdog got stuck for (?P<limit>\d+) seconds|Heartbeat monitor timed out"
         r"|detected no heartbeat of its watchdog",
@@ -177,13 +178,13 @@ WATCHDOG_STUCK = Diagnosis(
 
 PRIVATE_ADDRESS = Diagnosis(
     code="log-private-address",
-    title="a peer told an address that only it has",
+    title="a peer announced an address that only it can use",
     symptoms=(
         "socketStartConnect: Connect to 172.17.0.2<43369> failed : Connection refused",
         "Connect to 169.254.20.10<43369> failed : Software caused connection abort",
     ),
-    explanation="The peer told an address that only it has: link-local, or of a container's or virtual machine's own"
-    " bridge. NCCL took the wrong interface there.",
+    explanation="The peer announced an address that only it can use: link-local, or of a container's or virtual"
+    " machine's own bridge. NCCL chose the wrong interface there.",
     fixes="ip -br addr    # on each node; which interface has the address that the others reach?\n"
     "export NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0    # that one, on all nodes; container:"
     " --network=host",
@@ -195,16 +196,16 @@ PRIVATE_ADDRESS = Diagnosis(
 
 SAME_GPU = Diagnosis(
     code="log-same-gpu",
-    title="two ranks took one GPU",
+    title="two ranks use the same GPU",
     symptoms=(
         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
         "Multiple Ranks are using the same GPU",
     ),
-    explanation="Two ranks took one GPU: the script never calls torch.cuda.set_device(LOCAL_RANK), or more ranks"
+    explanation="Two ranks use the same GPU: the script never calls torch.cuda.set_device(LOCAL_RANK), or more ranks"
     " were started than there are GPUs.",
     fixes="torch.cuda.set_device(int(os.environ['LOCAL_RANK']))    # in the script, before init_process_group\n"
     "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}; fewer GPUs than ranks?",
-    # Up to 2.29, then in other words.
+    # Up to 2.29; later versions word it differently.
     patterns=cause(
         r"Duplicate GPU detected ?: rank (?P<rank>\d+) and rank (?P<other>\d+) both on CUDA device (?P<device>\w+)"
         r"|Multiple Ranks are using the same GPU"
@@ -215,9 +216,9 @@ NVLS = Diagnosis(
     code="log-nvls",
     title="NVLink SHARP can't be set up",
     symptoms=("Failed to bind NVLink SHARP (NVLS) Multicast memory of size",),
-    explanation="The switches between the GPUs (NVSwitch) can't set up multicast: the fabric manager isn't well, or"
-    " its memory is used up by another container.",
-    fixes="export NCCL_NVLS_ENABLE=0    # goes on without it\n"
+    explanation="The switches between the GPUs (NVSwitch) can't set up multicast: the fabric manager is unhealthy, or"
+    " another container uses up its memory.",
+    fixes="export NCCL_NVLS_ENABLE=0    # continues without it\n"
     "sudo systemctl restart nvidia-fabricmanager    # on {node}, when no GPU is in use",
     patterns=cause(
         r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory|NVLS multicast.*(?:failed|error)"
@@ -228,49 +229,49 @@ NVLS = Diagnosis(
 
 NCCL_ALGORITHM = Diagnosis(
     code="log-nccl-algorithm",
-    title="NCCL is left no algorithm",
+    title="NCCL has no usable algorithm",
     symptoms=("NCCL WARN Error : no algorithm/protocol available",),
-    explanation="NCCL_ALGO or NCCL_PROTO leave NCCL no way to do a collective.",
-    fixes="unset NCCL_ALGO NCCL_PROTO    # where ranks start; NCCL chooses by itself",
+    explanation="NCCL_ALGO or NCCL_PROTO leave NCCL no way to run a collective.",
+    fixes="unset NCCL_ALGO NCCL_PROTO    # where ranks start; NCCL then chooses",
     patterns=cause(r"no algorithm/protocol available"),
 )
 
 NCCL_INVALID = Diagnosis(
     code="log-nccl-invalid",
-    title="NCCL was called in a way that it can't obey",
+    title="NCCL was called in an invalid way",
     symptoms=("ncclInvalidUsage: This usually reflects invalid usage",),
-    explanation="NCCL was called in a way that it can't obey; its own warning above says which.",
-    fixes="export NCCL_DEBUG=WARN    # then start again: the line before this one says why",
+    explanation="NCCL was called in an invalid way",
+    fixes="export NCCL_DEBUG=WARN    # then rerun: the line before this one says why",
     patterns=cause(r"ncclInvalidArgument|ncclInvalidUsage", weight=1),
 )
 
 NCCL_SYSTEM = Diagnosis(
     code="log-nccl-system",
-    title="a system call failed inside of NCCL",
+    title="a system call failed inside NCCL",
     symptoms=("unhandled system error (run with NCCL_DEBUG=INFO for details)",),
-    explanation="A system call failed inside of NCCL, and the log doesn't say which: with NCCL_DEBUG=INFO it would.",
-    fixes="export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG\n"
-    "aboard check --only network    # interfaces and firewalls are the usual reasons",
+    explanation="A system call failed inside NCCL, and the log doesn't say which: with NCCL_DEBUG=INFO it would.",
+    fixes="export NCCL_DEBUG=INFO    # then rerun, and: aboard why --log LOG\n"
+    "aboard check --only network    # interfaces and firewalls are the usual causes",
     patterns=cause(r"ncclSystemError|unhandled system error", weight=1),
 )
 
 NCCL_CUDA = Diagnosis(
     code="log-nccl-cuda",
-    title="a CUDA call failed inside of NCCL",
+    title="a CUDA call failed inside NCCL",
     symptoms=("ncclUnhandledCudaError: Call to CUDA function failed.",),
-    explanation="A CUDA call failed inside of NCCL.",
+    explanation="A CUDA call failed inside NCCL.",
     fixes="sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail?\n"
-    "export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG",
+    "export NCCL_DEBUG=INFO    # then rerun, and: aboard why --log LOG",
     patterns=cause(r"ncclUnhandledCudaError|Cuda failure (?:\d+ )?'(?P<error>[^']+)'|NCCL WARN Cuda failure", weight=1),
 )
 
 NCCL_INTERNAL = Diagnosis(
     code="log-nccl-internal",
-    title="NCCL met what it did not expect",
+    title="an internal check of NCCL failed",
     symptoms=("ncclInternalError: Internal check failed.",),
-    explanation="NCCL met what it did not expect: mostly libraries that don't fit each other, or a broken topology.",
-    fixes="export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG\n"
-    "aboard check --only software    # what differs between nodes",
+    explanation="an internal check of NCCL failed",
+    fixes="export NCCL_DEBUG=INFO    # then rerun, and: aboard why --log LOG\n"
+    "aboard check --only software    # shows what differs between nodes",
     patterns=cause(r"ncclInternalError", weight=1),
 )
 
@@ -280,12 +281,12 @@ MESH = Diagnosis(
     symptoms=(
         "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
     ),
-    explanation="A rank could not connect to a peer, and Gloo doesn't say which: a node's own name is a loopback"
-    " address, the wrong interface was taken, or a firewall is between.",
-    fixes="getent hosts $(hostname)    # on each node; 127.0.1.1 must not be there\n"
+    explanation="A rank could not connect to a peer, and Gloo doesn't say which: a node's hostname resolves to a"
+    " loopback address, the wrong interface was chosen, or a firewall blocks the connection.",
+    fixes="getent hosts $(hostname)    # on each node; must not print 127.0.1.1\n"
     "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, on all nodes\n"
-    "aboard check --only network    # tries every pair of nodes",
-    # From 2.2 to 2.7 without a word of whom it could not reach.
+    "aboard check --only network    # tests every pair of nodes",
+    # 2.2 to 2.7 don't name the peer that could not be reached.
     patterns=cause(r"Gloo connectFullMesh failed with", order=1, weight=2),
 )
 
@@ -293,10 +294,10 @@ RECV_TIMEOUT = Diagnosis(
     code="log-recv-timeout",
     title="a peer sent nothing",
     symptoms=("Timed out waiting 1800000ms for recv operation to complete",),
-    explanation="A peer sent nothing for the whole time-out, and Gloo doesn't say which. It is stopped or stuck"
-    " outside of the collective, its link is down, or large packets vanish on the way (MTU).",
-    fixes="ss -tnoi    # on {node}; a Send-Q that grows is the link; ping -M do -s 1472 PEER tells a wrong MTU\n"
+    explanation="A peer sent nothing for the whole timeout, and Gloo doesn't say which. It is stopped or stuck outside"
+    " the collective, its link is down, or large packets are lost on the way (MTU).",
+    fixes="ss -tnoi    # on {node}; a growing Send-Q points to the link; ping -M do -s 1472 PEER shows a wrong MTU\n"
     "ps -o pid,stat,wchan:20,cmd -C python    # on each node; T is stopped, D waits for a dead mount\n"
-    "py-spy dump --pid PID    # of each rank: who is outside of the collective?",
+    "py-spy dump --pid PID    # of each rank: shows which one is outside the collective",
     patterns=wait(r"Timed out waiting (?P<limit>\d+)ms for (?:recv|send) operation to complete", weight=1),
 )

@@ -1,14 +1,14 @@
-"""What logs tell of jobs and launchers: messages of Slurm, torchrun and DeepSpeed."""
+"""Log messages about jobs and launchers, from Slurm, torchrun and DeepSpeed."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.messages import cause, end, info
 
 TIME_LIMIT = Diagnosis(
     code="log-time-limit",
-    title="the job's time was up",
+    title="the job reached its time limit",
     symptoms=("CANCELLED AT 2026-03-03T12:00:19 DUE TO TIME LIMIT",),
-    explanation="The job's time was up.",
-    fixes="#SBATCH --time=24:00:00    # more of it; or checkpoint in time with #SBATCH --signal=USR1@300",
+    explanation="The job reached its time limit.",
+    fixes="#SBATCH --time=24:00:00    # a longer limit; or checkpoint in time with #SBATCH --signal=USR1@300",
     patterns=cause(
         r"(?:(?:STEP|JOB) (?P<job>[\d.]+) (?:ON (?P<node>[\w.-]+) )?)?CANCELLED AT (?P<at>\S+) DUE TO TIME LIMIT"
         r"|DUE TO TIME LIMIT"
@@ -17,10 +17,10 @@ TIME_LIMIT = Diagnosis(
 
 PREEMPTED = Diagnosis(
     code="log-preempted",
-    title="a job of higher priority took the nodes",
+    title="a job with higher priority took the nodes",
     symptoms=("CANCELLED AT 2026-06-06T06:06:06 DUE TO PREEMPTION",),
-    explanation="A job of higher priority took the nodes.",
-    fixes="#SBATCH --requeue    # starts it again by itself; resume from the last checkpoint",
+    explanation="A job with higher priority took the nodes.",
+    fixes="#SBATCH --requeue    # restarts it automatically; resume from the last checkpoint",
     patterns=cause(r"CANCELLED AT (?P<at>\S+) DUE TO PREEMPTION|DUE TO PREEMPTION"),
 )
 
@@ -28,26 +28,26 @@ CANCELLED = Diagnosis(
     code="log-cancelled",
     title="the job was cancelled",
     symptoms=("slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-03-03T12:00:19 ***",),
-    explanation="Somebody, or a step that failed before, cancelled it.",
+    explanation="A user, or a step that failed before, cancelled it.",
     fixes="sacct -j {job} --format=JobID,State,ExitCode,End,NodeList    # which step ended first, and how",
     patterns=end(r"\*\*\* (?:STEP|JOB) (?P<job>[\d.]+) (?:ON (?P<node>[\w.-]+) )?CANCELLED AT (?P<at>\S+) \*\*\*"),
 )
 
 CPU_BINDING = Diagnosis(
     code="log-cpu-binding",
-    title="ranks are bound to cores that the job hasn't got",
+    title="ranks are bound to cores outside the job's allocation",
     symptoms=("CPU binding outside of job step allocation",),
-    explanation="The cores that ranks were to be bound to are not those of the job.",
-    fixes="srun --cpu-bind=none …    # or ask for the cores: #SBATCH --cpus-per-task=N, srun --cpus-per-task=N",
+    explanation="The cores that ranks are bound to don't belong to the job.",
+    fixes="srun --cpu-bind=none …    # or request the cores: #SBATCH --cpus-per-task=N, srun --cpus-per-task=N",
     patterns=cause(r"CPU binding outside of job step allocation"),
 )
 
 SLURM_REQUEST = Diagnosis(
     code="log-slurm-request",
-    title="Slurm can't give what was asked for",
+    title="Slurm can't satisfy the request",
     symptoms=("Requested node configuration is not available",),
-    explanation="Slurm can't give what was asked for.",
-    fixes="sinfo -o '%P %D %c %m %G %l'    # what there is; scontrol show job JOBID",
+    explanation="Slurm can't satisfy the request",
+    fixes="sinfo -o '%P %D %c %m %G %l'    # shows what is available; scontrol show job JOBID",
     patterns=cause(
         r"(?:srun|sbatch|salloc): error: .*(?:Requested node configuration is not available|Invalid (?:account"
         r"|partition|qos|generic resource)|More processors requested than permitted|Job violates accounting"
@@ -60,7 +60,7 @@ CONTAINER = Diagnosis(
     title="a container could not be started",
     symptoms=("slurmstepd: error: pyxis: container start failed",),
     explanation="The container could not be started on this node.",
-    fixes="ls -l IMAGE; df -h /tmp    # on {node}; is the image there, and room to unpack it?",
+    fixes="ls -l IMAGE; df -h /tmp    # on {node}; is the image there, with space to unpack it?",
     patterns=cause(
         r"slurmstepd-(?P<node>[\w.-]+): error: pyxis: |error: pyxis: |enroot.*(?:ERROR|error)"
         r"|FATAL: +(?:could not open image|[Uu]nable to handle|image)",
@@ -70,12 +70,12 @@ CONTAINER = Diagnosis(
 
 TOLD_TO_STOP = Diagnosis(
     code="log-told-to-stop",
-    title="the launcher was told to stop",
+    title="the launcher received a stop signal",
     symptoms=("SignalException: Process 77 got signal: 15",),
-    explanation="Somebody told the launcher to stop: Slurm at its limit, a preemption, or an ssh session that was"
-    " closed (signal 1 is SIGHUP).",
-    fixes="sacct -j JOBID --format=JobID,State,ExitCode,End    # under Slurm: who ended it\n"
-    "nohup torchrun … &    # over ssh: outlives the session; or tmux",
+    explanation="The launcher received a stop signal: from Slurm at the time limit, from a preemption, or from an ssh"
+    " session that was closed (signal 1 is SIGHUP).",
+    fixes="sacct -j JOBID --format=JobID,State,ExitCode,End    # under Slurm: shows what stopped it\n"
+    "nohup torchrun … &    # over ssh: survives the session; or use tmux",
     patterns=end(
         r"SignalException: Process \d+ got signal: (?P<signal>15|1|10|12)\b|Received (?P<signal2>\d+"
         r"|SIG\w+) death signal|Main process received SIGTERM, exiting|Received SIGTERM: 15|Got termination signal",
@@ -85,30 +85,30 @@ TOLD_TO_STOP = Diagnosis(
 
 INTERRUPTED = Diagnosis(
     code="log-interrupted",
-    title="somebody pressed Ctrl-C",
+    title="a user pressed Ctrl-C",
     symptoms=("KeyboardInterrupt", "got signal: 2"),
-    explanation="Somebody pressed Ctrl-C.",
-    remedy="Nothing is to be mended: it was asked to end.",
+    explanation="A user pressed Ctrl-C.",
+    remedy="Nothing needs fixing: the run was stopped on request.",
     patterns=end(r"^KeyboardInterrupt|got signal: 2\b|Main process received SIGINT"),
 )
 
 DEEPSPEED_BATCH = Diagnosis(
     code="log-deepspeed-batch",
-    title="DeepSpeed's batch sizes don't fit the number of ranks",
+    title="DeepSpeed's batch sizes don't match the number of ranks",
     symptoms=("Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu",),
-    explanation="train_batch_size must be micro batch × accumulation × ranks: it was written for another number of"
-    " ranks.",
+    explanation="train_batch_size must equal micro-batch × accumulation steps × ranks: it was set for another number"
+    " of ranks.",
     fixes='"train_batch_size": "auto"    # in ds_config.json; or leave one of the three out',
     patterns=cause(r"Check batch related parameters\. train_batch_size is not equal to"),
 )
 
 LOSS_SCALE = Diagnosis(
     code="log-loss-scale",
-    title="training in fp16 diverged",
+    title="fp16 training diverged",
     symptoms=("Current loss scale already at minimum - cannot decrease scale anymore",),
-    explanation="Every step overflowed in fp16 until the loss scale was at its minimum: the model diverged, or wants"
+    explanation="Every step overflowed in fp16 until the loss scale reached its minimum: the model diverged, or needs"
     " bf16.",
-    fixes='"bf16": {{"enabled": true}}    # in ds_config.json, in place of fp16, where the GPUs can',
+    fixes='"bf16": {{"enabled": true}}    # in ds_config.json, instead of fp16, if the GPUs support it',
     patterns=cause(r"Current loss scale already at minimum"),
 )
 
@@ -117,7 +117,7 @@ HOSTFILE = Diagnosis(
     title="DeepSpeed can't use its hostfile",
     symptoms=("Hostfile is empty or not formatted correctly",),
     explanation="DeepSpeed can't use its hostfile.",
-    fixes="cat hostfile    # one `NAME slots=N` a line, each name once",
+    fixes="cat hostfile    # one `NAME slots=N` per line, each name once",
     patterns=cause(
         r"Hostfile (?:contains|is empty)|not found in hostfile|No slot '\d+' specified on host"
         r"|Num nodes is >1 but no extra nodes|Unable to proceed, unable to parse"
@@ -129,8 +129,8 @@ LOCAL_ONLY = Diagnosis(
     title="DeepSpeed trains on one machine only",
     severity=Severity.WARN,
     symptoms=("Unable to find hostfile, will proceed with training with local resources only.",),
-    explanation="DeepSpeed trains on this machine alone: its hostfile is not where it looks (/job/hostfile).",
-    fixes="deepspeed --hostfile=./hostfile …    # if more than one node was meant",
+    explanation="DeepSpeed trains on this machine only: its hostfile is not at the path that it reads (/job/hostfile).",
+    fixes="deepspeed --hostfile=./hostfile …    # if more than one node was intended",
     patterns=info(r"Unable to find hostfile, will proceed with training with local resources only"),
 )
 
@@ -138,9 +138,9 @@ EXTENSION = Diagnosis(
     code="log-extension",
     title="a native extension could not be built",
     symptoms=("Error building extension 'fused_adam'",),
-    explanation="A native extension could not be compiled on this node: no compiler, another CUDA, or a cache that"
-    " two nodes write to.",
-    fixes="rm -rf ~/.cache/torch_extensions; nvcc --version; c++ --version    # on {node}; then start again",
+    explanation="A native extension could not be compiled on this node: no compiler, a different CUDA version, or a"
+    " cache that two nodes write to.",
+    fixes="rm -rf ~/.cache/torch_extensions; nvcc --version; c++ --version    # on {node}; then rerun",
     patterns=cause(
         r"Error building extension '(?P<name>\w+)'|ninja: build stopped|Ninja is required to load C\+\+ extensions",
         weight=2,
@@ -149,18 +149,18 @@ EXTENSION = Diagnosis(
 
 LOCAL_RANK = Diagnosis(
     code="log-local-rank",
-    title="the script doesn't know --local-rank",
+    title="the script doesn't accept --local-rank",
     symptoms=("error: unrecognized arguments: --local-rank=0",),
-    explanation="The launcher passes --local-rank (with a dash since torch 2.0) to a script that doesn't know it.",
-    fixes="torchrun …    # passes none; the script reads LOCAL_RANK from the environment",
+    explanation="The launcher passes --local-rank (with a dash since torch 2.0) to a script that doesn't accept it.",
+    fixes="torchrun …    # does not pass it; the script reads LOCAL_RANK from the environment",
     patterns=cause(r"unrecognized arguments: --local[-_]rank"),
 )
 
 ARGUMENTS = Diagnosis(
     code="log-arguments",
-    title="the script was given arguments that it doesn't take",
+    title="the script was called with wrong arguments",
     symptoms=("error: unrecognized arguments: --foo",),
-    explanation="The script was given arguments that it doesn't take, or lacks some.",
+    explanation="The script was called with arguments that it doesn't accept, or without required ones.",
     fixes="python {script} --help",
     patterns=cause(
         r"(?:(?P<script>[\w./-]+\.py): )?error: (?:unrecognized arguments: (?P<arguments>.+)"

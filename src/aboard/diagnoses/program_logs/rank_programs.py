@@ -1,4 +1,4 @@
-"""What logs tell of a rank's own program: CUDA, disks, Python's environment, data and checkpoints."""
+"""Log messages about a rank's own program: CUDA, disks, Python environment, data and checkpoints."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import FixCommand
@@ -6,12 +6,12 @@ from aboard.diagnoses.messages import KERNEL_XID, cause, end, odd
 
 ILLEGAL_ACCESS = Diagnosis(
     code="log-illegal-access",
-    title="a kernel touched memory that isn't its own",
+    title="a GPU kernel accessed invalid memory",
     symptoms=("CUDA error: an illegal memory access was encountered",),
-    explanation="A kernel on the GPU touched memory that isn't its own: a bug in a kernel or an index, rarely the GPU.",
-    fixes="export CUDA_LAUNCH_BLOCKING=1    # then start again: the traceback shows the line that did it\n"
-    "sudo dmesg -T | grep -i xid    # on {node}; another Xid beside 13 and 31 is the hardware",
-    # 13, 31 and 43 are mostly the program's own: a kernel that wrote where it may not.
+    explanation="A GPU kernel accessed invalid memory: a bug in a kernel or an index, rarely the GPU.",
+    fixes="export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
+    "sudo dmesg -T | grep -i xid    # on {node}; an Xid other than 13 and 31 points to the hardware",
+    # Xid 13 and 31 mostly come from the program: a kernel accessed memory out of bounds.
     patterns=cause(
         r"CUDA error: an illegal memory access was encountered|illegal memory access|misaligned address"
         r"|CUDA error: unspecified launch failure|Warp Illegal|" + KERNEL_XID + r"(?:13|31)\b",
@@ -21,16 +21,16 @@ ILLEGAL_ACCESS = Diagnosis(
 
 GPU_MEMORY = Diagnosis(
     code="log-gpu-memory",
-    title="the GPU's memory is too small",
+    title="the GPU has too little memory",
     symptoms=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate",),
-    explanation="The GPU's memory is too small for what was asked of it.",
-    fixes="nvidia-smi    # on {node}; does something else use the GPU? else a smaller batch, more sharding,"
+    explanation="The GPU has too little memory for the program.",
+    fixes="nvidia-smi    # on {node}; does another process use the GPU? Otherwise use a smaller batch, more sharding,"
     " checkpointing",
     patterns=(
         cause(
             r"(?:NCCL WARN|Last error:|ncclUnhandledCudaError).*Cuda failure (?:\d+ )?'out of memory'"
             r"|Failed to CUDA (?:calloc|host alloc|malloc)",
-            "The GPU had no room left for NCCL's buffers.",
+            "The GPU had no memory left for NCCL's buffers.",
         ),
         cause(
             r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |CUDA out of memory|CUDA error: out of memory"
@@ -41,11 +41,11 @@ GPU_MEMORY = Diagnosis(
 
 DEVICE_ASSERT = Diagnosis(
     code="log-device-assert",
-    title="a kernel met a value that can't be",
+    title="a GPU kernel received an invalid value",
     symptoms=("CUDA error: device-side assert triggered",),
-    explanation="A kernel found a value that can't be: mostly a token id or a label past the end of a table.",
-    fixes="export CUDA_LAUNCH_BLOCKING=1    # then start again: the traceback shows the line\n"
-    "assert max(input_ids) < model.config.vocab_size    # the usual reason",
+    explanation="A GPU kernel received an invalid value: mostly a token id or a label past the end of a table.",
+    fixes="export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
+    "assert max(input_ids) < model.config.vocab_size    # the usual cause",
     patterns=cause(
         r"CUDA error: device-side assert triggered|Assertion `[^`]*` failed.*\n?.*blockIdx|indexSelectLargeIndex"
         r"|ScatterGatherKernel\.cu",
@@ -55,10 +55,10 @@ DEVICE_ASSERT = Diagnosis(
 
 CONTAINER_GPU = Diagnosis(
     code="log-container-gpu",
-    title="a container gets no GPU",
+    title="a container has no GPU",
     symptoms=("Could not find any nv files on this host!", "nvidia-container-cli: initialization error"),
-    explanation="The container gets no GPU: the host has no driver, or the container was started without it.",
-    fixes="nvidia-smi    # on {node}, outside of the container: is there a driver at all?\n"
+    explanation="The container has no GPU: the host has no driver, or the container was started without it.",
+    fixes="nvidia-smi    # on {node}, outside the container: is there a driver?\n"
     "apptainer exec --nv …    # Docker: --gpus all, with nvidia-container-toolkit installed",
     patterns=cause(
         r"Could not find any nv files on this host|nvidia-container-cli: (?:initialization|mount) error"
@@ -68,20 +68,20 @@ CONTAINER_GPU = Diagnosis(
 
 CUDA_ERROR = Diagnosis(
     code="log-cuda-error",
-    title="a call to the GPU failed",
+    title="a CUDA call failed",
     symptoms=("CUDA error: unknown error", "CUBLAS_STATUS_EXECUTION_FAILED"),
-    explanation="A call to the GPU failed. CUDA tells it late: the line in the traceback is often not the one that"
-    " did it.",
-    fixes="export CUDA_LAUNCH_BLOCKING=1    # then start again: the traceback shows the line\n"
+    explanation="A CUDA call failed. CUDA reports errors late: the line in the traceback is often not the one that"
+    " failed.",
+    fixes="export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
     "sudo dmesg -T | grep -i xid    # on {node}; did the GPU fail?",
     patterns=cause(r"CUDA error: (?P<error>[^\n]+)|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|AcceleratorError: ", weight=1),
 )
 
 IO_ERROR = Diagnosis(
     code="log-io-error",
-    title="a disk fails",
+    title="a disk is failing",
     symptoms=("OSError: [Errno 5] Input/output error", "blk_update_request: I/O error"),
-    explanation="A disk of this node fails.",
+    explanation="A disk of this node is failing.",
     fixes="sudo dmesg -T | grep -iE 'i/o error|nvme|ext4|xfs'; sudo smartctl -a /dev/DISK    # on {node}",
     patterns=cause(
         r"\[Errno 5\]|Input/output error|I/O error, dev (?P<device>\w+)|EXT4-fs error|XFS .*(?:[Cc]orruption"
@@ -93,29 +93,29 @@ IO_ERROR = Diagnosis(
 
 PERMISSION = Diagnosis(
     code="log-permission",
-    title="a path may not be used on a node",
+    title="access to a path is denied on a node",
     symptoms=("PermissionError: [Errno 13] Permission denied:",),
-    explanation="The user that ranks run as may not use this path on this node.",
-    fixes="ls -ld {path}; id    # on {node}; user and group numbers must be the same on all nodes",
+    explanation="The user that ranks run as has no permission to use this path on this node.",
+    fixes="ls -ld {path}; id    # on {node}; uid and gid must be the same on all nodes",
     patterns=cause(r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']+)'", weight=2),
 )
 
 MODULE_MISSING = Diagnosis(
     code="log-module-missing",
-    title="a rank's Python has no such module",
+    title="a rank's Python lacks a module",
     symptoms=("ModuleNotFoundError: No module named 'flash_attn'",),
-    explanation="The Python that this rank got has no such module: another environment than on the head.",
-    fixes="python3 -m pip install {module}    # on {node}; or start ranks with the absolute path of the right python",
+    explanation="This rank's Python lacks the module: it is a different environment than on the head.",
+    fixes="python3 -m pip install {module}    # on {node}; or start ranks with the right Python's absolute path",
     patterns=cause(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'|No module named (?P<module2>[\w.]+)$"),
 )
 
 LIBRARY = Diagnosis(
     code="log-library",
-    title="a native library is missing, or of another version",
+    title="a native library is missing or has the wrong version",
     symptoms=("ImportError: libcudart.so.11.0: cannot open shared object file", "undefined symbol: ncclCommRegister"),
-    explanation="A native library is missing on this node, or is another version than what was built against.",
+    explanation="A native library is missing on this node, or its version differs from the one built against.",
     fixes="python -c 'import torch'; ldd FILE.so | grep 'not found'    # on {node}\n"
-    "echo $LD_LIBRARY_PATH    # there: what comes first in it is loaded",
+    "echo $LD_LIBRARY_PATH    # there: the first match in it is loaded",
     patterns=cause(
         r"Error: (?P<library>lib[\w.+-]+): cannot open shared object file"
         r"|Error: .*undefined symbol: (?P<symbol>\w+)"
@@ -125,9 +125,9 @@ LIBRARY = Diagnosis(
 
 IMPORT = Diagnosis(
     code="log-import",
-    title="a package is another version than the code wants",
+    title="a package has a different version than the code needs",
     symptoms=("ImportError: cannot import name",),
-    explanation="A package is another version than the code was written for.",
+    explanation="A package has a different version than the code was written for.",
     fixes="python -m pip list | grep -iE 'torch|transformers|deepspeed|accelerate|peft'    # on each node",
     patterns=cause(
         r"ImportError: cannot import name '(?P<name>\w+)'"
@@ -138,10 +138,10 @@ IMPORT = Diagnosis(
 
 HUB = Diagnosis(
     code="log-hub",
-    title="the hub wants a login",
+    title="the Hugging Face Hub requires a login",
     symptoms=("GatedRepoError: 401 Client Error", "Cannot access gated repo for url"),
-    explanation="The hub wants a login with access to this model, and this node has none.",
-    fixes="hf auth login    # on {node}, or HF_TOKEN in the environment of ranks; ask for access on the model's page",
+    explanation="The Hugging Face Hub requires a login with access to this model, and this node has none.",
+    fixes="hf auth login    # on {node}, or HF_TOKEN in the environment of ranks; request access on the model's page",
     patterns=cause(
         r"GatedRepoError|401 Client Error|403 Client Error|RepositoryNotFoundError|Cannot access gated repo"
     ),
@@ -149,11 +149,12 @@ HUB = Diagnosis(
 
 HUB_UNREACHABLE = Diagnosis(
     code="log-hub-unreachable",
-    title="a node can't reach the hub",
+    title="a node can't reach the Hugging Face Hub",
     symptoms=("We couldn't connect to 'https://huggingface.co' to load the files", "LocalEntryNotFoundError"),
-    explanation="This node can't reach the hub, and has no copy of the files: compute nodes are often cut off.",
-    fixes="hf download MODEL --local-dir /shared/MODEL    # where there is a way out; then give that path\n"
-    "export HF_HUB_OFFLINE=1    # uses only what is in the cache",
+    explanation="This node can't reach the Hugging Face Hub, and has no copy of the files: compute nodes often have no"
+    " internet access.",
+    fixes="hf download MODEL --local-dir /shared/MODEL    # on a machine with internet access; then use that path\n"
+    "export HF_HUB_OFFLINE=1    # uses only the cache",
     patterns=cause(
         r"LocalEntryNotFoundError|We couldn't connect to 'https://huggingface"
         r"|Max retries exceeded with url: .*huggingface|OfflineModeIsEnabled"
@@ -164,10 +165,10 @@ HUB_UNREACHABLE = Diagnosis(
 
 MODEL_MISSING = Diagnosis(
     code="log-model-missing",
-    title="a model's path is not there",
+    title="a model's path does not exist",
     symptoms=("is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",),
-    explanation="The model's path is not there on this node, or its name is wrong: transformers takes a missing path"
-    " for a name.",
+    explanation="The model's path does not exist on this node, or its name is wrong: transformers treats a missing"
+    " path as a Hub name.",
     fixes="ls PATH    # on {node}; is the directory there, with config.json?",
     patterns=cause(
         r"is not a local folder and is not a valid model identifier|Can't load (?:tokenizer|config|the model) for"
@@ -177,18 +178,18 @@ MODEL_MISSING = Diagnosis(
 
 WANDB = Diagnosis(
     code="log-wandb",
-    title="Weights & Biases has no key, or no way out",
+    title="Weights & Biases has no API key, or no internet access",
     symptoms=("wandb.errors.UsageError: api_key not configured",),
-    explanation="Weights & Biases has no key, or no way out.",
+    explanation="Weights & Biases has no API key, or no internet access",
     fixes="wandb login    # on {node}; or WANDB_MODE=offline",
     patterns=cause(r"wandb(?:\.errors)?[.:].*(?:api_key not configured|UsageError|CommError|AuthenticationError)"),
 )
 
 SYNTAX = Diagnosis(
     code="log-syntax",
-    title="the code can't be read by this Python",
+    title="this Python can't parse the code",
     symptoms=("SyntaxError: invalid syntax",),
-    explanation="The code can't be read by this node's Python: half copied, or written for a newer one.",
+    explanation="This node's Python can't parse the code: it is partly copied, or written for a newer version.",
     fixes="python --version; sha256sum *.py    # on each node, where the script is",
     patterns=cause(r"^SyntaxError: |^IndentationError: ", weight=2),
 )
@@ -197,11 +198,11 @@ LOADER = Diagnosis(
     code="log-loader",
     title="a data-loader worker died",
     symptoms=("DataLoader worker (pid(s) 4711) exited unexpectedly",),
-    explanation="A data-loader worker died; its own exception stands above, if it had one.",
+    explanation="A data-loader worker died; its own exception, if it had one, is above.",
     fixes={
         "died": FixCommand(
             "num_workers=0    # in the DataLoader: the exception then comes from the rank itself\n"
-            "df -h /dev/shm; free -g    # on {node}; shared memory and memory are the usual reasons"
+            "df -h /dev/shm; free -g    # on {node}; shared memory and host memory are the usual causes"
         ),
         "raised": FixCommand("num_workers=0    # in the DataLoader: the exception then comes from the rank itself"),
     },
@@ -209,7 +210,7 @@ LOADER = Diagnosis(
         cause(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) exited unexpectedly", fix="died", weight=1),
         end(
             r"Caught (?P<error>\w+) in DataLoader worker process (?P<worker>\d+)",
-            "A data-loader worker raised; its own exception stands below it.",
+            "A data-loader worker raised an exception, which is printed below.",
             fix="raised",
         ),
     ),
@@ -217,19 +218,19 @@ LOADER = Diagnosis(
 
 TOKEN_RANGE = Diagnosis(
     code="log-token-range",
-    title="a token id is larger than the embedding",
+    title="a token id exceeds the embedding",
     symptoms=("IndexError: index out of range in self",),
-    explanation="A token id is larger than the embedding: the tokenizer has more tokens than the model.",
-    fixes="model.resize_token_embeddings(len(tokenizer))    # or the tokenizer that belongs to the model",
+    explanation="A token id exceeds the embedding: the tokenizer has more tokens than the model.",
+    fixes="model.resize_token_embeddings(len(tokenizer))    # or use the model's own tokenizer",
     patterns=cause(r"IndexError: index out of range in self|Token indices.*vocab.*(?:exceed|larger)", weight=2),
 )
 
 UNUSED_PARAMETERS = Diagnosis(
     code="log-unused-parameters",
-    title="DDP waited for a gradient that never came",
+    title="DDP waited for a gradient that never arrived",
     symptoms=("Expected to have finished reduction in the prior iteration before starting a new one.",),
     explanation="DDP waited for the gradient of a parameter that had none in this step.",
-    fixes="DistributedDataParallel(model, find_unused_parameters=True)    # or leave the parameter out of the model",
+    fixes="DistributedDataParallel(model, find_unused_parameters=True)    # or remove the parameter from the model",
     patterns=cause(
         r"Expected to have finished reduction in the prior iteration|Expected to mark a variable ready only once"
     ),
@@ -239,7 +240,7 @@ MODEL_DIFFERS = Diagnosis(
     code="log-model-differs",
     title="ranks built different models",
     symptoms=("DDP expects same model across all ranks, but Rank 0 has",),
-    explanation="Ranks built different models: another config, vocabulary or version on one node.",
+    explanation="Ranks built different models: one node has a different config, vocabulary or version.",
     fixes="sha256sum CONFIG; python -m pip list | grep -iE 'torch|transformers'    # on each node",
     patterns=cause(
         r"DDP expects same model across all ranks|appears not to match (?:sizes"
@@ -249,13 +250,13 @@ MODEL_DIFFERS = Diagnosis(
 
 NAN = Diagnosis(
     code="log-nan",
-    title="the loss is no number any more",
+    title="the loss is NaN or infinite",
     severity=Severity.WARN,
     symptoms=("{'loss': nan, 'grad_norm': nan}",),
-    explanation="The loss is no number any more: a learning rate too high, fp16 that overflows, a broken row, or a"
-    " GPU that computes wrongly.",
-    fixes="grep -n -m1 -i 'nan' LOG    # the first step at which it is; go back to a checkpoint before it\n"
-    "export TORCH_NCCL_NAN_CHECK=1    # then start again: the rank that brings it in is named",
+    explanation="The loss is NaN or infinite: the learning rate is too high, fp16 overflows, a row is broken, or a GPU"
+    " computes wrongly.",
+    fixes="grep -n -m1 -i 'nan' LOG    # the first step with it; resume from an earlier checkpoint\n"
+    "export TORCH_NCCL_NAN_CHECK=1    # then rerun: names the rank that introduces it",
     patterns=odd(
         r"(?i)['\"]?(?:train_|eval_)?loss['\"]?\s*[:=]\s*['\"]?(?:nan|inf)\b"
         r"|grad_?norm['\"]?\s*[:=]\s*['\"]?(?:nan|inf)\b|(?:loss|gradients?) (?:is|became|are) (?:nan|inf"
@@ -265,13 +266,13 @@ NAN = Diagnosis(
 
 CHECKPOINT_TORN = Diagnosis(
     code="log-checkpoint-torn",
-    title="a checkpoint was not written to its end",
+    title="a checkpoint is incomplete",
     symptoms=(
         "PytorchStreamReader failed reading zip archive: failed finding central directory",
         "Error while deserializing header: MetadataIncompleteBuffer",
     ),
-    explanation="The checkpoint was not written to its end: a full disk, or a run that was killed meanwhile.",
-    fixes="ls -l CHECKPOINT    # is a file smaller than its peers? then resume from the one before it",
+    explanation="The checkpoint is incomplete: the disk was full, or the run was killed while writing.",
+    fixes="ls -l CHECKPOINT    # if a file is smaller than its peers, resume from the previous checkpoint",
     patterns=cause(
         r"failed finding central directory|PytorchStreamReader failed|HeaderTooLarge|MetadataIncompleteBuffer"
         r"|InvalidHeaderDeserialization|HeaderTooSmall|EOFError: Ran out of input"
@@ -281,18 +282,18 @@ CHECKPOINT_TORN = Diagnosis(
 
 WEIGHTS_ONLY = Diagnosis(
     code="log-weights-only",
-    title="a checkpoint holds more than weights",
+    title="a checkpoint contains more than weights",
     symptoms=("Weights only load failed.",),
-    explanation="torch 2.6 loads weights only by default, and this file holds other objects.",
-    fixes="torch.load(FILE, weights_only=False)    # only for files that you trust: it runs what is in them",
+    explanation="torch 2.6 loads only weights by default, and this file contains other objects.",
+    fixes="torch.load(FILE, weights_only=False)    # only for files that you trust: it runs code that they contain",
     patterns=cause(r"Weights only load failed"),
 )
 
 CHECKPOINT_SHAPE = Diagnosis(
     code="log-checkpoint-shape",
-    title="the checkpoint is of another model, or of another number of ranks",
+    title="the checkpoint doesn't match the model or the number of ranks",
     symptoms=("size mismatch for lm_head.weight: copying a param with shape", "Missing key(s) in state_dict"),
-    explanation="The checkpoint is of another model, or of another number of ranks than this loader can spread.",
+    explanation="The checkpoint is from another model, or from a number of ranks that this loader can't reshard.",
     fixes="grep -nE 'vocab_size|hidden_size|num_hidden_layers' config.json    # of the model and of the checkpoint",
     patterns=cause(
         r"size mismatch for (?P<name>[\w.]+): copying a param|(?:Missing|Unexpected) key\(s\) in state_dict"
