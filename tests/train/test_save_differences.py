@@ -27,7 +27,7 @@ def test_the_same_settings_show_nothing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said", "fix"),
     [
-        ({"seed": 7}, "seed: 42 → 7: the order of the data follows from it", "--set train.seed=42    # as it was"),
+        ({"seed": 7}, "seed: 42 → 7: the order of the data follows from it", "--set train.seed=42    # as in the checkpoint"),
         ({"max_length": 16}, "max_length: 8 → 16: the bins were made for another length", "--set data.max_length=8"),
         ({"global_batch_size": 8}, "sequences per step: 4 → 8: a step would be", "--set train.global_batch_size=4"),
         ({"global_batch_size": None}, "sequences per step: 4 → 1", "--set train.global_batch_size=4"),
@@ -40,7 +40,7 @@ def test_what_would_be_another_training_is_refused(folder: Path, changed: dict[s
     assert caught.value.code == "checkpoint-differs"
     assert said in caught.value.seen
     assert caught.value.fix.startswith(fix)
-    assert "to start anew, set resume: none" in caught.value.fix
+    assert "to start over: resume: none" in caught.value.fix
 
 
 @pytest.mark.parametrize(

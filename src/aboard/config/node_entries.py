@@ -32,7 +32,7 @@ class NodeEntry:
 
     name: str
     where: str
-    given: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_node_names(names: "Sequence[str]") -> list[NodeEntry]:
@@ -109,9 +109,9 @@ def _apply_defaults(entries: "Sequence[NodeEntry]", defaults: Mapping[str, Any],
     _refuse_duplicates(entries)
     return [
         replace(
-            Node(name=entry.name, **{**defaults, **entry.given}),
-            interpreter=_choose_interpreter({**defaults, **entry.given}),
-            env={**defaults.get("env", {}), **entry.given.get("env", {})},
+            Node(name=entry.name, **{**defaults, **entry.settings}),
+            interpreter=_choose_interpreter({**defaults, **entry.settings}),
+            env={**defaults.get("env", {}), **entry.settings.get("env", {})},
             transport=TransportKind.LOCAL if _is_local(entry, here) else TransportKind.SSH,
         )
         for entry in entries
@@ -145,7 +145,7 @@ _PLAIN: Mapping[str, Callable[[Any], bool]] = {
 
 def _is_local(entry: NodeEntry, here: HeadMachine) -> bool:
     """Only the entry's own settings count: a user or port for the whole cluster doesn't mean ssh to the head."""
-    return is_head_node(Node(name=entry.name, **entry.given), here)
+    return is_head_node(Node(name=entry.name, **entry.settings), here)
 
 
 def _choose_interpreter(values: Mapping[str, Any]) -> Interpreter | None:
@@ -157,7 +157,7 @@ def _choose_interpreter(values: Mapping[str, Any]) -> Interpreter | None:
 
 def _build_entry(login: Login, where: str, **settings: Any) -> NodeEntry:
     user = {} if login.user is None else {"user": login.user}
-    return NodeEntry(name=login.name, where=where, given={**user, **settings})
+    return NodeEntry(name=login.name, where=where, settings={**user, **settings})
 
 
 def _parse_line(text: str, where: str) -> list[NodeEntry]:
@@ -221,12 +221,12 @@ def _refuse_duplicates(entries: "Sequence[NodeEntry]") -> None:
 
 def _set_fabric_addresses(nodes: "Sequence[Node]", where: str) -> tuple[Node, ...]:
     """Replaces {name} in each node's pattern. Not with str.format, which would read attributes."""
-    placed: list[Node] = []
+    addressed: list[Node] = []
     owners: dict[str, str] = {}
     for node in nodes:
         address = node.fabric_address and node.fabric_address.replace("{name}", node.name)
-        if address and (trouble := find_host_error(address)):
-            seen = f"fabric_address of {node.name}: {trouble}"
+        if address and (problem := find_host_error(address)):
+            seen = f"fabric_address of {node.name}: {problem}"
             fix = configuration.CONFIG.fix("own-fabric", node=node.name)
             raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
         if address and address in owners:
@@ -235,5 +235,5 @@ def _set_fabric_addresses(nodes: "Sequence[Node]", where: str) -> tuple[Node, ..
             raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
         if address:
             owners[address] = node.name
-        placed.append(replace(node, fabric_address=address))
-    return tuple(placed)
+        addressed.append(replace(node, fabric_address=address))
+    return tuple(addressed)

@@ -35,12 +35,14 @@ _RUN = """
 def format_starter_file(entries: "Sequence[NodeEntry]") -> str:
     """A file that the loader accepts as it is, and with any of its comments uncommented."""
     lines = "".join(f'    - "{line}"\n' for line in _format_node_lines(entries))
-    missing = any("slots" not in entry.given for entry in entries)
+    missing = any("slots" not in entry.settings for entry in entries)
     return _TOP + lines + _REST + (_SLOTS if missing else "") + _RUN
 
 
 def _format_node_lines(entries: "Sequence[NodeEntry]") -> "Iterator[str]":
     """One line for each sequence of nodes that are alike, in order."""
-    for (user, slots), alike in groupby(entries, key=lambda entry: (entry.given.get("user"), entry.given.get("slots"))):
+    for (user, slots), alike in groupby(
+        entries, key=lambda entry: (entry.settings.get("user"), entry.settings.get("slots"))
+    ):
         for part in split_node_set(fold_names(entry.name for entry in alike)):
             yield (f"{user}@" if user else "") + part + (f" slots={slots}" if slots is not None else "")

@@ -19,14 +19,14 @@ def refuse_value(seen: str, fix: Fix) -> NoReturn:
 
 
 def _check_host(text: str) -> str:
-    if trouble := find_host_error(text):
-        refuse_value(trouble, configuration.CONFIG.fix("host"))
+    if problem := find_host_error(text):
+        refuse_value(problem, configuration.CONFIG.fix("host"))
     return text
 
 
 def _check_user(text: str) -> str:
-    if trouble := find_user_error(text):
-        refuse_value(trouble, configuration.CONFIG.fix("user"))
+    if problem := find_user_error(text):
+        refuse_value(problem, configuration.CONFIG.fix("user"))
     return text
 
 
@@ -75,8 +75,8 @@ def _check_pattern(text: str) -> str:
 
 
 def _check_env_name(text: str) -> str:
-    if trouble := find_env_name_error(text):
-        refuse_value(trouble, configuration.CONFIG.fix("env"))
+    if problem := find_env_name_error(text):
+        refuse_value(problem, configuration.CONFIG.fix("env"))
     return text
 
 

@@ -56,8 +56,8 @@ def load_data_settings(files: "Sequence[str]") -> DataSettings:
     train = config.document.train
     if settings.tokenizer is None and train is not None and train.model is not None:
         # As in training: the tokenizer in the model's directory.
-        beside = Path(config.base("train", "model")) / train.model
-        return replace(settings, tokenizer=str(beside) if beside.is_dir() else train.model)
+        local = Path(config.base("train", "model")) / train.model
+        return replace(settings, tokenizer=str(local) if local.is_dir() else train.model)
     return settings
 
 
@@ -101,5 +101,5 @@ def _build_sources(config: "LoadedConfig", entries: "Sequence[str | SourceSectio
 
 def _resolve_path(config: "LoadedConfig", name: str, *path: int | str) -> str:
     """The path next to the file that names it if that exists; otherwise the name, which may be on the hub."""
-    beside = Path(config.base("data", *path)) / name
-    return str(beside) if beside.exists() else name
+    local = Path(config.base("data", *path)) / name
+    return str(local) if local.exists() else name

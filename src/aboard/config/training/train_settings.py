@@ -164,9 +164,9 @@ def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings
     choices = []
     for section, values in (("data", data), ("train", train)):
         for name, value in values.items():
-            whole = f"{section}.{name}"
-            source = unused.get(whole) or _describe_source(config, section, name)
-            choices.append(ResolvedSetting(name=whole, value=None if whole in unused else value, source=source))
+            full_name = f"{section}.{name}"
+            source = unused.get(full_name) or _describe_source(config, section, name)
+            choices.append(ResolvedSetting(name=full_name, value=None if full_name in unused else value, source=source))
     return replace(settings, choices=tuple(choices))
 
 
@@ -219,8 +219,8 @@ def _is_path(name: str) -> bool:
 
 def _resolve_path(config: LoadedConfig, name: str, *path: str) -> str:
     """The path next to the file that names it if that exists; otherwise the name, which may be on the hub."""
-    beside = Path(config.base("train", *path), Path(name).expanduser())
-    return str(beside.absolute()) if beside.exists() else name
+    local = Path(config.base("train", *path), Path(name).expanduser())
+    return str(local.absolute()) if local.exists() else name
 
 
 def _resolve_model_folder(path: str) -> str:

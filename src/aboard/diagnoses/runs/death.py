@@ -7,14 +7,14 @@ from aboard.diagnoses.fixes import Advice, FixCommand, FixTemplate
 from aboard.diagnoses.messages import NCCL_COMPLETION, MessageSource, cause, echo, end, last_words
 
 # Added to every fix for a death.
-_LAST_WORDS: Mapping[str, FixTemplate] = {
+_INSPECT_RANK: Mapping[str, FixTemplate] = {
     "logs": FixCommand("aboard logs {run} --rank {rank}    # its whole output"),
     "xid": FixCommand(
         "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? this user may not read the kernel log"
     ),
 }
 # For the last output of a rank: an exception, a line on stderr, or an error before the program started.
-_KNOWN: Mapping[str, FixTemplate] = {
+_KNOWN_ERRORS: Mapping[str, FixTemplate] = {
     "install": FixCommand(
         "{command:shell ssh NODE python -m pip install MODULE}    # here; or install the package that provides {module}"
     ),
@@ -55,8 +55,8 @@ RAISED = Diagnosis(
     remedy="Read the exception, and the full traceback with `aboard logs RUN --rank N`. If all ranks raised it, check"
     " what they share: script, arguments, data. `aboard launch --trial -- …` finds a node that fails on its own.",
     fixes={
-        **_KNOWN,
-        **_LAST_WORDS,
+        **_KNOWN_ERRORS,
+        **_INSPECT_RANK,
         "trial": FixCommand(
             "aboard launch --trial -- SCRIPT    # runs it on each node alone, and names the nodes that fail"
         ),
@@ -100,8 +100,8 @@ EXITED = Diagnosis(
     " program that is not Python.",
     remedy="Find what exits with this code: `aboard logs RUN --rank N` shows all of its output.",
     fixes={
-        **_KNOWN,
-        **_LAST_WORDS,
+        **_KNOWN_ERRORS,
+        **_INSPECT_RANK,
         "nccl": FixCommand("export NCCL_DEBUG=INFO    # then restart the run, and: aboard why --log LOG"),
         "said": FixCommand("grep -F {node}': ' LOG | tail -50    # its last output"),
         "slurm": FixCommand("sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which one ended first"),
@@ -142,7 +142,7 @@ KILLED = Diagnosis(
         ),
         "shm": FixCommand("df -h /dev/shm    # on {node}; is it full?"),
         "software": FixCommand(_DIFFERS),
-        **_LAST_WORDS,
+        **_INSPECT_RANK,
         "slurm": FixCommand("sudo dmesg -T | tail -50    # on {node}; out of memory?"),
         "native": FixCommand(
             "export PYTHONFAULTHANDLER=1    # then restart the run: prints the Python lines where it died\n" + _DIFFERS
@@ -185,8 +185,8 @@ NOT_STARTED = Diagnosis(
     fixes={
         "folder": FixCommand("mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml"),
         "program": FixCommand("command -v {program}    # on {node}"),
-        **_KNOWN,
-        **_LAST_WORDS,
+        **_KNOWN_ERRORS,
+        **_INSPECT_RANK,
     },
     patterns=(
         last_words(r"\Acan't enter (?P<path>\S+):", fix="folder"),
@@ -336,7 +336,7 @@ OUT_OF_MEMORY = Diagnosis(
             "sudo dmesg -T | grep -i 'killed process'    # on {node}; which process, and its size\n"
             "# use fewer data workers or a smaller batch, or request more memory (Slurm: --mem)"
         ),
-        **_LAST_WORDS,
+        **_INSPECT_RANK,
     },
     # How Python and torch report it for a child process of the rank.
     patterns=last_words(r"died with <Signals\.SIGKILL|killed by signal: Killed|exit(ed|code)[^.]{0,40}-9\b"),
@@ -352,7 +352,7 @@ SHM_FULL = Diagnosis(
         "remount": FixCommand(
             "sudo mount -o remount,size=50% /dev/shm    # on {node}; in a container: --shm-size=8g or --ipc=host"
         ),
-        **_LAST_WORDS,
+        **_INSPECT_RANK,
     },
 )
 
@@ -366,7 +366,7 @@ DISK_FULL = Diagnosis(
             "du -x --max-depth=2 {path} 2>/dev/null | sort -n | tail    # on {node};"
             " free space, keep fewer checkpoints, or write elsewhere"
         ),
-        **_LAST_WORDS,
+        **_INSPECT_RANK,
     },
     patterns=last_words(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122"),
 )

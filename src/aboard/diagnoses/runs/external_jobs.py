@@ -3,7 +3,7 @@
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import FixCommand
 
-_ASK_AGAIN = "    # on {nodes:shell}; then run aboard why again"
+_THEN_RERUN = "    # on {nodes:shell}; then run aboard why again"
 
 RANKS_MISSING = Diagnosis(
     code="why-ranks-missing",
@@ -41,11 +41,11 @@ NO_STACKS = Diagnosis(
     " them. py-spy must be on PATH or in the job's environment, and the kernel must allow it: with ptrace_scope=1,"
     " Ubuntu's default, a process may only inspect its own children.",
     fixes={
-        "look": FixCommand("py-spy dump --pid {pid}" + _ASK_AGAIN),
+        "look": FixCommand("py-spy dump --pid {pid}" + _THEN_RERUN),
         "threads": FixCommand("py-spy dump --pid {pid}    # on {node}; shows all its threads"),
-        "install": FixCommand("{python} -m pip install py-spy" + _ASK_AGAIN),
-        "scope": FixCommand("sudo sysctl kernel.yama.ptrace_scope=0" + _ASK_AGAIN),
-        "sudo": FixCommand("sudo {program} dump --pid {pid}" + _ASK_AGAIN),
+        "install": FixCommand("{python} -m pip install py-spy" + _THEN_RERUN),
+        "scope": FixCommand("sudo sysctl kernel.yama.ptrace_scope=0" + _THEN_RERUN),
+        "sudo": FixCommand("sudo {program} dump --pid {pid}" + _THEN_RERUN),
     },
 )
 

@@ -3,7 +3,7 @@
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, FixCommand
 
-_OTHERWISE = "or use: aboard launch --dry-run --as torchrun -- …"
+_USE_TORCHRUN = "or use: aboard launch --dry-run --as torchrun -- …"
 _ANY_JOB = (
     "{everywhere:shell aboard launch $(scontrol show hostnames) -- train.py}    # the same, for any job\n"
     "{alone:shell aboard launch localhost -- train.py}    # to use this node alone"
@@ -31,8 +31,8 @@ EXPORT_DEEPSPEED = Diagnosis(
     explanation="DeepSpeed's launcher passes one command to all nodes through a shell. Nodes can't differ, and some"
     " characters get lost.",
     fixes={
-        "spelling": Advice(f"use only letters and digits, {_OTHERWISE}"),
-        "different": Advice(f"give all nodes the same {{what}}, {_OTHERWISE}"),
+        "spelling": Advice(f"use only letters and digits, {_USE_TORCHRUN}"),
+        "different": Advice(f"give all nodes the same {{what}}, {_USE_TORCHRUN}"),
         "env": Advice("remove {name} from env"),
     },
 )
