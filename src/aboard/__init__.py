@@ -1,3 +1,3 @@
-"""Every node aboard, then the train leaves."""
+"""Aboard checks, launches, trains and diagnoses multi-node LLM training."""
 
 __version__ = "0.1.0"

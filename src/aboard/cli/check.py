@@ -19,8 +19,7 @@ from aboard.core.probes.rank_environment import RankSpec
 from aboard.core.text.input_text import suggest_fix
 from aboard.diagnoses import InputError, Problem, Severity
 from aboard.diagnoses.usage import commands
-from aboard.flows.check.check_cluster import CheckReport
-from aboard.flows.check.check_cluster import check_cluster as run_check
+from aboard.flows.check.check_cluster import CheckReport, check_cluster
 from aboard.transport.open_file_limit import raise_open_file_limit
 from aboard.ui.check.live_view import CheckLiveView
 from aboard.ui.check.plain_lines import format_check_lines
@@ -89,7 +88,7 @@ def check(
             crop=False,
         )
     else:
-        report = asyncio.run(run_check(cluster, subjects, quick=quick, spec=_build_rank_spec()))
+        report = asyncio.run(check_cluster(cluster, subjects, quick=quick, spec=_build_rank_spec()))
         click.echo(_format_report(report, subjects, as_json=as_json))
     sys.exit(_compute_exit_code(report, subjects, strict=strict))
 
@@ -132,7 +131,7 @@ def _check_with_live_view(
 ) -> CheckReport:
     live = CheckLiveView()
     with Live(live, console=console, transient=True, refresh_per_second=8):
-        return asyncio.run(run_check(cluster, subjects, quick=quick, spec=_build_rank_spec(), watcher=live))
+        return asyncio.run(check_cluster(cluster, subjects, quick=quick, spec=_build_rank_spec(), watcher=live))
 
 
 def _build_rank_spec() -> RankSpec:

@@ -112,9 +112,9 @@ def _format_command(
     files: tuple[str, ...], options: "Mapping[str, object]", validation: tuple[str, ...], allow: tuple[str, ...]
 ) -> str:
     """The command that reads the same rows in the same way, without options that only affect the output."""
-    words = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    words += [f"--validation={name}" for name in validation] + [f"--allow={code}" for code in allow]
-    return join(["aboard", "data", *files, *words])
+    arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    arguments += [f"--validation={name}" for name in validation] + [f"--allow={code}" for code in allow]
+    return join(["aboard", "data", *files, *arguments])
 
 
 def _load_settings(files: tuple[str, ...]) -> tuple[DataSettings, tuple[str, ...]]:

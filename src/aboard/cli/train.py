@@ -59,9 +59,9 @@ def train(
     Exit code: that of the failed rank; 2 the data, the nodes or the memory estimate stopped it; 3 the command or the
     file is wrong; 130 after Ctrl-C.
     """
-    words = _load_settings(where)
+    settings = _load_settings(where)
     if print_config:
-        _print_settings(words)
+        _print_settings(settings)
         return
     require_train_extra("training")
     # This process does not import torch; the import below loads only the data part.
@@ -75,7 +75,7 @@ def train(
     options = TrainOptions(
         env=read_environment(envs, ()), ranks=ranks, check=how, lease=lease, command=command, dry=dry, detach=detach
     )
-    sys.exit(prepare_and_train(words, cluster, options))
+    sys.exit(prepare_and_train(settings, cluster, options))
 
 
 def _load_settings(where: NodeArguments) -> "TrainSettings":
@@ -90,11 +90,11 @@ def _load_settings(where: NodeArguments) -> "TrainSettings":
     return load_train_settings(files, where.sets)
 
 
-def _print_settings(words: "TrainSettings") -> None:
+def _print_settings(settings: "TrainSettings") -> None:
     from aboard.ui.train.config_view import TrainConfigView, format_config_lines  # noqa: PLC0415 - for those who ask
 
     console = Console(highlight=False)
     if console.is_terminal:
-        console.print(TrainConfigView(words.choices), crop=False)
+        console.print(TrainConfigView(settings.choices), crop=False)
     else:
-        click.echo("\n".join(format_config_lines(words.choices)))
+        click.echo("\n".join(format_config_lines(settings.choices)))

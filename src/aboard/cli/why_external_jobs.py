@@ -29,25 +29,25 @@ def print_nodes_verdict(names: Sequence[str], *, as_json: bool, verbose: bool) -
     _print_job_verdict(load_cluster(names, here=inspect_this_machine()), (), as_json=as_json, verbose=verbose)
 
 
-def print_pids_verdict(words: Sequence[str], *, as_json: bool, verbose: bool) -> None:
+def print_pids_verdict(arguments: Sequence[str], *, as_json: bool, verbose: bool) -> None:
     """The same for processes on this machine."""
     here = Node(name=os.uname().nodename, transport=TransportKind.LOCAL)
-    _print_job_verdict(Cluster(nodes=(here,)), _parse_pids(words), as_json=as_json, verbose=verbose)
+    _print_job_verdict(Cluster(nodes=(here,)), _parse_pids(arguments), as_json=as_json, verbose=verbose)
 
 
-def _parse_pids(words: Sequence[str]) -> tuple[int, ...]:
-    wrong = [word for word in words if not (word.isdecimal() and 0 < int(word) < MOST_PID)]
+def _parse_pids(arguments: Sequence[str]) -> tuple[int, ...]:
+    wrong = [text for text in arguments if not (text.isdecimal() and 0 < int(text) < MOST_PID)]
     if wrong:
         problems = [
             Problem(
                 where="aboard why --pid",
-                seen=f"'{escape_text(word)}' is not a process id",
+                seen=f"'{escape_text(text)}' is not a process id",
                 fix=commands.WHY_PID.fix(),
             )
-            for word in wrong
+            for text in wrong
         ]
         raise InputError(commands.WHY_PID, problems)
-    return tuple(dict.fromkeys(map(int, words)))
+    return tuple(dict.fromkeys(map(int, arguments)))
 
 
 def _print_job_verdict(cluster: Cluster, pids: tuple[int, ...], *, as_json: bool, verbose: bool) -> None:

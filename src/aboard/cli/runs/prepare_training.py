@@ -27,27 +27,27 @@ from aboard.ui.train.prepared import PreparationView, describe_data, describe_mi
 class PreparationReporter:
     """Reports with a transient progress bar on a terminal, and in plain lines to a pipe."""
 
-    def __init__(self, console: Console, words: TrainSettings) -> None:
+    def __init__(self, console: Console, config: TrainSettings) -> None:
         self._console = console
-        self._words = words
+        self._config = config
         self._parts: tuple[PreparedDataset, ...] = ()
 
     def provide(self, cache: Path) -> TrainingInputs | None:
         """Fetches the model and prepares the data; None, after printing the report, if the data check failed."""
-        words = self._words
+        config = self._config
         with self._making() as making:
-            making.update(f"model  {words.model}")
-            model = fetch_model(words.model, from_scratch=words.settings["from_scratch"])
-            tokenizer = model if words.tokenizer == words.model else fetch_tokenizer(words.tokenizer)
+            making.update(f"model  {config.model}")
+            model = fetch_model(config.model, from_scratch=config.settings["from_scratch"])
+            tokenizer = model if config.tokenizer == config.model else fetch_tokenizer(config.tokenizer)
             facts = read_model_facts(model)
             found = self._prepare_data(making, str(tokenizer), cache)
-        self.say("model", f"{words.model}{', new weights' if words.settings['from_scratch'] else ''}")
+        self.say("model", f"{config.model}{', new weights' if config.settings['from_scratch'] else ''}")
         if found.is_blocked:
             self._print_failed_check(found)
             return None
         self._report_data(found)
         return TrainingInputs(
-            words=words,
+            words=config,
             model=model,
             tokenizer=tokenizer,
             facts=facts,
@@ -100,14 +100,14 @@ class PreparationReporter:
             sys.stdout.flush()
 
     def _prepare_data(self, making: PreparationView, tokenizer: str, cache: Path) -> TrainingDatasets:
-        template = self._words.data.template
+        template = self._config.data.template
         text = None if template is None else read_text(template, fix=configuration.FILE.fix("template"))
 
         def preparing(far: TokenizeProgress) -> None:
             making.update("data   tokenizing", far.bytes, far.of_bytes, f", {format_count(far.tokens, 'token')}")
 
         making.update("data   reading the files and the tokenizer")
-        return prepare_training_data(self._words, tokenizer, cache, template=text, on_progress=preparing)
+        return prepare_training_data(self._config, tokenizer, cache, template=text, on_progress=preparing)
 
     def _report_data(self, found: TrainingDatasets) -> None:
         for part in found.data:

@@ -40,17 +40,17 @@ class TrainOptions:
     detach: bool = False
 
 
-def prepare_and_train(words: TrainSettings, cluster: Cluster, options: TrainOptions) -> int:
+def prepare_and_train(config: TrainSettings, cluster: Cluster, options: TrainOptions) -> int:
     """Prepares the inputs, checks the nodes, copies files, and trains; returns the run's exit code."""
     console = Console(highlight=False)
-    if early := find_early_findings(words, cluster, options.ranks):
+    if early := find_early_findings(config, cluster, options.ranks):
         console.print(FindingsView(early, in_full=False), crop=False)
         return EXIT_BLOCKED
     with TrainerProcess(MEMORY_MODULE) as trainer:
         if not options.detach:
             # The subprocess imports torch while the data is prepared; this process never does.
             trainer.begin()
-        return _train_prepared(cluster, options, trainer, PreparationReporter(console, words))
+        return _train_prepared(cluster, options, trainer, PreparationReporter(console, config))
 
 
 def _train_prepared(
@@ -105,14 +105,14 @@ def _train_prepared(
     return run_launch(arguments)
 
 
-def build_resume_command(command: Shell, words: TrainSettings) -> Shell:
+def build_resume_command(command: Shell, config: TrainSettings) -> Shell:
     """The command that resumes from the last checkpoint; overrides `train.resume` if the file sets it otherwise."""
-    if words.settings["resume"] == "auto":
+    if config.settings["resume"] == "auto":
         return command
     return format_shell("{command:shell} --set train.resume=auto", command=command)
 
 
-def find_early_findings(words: TrainSettings, cluster: Cluster, ranks: int | None) -> list[Finding]:
+def find_early_findings(config: TrainSettings, cluster: Cluster, ranks: int | None) -> list[Finding]:
     """The findings that need no probe of the nodes, if the config gives the slots of each."""
     counts = {
         node.name: ranks or (len(node.picked) if node.picked is not None else node.slots)
@@ -122,8 +122,8 @@ def find_early_findings(words: TrainSettings, cluster: Cluster, ranks: int | Non
     known = {name: count for name, count in counts.items() if count is not None}
     if len(known) < len(counts):
         return []
-    training = words.training(model=words.model, tokenizer=words.tokenizer, data=(), validation=(), bf16=False)
-    return judge_training(TrainingPreflight(training=training, ranks=known, given=words.given))
+    training = config.training(model=config.model, tokenizer=config.tokenizer, data=(), validation=(), bf16=False)
+    return judge_training(TrainingPreflight(training=training, ranks=known, given=config.given))
 
 
 def get_cache_folder(env: Mapping[str, str]) -> Path:

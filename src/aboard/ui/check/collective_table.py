@@ -83,8 +83,8 @@ def _render_block(lists: Sequence[Sequence[BandwidthRow]]) -> Iterator[Text]:
 
 
 def _format_cells(row: BandwidthRow | None) -> str:
-    words = ("", "", "") if row is None else (format_latency(row.seconds), f"{row.algorithm:.2f}", f"{row.bus:.2f}")
-    return "".join(word.rjust(_COLUMN) for word in words)
+    cells = ("", "", "") if row is None else (format_latency(row.seconds), f"{row.algorithm:.2f}", f"{row.bus:.2f}")
+    return "".join(cell.rjust(_COLUMN) for cell in cells)
 
 
 def _render_line(text: str) -> Text:

@@ -32,13 +32,13 @@ class HistogramView:
         width = max(8, min(WIDEST, options.max_width - ends - counts - 8))
         yield Text(f"  {self._unit:>{ends}}  {'rows':>{counts}}", style="dim")
         marked = False
-        for bar, words in zip(self._bars, ranges, strict=True):
+        for bar, label in zip(self._bars, ranges, strict=True):
             past = self._limit is not None and bar.low > self._limit
             if self._limit is not None and not marked and bar.high > self._limit:
                 yield Text(f"  {'─' * (ends + counts + 2)}  max_length {self._limit:,}", style="dim")
                 marked = True
             line = Text.assemble(
-                f"  {words:>{ends}}  {bar.rows:>{counts},}  ",
+                f"  {label:>{ends}}  {bar.rows:>{counts},}  ",
                 (_draw_bar(bar.rows / most, width), "yellow" if past else "cyan"),
                 no_wrap=True,
                 overflow="ignore",

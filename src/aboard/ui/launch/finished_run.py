@@ -103,11 +103,16 @@ def _format_outcome(ended: FinishedRun) -> tuple[StatusMark, str]:
 def _format_dropped(dropped: Mapping[str, int]) -> list[str]:
     """One line for each source of lost output, the largest first."""
     lost = sorted(((who, count) for who, count in dropped.items() if count), key=lambda each: -each[1])
-    lines = [f"{format_size(count)} of output of {who} was dropped: it exceeded the log limits" for who, count in lost]
+    lines = [
+        f"{format_size(count)} of output of {who} is not in the log: it exceeded the limits" for who, count in lost
+    ]
     if len(lines) > MOST_NAMED:
         rest = lost[MOST_NAMED:]
         total = format_size(sum(count for _who, count in rest))
-        return [*lines[:MOST_NAMED], f"{total} of output of {format_count(len(rest), 'other')} was dropped too"]
+        return [
+            *lines[:MOST_NAMED],
+            f"{total} of output of {format_count(len(rest), 'other')} is not in the log either",
+        ]
     return lines
 
 

@@ -9,8 +9,7 @@ from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import MissingReason, NodeRow, RunProgress
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import Severity
-from aboard.ui.node_grid import GAP, LABEL_AT_LEAST, NodeGrid
-from aboard.ui.node_grid import GridRow as Line
+from aboard.ui.node_grid import GAP, LABEL_AT_LEAST, GridRow, NodeGrid
 from aboard.ui.number_format import format_count, format_range
 from aboard.ui.status_marks import FINE, NOT_ASKED, PENDING, SEVERITY_MARKS, StatusMark
 
@@ -65,7 +64,7 @@ class RosterTable:
         if self._left:
             others = [row.node for lot in self._left for row in lot]
             label = f"{format_count(len(others), 'other')} {fold_names(others)}"
-            rows.append(Line(label=self._cut(label), style="dim"))
+            rows.append(GridRow(label=self._cut(label), style="dim"))
         steps = ("step", "s/step") if self._training else ()
         finished = ("finished",) if any(_count_ranks(row, Phase.DONE) for row in self._roster.rows) else ()
         return NodeGrid(self._heads, rows, (*steps, *finished, "cpu", "memory", "load", "ranks use"))
@@ -90,7 +89,7 @@ class RosterTable:
             lots.setdefault(key, []).append(row)
         return [lots[key] for key in sorted(lots)]
 
-    def _row(self, lot: Sequence[NodeRow]) -> Line:
+    def _row(self, lot: Sequence[NodeRow]) -> GridRow:
         first = lot[0]
         names = (
             first.node if len(lot) == 1 else f"{format_count(len(lot), 'node')} {fold_names(row.node for row in lot)}"
@@ -98,7 +97,7 @@ class RosterTable:
         trouble = self._trouble.get(first.node)
         style = _STYLES[trouble] or ("yellow" if any(map(_is_full, lot)) else "")
         marks = () if self._training else self._marks(lot, trouble)
-        return Line(label=self._cut(names), marks=marks, more=self._figures(lot), style=style)
+        return GridRow(label=self._cut(names), marks=marks, more=self._figures(lot), style=style)
 
     def _cut(self, label: str) -> str:
         if cell_len(label) <= self._label:

@@ -46,12 +46,12 @@ def format_progress_line(way: TrainingStatus) -> str:
 def _render_progress(way: TrainingStatus, width: int) -> Text:
     metrics = way.metrics
     steps = f" of {metrics['steps']:,.0f}" if "steps" in metrics else ""
-    words = [f"step {way.step:,}{steps}"]
+    parts = [f"step {way.step:,}{steps}"]
     if "epoch" in metrics:
-        words.append(f"epoch {metrics['epoch']:.2f}")
+        parts.append(f"epoch {metrics['epoch']:.2f}")
     if way.left is not None and way.share != 1:
-        words.append(f"{format_duration(way.left)} left")
-    text = " · ".join(words)
+        parts.append(f"{format_duration(way.left)} left")
+    text = " · ".join(parts)
     line = Text(no_wrap=True, overflow="ellipsis")
     cells = min(BAR, width - cell_len(text) - 8)
     if way.share is not None and cells >= BAR // 4:
