@@ -74,7 +74,7 @@ def test_a_command_gets_its_env_and_directory(tmp_path: Path) -> None:
         (["/nowhere/prog"], {}, "can't start /nowhere/prog: No such file or directory"),
         (["true"], {"cwd": "/nowhere"}, "can't enter /nowhere: No such file or directory"),
         (["true", "a\0b"], {}, "can't start true: embedded null byte"),
-        ([], {}, "a command without a program"),
+        ([], {}, "an empty command"),
     ],
     ids=["no program", "no directory", "nul", "no argv"],
 )

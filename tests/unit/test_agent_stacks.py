@@ -68,13 +68,13 @@ def test_a_rank_that_ended_meanwhile_costs_its_keeper_nothing() -> None:
     """Its number is forgotten, and 0 would be the keeper's own group: no signal is sent at all."""
     told = _asked("forgotten")
     assert told["hits"] == 0
-    assert told["found"] == {"0": {"why": "it has ended"}}
+    assert told["found"] == {"0": {"why": "it has exited"}}
 
 
 def test_a_number_that_nobody_has_any_more_is_not_signalled() -> None:
     """It is known to have ended by the kernel's word too, long before the time that there was."""
     told = _asked("still known")
-    assert (told["hits"], told["found"]) == (0, {"0": {"why": "it has ended"}})
+    assert (told["hits"], told["found"]) == (0, {"0": {"why": "it has exited"}})
 
 
 @pytest.mark.ci

@@ -354,7 +354,7 @@ def test_answers_that_make_no_sense_are_refused(answer: dict[str, Any]) -> None:
     async def main() -> None:
         porter = FileSender(await open_link(Node(name="n1"), LiarWire(answer), SOON, lambda _phase: None))
         try:
-            with pytest.raises(ProtocolError, match="n1 sent an answer that makes no sense"):
+            with pytest.raises(ProtocolError, match="n1 sent an invalid reply"):
                 await porter.look("/data", [("a", 5, "0" * 64)])
         finally:
             await porter.close()
@@ -390,7 +390,7 @@ def test_a_porter_that_is_killed_is_told(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGSTOP)
             looking = asyncio.create_task(porter.look("~/model", [("a", 5, "0" * 64)]))
             os.kill(pid, signal.SIGKILL)
-            with pytest.raises(Unreachable, match="n1: the process that writes its files ended"):
+            with pytest.raises(Unreachable, match="n1: the process that writes files there exited"):
                 await looking
         finally:
             await porter.close()

@@ -208,7 +208,7 @@ def test_a_far_end_that_takes_nothing_in_does_not_hold_the_question() -> None:
     async def story() -> None:
         link = await open_link(HERE, LocalTransport(), 5, lambda _phase: None)
         os.kill(link.hello["pid"], signal.SIGSTOP)
-        with within(1), pytest.raises(Unreachable, match=r"did not answer within 0\.2 s"):
+        with within(1), pytest.raises(Unreachable, match=r"did not reply within 0\.2 s"):
             await link.ask("run", 0.2, argv=["true"], env={"BIG": "x" * 2_000_000})
         os.kill(link.hello["pid"], signal.SIGCONT)
         await link.close()
@@ -310,7 +310,7 @@ def test_a_machine_that_can_start_nothing_more_says_so(monkeypatch: pytest.Monke
     (tmp_path / "ssh").write_bytes(b"\x7fELF no program")
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unreachable, match="ssh can't be started here"):
+    with pytest.raises(Unreachable, match="cannot start ssh on this machine"):
         asyncio.run(SshTransport().open(HERE, lambda _phase: None))
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     with pytest.raises(Unreachable, match="no ssh program"):

@@ -40,7 +40,7 @@ def test_a_child_is_told_from_start_to_exit(clean: list[Run]) -> None:
     [
         (Start(child="a", argv=("/nowhere/prog",)), "can't start /nowhere/prog: No such file or directory"),
         (Start(child="a", argv=("true",), cwd="/nowhere"), "can't enter /nowhere: No such file or directory"),
-        (Start(child="a", argv=()), "a command without a program"),
+        (Start(child="a", argv=()), "an empty command"),
         (Start(child="a", argv=("true", "a\0b")), "can't start true: embedded null byte"),
         (Start(child="a", argv=("true",), env={"A=B": "c"}), "can't start true: illegal environment variable name"),
     ],

@@ -17,7 +17,7 @@ def test_a_wrong_key_is_refused_and_disturbs_nobody(clean: list[Run]) -> None:
     clean.append(run)
 
     async def story(hold: NodeSession) -> None:
-        with pytest.raises(AgentRequestError, match="does not fit"):
+        with pytest.raises(AgentRequestError, match="wrong key for run"):
             await run.hold(key="other").resume()
         await hold.start(Start(child="a", argv=("true",)))
         await until(lambda: "exited" in run.kinds("a"))
@@ -51,7 +51,7 @@ def test_a_keeper_that_can_not_start_says_why_and_leaves_nothing() -> None:
 def test_attaching_to_nothing_says_so() -> None:
     """A run that nobody holds here is named."""
     run = Run()
-    with pytest.raises(AgentRequestError, match="no keeper holds run"):
+    with pytest.raises(AgentRequestError, match="no supervisor for run"):
         asyncio.run(run.hold().resume())
     assert not run.place.exists()
 

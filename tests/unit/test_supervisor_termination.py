@@ -81,7 +81,7 @@ def test_sigterm_to_the_keeper_is_an_orderly_end(clean: list[Run]) -> None:
 
     held(run, story)
     assert run.kinds() == ["ending", "ended"]
-    assert run.events[1].data == {"why": "the keeper got a signal"}
+    assert run.events[1].data == {"why": "the supervisor received a signal"}
     assert run.events[2].data == {"code": -signal.SIGTERM}
 
 

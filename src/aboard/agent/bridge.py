@@ -1,4 +1,4 @@
-"""The bridge: the agent's end of a wire. It answers questions, and carries frames to a keeper and back."""
+"""The bridge: the agent's end of the transport. It handles requests and relays frames to and from the supervisor."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from aboard.agent.network.peer_listener import PeerListener
     from aboard.agent.transfer.file_receiver import FileReceiverClient
 
-# Frames for the keeper wait in its socket, not in our memory, while the wire is slower than they come.
+# While the transport is slow, the supervisor's frames wait in its socket, not in our memory.
 BACKLOG = 1024 * 1024
 ALONE_SECONDS = 5.0
 
 
 def main(marker: bytes, silence: float) -> None:
-    """Serves the head over stdin and stdout; ends with the wire, or after `silence` seconds without a word."""
+    """Serves the head over stdin and stdout; exits when the stream ends or after `silence` seconds without a frame."""
     # The descriptors are ours alone: a stray print or a child of ours must not write into a frame.
     head_fds = (os.dup(0), os.dup(1))
     null = os.open(os.devnull, os.O_RDWR)
@@ -46,17 +46,17 @@ def main(marker: bytes, silence: float) -> None:
 
 
 class AgentBridge:
-    """Answers what it can by itself; what belongs to a run goes to the run's keeper, and comes back."""
+    """Handles node requests itself; relays those about a run to the run's supervisor, and its replies back."""
 
     def __init__(self, loop: EventLoop, head_fds: tuple[int, int], silence: float) -> None:
         self._loop = loop
         self._head = Channel(loop, head_fds, self._from_head, loop.stop)
-        self._asks = RequestRunner(loop)
+        self._requests = RequestRunner(loop)
         self._peers: PeerListener | None = None
         self._supervisor: Channel | None = None
-        self._porter: FileReceiverClient | None = None
+        self._receiver: FileReceiverClient | None = None
         self._silence = silence
-        self._heard = time.monotonic()
+        self._last_contact = time.monotonic()
 
     def open(self, marker: bytes) -> None:
         self._head.send_raw(marker)
@@ -64,19 +64,19 @@ class AgentBridge:
         self._watch()
 
     def end(self) -> None:
-        self._asks.end()
+        self._requests.end()
 
     def _watch(self) -> None:
-        left = self._heard + self._silence - time.monotonic()
+        left = self._last_contact + self._silence - time.monotonic()
         if left <= 0:
             self._loop.stop()
         else:
             self._loop.later(left, self._watch)
 
     def _from_head(self, body: bytes) -> None:
-        self._heard = time.monotonic()
+        self._last_contact = time.monotonic()
         if body[: len(frames.TAILED)] == frames.TAILED:
-            self._carry(body)
+            self._forward_file_bytes(body)
             return
         try:
             message = frames.unpack(body)
@@ -85,17 +85,17 @@ class AgentBridge:
             return
         own = {
             "ping": self._ping,
-            "run": self._ask,
-            "read": self._ask,
+            "run": self._run_request,
+            "read": self._run_request,
             "listen": self._listen,
             "connect": self._probe_peers,
             "push": self._probe_peers,
             "environment": self._environment,
             "leftovers": self._leftovers,
             "clear": self._leftovers,
-            "strangers": self._strangers,
+            "strangers": self._external_jobs,
             "porter": self._forward_to_receiver,
-            "hold": self._hold,
+            "hold": self._start_supervisor,
             "attach": self._attach,
         }
         handle = own.get(str(message.get("op")))
@@ -104,26 +104,26 @@ class AgentBridge:
             return
         try:
             handle(message)
-        except Exception as error:  # noqa: BLE001 - whatever a frame holds, the bridge answers and lives on
-            self._answer(message, error="%s: %s" % (type(error).__name__, error))
+        except Exception as error:  # noqa: BLE001 - whatever a frame holds, the bridge must reply and go on
+            self._reply(message, error="%s: %s" % (type(error).__name__, error))
 
-    def _answer(self, message: frames.Message, **fields: Any) -> None:
+    def _reply(self, message: frames.Message, **fields: Any) -> None:
         fields["re"] = message.get("id")
         self._head.send(fields)
 
     def _ping(self, message: frames.Message) -> None:
-        self._answer(message, wall=time.time())
+        self._reply(message, wall=time.time())
 
-    def _ask(self, message: frames.Message) -> None:
-        ask = self._asks.run if message["op"] == "run" else self._asks.read
-        ask(message, lambda outcome: self._answer(message, **outcome))
+    def _run_request(self, message: frames.Message) -> None:
+        start = self._requests.run if message["op"] == "run" else self._requests.read
+        start(message, lambda outcome: self._reply(message, **outcome))
 
     def _listen(self, message: frames.Message) -> None:
         from aboard.agent.network.peer_listener import PeerListener  # noqa: PLC0415 - only multi-node probes need it
 
         if self._peers is None:
             self._peers = PeerListener(self._loop)
-        self._answer(message, **self._peers.listen([int(port) for port in message["ports"]]))
+        self._reply(message, **self._peers.listen([int(port) for port in message["ports"]]))
 
     def _probe_peers(self, message: frames.Message) -> None:
         """Works in a child, since a name server or a peer may block."""
@@ -132,53 +132,53 @@ class AgentBridge:
         else:
             from aboard.agent.network.bandwidth_probe import measure_bandwidth as probe  # noqa: PLC0415 - as above
 
-        def answer(outcome: frames.Message) -> None:
+        def reply(outcome: frames.Message) -> None:
             if outcome["code"] == 0:
-                self._answer(message, **json.loads(outcome["stdout"]))
+                self._reply(message, **json.loads(outcome["stdout"]))
             else:
-                self._answer(message, error="%s did not end in time" % message["op"])
+                self._reply(message, error="%s timed out" % message["op"])
 
-        self._asks.fork(message, lambda: json.dumps(probe(message)).encode(), answer)
+        self._requests.fork(message, lambda: json.dumps(probe(message)).encode(), reply)
 
     def _environment(self, message: frames.Message) -> None:
-        from aboard.agent.inspect import launch_environment  # noqa: PLC0415 - a keeper's bridge never pays for it
+        from aboard.agent.inspect import launch_environment  # noqa: PLC0415 - a supervisor's bridge does not need it
 
         launch_environment.answer_environment_request(
-            self._asks, message, lambda outcome: self._answer(message, **outcome)
+            self._requests, message, lambda outcome: self._reply(message, **outcome)
         )
 
     def _leftovers(self, message: frames.Message) -> None:
-        from aboard.agent.inspect import leftover_runs  # noqa: PLC0415 - a launch asks this once, and never again
+        from aboard.agent.inspect import leftover_runs  # noqa: PLC0415 - a launch needs it once
 
-        leftover_runs.answer_leftovers_request(self._asks, message, lambda outcome: self._answer(message, **outcome))
+        leftover_runs.answer_leftovers_request(self._requests, message, lambda outcome: self._reply(message, **outcome))
 
-    def _strangers(self, message: frames.Message) -> None:
-        from aboard.agent.inspect import external_jobs  # noqa: PLC0415 - only `aboard why --nodes` asks this
+    def _external_jobs(self, message: frames.Message) -> None:
+        from aboard.agent.inspect import external_jobs  # noqa: PLC0415 - only `aboard why --nodes` needs it
 
         external_jobs.answer_external_jobs_request(
-            self._asks, message, lambda outcome: self._answer(message, **outcome)
+            self._requests, message, lambda outcome: self._reply(message, **outcome)
         )
 
     def _forward_to_receiver(self, message: frames.Message) -> None:
-        from aboard.agent.transfer.file_receiver import FileReceiverClient  # noqa: PLC0415 - only who has files for this node pays for it
+        from aboard.agent.transfer.file_receiver import FileReceiverClient  # noqa: PLC0415 - only a file transfer needs it
 
-        if self._porter is None:
-            self._porter = FileReceiverClient(
+        if self._receiver is None:
+            self._receiver = FileReceiverClient(
                 self._loop, self._head.send_body, lambda: self._head.send({"gone": "porter"})
             )
-        self._porter.send(frames.pack(message)[frames.HEADER :])
+        self._receiver.send(frames.pack(message)[frames.HEADER :])
         if message["do"] == "leave":
-            self._porter.expect_exit()
-            self._porter = None
+            self._receiver.expect_exit()
+            self._receiver = None
 
-    def _carry(self, body: bytes) -> None:
-        """Bytes of a file: they go on unread. How many are under way is bounded by the head."""
-        if self._porter is not None:
-            self._porter.send(body)
+    def _forward_file_bytes(self, body: bytes) -> None:
+        """Relays bytes of a file unread; the head limits how many are in flight."""
+        if self._receiver is not None:
+            self._receiver.send(body)
 
-    def _hold(self, message: frames.Message) -> None:
-        # Late, since a check never holds: a keeper's modules cost more than all the rest.
-        from aboard.agent.supervisor.supervisor import start_supervisor  # noqa: PLC0415 - a check never pays for the keeper
+    def _start_supervisor(self, message: frames.Message) -> None:
+        # Late: the supervisor's modules cost more than all the rest, and a check never starts one.
+        from aboard.agent.supervisor.supervisor import start_supervisor  # noqa: PLC0415 - a check does not need it
 
         if self._peers is not None:
             self._peers.close()
@@ -186,7 +186,7 @@ class AgentBridge:
         self._attach(message)
 
     def _attach(self, message: frames.Message) -> None:
-        from aboard.agent.supervisor.supervisor import connect_to_supervisor  # noqa: PLC0415 - a check never pays for the keeper
+        from aboard.agent.supervisor.supervisor import connect_to_supervisor  # noqa: PLC0415 - a check does not need it
 
         if self._supervisor is not None:
             self._supervisor.close()
@@ -198,7 +198,7 @@ class AgentBridge:
     def _to_supervisor(self, message: frames.Message, body: bytes) -> None:
         if self._supervisor is None or not self._supervisor.open:
             if message.get("id") is not None:
-                self._answer(message, error="no keeper is attached")
+                self._reply(message, error="no supervisor is attached")
             return
         self._supervisor.send_body(body)
 
@@ -215,9 +215,9 @@ class AgentBridge:
 
     def _supervisor_gone(self) -> None:
         self._head.send({"gone": "keeper"})
-        # A head that is there closes or asks; one that was cut off won't, and there is nothing to wait for.
+        # A live head closes the stream or sends a request; one that was cut off does neither, so do not wait.
         self._silence = min(self._silence, ALONE_SECONDS)
-        self._heard = time.monotonic()
+        self._last_contact = time.monotonic()
         self._watch()
 
 

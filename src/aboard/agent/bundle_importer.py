@@ -1,4 +1,4 @@
-"""The first code on a node: an importer over the agent's own sources, which came in over the wire.
+"""The first code on a node: an importer of the agent's sources, which came over the transport.
 
 A module is compiled only when it is imported, so that a check doesn't pay for the keeper. It stands alone: the
 wire sends it first, followed by the sources and the call that starts the bridge.
@@ -34,16 +34,16 @@ class BundleImporter:
         return None
 
     def get_source(self, name: str) -> str:
-        """The text of a module, for whoever passes it on: a rank has its beacon from here."""
+        """The source of a module, to be passed on: ranks get the beacon from here."""
         return self._sources[name]
 
     def create_module(self, _spec: Any) -> None:
-        """Leaves the making of the module to Python, as PEP 451 has it."""
+        """Lets Python create the module (PEP 451)."""
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
         if name in self._compiled:
-            code = marshal.loads(self._compiled[name])  # noqa: S302 - from our own head, over the wire that runs us
+            code = marshal.loads(self._compiled[name])  # noqa: S302 - from our own head, over the stream that started us
         else:
             code = compile(self._sources[name], "<%s>" % name, "exec")
         exec(code, module.__dict__)  # noqa: S102 - this is an importer

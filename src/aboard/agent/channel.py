@@ -15,7 +15,7 @@ CHUNK = 65536
 
 
 class Channel:
-    """Hands each frame body to `on_body`, and calls `on_close` once when the far end is gone or breaks rules."""
+    """Passes each frame body to `on_body`; calls `on_close` once when the peer closes or violates the protocol."""
 
     def __init__(
         self, loop: EventLoop, fds: tuple[int, int], on_body: Callable[[bytes], None], on_close: Callable[[], None]
@@ -50,7 +50,7 @@ class Channel:
         return len(self._unsent)
 
     def pause(self) -> None:
-        """Stops reading, so that a far end that floods us waits in its own socket."""
+        """Stops reading, so that data from a flooding peer waits in its own socket."""
         self._loop.on_readable(self._in, None)
 
     def resume(self) -> None:
@@ -58,7 +58,7 @@ class Channel:
             self._loop.on_readable(self._in, self._readable)
 
     def close(self) -> None:
-        """Closes without telling `on_close`; safe to call again."""
+        """Closes without calling `on_close`; safe to call again."""
         if self.open:
             self.open = False
             for fd in {self._in, self._out}:
@@ -103,7 +103,7 @@ class Channel:
             self._unheard()
 
     def _unheard(self) -> None:
-        """Nobody reads us any more; what a socket's far end said before it left is still there to be read."""
+        """The peer no longer reads; what it sent before can still be read."""
         self._write_closed = True
         self._unsent.clear()
         self._loop.on_writable(self._out, None)

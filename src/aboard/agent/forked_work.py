@@ -1,4 +1,4 @@
-"""Work of our own that may hang, in a child of ours that tells piece by piece: what it told before is not lost."""
+"""Runs work that may hang in a forked child, which reports each result at once, so that earlier ones are not lost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fork_worker(work: Callable[[Tell], None], out: int) -> int:
 
 
 def wrap_json_lines(work: Callable[[TellPiece], None]) -> Callable[[Tell], None]:
-    """As lines of JSON; where `work` breaks, the rest of it is lost, and of what is told."""
+    """Writes results as lines of JSON; an exception in `work` becomes the last one."""
 
     def write_lines(tell: Tell) -> None:
         def tell_piece(piece: dict[str, Any]) -> None:
@@ -36,14 +36,14 @@ def wrap_json_lines(work: Callable[[TellPiece], None]) -> Callable[[Tell], None]
 
         try:
             work(tell_piece)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
             tell_piece({"broke": "%s: %s" % (type(error).__name__, error)})
 
     return write_lines
 
 
 def parse_json_lines(output: bytes) -> Iterator[dict[str, Any]]:
-    """What was told so; the last one may be cut."""
+    """Parses these lines; the last one may be cut."""
     for line in output.split(b"\n"):
         with contextlib.suppress(ValueError):
             yield json.loads(line)

@@ -14,7 +14,7 @@ else:
 
 VERSION = 1
 HEADER = 4
-# Far above any frame that we send; a stream that claims more is noise or hostile, and is closed unread.
+# Far above any frame that we send; a stream that announces more is noise or hostile, and is closed unread.
 LIMIT = 8 * 1024 * 1024
 # No JSON begins so: four bytes of length follow, that much JSON, then bytes as they are. As JSON, those of a file
 # would be twice as many.
@@ -22,7 +22,7 @@ TAILED = b"\0"
 
 
 class FrameError(ValueError):
-    """The bytes are no frame of ours."""
+    """The bytes are not a valid frame."""
 
 
 def pack(message: Message) -> bytes:
@@ -45,7 +45,7 @@ def unpack_tailed(body: bytes) -> tuple[Message, memoryview]:
     start = len(TAILED) + HEADER
     end = start + int.from_bytes(body[len(TAILED) : start], "big")
     if body[: len(TAILED)] != TAILED or end > len(body):
-        raise FrameError("a frame without the tail that it says: %r" % body[:60])
+        raise FrameError("a frame without its announced tail: %r" % body[:60])
     return unpack(body[start:end]), memoryview(body)[end:]
 
 

@@ -29,7 +29,7 @@ def spawn_process(
     It does not wait for exec: a program or a directory on a dead mount would hold the caller for ever.
     """
     if not argv:
-        raise OSError(22, "a command without a program")
+        raise OSError(22, "an empty command")
     error_fd, write_end = os.pipe()
     try:
         pid = os.fork()

@@ -1,4 +1,4 @@
-"""Questions that a bridge answers by itself: run a command, read files. Each in a child with a time-out."""
+"""Requests that the bridge handles itself: run a command, read files. Each runs in a child with a timeout."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 # Both in one frame, also if each byte is one that JSON spells with six letters.
 OUTPUT_LIMIT = 512 * 1024
-# Of the answer as JSON.
+# Of the reply as JSON.
 FILES_LIMIT = 4 * 1024 * 1024
 
 
 class RequestRunner:
-    """The questions under way; `end` leaves none of their processes behind."""
+    """The requests in progress; `end` leaves none of their processes behind."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
@@ -37,9 +37,9 @@ class RequestRunner:
         loop.on_signal(signal.SIGCHLD, self._reap)
 
     def run(self, message: frames.Message, reply: Reply) -> None:
-        """Runs argv in its own session; a reply says how it ended and what it printed.
+        """Runs argv in its own session; the reply has its exit code and output.
 
-        A `source` is Python that the child runs itself, argv being its words: it costs no interpreter's start.
+        `source` is Python code that the forked child runs with argv as sys.argv, which saves an interpreter's start.
         """
         # Late, here and below, since a check that only reads files never needs it.
         from aboard.agent import process_tree  # noqa: PLC0415 - the reason is above
@@ -79,11 +79,11 @@ class RequestRunner:
         )
 
     def fork(self, message: frames.Message, work: Callable[[], bytes], reply: Reply) -> None:
-        """Does work of our own that may block, in a child; its stdout is what `work` returned."""
+        """Runs work that may block in a forked child; its stdout is what `work` returned."""
         self.fork_streaming(message, lambda tell: tell(work()), reply)
 
     def fork_streaming(self, message: frames.Message, work: Callable[[forked_work.Tell], None], reply: Reply) -> None:
-        """As `fork`, for work that tells piece by piece: what it told before its time was over is in its stdout."""
+        """As `fork`, for work that reports step by step: its stdout holds what it reported before the timeout."""
         request = _PendingRequest(self._loop, reply, FILES_LIMIT * 2, "no mark: it starts nothing")
         try:
             pid = forked_work.fork_worker(work, request.write_ends[0])
@@ -125,7 +125,7 @@ class RequestRunner:
 
 
 class _PendingRequest:
-    """One process under way, and what it has printed so far."""
+    """One running process and its output so far."""
 
     def __init__(self, loop: EventLoop, reply: Reply, limit: int, mark: str) -> None:
         self.mark = mark
@@ -190,7 +190,7 @@ class _PendingRequest:
 
 
 def _run_script_and_exit(source: str, argv: list[str]) -> NoReturn:
-    """In a child whose descriptors are in place: the script has the rest of it."""
+    """Runs the script in a child whose descriptors are already in place."""
     sys.argv = argv
     code = 0
     try:
@@ -259,7 +259,7 @@ def _read_file(path: str, limit: int) -> bytes | None:
 
 
 def _expand_pattern(pattern: str) -> Iterator[str]:
-    """Yields the paths that match; the glob module would cost as much as the whole question."""
+    """Yields the paths that match; importing glob would cost as much as the whole request."""
     paths = ["/" if pattern.startswith("/") else "."]
     for part in pattern.strip("/").split("/"):
         if "*" in part:

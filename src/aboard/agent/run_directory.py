@@ -1,4 +1,4 @@
-"""Where a run's keeper lives on a node: a directory that only its user can enter."""
+"""The directory of a run's supervisor on a node, which only its user can enter."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MAX_RUN_ID_CHARS = 64
 
 
 class UnsafePlace(OSError):
-    """Someone else could reach into our directory, so we don't use it."""
+    """Another user could write to our directory, so we do not use it."""
 
 
 def make_directory(run: str) -> str:
-    """Makes the run's own directory; a run that has one is held already."""
+    """Makes the run's directory; fails if it exists, since the run then has a supervisor."""
     for _ in range(10):
         with contextlib.suppress(FileExistsError):
             os.mkdir(_base_directory(), 0o700)
@@ -25,7 +25,7 @@ def make_directory(run: str) -> str:
             path = resolve_directory(run)
             os.mkdir(path, 0o700)
             return path
-    raise OSError(11, "%s comes and goes" % _base_directory())
+    raise OSError(11, "%s is created and removed repeatedly" % _base_directory())
 
 
 def resolve_directory(run: str) -> str:
@@ -41,7 +41,7 @@ def resolve_directory(run: str) -> str:
 
 
 def list_runs() -> list[str]:
-    """The runs that have a directory here, whether a keeper lives in it or not."""
+    """The runs that have a directory here, with or without a supervisor."""
     with contextlib.suppress(OSError):
         return sorted(os.listdir(os.path.dirname(resolve_directory("any"))))
     return []

@@ -1,4 +1,4 @@
-"""Takes known secrets out of a stream before it reaches a disk or a wire."""
+"""Removes known secrets from a stream before it reaches a disk or the network."""
 
 from __future__ import annotations
 

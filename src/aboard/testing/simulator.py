@@ -112,7 +112,7 @@ class FakeAgent:
         if message["op"] in ("hold", "attach"):
             self._supervisor = self._nodes.find_supervisor(self._name, str(message["run"]))
             if self._supervisor is None:
-                self.send({"re": message["id"], "error": f"run {message['run']} has no supervisor here"})
+                self.send({"re": message["id"], "error": f"no supervisor for run {message['run']} on this node"})
             else:
                 self._supervisor.admit(self, message)
         elif self._supervisor is not None:
@@ -179,7 +179,7 @@ def _build_reply(message: frames.Message, name: str) -> frames.Message:
     elif message["op"] == "leftovers":
         reply |= {"runs": {}, "places": [], "strays": []}
     else:
-        reply["error"] = f"a simulated agent can't {message['op']}"
+        reply["error"] = f"a simulated agent does not support {message['op']}"
     return reply
 
 

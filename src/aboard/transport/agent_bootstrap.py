@@ -1,4 +1,4 @@
-"""How an agent gets onto a node: one line of Python on the command line, the rest over stdin."""
+"""Starts an agent on a node: one line of Python on the command line, the rest over stdin."""
 
 import marshal
 import re
@@ -22,7 +22,7 @@ MARKER = b"\n<aboard %s>\n"
 # agent from stdin, so that no secret and no source is on a command line: a length, that much of compressed source
 # (the importer, which reads the modules behind it), and a last line that starts the agent. -I and -S keep the node's
 # own PYTHONPATH, user site and .pth files out of an agent that needs none of them, and save 5 ms. A Python that is too
-# old says which others stand beside it.
+# old lists the others that are installed.
 LINE = (
     'import sys;sys.version_info>=(3,9)or sys.exit("aboard: python "+" ".join([sys.version.split()[0]]'
     '+__import__("glob").glob("/usr/bin/python3.*[0-9]")));'
@@ -42,7 +42,7 @@ _EXIT_NOT_FOUND = (126, 127)
 
 @dataclass(frozen=True, kw_only=True)
 class Bootstrap:
-    """What goes into the far end's stdin, and the marker after which its frames begin."""
+    """What to write to the agent's stdin, and the marker after which its frames begin."""
 
     stdin: bytes
     marker: bytes
@@ -53,7 +53,7 @@ def build_argv(python: str) -> tuple[str, ...]:
 
 
 def build_bootstrap(silence: float) -> Bootstrap:
-    """The marker is made anew each time: nothing that a shell prints or echoes can look like it."""
+    """The marker is random each time: nothing that a shell prints or echoes can look like it."""
     marker = MARKER % secrets.token_hex(16).encode()
     return Bootstrap(stdin=_build_bundle() + _START % (marker, silence), marker=marker)
 

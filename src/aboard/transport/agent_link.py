@@ -1,4 +1,4 @@
-"""A link: one node's live agent, asked and answered in frames."""
+"""A link: requests to one node's live agent and its replies, as frames."""
 
 import asyncio
 import itertools
@@ -15,21 +15,21 @@ from aboard.transport import agent_bootstrap
 from aboard.transport.transport import ByteStream, OnPhase, StreamEnding, Transport
 
 CHUNK = 65536
-# A shell that prints more than this before our marker isn't greeting, it is broken or hostile.
+# A shell that prints more than this before our marker is broken or hostile.
 NOISE_LIMIT = 256 * 1024
-# A bridge that hears nothing for this long is alone: its head was cut off without a word.
+# A bridge that receives nothing for this long has lost its head without notice.
 SILENCE_SECONDS = 30.0
-# A clock that rings so much too late shows that the loop was held up; and how many times a wait may grow by that.
+# A timer this late shows that our loop was blocked; a wait may grow to so many times its length for that.
 LATE_SECONDS = 0.05
 MOST_PATIENCE = 5
-# How much of what a far end said goes into a message.
+# How much of a node's output goes into a message.
 QUOTE_CHARS = 500
 
 OnFrame = Callable[[frames.Message], None]
 
 
 class AgentLink:
-    """Sends questions and pairs the answers; frames that answer nothing go to `on_frame`."""
+    """Sends requests and matches replies; all other frames go to `on_frame`."""
 
     def __init__(
         self, node: Node, stream: ByteStream, splitter: frames.FrameSplitter, hello: frames.Message, noise: str
@@ -48,11 +48,11 @@ class AgentLink:
         self._reading: asyncio.Task[None] | None = None
 
     def begin(self, bodies: list[bytes]) -> None:
-        """Takes the frames that came with the hello, then reads on until the stream ends."""
+        """Handles the frames that came with the hello, then reads until the stream ends."""
         self._reading = asyncio.create_task(self._read(bodies))
 
     async def ask(self, op: str, within: float, /, *, tail: bytes | memoryview = b"", **fields: Any) -> frames.Message:
-        """One question, one answer; raises AskError, ProtocolError or Unreachable(LOST). A tail is sent as it is."""
+        """Returns the reply; raises AgentRequestError, ProtocolError or Unreachable. A tail is sent raw."""
         if self.lost is not None:
             raise self.lost
         number = next(self._ids)
@@ -62,14 +62,12 @@ class AgentLink:
             async with asyncio.timeout(within):
                 message = {"op": op, "id": number, **fields}
                 self._stream.write(frames.pack_tailed(message, tail) if tail else frames.pack(message))
-                # A far end that is stopped takes nothing in: this waits too.
+                # A stopped agent reads nothing, so this may block too.
                 await self._stream.drain()
             await _wait_patiently(answer, within)
             reply = answer.result()
         except (TimeoutError, asyncio.InvalidStateError):
-            raise Unreachable(
-                UnreachableReason.SILENT, f"{self.node.name} did not answer within {within:g} s"
-            ) from None
+            raise Unreachable(UnreachableReason.SILENT, f"{self.node.name} did not reply within {within:g} s") from None
         finally:
             del self._waiting[number]
         if "error" in reply:
@@ -77,7 +75,7 @@ class AgentLink:
         return reply
 
     def tell(self, op: str, **fields: Any) -> None:
-        """Sends without waiting for an answer."""
+        """Sends without waiting for a reply."""
         if self.lost is None:
             self._stream.write(frames.pack({"op": op, **fields}))
 
@@ -89,7 +87,7 @@ class AgentLink:
         await self._gone.wait()
 
     async def close(self) -> StreamEnding:
-        """Ends the stream and what carried it; safe to call again, and from several places."""
+        """Closes the stream and its program; safe to call again, and concurrently."""
         if self._closing is None:
             if self._reading is not None:
                 self._reading.cancel()
@@ -129,14 +127,14 @@ class AgentLink:
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(error)
-                    # Who asked may be cancelled before it looks; that is no error of its own.
+                    # The caller may be cancelled before it retrieves the exception; asyncio must not warn then.
                     waiting.exception()
 
 
 async def _wait_patiently(answer: "asyncio.Future[frames.Message]", within: float) -> None:
-    """Waits for the time given and for as long as we ourselves were held up in it: that is no silence of the node's.
+    """Waits this long, plus as long as our own loop was blocked meanwhile: that is not the node's silence.
 
-    On a head that is busy or was stopped, the clock rings before the answers that lie there are read.
+    On a head that is busy or was stopped, the timer fires before pending replies are read.
     """
     clock = asyncio.get_running_loop().time
     left, last = within, clock() + MOST_PATIENCE * within
@@ -148,7 +146,7 @@ async def _wait_patiently(answer: "asyncio.Future[frames.Message]", within: floa
 
 
 async def open_link(node: Node, transport: Transport, seconds: float, on_phase: OnPhase) -> AgentLink:
-    """Dials, ships the agent and waits for its hello; raises Unreachable with the reason, leaving nothing behind."""
+    """Connects, sends the agent and waits for its hello; raises Unreachable with the reason, leaving nothing behind."""
     stream = await transport.open(node, on_phase)
     try:
         async with asyncio.timeout(seconds):
@@ -167,7 +165,7 @@ async def open_link(node: Node, transport: Transport, seconds: float, on_phase: 
 
 async def _receive_hello(node: Node, transport: Transport, stream: ByteStream, on_phase: OnPhase) -> AgentLink:
     start = agent_bootstrap.build_bootstrap(SILENCE_SECONDS)
-    # Not drained: a far end that prints without end and reads nothing is told by what it prints.
+    # Not drained: a shell that prints without end and reads nothing is recognised by what it prints.
     stream.write(start.stdin)
     noise, rest = await _skip_noise(node, transport, stream, start.marker)
     splitter = frames.FrameSplitter()
@@ -175,7 +173,7 @@ async def _receive_hello(node: Node, transport: Transport, stream: ByteStream, o
     while not bodies:
         data = await stream.read(CHUNK)
         if not data:
-            raise Unreachable(UnreachableReason.LOST, f"{node.name}: the agent ended before it said hello")
+            raise Unreachable(UnreachableReason.LOST, f"{node.name}: the agent exited before its first frame")
         bodies = splitter.feed(data)
     hello = frames.unpack(bodies[0])
     if hello.get("hello") != frames.VERSION:
@@ -191,7 +189,7 @@ async def _receive_hello(node: Node, transport: Transport, stream: ByteStream, o
 
 
 async def _skip_noise(node: Node, transport: Transport, stream: ByteStream, marker: bytes) -> tuple[bytes, bytes]:
-    """What was printed before the marker, and what came behind it."""
+    """Returns what was printed before the marker and what followed it."""
     received = bytearray()
     while True:
         data = await stream.read(CHUNK)
@@ -200,24 +198,24 @@ async def _skip_noise(node: Node, transport: Transport, stream: ByteStream, mark
             raise Unreachable(
                 reason, f"{node.name}: {escape_text(problem, QUOTE_CHARS)}", detail=_format_printable(received)
             )
-        # Only where it may be new: whoever sends byte by byte must not cost us the square of it.
+        # Search only new data: input that comes byte by byte must not take quadratic time.
         searched = max(0, len(received) - len(marker))
         received += data
         found = received.find(marker, searched)
         if found >= 0:
             return bytes(received[:found]), bytes(received[found + len(marker) :])
         if len(received) > NOISE_LIMIT:
-            problem = f"{node.name} printed {len(received)} bytes and no agent spoke"
+            problem = f"{node.name} printed {len(received)} bytes, but no agent started"
             raise Unreachable(UnreachableReason.SHELL_NOISE, problem, detail=_format_printable(received))
 
 
 def _build_timeout_error(node: Node, ending: StreamEnding, seconds: float) -> Unreachable:
-    """Names the phase at which the time ran out: each has another cause."""
+    """Names the phase in which the time ran out: each has a different cause."""
     for phase, what in (
-        ("logged-in", "login worked, but no agent spoke"),
-        ("keys", "the key exchange worked, but the login did not end"),
-        ("greeted", "the key exchange did not end"),
-        ("connected", "the port is open, but no ssh server greeted"),
+        ("logged-in", "login succeeded, but no agent started"),
+        ("keys", "the key exchange succeeded, but the login did not finish"),
+        ("greeted", "the key exchange did not finish"),
+        ("connected", "the port is open, but no ssh server responded"),
     ):
         if phase in ending.phases:
             return Unreachable(UnreachableReason.SILENT, f"{node.name}: {what} within {seconds:g} s", detail=phase)
@@ -225,7 +223,7 @@ def _build_timeout_error(node: Node, ending: StreamEnding, seconds: float) -> Un
 
 
 def _format_remote_value(value: object) -> str:
-    """What a far end put into a frame, fit for a screen; what is no text or number is only named."""
+    """A value from a frame, safe for a screen; for other types than text and numbers, the type's name."""
     return (
         escape_text(str(value), QUOTE_CHARS)
         if isinstance(value, str | int | float)
@@ -234,6 +232,6 @@ def _format_remote_value(value: object) -> str:
 
 
 def _format_printable(raw: bytes | bytearray) -> str:
-    """The beginning of what a far end printed, fit for a screen: no control characters, no wall of text."""
+    """The beginning of what the node printed, without control characters, cut to 200 characters."""
     text = raw[:2000].decode("utf-8", "replace")
     return "".join(letter if letter.isprintable() else " " for letter in text).strip()[:200]

@@ -1,4 +1,4 @@
-"""The head's end of a node's porter: it asks what is there, and sends files, no more at once than a window of them."""
+"""The head's side of a file transfer to a node: queries what is there and sends files within a send window."""
 
 import asyncio
 from collections import deque
@@ -20,11 +20,11 @@ PIECE_BYTES = 256 * 1024
 # What is read from our own disk at once.
 BLOCK_BYTES = 4 * PIECE_BYTES
 ASK_SECONDS = 60.0
-# A disk that is much slower than the wire has most of a file still to write when its last byte has come.
+# A disk much slower than the network still has most of a file to write when its last byte arrives.
 SYNC_SECONDS = 600.0
 BEAT_SECONDS = 5.0
 BEAT_PATIENCE = 10.0
-# In one question: all of their names must fit into one frame.
+# In one request: all of their names must fit into one frame.
 FILES_AT_ONCE = 5000
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ ReadBlock = Callable[[int, int], bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class FolderContents:
-    """What a node has of some files, by size alone, and what room there is; `nearest` is a directory that is there."""
+    """Which files a node has, by size alone, and its free space; `nearest` is the closest existing directory."""
 
     fits: frozenset[str]
     parts: Mapping[str, int]
@@ -75,7 +75,7 @@ class _FailureReply:
 
 @dataclass(frozen=True, kw_only=True)
 class ResumePoint:
-    """From where on a file is to be sent; None while the node still reads what it has, or while another sends it."""
+    """The offset to send a file from; None while the node still hashes its part, or while another head sends it."""
 
     at: int | None = None
     hashed: int = 0
@@ -83,7 +83,7 @@ class ResumePoint:
 
 
 class FileSender:
-    """It beats while it lives, so that a node that is lost is known within seconds."""
+    """Sends heartbeats, so that a lost node is noticed within seconds."""
 
     def __init__(self, link: AgentLink, *, patience: float = ASK_SECONDS) -> None:
         self.link = link
@@ -94,7 +94,7 @@ class FileSender:
         self._beating = asyncio.create_task(self._beat())
 
     async def look(self, folder: str, files: Sequence[ExpectedFile]) -> FolderContents:
-        """Sizes only, which costs the node next to nothing."""
+        """Compares sizes only, which is cheap for the node."""
         parts: dict[str, int] = {}
         fits: frozenset[str] = frozenset()
         start = 0
@@ -115,7 +115,7 @@ class FileSender:
         return self._read(reply, partial(_parse_hashes, some))
 
     async def mark(self, folder: str, mark: str) -> None:
-        """Makes the directory and leaves a mark in it while it lives: who sees that shares the disk."""
+        """Makes the directory and a temporary mark in it: nodes that see the mark share the disk."""
         await self._ask("mark", folder, mark=mark)
 
     async def marks(self, folder: str) -> frozenset[str]:
@@ -129,9 +129,9 @@ class FileSender:
         return self._read(reply, partial(_parse_resume_point, size))
 
     async def send(self, folder: str, start: int, size: int, read: ReadBlock, on_taken: Callable[[int], None]) -> None:
-        """All of the announced file from `start` on.
+        """Sends the announced file from `start` on.
 
-        What is under way is bounded by the window, and so are our memory and the delay of a beat.
+        The window bounds the data in flight, and with it our memory and the delay of a heartbeat.
         """
         window, clock = SendWindow(), asyncio.get_running_loop().time
         under_way: deque[tuple[int, asyncio.Task[frames.Message]]] = deque()
@@ -146,7 +146,7 @@ class FileSender:
                     asking = self._tell("piece", self._patience, folder, tail=data, at=at)
                     under_way.append((len(data), asyncio.create_task(asking)))
                     at += len(data)
-                # Answered in their order; those behind one that failed fail only because it did.
+                # Replies come in order; after a failure, the later ones fail as a consequence.
                 count, task = under_way[0]
                 await task
                 under_way.popleft()
@@ -159,12 +159,12 @@ class FileSender:
             await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
 
     async def publish(self, folder: str) -> str:
-        """The hash of what came; when it is right, the file has its name now, durably."""
+        """Returns the hash of the received file; if it is right, the file now has its final name, durably."""
         reply = await self._ask("publish", folder, within=SYNC_SECONDS)
         return self._read(reply, lambda reply: decode(_Hash, reply["sha256"], strict=True))
 
     async def leave(self) -> None:
-        """Ends the porter; the link is as it was before."""
+        """Stops the file receiver; the link stays usable."""
         try:
             await self._ask("leave", "")
         finally:
@@ -172,7 +172,7 @@ class FileSender:
             self.link.on_frame = lambda _message: None
 
     async def close(self) -> None:
-        """Ends the link as well."""
+        """Closes the link as well."""
         await self._stop_beating()
         await self.link.close()
 
@@ -197,25 +197,27 @@ class FileSender:
         return reply
 
     def _read(self, reply: frames.Message, parse: Callable[[frames.Message], T]) -> T:
-        """What a node says is never trusted to be of the right shape."""
+        """Parses a reply; a node's reply may have any shape."""
         try:
             return parse(reply)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProtocolError(f"{self.link.node.name} sent an answer that makes no sense: {error}") from None
+            raise ProtocolError(f"{self.link.node.name} sent an invalid reply: {error}") from None
 
     def _heard(self, message: frames.Message) -> None:
         if message.get("gone") == "porter":
             self._lose(
-                Unreachable(UnreachableReason.LOST, f"{self.link.node.name}: the process that writes its files ended")
+                Unreachable(
+                    UnreachableReason.LOST, f"{self.link.node.name}: the process that writes files there exited"
+                )
             )
 
     async def _beat(self) -> None:
-        """An idle link is given up by its agent after a while; and one that is silent is given up by us."""
+        """Keeps the agent from closing an idle link, and gives up a silent one."""
         while self._why is None:
             try:
                 await self.link.ask("ping", BEAT_PATIENCE)
             except TransportError as error:
-                # On a very slow link a beat waits behind pieces, and these are answered.
+                # On a very slow link a heartbeat waits behind chunks, and those are acknowledged.
                 if self.link.lost is not None or monotonic() - self._answered > BEAT_PATIENCE:
                     self._lose(error)
             else:
@@ -241,7 +243,7 @@ def _parse_contents(files: Sequence[ExpectedFile], reply: frames.Message) -> Fol
     contents = decode(_FolderReply, reply, strict=True)
     parts = {_require_known_name(name, sizes): count for name, count in contents.parts.items()}
     if any(count > sizes[name] for name, count in parts.items()):
-        raise ValueError("more of a file than there is")
+        raise ValueError("a partial file larger than the file")
     fits = frozenset(_require_known_name(name, sizes) for name in contents.fits)
     return FolderContents(**{**vars(contents), "fits": fits, "parts": parts})
 
@@ -249,7 +251,7 @@ def _parse_contents(files: Sequence[ExpectedFile], reply: frames.Message) -> Fol
 def _parse_resume_point(size: int, reply: frames.Message) -> ResumePoint:
     ready = decode(ResumePoint, reply, strict=True)
     if max(ready.at or 0, ready.hashed) > size or not (ready.busy or {"at", "hashed"} & reply.keys()):
-        raise ValueError("a number that can't be")
+        raise ValueError("an impossible number")
     return ready
 
 
@@ -261,19 +263,19 @@ def _parse_hashes(names: Sequence[str], reply: frames.Message) -> tuple[dict[str
 def _require_known_name(name: Untrusted, names: Container[str]) -> str:
     known = name.as_known(names)
     if known is None:
-        raise ValueError("a file that nobody asked for")
+        raise ValueError("a file that was not requested")
     return known
 
 
-# So long a beat waits at most that is sent behind it; on a very slow link, until the least of it has gone.
+# The longest that a heartbeat waits behind data; on a very slow link, until the smallest window is sent.
 SPAN_SECONDS = 1.0
 LEAST_WINDOW = 1024 * 1024
-# ssh itself has no more than 2 MB under way in a channel; the rest fills the pipes between.
+# ssh has at most 2 MB in flight per channel; the rest fills the pipes.
 MOST_WINDOW = 4 * 1024 * 1024
 
 
 class SendWindow:
-    """Grows and shrinks with what is taken in; the clock is the caller's."""
+    """Grows and shrinks with the rate of acknowledged bytes; the caller provides the clock."""
 
     def __init__(self) -> None:
         self.size = LEAST_WINDOW

@@ -1,4 +1,4 @@
-"""The local wire: the head itself is a node, reached without ssh."""
+"""The local transport: the head itself as a node, without ssh."""
 
 import sys
 
@@ -12,11 +12,11 @@ from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
 
 
 class LocalTransport:
-    """Starts the agent as a child of ours; it is the same agent, in the same two processes."""
+    """Starts the same agent as a child process."""
 
     async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
         on_phase("starting")
-        # The node's own `python` is what ranks get; the agent is content with the one that we run on.
+        # Ranks get the node's `python`; the agent runs on ours.
         try:
             return await start_program(
                 agent_bootstrap.build_argv(sys.executable), lambda _line: None, build_limit_reset()

@@ -1,4 +1,4 @@
-"""Dials many nodes: handshakes are bounded, sessions are not, and a handshake that sshd drops is tried again."""
+"""Connects to many nodes: limits handshakes but not sessions, and retries a handshake that sshd drops."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from aboard.transport.local import LocalTransport
 from aboard.transport.ssh import SshTransport
 from aboard.transport.transport import Transport
 
-# Bounds the handshakes under way, not the sessions: a window over sessions would leave the node after the last
+# Limits concurrent handshakes, not sessions: a window over sessions would leave the node after the last
 # place waiting for ever, since a training command doesn't end.
 HANDSHAKES = 64
 DIAL_SECONDS = 20.0
@@ -34,7 +34,7 @@ def _get_login(node: Node) -> tuple[object, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class DialResult:
-    """A link, and what it took to get it."""
+    """A link, the seconds that it took, and how many handshakes were dropped."""
 
     link: AgentLink
     seconds: float
@@ -42,7 +42,7 @@ class DialResult:
 
 
 class NodeDialer:
-    """Hands out links; `transport_for` says how each node is reached."""
+    """Opens links to nodes; `transport_for` chooses the transport of each."""
 
     def __init__(
         self,
@@ -56,41 +56,41 @@ class NodeDialer:
         self._handshakes = asyncio.Semaphore(handshakes)
         self._seconds = seconds
         self.on_phase = on_phase
-        self._kept: dict[str, DialResult] = {}
-        self._begun: dict[str, tuple[Node, asyncio.Task[DialResult]]] = {}
+        self._spare_links: dict[str, DialResult] = {}
+        self._started: dict[str, tuple[Node, asyncio.Task[DialResult]]] = {}
 
     def begin(self, nodes: Iterable[Node]) -> None:
-        """Dials nodes that will be asked for: handshakes go on while the caller does something else."""
+        """Starts dialling nodes that will be needed, while the caller does something else."""
         for node in nodes:
-            if node.name not in self._begun:
-                self._begun[node.name] = (node, asyncio.create_task(self._dial(node)))
+            if node.name not in self._started:
+                self._started[node.name] = (node, asyncio.create_task(self._dial(node)))
 
     def keep(self, links: "dict[str, DialResult]") -> None:
-        """Takes links that are open already, by node: the next dial of each gets it, without another handshake."""
-        self._kept.update(links)
+        """Keeps open links, by node: the next dial of each reuses it, without another handshake."""
+        self._spare_links.update(links)
         links.clear()
 
     async def close(self) -> None:
-        """Closes the links that were begun or kept and that nobody asked for."""
-        tasks, self._begun = [task for _node, task in self._begun.values()], {}
+        """Closes links that were started or kept but never used."""
+        tasks, self._started = [task for _node, task in self._started.values()], {}
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        results, self._kept = [*self._kept.values()], {}
+        results, self._spare_links = [*self._spare_links.values()], {}
         results += [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
         await asyncio.gather(*(dialled.link.close() for dialled in results))
 
     async def dial(self, node: Node) -> DialResult:
-        """Opens a link to one node; raises Unreachable when it can't be had within the time."""
-        ready = self._kept.pop(node.name, None)
+        """Opens a link to one node; raises Unreachable if that fails within the time."""
+        ready = self._spare_links.pop(node.name, None)
         if ready is not None and ready.link.lost is None:
             return ready
-        early, task = self._begun.pop(node.name, (node, None))
+        early, task = self._started.pop(node.name, (node, None))
         if task is not None and _get_login(early) == _get_login(node):
             return await task
         if task is not None:
-            # What was known of it then has turned out to be wrong.
+            # It was started with other login settings.
             task.cancel()
             await asyncio.wait([task])
             if not task.cancelled() and task.exception() is None:
@@ -100,7 +100,7 @@ class NodeDialer:
     async def _dial(self, node: Node) -> DialResult:
         for drops in range(TRIES):
             async with self._handshakes:
-                # Time in the queue is ours, not the node's.
+                # Time in the queue does not count as the node's.
                 now = monotonic()
                 try:
                     link = await open_link(

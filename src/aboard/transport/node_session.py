@@ -1,4 +1,4 @@
-"""A hold: the head's end of one node's keeper. It beats, re-attaches after a cut, and misses nothing."""
+"""A session with one node's supervisor: sends heartbeats, re-attaches after a disconnect, and loses nothing."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -29,12 +29,12 @@ from aboard.transport.supervisor_messages import (
     parse_stacks,
 )
 
-# An event that isn't acknowledged yet costs its keeper a little memory, and output has credit for more than this.
+# An unacknowledged event costs the supervisor a little memory, and output has credit for more than this.
 SETTLE_SECONDS = 0.05
 
 
 class AckBatcher:
-    """The number of the last event and credit for output, over the link by which they came."""
+    """Batches acknowledgements of events and credit for output, over the link by which they came."""
 
     def __init__(self, link: AgentLink, most_credit: int) -> None:
         self.link = link
@@ -44,12 +44,12 @@ class AckBatcher:
         self._due: asyncio.TimerHandle | None = None
 
     def ack(self, seq: int, *, now: bool) -> None:
-        """All events up to this one have been heard; `now` when the keeper waits for it."""
+        """Acknowledges all events up to this one; `now` when the supervisor waits for it."""
         self._seq = seq
         self._settle_soon(now=now)
 
     def credit(self, count: int) -> None:
-        """So many bytes were taken in; a flood gets its credit before it runs out."""
+        """Returns credit for received bytes; a flood gets its credit before it runs out."""
         self._bytes += count
         self._settle_soon(now=self._bytes >= self._most_credit)
 
@@ -82,10 +82,10 @@ __all__ = [
     "SessionState",
 ]
 
-# How much output may be under way from one node: enough for a fast link, too little to delay a beat.
+# How much output may be in flight from one node: enough for a fast link, too little to delay a beat.
 CREDIT = 256 * 1024
 ASK_SECONDS = 10.0
-# Some 300 kB; over the slowest link that anyone trains behind.
+# For some 300 kB over a very slow link.
 BRING_SECONDS = 60.0
 REDIAL_SECONDS = 0.5
 EARLY_LIMIT = 4 * 1024 * 1024
@@ -111,7 +111,7 @@ class NodeSession:
     def __init__(
         self,
         node: Node,
-        fleet: NodeDialer,
+        dialer: NodeDialer,
         *,
         run: str,
         key: str,
@@ -124,7 +124,7 @@ class NodeSession:
         self.node = node
         self.state = SessionState.DISCONNECTED
         self.missed = 0
-        self._fleet = fleet
+        self._dialer = dialer
         self._run = run
         self._key = key
         self._lease = lease
@@ -137,33 +137,33 @@ class NodeSession:
         self._have: dict[str, int] = {}
         self._ended: set[str] = set()
         self._offset = (float("inf"), 0.0)
-        self._heard = self._attached = monotonic()
+        self._last_contact = self._attached = monotonic()
         self._link: AgentLink | None = None
         self._acks: AckBatcher | None = None
-        self._held = asyncio.Event()
+        self._connected = asyncio.Event()
         self._gone = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Puts a keeper on the node; raises WireError when that fails."""
+        """Starts a supervisor on the node; raises TransportError if that fails."""
         await self._attach("hold")
         self._beating = asyncio.create_task(self._beat())
 
     async def resume(self) -> None:
-        """Attaches to the keeper that an earlier head left there, with all that it has to tell."""
+        """Attaches to the supervisor that an earlier head started, and gets all its events."""
         await self._attach("attach")
         self._beating = asyncio.create_task(self._beat())
 
     async def reserve(self, port: int, *, fixed: bool = False) -> int:
-        """A port of the node that is kept from others until a child listens on it: this one, or any that is free."""
+        """Reserves this port on the node, or any free one, until a child listens on it."""
         return parse_count(await self._ask("reserve", port=port, fixed=fixed), "port")
 
     async def bring(self, code: bytes) -> None:
-        """Puts a zip file of Python modules beside the keeper's sockets, for children that are to import it."""
+        """Stores a zip file of Python modules in the supervisor's directory, for children to import."""
         await self._ask("bring", wait=BRING_SECONDS, data=frames.bytes_to_text(code))
 
     async def start(self, start: Start) -> None:
-        """Starts a child; through a cut it is asked again, which is harmless: the keeper knows the name."""
+        """Starts a child; repeating the request after a disconnect is harmless, since the supervisor knows the name."""
         self._children.add(start.child)
         await self._ask(
             "start",
@@ -181,7 +181,7 @@ class NodeSession:
         await self._ask("signal", child=child, signal=int(number))
 
     async def stacks(self, children: Collection[str] | None = None, within: float = 2.0) -> dict[str, Untrusted]:
-        """Where each child is in its Python code; for one that can't say, the reason behind NO_STACKS."""
+        """Each child's Python stacks, or NO_STACKS followed by the reason."""
         selection = {} if children is None else {"children": list(children)}
         reply = await self._ask("stacks", within=within, wait=within + ASK_SECONDS, **selection)
         try:
@@ -190,17 +190,17 @@ class NodeSession:
             raise ProtocolError(f"{self.node.name} sent {error}") from None
 
     async def witness(self, within: float, **fields: Any) -> tuple[Any, float]:
-        """What is to be seen on the node now, as it came, and the node's clock less ours."""
+        """A snapshot of the node, undecoded, and the node's clock minus ours."""
         reply = await self._ask("witness", within=within, wait=within + ASK_SECONDS, **fields)
         return reply.get("witness"), self._offset[1]
 
     async def end(self, grace: float | None = None) -> None:
-        """Asks the keeper to end all; its `ended` event says when that is done."""
+        """Asks the supervisor to terminate everything; its `ended` event reports completion."""
         await self._ask("end", grace=self._lease.grace if grace is None else grace)
 
     async def leave(self) -> None:
-        """Lets go without ending anything: the lease runs from here, and who still asks is told no."""
-        self._held.clear()
+        """Disconnects without terminating anything: the lease runs from here, and pending requests fail."""
+        self._connected.clear()
         self._gone.set()
         if self._beating is not None:
             self._beating.cancel()
@@ -217,20 +217,20 @@ class NodeSession:
         while True:
             await self._wait_connected_or_lost()
             if self._gone.is_set():
-                raise Unreachable(UnreachableReason.LOST, f"{self.node.name}: its keeper is gone")
+                raise Unreachable(UnreachableReason.LOST, f"{self.node.name}: its supervisor is gone")
             link = self._link
             if link is None:
-                # Cut again between the news and now.
+                # Disconnected again in the meantime.
                 continue
             try:
                 return await link.ask(op, wait, **fields)
             except (Unreachable, ProtocolError) as error:
-                self._cut(link, error.seen)
+                self._disconnect(link, error.seen)
 
     async def _wait_connected_or_lost(self) -> None:
-        if self._held.is_set() or self._gone.is_set():
+        if self._connected.is_set() or self._gone.is_set():
             return
-        waiters = [asyncio.create_task(event.wait()) for event in (self._held, self._gone)]
+        waiters = [asyncio.create_task(event.wait()) for event in (self._connected, self._gone)]
         try:
             await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -238,9 +238,9 @@ class NodeSession:
                 waiter.cancel()
 
     async def _attach(self, op: str) -> None:
-        dialled = await self._fleet.dial(self.node)
+        dialled = await self._dialer.dial(self.node)
         link = dialled.link
-        # Frames come before this coroutine runs again, and the answer says whose they may be.
+        # Frames may arrive before this coroutine runs again, and the reply lists the children that they may name.
         early_frames = _EarlyFrames()
         link.on_frame = early_frames.take
         try:
@@ -266,19 +266,19 @@ class NodeSession:
             await link.close()
             raise
         self._link = link
-        self._heard = self._attached = monotonic()
-        self._become(SessionState.CONNECTED, "")
-        # What they ask for goes to the link that they came by.
+        self._last_contact = self._attached = monotonic()
+        self._set_state(SessionState.CONNECTED, "")
+        # Acknowledgements go to the link by which the frames came.
         acks = self._acks = AckBatcher(link, CREDIT // 4)
         link.on_frame = lambda message: self._take(acks, message)
         try:
             for message in early_frames.frames:
                 self._take(acks, message)
         except frames.FrameError as error:
-            self._cut(link, f"{self.node.name} sent {error}")
+            self._disconnect(link, f"{self.node.name} sent {error}")
 
     async def _beat(self) -> None:
-        """Beats while held; while cut, dials again until the keeper's lease must be over."""
+        """Sends heartbeats while connected; otherwise redials until the supervisor's lease must have expired."""
         while self.state is not SessionState.LOST:
             if self.state is SessionState.CONNECTED:
                 await self._beat_once()
@@ -286,80 +286,80 @@ class NodeSession:
                 await self._reattach()
 
     async def _beat_once(self) -> None:
-        assert self._link is not None  # noqa: S101 - held means a link
+        assert self._link is not None  # noqa: S101 - connected means a link
         link, sent, wall = self._link, monotonic(), time()
         try:
             reply = await link.ask("beat", 2 * self._lease.beat)
             trip = monotonic() - sent
             self._set_clock(trip, wall, reply)
         except TransportError as error:
-            self._cut(link, error.seen)
+            self._disconnect(link, error.seen)
             return
         except frames.FrameError as error:
-            self._cut(link, f"{self.node.name} sent {error}")
+            self._disconnect(link, f"{self.node.name} sent {error}")
             return
-        self._heard = monotonic()
+        self._last_contact = monotonic()
         with suppress(TimeoutError):
             await asyncio.wait_for(link.wait_gone(), max(0.0, self._lease.beat - trip))
-            self._cut(link, link.lost.seen if link.lost else "the link ended")
+            self._disconnect(link, link.lost.seen if link.lost else "the link ended")
 
     def _set_clock(self, trip: float, wall: float, reply: frames.Message) -> None:
-        """The shortest trip has the least doubt; old ones age, since clocks drift over weeks."""
+        """Uses the shortest round trip, which is the most exact; old ones age, since clocks drift over weeks."""
         offset = parse_clock(reply.get("wall")) - (wall + trip / 2)
         self._offset = min((self._offset[0] * 1.05, self._offset[1]), (trip, offset))
 
     async def _reattach(self) -> None:
-        left = self._heard + self._lease.seconds + self._lease.beat - monotonic()
+        left = self._last_contact + self._lease.seconds + self._lease.beat - monotonic()
         if left <= 0:
-            self._become(SessionState.LOST, f"no contact for the whole lease of {self._lease.seconds:g} s")
+            self._set_state(SessionState.LOST, f"no contact for the full lease of {self._lease.seconds:g} s")
             return
         try:
             async with asyncio.timeout(left):
-                # A node that answers and breaks off, again and again, is not dialled without a pause.
+                # A node that connects and disconnects repeatedly is not dialled without a pause.
                 await asyncio.sleep(self._attached + REDIAL_SECONDS - monotonic())
                 await self._attach("attach")
         except AgentRequestError as error:
-            self._become(SessionState.LOST, error.seen)
+            self._set_state(SessionState.LOST, error.seen)
         except (TransportError, TimeoutError):
             await asyncio.sleep(min(REDIAL_SECONDS, max(0.0, left)))
 
-    def _cut(self, link: AgentLink, why: str) -> None:
-        """Once for each link, and never after the keeper is gone."""
+    def _disconnect(self, link: AgentLink, why: str) -> None:
+        """Acts once per link, and never after the supervisor has exited."""
         if link is not self._link or self.state is SessionState.LOST:
             return
         self._link = None
-        self._become(SessionState.DISCONNECTED, why)
-        # In the background: an ssh that waits for a dead network takes its time to leave.
+        self._set_state(SessionState.DISCONNECTED, why)
+        # In the background: an ssh that waits for a dead network exits slowly.
         task = asyncio.create_task(link.close())
         _CLOSING.add(task)
         task.add_done_callback(_CLOSING.discard)
 
-    def _become(self, state: SessionState, why: str) -> None:
+    def _set_state(self, state: SessionState, why: str) -> None:
         self.state = state
-        (self._held.set if state is SessionState.CONNECTED else self._held.clear)()
+        (self._connected.set if state is SessionState.CONNECTED else self._connected.clear)()
         if state is SessionState.LOST:
             self._gone.set()
         self._on_state(state, why)
 
     def _take(self, acks: AckBatcher, message: frames.Message) -> None:
-        """Raises FrameError for what no keeper sends; the link is then lost."""
+        """Raises FrameError for a frame that no supervisor sends; the link is then lost."""
         if "event" in message:
             event = parse_event(message, self.node.name, self._offset_by(message), self._children)
             if event.seq > self._acked:
                 self._acked = event.seq
                 self._on_event(event)
-            # A keeper whose ranks have ended stays only to hear that this is known.
+            # A supervisor whose ranks have exited only waits for this acknowledgement.
             acks.ack(self._acked, now=event.kind == "ended")
         elif "out" in message:
             self._take_output(acks, message)
         elif "samples" in message:
             self._on_samples(self.node.name, parse_measurements(message, self._offset[1], self._children))
         elif "gone" in message and acks.link is self._link:
-            # The bridge lives and the keeper doesn't: nothing is left to hold.
-            self._become(SessionState.LOST, f"the keeper on {self.node.name} is gone")
+            # The bridge is alive and the supervisor is not: the session is over.
+            self._set_state(SessionState.LOST, f"the supervisor on {self.node.name} is gone")
 
     def _offset_by(self, message: frames.Message) -> float:
-        """The node's clock less ours: after long trips it is in doubt, yet nothing is heard before it happened."""
+        """The node's clock minus ours; it is inexact after long round trips, but no event may lie in the future."""
         return max(self._offset[1], parse_clock(message.get("wall")) - time())
 
     def _take_output(self, acks: AckBatcher, message: frames.Message) -> None:
@@ -377,7 +377,7 @@ class NodeSession:
 
 
 class _EarlyFrames:
-    """The frames behind an answer that is not taken in yet; there is never much of it."""
+    """Frames that follow a reply which is not processed yet; bounded."""
 
     def __init__(self) -> None:
         self.frames: list[frames.Message] = []
@@ -386,7 +386,7 @@ class _EarlyFrames:
     def take(self, message: frames.Message) -> None:
         self._bytes += len(frames.pack(message))
         if self._bytes > EARLY_LIMIT:
-            raise frames.FrameError("more than an answer")
+            raise frames.FrameError("too much data before its reply")
         self.frames.append(message)
 
 

@@ -1,4 +1,4 @@
-"""The ssh wire: the user's own OpenSSH, so that their ssh_config, jump hosts, agents and masters just work."""
+"""The ssh transport: the user's own OpenSSH, so that their ssh_config, jump hosts, agents and masters work."""
 
 import shutil
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ CONNECT_SECONDS = 10
 
 OPTIONS = (
     "-T",
-    "-v",  # its debug lines tell the phases of a slow or failed login apart
+    "-v",  # its debug lines show the phases of a slow or failed login
     *("-o", "BatchMode=yes"),
     *("-o", "StrictHostKeyChecking=yes"),  # host keys are checked whatever ssh_config says
     *("-o", "ControlMaster=no"),  # an existing master is used, none is made
@@ -41,19 +41,21 @@ class SshTransport:
         if shutil.which(argv[0]) is None:
             raise Unreachable(UnreachableReason.NO_SSH, "there is no ssh program on this machine")
 
-        watch = SshLoginLog()
+        log = SshLoginLog()
 
-        def heed(line: str) -> str | None:
-            phase = watch.phase_of(line)
+        def classify_line(line: str) -> str | None:
+            phase = log.phase_of(line)
             if phase:
                 on_phase(phase)
             return phase
 
         try:
-            return await start_program(argv, heed)
+            return await start_program(argv, classify_line)
         except OSError as error:
             # Not the node's fault: too many processes or open files here.
-            raise Unreachable(UnreachableReason.UNKNOWN, f"{node.name}: ssh can't be started here: {error}") from error
+            raise Unreachable(
+                UnreachableReason.UNKNOWN, f"{node.name}: cannot start ssh on this machine: {error}"
+            ) from error
 
     def classify(self, ending: StreamEnding) -> tuple[UnreachableReason, str]:
         return classify_failure(ending)

@@ -1,4 +1,4 @@
-"""What ssh says, as data: the phase that a line ends, and the reason that an ending had.
+"""Parses ssh's stderr: the login phase that a line completes, and why a connection failed.
 
 OpenSSH is not translated, and its messages have been stable for years; those of 8.x to 10.x are in the tests.
 """
@@ -19,7 +19,7 @@ _PHASES = (
     # Not "Authenticated to": a jump host's ssh says that too, on the same stderr; only the last one sends a command.
     ("logged-in", re.compile(r"debug1: (Sending command: |mux_client_request_session: master session id)")),
 )
-# What `-v` adds and what says nothing about a failure.
+# Lines of `-v` that say nothing about a failure.
 _IGNORED_LINES = re.compile(
     r"debug[123]: |OpenSSH_\d|Authenticated to .* using \"|Transferred: sent |Bytes per second: sent |"
     r"Killed by signal \d+\.$"
@@ -64,7 +64,7 @@ _SSH_FAILED = 255
 
 
 def parse_phase(line: str) -> str | None:
-    """The phase that this line of `ssh -v` ends; "" for a line that ends none and tells nothing, None for speech."""
+    """The phase that this line of `ssh -v` completes; "" for other debug lines, None for a message."""
     for phase, pattern in _PHASES:
         if pattern.match(line):
             return phase
@@ -72,14 +72,14 @@ def parse_phase(line: str) -> str | None:
 
 
 class SshLoginLog:
-    """Sees the lines of one login, and whether ssh had any key to offer in it."""
+    """Reads the lines of one login and tracks whether ssh had any key to offer."""
 
     def __init__(self) -> None:
         self._missing = 0
         self._had = False
 
     def phase_of(self, line: str) -> str | None:
-        """As the function; also a phase of its own where ssh gave up, and each key that it tried is missing."""
+        """As `parse_phase`, plus WITHOUT_KEY where ssh gave up and every key file that it tried is missing."""
         if line.startswith(_OFFERED):
             self._had = True
         elif line.startswith(_TRIED):

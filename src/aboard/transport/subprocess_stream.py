@@ -1,4 +1,4 @@
-"""A stream over a program's stdin and stdout; its stderr is read as it comes, and bounded."""
+"""A stream over a program's stdin and stdout; its stderr is read continuously and bounded."""
 
 import asyncio
 import contextlib
@@ -10,26 +10,26 @@ from time import monotonic
 
 from aboard.transport.transport import StreamEnding
 
-KEPT_LINES = 200
+MAX_LINES = 200
 LINE_LIMIT = 2000
-# ssh needs a moment to close its session; past it, it is ended.
+# ssh needs a moment to close its session; after that it is terminated.
 LAST_CALL = 2.0
 LAST_WORDS = 16 * 1024 * 1024
 
 
 class ProcessStream:
-    """One program as a wire; `heed` sees each line of its stderr and names the phase that it ends.
+    """One program as a stream; `classify_line` gets each line of its stderr and names the phase that it completes.
 
-    For a line that ends no phase and says nothing either, it returns ""; for one that says something, None.
+    It returns "" for a line to ignore and None for one to keep as a message.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, classify_line: Callable[[str], str | None]) -> None:
         self._process = process
         self._classify_line = classify_line
         self._began = monotonic()
-        self._said: list[str] = []
+        self._messages: list[str] = []
         self._phases: dict[str, float] = {}
-        self._listening = asyncio.create_task(self._listen())
+        self._stderr_task = asyncio.create_task(self._read_stderr())
 
     async def read(self, size: int) -> bytes:
         assert self._process.stdout is not None  # noqa: S101 - always a pipe, see `start`
@@ -37,7 +37,7 @@ class ProcessStream:
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None  # noqa: S101 - always a pipe, see `start`
-        # A far end that is gone is known by what is read; asyncio would say so on the terminal, once for each write.
+        # Reading shows that the program has exited; asyncio would log each write to it on the terminal.
         if not self._process.stdin.is_closing():
             self._process.stdin.write(data)
 
@@ -47,7 +47,7 @@ class ProcessStream:
             await self._process.stdin.drain()
 
     async def close(self, *, hurry: bool = False) -> StreamEnding:
-        """Lets the far end leave by itself (its stdin ends), then ends our own program, and only that."""
+        """Closes stdin and lets the program exit by itself, then terminates it, and only it."""
         assert self._process.stdin is not None  # noqa: S101 - always a pipe, see `start`
         self._process.stdin.close()
         try:
@@ -61,7 +61,7 @@ class ProcessStream:
         finally:
             # Also when we are cancelled while we wait: kills what still runs, and closes pipes that a grandchild
             # may hold open for ever. The process has no public way to do so.
-            self._listening.cancel()
+            self._stderr_task.cancel()
             self._process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no public way to close a child's pipes
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), LAST_CALL)
@@ -69,38 +69,40 @@ class ProcessStream:
 
     @property
     def ending(self) -> StreamEnding:
-        return StreamEnding(exit_code=self._process.returncode, stderr="\n".join(self._said), phases=dict(self._phases))
+        return StreamEnding(
+            exit_code=self._process.returncode, stderr="\n".join(self._messages), phases=dict(self._phases)
+        )
 
     async def _drained(self) -> None:
-        """Reads what is left unread: a program that can't write its last words would never leave."""
+        """Reads the rest of its output: a program that is blocked in a write would never exit."""
         assert self._process.stdout is not None  # noqa: S101 - always a pipe, see `start`
         left = LAST_WORDS
         while part := await self._process.stdout.read(65536):
             left -= len(part)
             if left < 0:
-                raise TimeoutError("it floods us, and would for ever")
+                raise TimeoutError("it floods our pipe without end")
         await self._process.wait()
         # A grandchild (ssh's master, a proxy) may hold stderr open for ever: its last words are not awaited long.
-        await asyncio.wait([self._listening], timeout=0.2)
+        await asyncio.wait([self._stderr_task], timeout=0.2)
 
-    async def _listen(self) -> None:
+    async def _read_stderr(self) -> None:
         assert self._process.stderr is not None  # noqa: S101 - always a pipe, see `start`
         rest = b""
         while part := await self._process.stderr.read(16384):
             *lines, rest = (rest + part).split(b"\n")
             rest = rest[:LINE_LIMIT]
             for line in lines:
-                self._hear(line)
-        self._hear(rest)
+                self._take_line(line)
+        self._take_line(rest)
 
-    def _hear(self, raw: bytes) -> None:
+    def _take_line(self, raw: bytes) -> None:
         line = raw[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r")
         phase = self._classify_line(line)
         if phase:
             self._phases.setdefault(phase, monotonic() - self._began)
         elif phase is None and line:
-            self._said.append(line)
-            del self._said[:-KEPT_LINES]
+            self._messages.append(line)
+            del self._messages[:-MAX_LINES]
 
 
 async def start_program(

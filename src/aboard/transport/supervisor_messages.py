@@ -1,4 +1,4 @@
-"""What a keeper tells, decoded at the border: a frame that is none of a keeper's breaks the protocol, and says so."""
+"""Parses a supervisor's frames into values; an invalid frame raises FrameError."""
 
 from collections.abc import Callable, Container, Mapping
 from typing import Annotated, Any, TypeVar
@@ -23,7 +23,7 @@ _decode_clock: Callable[[object], float] = make_decoder(float, strict=True)
 _decode_text: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(2000)], strict=True)
 _decode_trace: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(8000)], strict=True)
 _decode_stacks: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(64 * 1024)], strict=True)
-# What each kind of event says besides who, when and of which child.
+# The fields of each kind of event besides node, time and child.
 EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
     "started": {"pid": _decode_count},
     "exited": {"code": make_decoder(Signed, strict=True)},
@@ -41,7 +41,7 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "error": _decode_trace,
     },
 }
-# Without these the event says nothing.
+# Without these the event is useless.
 REQUIRED_FIELDS = ("code", "phase")
 NODE_FIGURE_TYPES: Mapping[str, type[float]] = {"load": float, "memory": float, "throttled": float}
 CHILD_FIGURE_TYPES: Mapping[str, type[float]] = {
@@ -56,7 +56,7 @@ CHILD_FIGURE_TYPES: Mapping[str, type[float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class OutputChunk:
-    """A piece of a child's output, come `at` the head's time; `dropped` bytes before it were lost to the spool."""
+    """A chunk of a child's output, `at` in the head's time; the spool dropped `dropped` bytes before it."""
 
     node: str
     child: str
@@ -69,11 +69,11 @@ class OutputChunk:
 
 
 def parse_event(message: frames.Message, node: str, clock_offset: float, children: Container[str]) -> Event:
-    """The keeper's event, at the head's time."""
+    """The supervisor's event, in the head's time."""
     kind = message.get("kind")
     fields = EVENT_FIELDS.get(kind) if isinstance(kind, str) else None
     if fields is None:
-        raise frames.FrameError("an event of no known kind")
+        raise frames.FrameError("an event of unknown kind")
     return Event(
         node=node,
         seq=parse_count(message, "event"),
@@ -91,16 +91,16 @@ def parse_event(message: frames.Message, node: str, clock_offset: float, childre
 def parse_output(
     message: frames.Message, node: str, clock_offset: float, have: Mapping[str, int], children: Container[str]
 ) -> OutputChunk:
-    """The part of an output frame that is new: after a cut the same bytes may come twice, by two bridges."""
+    """The new part of an output frame: after a disconnect the same bytes may arrive twice, by two bridges."""
     child, stream = _require_known_child(message.get("out"), children), message.get("stream")
     if stream not in STREAMS:
-        raise frames.FrameError("output of no known stream")
+        raise frames.FrameError("output of an unknown stream")
     offset = parse_count(message, "offset")
     data = message.get("data", "")
     try:
         data = frames.text_to_bytes(data[: frames.LIMIT])
     except (UnicodeEncodeError, TypeError, AttributeError):
-        raise frames.FrameError("output that is no bytes") from None
+        raise frames.FrameError("output that is not bytes") from None
     received = have.get(f"{child}/{stream}", 0)
     return OutputChunk(
         node=node,
@@ -115,7 +115,7 @@ def parse_output(
 
 
 def parse_measurements(message: frames.Message, clock_offset: float, children: Container[str]) -> dict[str, Any]:
-    """The figures of one second: `wall` at the head's time, `node` and `children`; a key that is absent is unknown."""
+    """The measurements of one second: `wall` in the head's time, `node` and `children`; an absent key is unknown."""
     samples = _require_object(message.get("samples"))
     figures_by_child = _require_object(samples.get("children", {}))
     return {
@@ -129,7 +129,7 @@ def parse_measurements(message: frames.Message, clock_offset: float, children: C
 
 
 def parse_stacks(reply: frames.Message, children: Container[str]) -> dict[str, Untrusted]:
-    """Each child's stacks, or behind NO_STACKS the reason why there are none."""
+    """Each child's stacks, or NO_STACKS followed by the reason."""
     return {
         _require_known_child(name, children): _parse_stack(stack)
         for name, stack in _require_object(reply.get("stacks")).items()
@@ -137,7 +137,7 @@ def parse_stacks(reply: frames.Message, children: Container[str]) -> dict[str, U
 
 
 def parse_children(reply: frames.Message) -> set[str]:
-    """The children that a keeper has, as it says when one attaches to it."""
+    """The supervisor's children, from its reply to attach."""
     names = _require_object(reply.get("children", {}))
     if len(names) > MOST_CHILDREN or any(len(name) > NAME_CHARS for name in names):
         raise frames.FrameError("more children than a node can have")
@@ -157,19 +157,19 @@ def _decode_field(decoder: Callable[[object], T], message: Mapping[str, Any], ke
     try:
         return decoder(message.get(key))
     except DecodeError as error:
-        raise frames.FrameError(f"a frame with no such {key}: {error}") from None
+        raise frames.FrameError(f"a frame with an invalid {key}: {error}") from None
 
 
 def _require_known_child(name: object, children: Container[str]) -> str:
     if isinstance(name, str) and name in children:
         return name
-    raise frames.FrameError("a word of a child that was never started")
+    raise frames.FrameError("a frame about a child that was never started")
 
 
 def _require_object(value: object) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
-    raise frames.FrameError("a frame without its parts")
+    raise frames.FrameError("a frame without the required object")
 
 
 def _parse_stack(stack: object) -> Untrusted:
@@ -179,15 +179,15 @@ def _parse_stack(stack: object) -> Untrusted:
 
 
 def _parse_figures(raw: object, known: Mapping[str, type[float]]) -> dict[str, Any]:
-    """The busiest place of the head: eight ranks on each of a thousand nodes send theirs each second."""
+    """The head's hottest code: eight ranks on each of a thousand nodes send these every second."""
     figures = _require_object(raw)
     parsed = {}
     for key, kind in known.items():
         if key in figures:
             value = figures[key]
-            # What is no number at all fails the comparison too.
+            # A value that is not a number fails the comparison too.
             if type(value) not in (kind, int) or not 0 <= value < MOST:
-                raise frames.FrameError(f"a frame without an amount as its {key}")
+                raise frames.FrameError(f"a frame whose {key} is not a valid number")
             parsed[key] = kind(value)
     return parsed
 

@@ -1,1 +1,1 @@
-"""What the keeper puts into a rank: three files, written beside its sockets, found by Python as `sitecustomize`."""
+"""The code that the supervisor puts into a rank: files in its directory, which Python finds as `sitecustomize`."""

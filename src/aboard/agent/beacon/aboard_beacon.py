@@ -1,4 +1,4 @@
-"""The beacon: inside a rank, it tells the keeper how far the script has come, and leaves the script alone.
+"""The beacon: reports a rank's progress to the supervisor from inside the rank, without affecting the script.
 
 It never raises into the rank, never blocks, prints or imports torch: a rank that says less is no failure, one that we
 disturbed would be. Its one thread begins when torch is about to have a process group, and threads of its own; it sleeps
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 PHASES = ("started", "torch", "store", "group", "collective")
-# What a rank that ends may wait, in all, for a keeper that is behind with its reading.
+# How long an exiting rank may wait, in total, for a supervisor that reads slowly.
 LAST_WORDS_SECONDS = 0.2
 TYPE_CHARS, MESSAGE_CHARS, TRACE_CHARS = 200, 2000, 8000
 WAITING = 16
-# The keeper isn't there, and won't be: it never comes back under the same name.
+# The supervisor is gone for good: it never returns under the same name.
 GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.EACCES, errno.EPERM)
 # The kernel's for a process that lets another trace it: prctl(2), Yama.
 PR_SET_PTRACER = 0x59616D61
@@ -38,7 +38,7 @@ armed: Beacon | None = None
 
 
 def arm(folder: str) -> None:
-    """Takes what the keeper left in the environment, so that no child of this process finds it, and begins."""
+    """Removes the supervisor's variables from the environment, so that no child inherits them, and starts."""
     path, child, stacks = (os.environ.pop(name, "") for name in ("ABOARD_BEACON", "ABOARD_CHILD", "ABOARD_STACKS"))
     # By its name, since it stands beside this file: on a node there is no package around it.
     torch = __import__("aboard_beacon_torch")
@@ -58,7 +58,7 @@ def arm(folder: str) -> None:
 
 
 class Beacon:
-    """Sends to the keeper's socket what there is to say; what can't be sent now waits, or is superseded."""
+    """Sends reports to the supervisor's socket; what cannot be sent now waits or is superseded."""
 
     def __init__(self, path: str, child: str) -> None:
         self._path = path
@@ -71,7 +71,7 @@ class Beacon:
         self.gone = False
 
     def reach(self, phase: str) -> None:
-        """A phase is told once; a later one implies it."""
+        """Reports a phase once; a later one implies it."""
         if not self.reached(phase):
             self._phase = PHASES.index(phase)
             self.tell('"phase":"%s"' % phase)
@@ -84,13 +84,13 @@ class Beacon:
         self.tell('"doing":%s' % quoted(what))
 
     def tell(self, fields: str) -> None:
-        """What must not be lost: if it can't be sent now, it is tried again with the next report, and at the end."""
+        """Sends what must not be lost: retried with the next report and at exit."""
         self._waiting.append(self._line(fields))
         del self._waiting[:-WAITING]
         self.flush()
 
     def mention(self, fields: str) -> bool:
-        """What the next report supersedes; whether it was taken."""
+        """Sends what the next report supersedes; returns whether it was sent."""
         return self.flush() and self._send(self._line(fields))
 
     def answer(self, fields: str) -> None:
@@ -108,7 +108,7 @@ class Beacon:
         return ('{"child":%s,"pid":%d,"wall":%.6f,%s}' % (self._child, self._pid, time.time(), fields)).encode("ascii")
 
     def _send(self, line: bytes) -> bool:
-        """Whether it is out of our hands: sent, or never to be."""
+        """Whether it is done: sent, or impossible to send."""
         if self.gone or os.getpid() != self._pid:
             return True
         try:
@@ -131,7 +131,7 @@ class Beacon:
 
 
 def _report_exceptions(beacon: Beacon) -> None:
-    """An exception that ends the rank is told before it is printed as ever."""
+    """Reports an exception that ends the rank, before it is printed as usual."""
     previous = sys.excepthook
     reported: list[int] = []
 
@@ -190,7 +190,7 @@ def _encode_exception(value: BaseException) -> str:
 
 
 def _show_stacks(number: str, supervisor: str, path: str) -> None:
-    """The keeper's signal writes all threads' stacks there, also when none of them runs Python code any more."""
+    """The supervisor's signal writes all threads' stacks there, even when none of them runs Python code."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     # At its end Python puts back what was there before: of a signal that comes then, nobody is to die.
     _signal.signal(int(number), _signal.SIG_IGN)
@@ -207,7 +207,7 @@ def _show_stacks(number: str, supervisor: str, path: str) -> None:
 
 
 def _call_safely(act: Callable[[], Any]) -> None:
-    """The rank is not ours to disturb: whatever fails in here stays in here."""
+    """Suppresses every failure of the beacon: it must never affect the rank."""
     with suppress(Exception):
         act()
 

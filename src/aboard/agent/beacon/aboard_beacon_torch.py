@@ -1,4 +1,4 @@
-"""The beacon's eyes on torch: what is to be told when its modules come, its group is made, its optimizer steps.
+"""The beacon's torch hooks: report when its modules are imported, its group is created, its optimizer steps.
 
 It imports nothing of torch itself, and what a torch hasn't (2.1 to 2.13 differ) is done without.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Beacon(Protocol):
-        """Who tells the keeper."""
+        """Sends reports to the supervisor."""
 
         first_step: int
 
@@ -34,7 +34,7 @@ REPORT_SECONDS = 0.2
 
 
 def watch(beacon: Beacon, folder: str, ear: str) -> None:
-    """From here on, what torch does in this process is told; the flight recorder's files go to the folder.
+    """Starts reporting what torch does in this process; the flight recorder's files go to the folder.
 
     At `ear` the keeper may ask for what the recorder has.
     """
@@ -166,7 +166,7 @@ def _watch_process_group(beacon: Beacon, c10d: Any, ear: str) -> None:
                     once.follow(holder, name)
 
     def joining(_store: Any, host: Any = None, port: Any = None, world: Any = None, *rest: Any, **named: Any) -> None:
-        """What the script asks of the store, before it waits for it; from here on the keeper may ask it in turn."""
+        """Reports the script's store before it waits for it; from here on the supervisor may send requests."""
         with suppress(Exception):
             _start_listener(beacon, ear)
         asked = {"host_name": host, "port": port, "world_size": world, "is_master": rest[0] if rest else None}
@@ -239,7 +239,7 @@ SIZES = ("input_sizes", "output_sizes", "input_dtypes")
 
 
 def _start_listener(beacon: Beacon, ear: str) -> None:
-    """Begins a thread that sleeps until the keeper asks: the main one can't answer while it waits in a collective."""
+    """Starts a thread that waits for the supervisor's requests: the main one cannot reply while in a collective."""
     import _thread  # noqa: PLC0415 - only a rank with a group needs them, here and below
     import socket  # noqa: PLC0415 - torch has it by now
 
@@ -249,7 +249,7 @@ def _start_listener(beacon: Beacon, ear: str) -> None:
 
     def answer() -> None:
         with suppress(Exception):
-            # By this name the keeper finds the thread to which its signals may go: they end a wait of any other one.
+            # The supervisor finds the thread for its signals by this name: in any other one they would end a wait.
             with open("/proc/thread-self/comm", "w") as name:
                 name.write(BEACON_THREAD)
             # A script that closes what it doesn't know may have given our number to something of its own.

@@ -1,4 +1,4 @@
-"""What the beacons inside the ranks send to the keeper: phases, steps, metrics, the exception that ends a rank."""
+"""Receives the beacons' reports in the supervisor: phases, steps, metrics, the exception that ends a rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOCKET = "beacon.sock"
 FOLDER = "beacon"
 FILES = ("sitecustomize", "aboard_beacon", "aboard_beacon_torch")
 PHASES = ("started", "torch", "store", "group", "collective")
-# What a rank may say that it does instead of steps; told by its place in this row.
+# What a rank may report that it does instead of steps; sent as an index into this tuple.
 ACTIVITIES = ("", "evaluation", "checkpoint", "data", "compiling")
 REQUEST_SUFFIX = ".ear"
 # A real-time signal: Slurm, Lightning and torch use USR1 and USR2, and glibc the first two of these itself.
@@ -46,7 +46,7 @@ JOIN_FIELDS = {"host": str, "port": int, "world": int, "rank": int, "master": bo
 
 
 class BeaconState:
-    """What one rank has told so far."""
+    """What one rank has reported so far."""
 
     def __init__(self, number: int, directory: str, secrets: list[str]) -> None:
         self.phase = -1
@@ -66,11 +66,11 @@ class BeaconState:
 
     @property
     def request_path(self) -> str:
-        """Where the rank hears questions, once it has a process group."""
+        """The socket on which the rank takes requests, once it has a process group."""
         return self.stacks.rpartition(".")[0] + REQUEST_SUFFIX
 
     def figures(self) -> dict[str, Any]:
-        """Its latest step, and what its trainer says of it."""
+        """Its latest step and its trainer's metrics."""
         figures: dict[str, Any] = {}
         if self.step is not None:
             figures["step"] = self.step
@@ -81,14 +81,14 @@ class BeaconState:
         return figures
 
     def told(self, since: float) -> dict[str, Any]:
-        """What it has said of itself; the flight record only if it came since then."""
+        """What it has reported; the flight record only if it arrived since then."""
         report: dict[str, Any] = {"doing": self.doing, "joining": self.joining}
-        report["flight"] = self.flight if self.flight_received_at >= since else {"why": "it gave no flight record"}
+        report["flight"] = self.flight if self.flight_received_at >= since else {"why": "it sent no flight record"}
         return report
 
 
 class BeaconReceiver:
-    """Listens once there is a child with a beacon; what is no report of one is counted and ignored."""
+    """Listens once there is a child with a beacon; invalid reports are counted and ignored."""
 
     def __init__(self, loop: EventLoop, directory: str, tell: Callable[..., None]) -> None:
         self.heard: dict[str, BeaconState] = {}
@@ -99,7 +99,7 @@ class BeaconReceiver:
         self._talk: socket.socket | None = None
 
     def prepare(self, child: str, number: int, env: dict[str, str], secrets: list[str]) -> None:
-        """Puts into a child's environment what brings the beacon into it."""
+        """Adds the variables that load the beacon to a child's environment."""
         if self._talk is None:
             self._talk = self._open()
         beacon = self.heard[child] = BeaconState(number, self._directory, secrets)
@@ -113,7 +113,7 @@ class BeaconReceiver:
             beacon.error_file = ""
 
     def exited(self, child: str, code: int) -> None:
-        """Hears the rank out before its end is told; torch's error file speaks for one that said nothing itself."""
+        """Reads the rank's last reports before its exit is reported; falls back to torch's error file."""
         beacon = self.heard.get(child)
         if beacon is None:
             return
@@ -125,7 +125,7 @@ class BeaconReceiver:
         beacon.pid = 0
 
     def steps(self) -> dict[str, dict[str, Any]]:
-        """The latest step of each child that has told one, and what its trainer says of it."""
+        """The latest step of each child that reported one, and its trainer's metrics."""
         steps: dict[str, dict[str, Any]] = {}
         for name, beacon in self.heard.items():
             figures = beacon.figures()
@@ -136,7 +136,7 @@ class BeaconReceiver:
         return steps
 
     def ask_flights(self, children: list[str]) -> None:
-        """Asks ranks that listen for what their flight recorder has; each answers with a report when it can."""
+        """Requests the flight records of ranks that listen; each replies with a report when it can."""
         for name in children:
             beacon = self.heard.get(name)
             if beacon is not None and self._talk is not None:
@@ -144,7 +144,7 @@ class BeaconReceiver:
                     self._talk.sendto(b"flight", beacon.request_path)
 
     def list_unanswered(self, children: list[str], since: float) -> list[str]:
-        """Those that have an ear and have not answered since then."""
+        """Ranks that take requests and have not replied since then."""
         beacons = [(name, self.heard[name]) for name in children if name in self.heard]
         return [
             name
@@ -190,7 +190,7 @@ class BeaconReceiver:
                 data, extra, _flags, _from = self._talk.recvmsg(DATAGRAM_BYTES, socket.CMSG_SPACE(CREDENTIALS.size))
                 try:
                     self._take(frames.unpack(data), _read_sender_pid(extra))
-                except Exception:  # noqa: BLE001 - whatever a rank sends, the others must not lose their keeper
+                except Exception:  # noqa: BLE001 - whatever a rank sends, the others must not lose their supervisor
                     self.malformed += 1
 
     def _take(self, message: frames.Message, sender: int) -> None:
@@ -247,7 +247,7 @@ def _parse_wall_time(wall: Any) -> float:
 def _parse_number(value: Any) -> Any:
     if isfinite(value) and 0 <= value < MOST:
         return value
-    raise ValueError("a number that counts nothing: %r" % value)
+    raise ValueError("an invalid count: %r" % value)
 
 
 def _parse_metrics(metrics: Any) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Trainings that others started: which processes are their ranks, which launchers still wait for each other."""
+"""Finds external jobs: which processes are their ranks, and which launchers still wait for each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK_SECONDS = 3.0
 def answer_external_jobs_request(
     asks: RequestRunner, message: frames.Message, reply: Callable[[frames.Message], None]
 ) -> None:
-    """In a child that tells piece by piece: whatever hangs, what was seen before is answered."""
+    """Works in a child that reports step by step: if one step hangs, the earlier results are still returned."""
 
     def complete(outcome: frames.Message) -> None:
         answer: dict[str, Any] = {"found": [], "wall": time.time(), "children": {}, "node": {}}
@@ -47,7 +47,7 @@ def _collect_jobs(message: frames.Message, tell: Callable[[dict[str, Any]], None
     tell({"found": processes})
     visible = [each["pid"] for each in processes if "why" not in each]
     if visible:
-        # Before the rest: py-spy takes a core for a moment, which is not to be seen as somebody's.
+        # Before the rest: py-spy uses a core for a moment, which must not count as somebody's load.
         stacks_by_pid = dump_stacks(visible, STACKS_SECONDS)
         tell({"children": {pid: {"stack": stack} for pid, stack in stacks_by_pid.items()}})
     roots = {str(pid): pid for pid in visible}
@@ -56,7 +56,7 @@ def _collect_jobs(message: frames.Message, tell: Callable[[dict[str, Any]], None
 
 
 def find_external_ranks(pids: Sequence[int] | None) -> list[dict[str, Any]]:
-    """These processes, each with a `why` where it may not be looked at; without any, all ranks of this user.
+    """These processes, each with a `why` if it may not be inspected; without any, all ranks of this user.
 
     Launchers that have no ranks yet are told beside them, and one process of each run that is ours. A launcher that was
     given stands for its ranks, and a rank for all of its world.
@@ -109,7 +109,7 @@ def _is_same_world(process: ExternalProcess, other: ExternalProcess) -> bool:
 
 
 def _select_ranks(candidates: dict[int, ExternalProcess], table: dict[int, int]) -> list[ExternalProcess]:
-    """The topmost Python of each rank: launchers and shells are above it, its data workers are below."""
+    """The topmost Python process of each rank: launchers and shells are above it, data workers below."""
     eligible = {pid: each for pid, each in candidates.items() if each.numbers and not each.launcher and each.python}
     families: dict[int, list[ExternalProcess]] = {}
     for pid, each in eligible.items():
@@ -119,7 +119,7 @@ def _select_ranks(candidates: dict[int, ExternalProcess], table: dict[int, int])
             if other in eligible and eligible[other].identity == each.identity
         ]
         families.setdefault(same[-1] if same else pid, []).append(each)
-    # Under Slurm a script that starts ranks has numbers of its own, and they haven't its.
+    # Under Slurm a script that starts ranks has rank numbers of its own, which differ from theirs.
     parents = {
         other for pid in families if _has_torch_variables(eligible[pid]) for other in _list_ancestors(pid, table)
     }
@@ -134,7 +134,7 @@ def _select_ranks(candidates: dict[int, ExternalProcess], table: dict[int, int])
 def _select_waiting_launchers(
     candidates: dict[int, ExternalProcess], table: dict[int, int], ranks: Iterable[ExternalProcess]
 ) -> list[ExternalProcess]:
-    """Launchers that have started no rank yet: they meet each other first."""
+    """Launchers that have not started a rank yet: their own rendezvous comes first."""
     busy = {other for rank in ranks for other in _list_ancestors(rank.pid, table)}
     meet = [
         each

@@ -1,4 +1,4 @@
-"""One process of a training that somebody else started, by its environment and its command line.
+"""One process of an external job, described by its environment and command line.
 
 Both are read here and stay here, for they hold secrets: only its numbers, where it meets the others, its directory and
 its script's name leave the node.
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-# How a rank is told which one of how many it is: torchrun and all that keep to its words, Slurm, Open MPI.
+# Variables with rank and world size: torchrun and compatible launchers, Slurm, Open MPI.
 RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
 )
 ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
-# Which of Slurm's steps it is of: its ranks may be told where to meet by other ways than by their environment.
+# Its Slurm step: such ranks may get their rendezvous address in other ways than by their environment.
 JOB, STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"
-# With it, torchrun's own process has the store, and rank 0 is a guest there as all others.
+# With it, torchrun's own process runs the store, and rank 0 is a client like all others.
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 VARIABLES = {word for pair in RANK_VARIABLES for word in pair} | {
     ADDRESS,
@@ -105,7 +105,7 @@ class ExternalProcess:
 
 
 def parse_environment(raw: bytes) -> dict[str, str]:
-    """Of all variables, those few that tell which rank it is, and of which world."""
+    """Only the variables that identify the rank and its world."""
     variables = {}
     for entry in raw.split(b"\0"):
         name, _, value = entry.partition(b"=")
@@ -116,7 +116,7 @@ def parse_environment(raw: bytes) -> dict[str, str]:
 
 
 def parse_rank_and_world(env: dict[str, str]) -> tuple[int, int] | None:
-    """Its rank and how many there are, by the first launcher's words that it has."""
+    """Its rank and world size, from the first launcher whose variables it has."""
     for rank, world in RANK_VARIABLES:
         one, all_ = _parse_count(env.get(rank, "")), _parse_count(env.get(world, ""))
         if one is not None and all_ is not None and one < all_:
@@ -160,7 +160,7 @@ def _read_cwd(pid: int) -> str:
 
 
 def _read_start_time(pid: int) -> float:
-    """When it began, by this node's clock."""
+    """When it started, by this node's clock."""
     fields = read_stat(pid)
     up = float(read_kernel_file("/proc/uptime", 64).split()[0])
     return time.time() - (up - int(fields[START_TIME]) / TICKS) if len(fields) > START_TIME else 0.0

@@ -1,4 +1,4 @@
-"""What the kernel's log says of who is at fault: memory that was out, disks and links that failed, GPUs."""
+"""Reads faults from the kernel log: out of memory, failed disks and links, GPU errors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 LINES = 20
 JOURNAL_LINES = 2000
-# The log of a machine with hundreds of cores has some megabytes, and what is newest comes last.
+# The log of a machine with hundreds of cores has some megabytes, newest last.
 MOST_BYTES = 8 * 1024 * 1024
-# A GPU's error is told of each process that it ends: the same of the same device is one for so long.
+# A GPU error is logged for each process that it kills: within this time the same one on a device counts once.
 SAME_SECONDS = 10.0
 _GPU_WORDS = (b"NVRM: Xid", b"SXid (", b"fallen off the bus", b"RmInitAdapter failed")
-# What a kernel says when it is at fault, or knows who is.
+# Messages of the kernel that name a fault.
 _FAULT_WORDS = [b"Out of memory", b"oom-kill", b"Killed process", b"hung_task", b"blocked for more than"]
 _FAULT_WORDS += [
     b"not responding",
@@ -29,7 +29,7 @@ _FAULT_WORDS += [
 
 
 def read_kernel_log() -> list[str] | None:
-    """What of the kernel's log accuses somebody; None where it may not be read."""
+    """The fault lines of the kernel log; None where it may not be read."""
     try:
         fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -41,7 +41,7 @@ def read_kernel_log() -> list[str] | None:
 
 
 def read_journal(within: float) -> list[str] | None:
-    """The same from the journal: most systems keep the log itself from users, and let some groups read this."""
+    """The same from the journal: most systems hide the log itself from users, but let some groups read this."""
     import subprocess  # noqa: PLC0415 - most never need it
 
     argv = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--lines=%d" % JOURNAL_LINES]
@@ -53,12 +53,12 @@ def read_journal(within: float) -> list[str] | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    # Who may read none of it is told nothing, and no error.
+    # A user without access gets no lines and no error.
     return select_fault_lines(_parse_journal(output), time.monotonic()) if output.strip() else None
 
 
 def select_fault_lines(records: Iterable[bytes], now: float) -> list[str]:
-    """The last lines that accuse somebody, and those of GPUs beside them, each with its age in seconds before it."""
+    """The last fault lines and those of GPUs, each preceded by its age in seconds."""
     others: list[tuple[float, bytes]] = []
     gpus: list[tuple[float, bytes]] = []
     last: dict[bytes, float] = {}
@@ -91,13 +91,13 @@ def _parse_journal(output: bytes) -> Iterator[bytes]:
 
 
 def _read_records(fd: int) -> Iterator[bytes]:
-    """Each read gives one; there are no more when it would wait."""
+    """Yields one record per read, until a read would block."""
     total = 0
     while total < MOST_BYTES:
         try:
             record = os.read(fd, 8192)
         except BrokenPipeError:
-            # It was overwritten before we came to it: the next read goes on with the oldest there is.
+            # It was overwritten before we read it: the next read continues with the oldest one.
             continue
         except OSError:
             return

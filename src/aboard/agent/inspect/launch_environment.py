@@ -1,4 +1,4 @@
-"""What ranks will find on this node: an interpreter, their working directory, and the program that they are to run."""
+"""What ranks will find on this node: the interpreter, the working directory, and the program to run."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ TRUSTED_OWNERS_FILE = "/etc/aboard/trusted-owners"
 def answer_environment_request(
     asks: RequestRunner, message: frames.Message, reply: Callable[[frames.Message], None]
 ) -> None:
-    """In a child with a time-out, since any of these paths may be on a dead mount."""
+    """Works in a child with a timeout, since any of these paths may be on a dead mount."""
 
     def tell(outcome: frames.Message) -> None:
-        failed = {"error": "no answer in time: a mount may be dead, or the disk very slow"}
+        failed = {"error": "timed out: a mount may be dead, or the disk very slow"}
         reply(json.loads(outcome["stdout"]) if outcome["code"] == 0 else failed)
 
     asks.fork(message, lambda: json.dumps(describe_environment(message)).encode(), tell)
 
 
 def describe_environment(message: frames.Message) -> frames.Message:
-    """Only what was asked for is looked at. A relative path is relative to where ranks start."""
+    """Inspects only what was requested. A relative path is relative to where ranks start."""
     python, workdir = message.get("python"), message.get("workdir")
     search = os.environ.get("PATH", os.defpath)
     description: frames.Message = {"search_path": search}
@@ -70,7 +70,7 @@ def describe_interpreter(path: str) -> frames.Message:
 
 
 def find_unsafe_writer(path: str) -> str:
-    """Says which other user could put code of their own at this path; root could anyway."""
+    """Which other user could put code of their own at this path; root could anyway."""
     try:
         about = os.lstat(path)
     except OSError:
@@ -98,7 +98,7 @@ def read_trusted_owners(path: str = TRUSTED_OWNERS_FILE) -> set[int]:
 
 
 def describe_program(program: str, workdir: str, search: str) -> frames.Message:
-    """As the kernel finds it: by its path, or along PATH if it is a bare name."""
+    """Finds a program as the kernel does: by its path, or on PATH if it is a bare name."""
     # Not shutil.which: importing shutil costs each node 5 ms.
     along = [workdir] if "/" in program else search.split(os.pathsep)
     paths = [os.path.join(folder or workdir, program) for folder in along]

@@ -1,4 +1,4 @@
-"""Launchers of other makes, told by their command lines: which they are, and where they mean to meet."""
+"""Recognises other launchers by their command lines, and reads their rendezvous settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODULES = (
     "deepspeed.launcher",
 )
 PROGRAMS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "srun", "mpirun", "mpiexec", "pdsh")
-# Those whose processes meet before there is any rank.
+# Launchers with a rendezvous of their own, before any rank starts.
 RENDEZVOUS_LAUNCHERS = (
     "torch.distributed.run",
     "torch.distributed.launch",
@@ -24,7 +24,7 @@ RENDEZVOUS_LAUNCHERS = (
     "accelerate",
     "accelerate-launch",
 )
-# What a launcher calls it, without dashes; the first that is given counts, for a script's own words come behind.
+# Option names without dashes; the first occurrence counts, since the script's own arguments come later.
 OPTIONS = {
     "nnodes": "nodes", "num_machines": "nodes",
     "node_rank": "number", "machine_rank": "number",
@@ -37,7 +37,7 @@ VARIABLES = {
     "PET_NNODES": "nodes", "PET_NODE_RANK": "number", "PET_MASTER_ADDR": "address", "PET_MASTER_PORT": "port",
     "PET_RDZV_ENDPOINT": "place",
 }  # fmt: skip
-# torchrun's own, where nothing is said.
+# torchrun's defaults.
 PORT, ADDRESS = "29500", "127.0.0.1"
 
 
@@ -50,7 +50,7 @@ def detect_launcher(words: Sequence[str]) -> str:
 
 
 def parse_rendezvous(words: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-    """Where and as which of how many it meets the others: of all its words, only these are looked at."""
+    """Its rendezvous address, node rank and number of nodes; reads no other argument."""
     options: dict[str, str] = {}
     for word, following in zip(words, [*words[1:], ""]):
         name, equals, value = word.lstrip("-").partition("=")

@@ -1,4 +1,4 @@
-"""What earlier runs left on this node: processes by run id, directories without a keeper, ranks of other launchers."""
+"""What earlier runs left on this node: processes, directories without a supervisor, ranks of other launchers."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 RANK_WORDS = ("RANK", "MASTER_ADDR")
 MOST = 200
 ENVIRON_LIMIT = 1024 * 1024
-# A keeper makes its directory a moment before it listens in it.
+# A supervisor makes its directory a moment before it listens in it.
 BEGIN_SECONDS = 10.0
 CLEAR_SECONDS = 5.0
-# Who takes in orphans where it is the first process; any other first process may be their launcher.
+# Init programs that adopt orphans; any other first process may be their launcher.
 REAPERS = (b"systemd", b"init", b"sshd", b"tini", b"docker-init", b"dumb-init", b"catatonit", b"s6-svscan")
 
 
 def answer_leftovers_request(
     asks: RequestRunner, message: frames.Message, reply: Callable[[frames.Message], None]
 ) -> None:
-    """In a child with a time-out: the environment of a process that is stuck in the kernel can block its reader."""
+    """Works in a child with a timeout: reading the environment of a process stuck in the kernel can block."""
     runs = [str(run) for run in message.get("runs") or ()]
 
     def work() -> bytes:
         return json.dumps(clear_leftovers(runs) if message["op"] == "clear" else find_leftovers()).encode()
 
     def tell(outcome: frames.Message) -> None:
-        reply(json.loads(outcome["stdout"]) if outcome["code"] == 0 else {"error": "its processes can't be looked at"})
+        reply(json.loads(outcome["stdout"]) if outcome["code"] == 0 else {"error": "its processes cannot be inspected"})
 
     asks.fork(message, work, tell)
 
@@ -57,7 +57,7 @@ def find_leftovers() -> frames.Message:
 
 
 def clear_leftovers(runs: list[str]) -> frames.Message:
-    """Kills what is left of these runs and removes their directories; a run that has a keeper is left alone."""
+    """Kills what is left of these runs and removes their directories; leaves a run with a supervisor alone."""
     killed: set[int] = set()
     deadline = time.monotonic() + CLEAR_SECONDS
     while True:
@@ -75,7 +75,7 @@ def clear_leftovers(runs: list[str]) -> frames.Message:
 
 
 class _ProcessTable:
-    """One look at this user's processes, without us and those above us."""
+    """A snapshot of this user's processes, except us and our ancestors."""
 
     def __init__(self) -> None:
         self._table = process_tree.read_parents()
@@ -85,17 +85,17 @@ class _ProcessTable:
         }
 
     def runs(self) -> dict[str, list[int]]:
-        """Processes by the run that they carry in their environment, of runs that nobody keeps any more."""
+        """Processes by the run id in their environment, for runs without a supervisor."""
         pids_by_run: dict[str, list[int]] = {}
         for pid, marks in sorted(self._marks.items()):
             run = marks.get(process_tree.RUN_ID)
-            # Our own kind above it is its keeper or its bridge, also one whose /tmp is another than ours.
+            # An agent above it is its supervisor or bridge, even one with another /tmp than ours.
             if run and not any(_is_agent_process(above) for above in self._above(pid)):
                 pids_by_run.setdefault(run, []).append(pid)
         return {run: pids for run, pids in pids_by_run.items() if not _has_supervisor(run)}
 
     def strays(self) -> list[list[Any]]:
-        """Ranks that we didn't start: the topmost of each tree, whether its launcher is gone, and what it is."""
+        """Ranks that Aboard did not start: the topmost of each tree, whether its launcher is gone, and its program."""
         strays = {
             pid
             for pid, marks in self._marks.items()
@@ -122,9 +122,9 @@ class _ProcessTable:
 
 
 def _has_supervisor(run: str) -> bool:
-    """Whether somebody still answers for the run; in doubt somebody does."""
+    """Whether the run still has an owner; if in doubt, it has."""
     if run.startswith("ask-"):
-        # A question of a check: its agent is in its name.
+        # A request of a check: its name has the agent's pid.
         agent = run.split("-")[1]
         return agent.isdigit() and _is_agent_process(int(agent))
     import socket  # noqa: PLC0415 - costs 5 ms, for nothing where nothing is left
@@ -139,7 +139,7 @@ def _has_supervisor(run: str) -> bool:
     except FileNotFoundError:
         return _is_young_directory(run)
     except OSError:
-        # A name that can't be a run's has no keeper; whatever else went wrong proves nothing.
+        # A name that cannot be a run's has no supervisor; any other error proves nothing.
         return not _is_invalid_run_id(run)
     return True
 
@@ -162,7 +162,7 @@ def _is_invalid_run_id(run: str) -> bool:
 
 
 def _read_marks(pid: int) -> dict[str, str]:
-    """Of its environment, the few words that tell whose it is."""
+    """Only the variables of its environment that identify its run."""
     marks = {}
     for entry in _read_proc_file(pid, "environ").split(b"\0"):
         name, _, value = entry.partition(b"=")

@@ -1,4 +1,4 @@
-"""Asking NCCL's own watch over its ranks, RAS, what it knows: a plain-text service in each process from NCCL 2.24 on.
+"""Queries NCCL RAS, a plain-text status service in each process from NCCL 2.24 on.
 
 Only what a rank of ours itself listens on is asked, only over the loopback, and only what greets as RAS is told more
 than a greeting. https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 PORT = 28028
-# RAS waits for processes that don't answer in whole seconds, and 0 is for ever.
+# RAS waits for unresponsive processes in whole seconds, and 0 is for ever.
 SECONDS = 1.4
 MOST_BYTES = 256 * 1024
 ENVIRON_LIMIT = 256 * 1024
-# All ranks of a node listen on the same port, and the kernel chooses: one that is stopped never greets.
+# All ranks of a node listen on the same port, and the kernel chooses: a stopped one never responds.
 GREETINGS = 3
 GREETING_SECONDS = 0.1
 GREETING = b"SERVER PROTOCOL "
@@ -32,7 +32,7 @@ OK = b"OK\n"
 
 
 def query_ras(roots: Mapping[str, int], sockets: Mapping[str, Sequence[Mapping[str, Any]]]) -> RasQuery | None:
-    """Asks the first rank that listens where its RAS would; None where none does, and nothing is said of it then."""
+    """Queries the first rank that listens on its RAS port; None if none does."""
     for name, root in roots.items():
         port = _read_ras_port(root)
         places = [str(each["local"]) for each in sockets.get(name, ()) if each["state"] == "LISTEN"] if port else []
@@ -44,7 +44,7 @@ def query_ras(roots: Mapping[str, int], sockets: Mapping[str, Sequence[Mapping[s
 
 
 class RasQuery:
-    """Asked at once, since RAS takes its time to hear all processes of a job; to be read when the rest is done."""
+    """A query sent at once, since RAS takes time to collect all processes of a job; read it when the rest is done."""
 
     def __init__(self, host: str, port: int) -> None:
         self._deadline = time.monotonic() + SECONDS
@@ -52,19 +52,19 @@ class RasQuery:
         self._talk: socket.socket | None = None
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - nothing is bound
         if not near.startswith("127.") and near != "::1":
-            self._why = "it listens on %s, which is no loopback address: it was not asked" % host
+            self._why = "it listens on %s, which is not a loopback address: not queried" % host
         else:
             self._greet(near, port)
 
     def answer(self, within: float) -> dict[str, str]:
-        """`text`, or `why` there is none; {} where nobody is there any more."""
+        """`text`, or `why` there is none; {} if nothing listens any more."""
         if self._talk is None:
             return {"why": self._why} if self._why else {}
         deadline = min(self._deadline, time.monotonic() + within)
         reply = bytearray()
         try:
             while len(reply) <= MOST_BYTES:
-                # What has come already is read, however late it is.
+                # Data that has already arrived is read, however late it is.
                 self._talk.settimeout(max(0.0, deadline - time.monotonic()))
                 part = self._talk.recv(65536)
                 if not part:
@@ -77,7 +77,7 @@ class RasQuery:
         finally:
             self._talk.close()
         if len(reply) > MOST_BYTES:
-            return {"why": "its answer is longer than %d KiB" % (MOST_BYTES // 1024)}
+            return {"why": "its reply is longer than %d KiB" % (MOST_BYTES // 1024)}
         return {"why": "it had not collected everything within %.1f s" % SECONDS}
 
     def _greet(self, host: str, port: int) -> None:
@@ -93,20 +93,20 @@ class RasQuery:
                     connection.sendall(STATUS_REQUEST)
                     self._talk, self._why = connection, ""
                     return
-                self._why = "what listens on its port %d does not greet as RAS does" % port
+                self._why = "the service on its port %d does not respond like RAS" % port
             except socket.timeout:
-                self._why = "nobody greets on its port %d" % port
+                self._why = "nothing responds on its port %d" % port
                 connection.close()
                 continue
             except OSError:
-                # It has just ended.
+                # It has just exited.
                 self._why = ""
             connection.close()
             return
 
 
 def _read_line(connection: socket.socket) -> bytes:
-    """One line, byte by byte: what comes behind it is not ours yet. A greeting is short."""
+    """Reads one short line byte by byte, so that nothing after it is consumed."""
     deadline = time.monotonic() + GREETING_SECONDS
     line = b""
     while not line.endswith(b"\n") and len(line) < 2 * len(GREETING):
@@ -121,12 +121,12 @@ def _read_line(connection: socket.socket) -> bytes:
 
 def _parse_reply(reply: bytes) -> dict[str, str]:
     if not reply.startswith(OK):
-        return {"why": "it does not answer as RAS does"}
+        return {"why": "it does not respond like RAS"}
     return {"text": reply[len(OK) :].decode("utf-8", "replace")}
 
 
 def _read_ras_port(pid: int) -> int:
-    """As its environment has it; 0 where RAS is off. Of a process deep in the kernel, not even that can be read."""
+    """The RAS port from its environment, else the default; 0 where RAS is off. Skips a process stuck in the kernel."""
     env = {}
     if read_stat(pid)[STATE : STATE + 1] != [b"D"]:
         for entry in read_kernel_file("/proc/%d/environ" % pid, ENVIRON_LIMIT).split(b"\0"):
@@ -140,7 +140,7 @@ def _read_ras_port(pid: int) -> int:
 
 
 def _is_same_network(pid: int) -> bool:
-    """A rank in a container with a network of its own has another loopback than we."""
+    """Whether it shares our network: a rank in a container may have its own loopback."""
     with contextlib.suppress(OSError):
         return os.stat("/proc/%d/ns/net" % pid).st_ino == os.stat("/proc/self/ns/net").st_ino
     return False

@@ -1,4 +1,4 @@
-"""What is around the ranks on their node: memory and its limits, throttling, neighbours, links, mounts, disks."""
+"""The state of the node around the ranks: memory and its limits, throttling, other processes, links, mounts, disks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CGROUPS = "/sys/fs/cgroup"
 NEIGHBOURS = 5
 # A tenth of a second each, mostly: fewer say nothing.
 LEAST_PERIODS = 10
-# A neighbour below this share of a core is none.
+# Other processes below this share of a core are ignored.
 LEAST_CORES = 0.1
 MOST_MOUNTS = 64
 GPUS = "/proc/driver/nvidia/gpus"
-# File systems of the kernel's own, on which nobody's data lies.
+# The kernel's own file systems, which hold no user data.
 _VIRTUAL = frozenset(
     (
         "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs",
@@ -33,7 +33,7 @@ _VIRTUAL = frozenset(
 
 
 class NodeCounters:
-    """Counters of which the growth is told: taken once before and once after."""
+    """Counters that are read before and after, to report their growth."""
 
     def __init__(self) -> None:
         self.at = time.monotonic()
@@ -43,7 +43,7 @@ class NodeCounters:
 
 
 def compute_rates(before: NodeCounters, after: NodeCounters, ours: Iterable[int]) -> dict[str, Any]:
-    """Who else took the cores, and what went over each link, in units a second."""
+    """CPU use of other processes and traffic of each link, per second."""
     elapsed = max(1e-3, after.at - before.at)
     own = set(ours)
     cores = {
@@ -71,7 +71,7 @@ def compute_rates(before: NodeCounters, after: NodeCounters, ours: Iterable[int]
 
 
 def read_node_state() -> dict[str, Any]:
-    """What needs one look: cores, load, memory, the limits of our control group, the kernel's last words."""
+    """What needs one reading: cores, load, memory, the limits of our cgroup, the end of the kernel log."""
     state: dict[str, Any] = {"cores": len(os.sched_getaffinity(0))}
     with contextlib.suppress(OSError):
         state["load"] = round(os.getloadavg()[0], 2)
@@ -100,7 +100,7 @@ def list_gpus() -> list[str]:
 
 
 def list_mounts() -> list[list[str]]:
-    """Where which file system is, and of what: [place, type, source]; none of them is touched."""
+    """Each mount as [mount point, type, source]; accesses none of them."""
     entries = []
     for line in read_kernel_file("/proc/self/mountinfo", 1 << 20).decode("utf-8", "replace").splitlines():
         words = line.split()
@@ -112,7 +112,7 @@ def list_mounts() -> list[list[str]]:
 
 
 def read_disk_usage(path: str) -> dict[str, Any]:
-    """How much room is there; on a dead mount this never returns, so the caller must be one that may be killed."""
+    """Free space; on a dead mount this never returns, so call it only in a process that may be killed."""
     try:
         room = os.statvfs(path)
     except OSError as error:
@@ -123,7 +123,7 @@ def read_disk_usage(path: str) -> dict[str, Any]:
 
 
 def count_oom_kills() -> int | None:
-    """How many processes of our control group were killed for want of memory; of the whole node where that is all."""
+    """How many processes of our cgroup the OOM killer killed; of the whole node where only that is known."""
     group = find_memory_group()
     for name in ("memory.events", "memory.oom_control"):
         for line in read_kernel_file(os.path.join(group, name)).split(b"\n") if group else ():
@@ -136,7 +136,7 @@ def count_oom_kills() -> int | None:
 
 
 def read_throttle_counts() -> tuple[int, int] | None:
-    """In how many periods our control group had work, and in how many of those it used up what it may have."""
+    """In how many periods our cgroup had work, and in how many of those it was throttled."""
     group = _find_control_group(b"cpu")
     counts = {}
     for line in read_kernel_file(os.path.join(group, "cpu.stat")).split(b"\n") if group else ():
@@ -149,14 +149,14 @@ def read_throttle_counts() -> tuple[int, int] | None:
 
 
 def find_quota_file() -> str:
-    """Where the share of the cores of our control group is set, in either version; "" where it can't be seen."""
+    """The cpu controller's directory of our cgroup, v1 or v2; "" where it is not visible."""
     group = _find_control_group(b"cpu")
     paths = [os.path.join(group, name) for name in ("cpu.max", "cpu.cfs_quota_us")] if group else []
     return next((path for path in paths if os.path.exists(path)), "")
 
 
 def compute_throttled_share(before: tuple[int, int] | None) -> float | None:
-    """The part of the periods since then in which our control group was kept from its cores."""
+    """The share of the periods since then in which our cgroup was throttled."""
     now = read_throttle_counts()
     if before is None or now is None or now[0] - before[0] < LEAST_PERIODS:
         return None
@@ -168,7 +168,7 @@ def find_memory_group() -> str:
 
 
 def _find_control_group(controller: bytes) -> str:
-    """The directory of our control group, of either version; "" where it can't be seen, as in most containers."""
+    """The directory of our cgroup, v1 or v2; "" where it is not visible, as in most containers."""
     for line in read_kernel_file("/proc/self/cgroup").split(b"\n"):
         _number, _, rest = line.partition(b":")
         names, _, path = rest.partition(b":")
@@ -186,7 +186,7 @@ def _read_memory_limits(group: str) -> dict[str, int]:
     pairs += [("held", "memory.current"), ("held", "memory.usage_in_bytes")]
     for key, name in pairs:
         text = read_kernel_file(os.path.join(group, name)).strip() if group else b""
-        # Version 1 says "as much as there is" by a number that no machine has.
+        # Version 1 reports "unlimited" as a number that no machine has.
         if text.isdigit() and int(text) < 1 << 60:
             limits[key] = int(text)
     return limits
@@ -225,7 +225,7 @@ def _read_number(path: str) -> int:
 
 
 def _read_retransmits() -> int | None:
-    """Segments that TCP had to send again, of all connections: snmp in /proc/net."""
+    """TCP segments retransmitted on all connections: snmp in /proc/net."""
     names: list[bytes] = []
     for line in read_kernel_file("/proc/net/snmp").split(b"\n"):
         if line.startswith(b"Tcp:"):

@@ -1,4 +1,4 @@
-"""What a process does at this moment, from /proc: running, waiting for what, stopped; read often, for half a second."""
+"""What a process is doing, from /proc: running, waiting (for what), stopped; sampled for half a second."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 # In /proc/PID/stat, counted from the state behind the name: proc(5).
 STATE, PARENT, USER, SYSTEM, THREADS, PAGES = 0, 1, 11, 12, 17, 21
-# A process that hangs has one state in all looks; one that works shows several.
+# A process that hangs has the same state in all samples; one that works shows several.
 SAMPLES = 8
 MOST_TASKS = 64
 # Calls that wait for the file behind their first argument, and some that wait for something else; from the kernel's
-# tables for x86-64 and for 64-bit Arm. What isn't here is told by its number.
+# tables for x86-64 and for 64-bit Arm. Others are reported by number.
 _SYSTEM_CALLS = {
     "x86_64": {
         0: "read", 1: "write", 17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev", 74: "fsync", 75: "fdatasync",
@@ -46,13 +46,13 @@ FILE_CALLS = frozenset(
 )  # fmt: skip
 
 
-# Calls that are given a path: as their so manyth argument.
+# Calls with a path, and the index of that argument.
 PATH_CALLS = {"open": 0, "stat": 0, "lstat": 0, "statfs": 0, "openat": 1, "newfstatat": 1, "statx": 1}
 MOST_PATH = 256
 
 
 def list_process_trees(roots: Iterable[int]) -> dict[int, list[int]]:
-    """Each root with all that is below it, itself first."""
+    """Each root with its descendants, itself first."""
     below: dict[int, list[int]] = {}
     for word in os.listdir("/proc"):
         if word.isdigit():
@@ -69,7 +69,7 @@ def list_process_trees(roots: Iterable[int]) -> dict[int, list[int]]:
 
 
 def sample_processes(pids: Iterable[int], seconds: float) -> dict[int, dict[str, Any]]:
-    """Each process over so many seconds; one that ends meanwhile is not in it."""
+    """Samples each process for so many seconds; one that exits meanwhile is left out."""
     before = {pid: counters for pid in pids for counters in [_ProcessCounters(pid)] if counters.alive}
     began = time.monotonic()
     states = {pid: [counters.state] for pid, counters in before.items()}
@@ -88,12 +88,12 @@ def sample_processes(pids: Iterable[int], seconds: float) -> dict[int, dict[str,
 
 
 def read_stat(pid: int) -> list[bytes]:
-    """What stands behind the name, which may hold anything: proc(5)."""
+    """The fields after the name, which may hold anything: proc(5)."""
     return read_kernel_file("/proc/%d/stat" % pid).rpartition(b")")[2].split()
 
 
 def read_kernel_file(path: str, most: int = 65536) -> bytes:
-    """The whole of a file of the kernel's, which gives a page of it at a time; what can't be read is empty."""
+    """A whole /proc file, which the kernel returns a page at a time; empty if it cannot be read."""
     content = b""
     with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
         while len(content) < most:
@@ -119,7 +119,7 @@ class _ProcessCounters:
 
 
 def _read_run_delay(pid: int) -> float:
-    """Seconds in which a thread of it could run and had no core: the scheduler's own count."""
+    """Seconds in which a thread of it was runnable but had no core, as counted by the scheduler."""
     total = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         for task in os.listdir("/proc/%d/task" % pid)[:MOST_TASKS]:
@@ -144,7 +144,7 @@ def _describe_process(pid: int, first: _ProcessCounters, last: _ProcessCounters,
 
 
 def _read_system_call(pid: int) -> tuple[str, str]:
-    """The system call in which its first thread waits, and the file behind it; empty where neither can be told."""
+    """The system call in which its first thread waits, and the file behind it; empty where neither is known."""
     words = read_kernel_file("/proc/%d/syscall" % pid, 256).split()
     if len(words) < 2 or not words[0].isdigit():  # noqa: PLR2004 - a number and its arguments
         return "", ""
@@ -160,13 +160,13 @@ def _read_system_call(pid: int) -> tuple[str, str]:
 
 
 def _read_path_argument(pid: int, pointer: int) -> str:
-    """The path that it gave to the kernel, from its memory: its keeper is above it, and may look (ptrace(2))."""
+    """The path argument, read from its memory: its supervisor is an ancestor and may do so (ptrace(2))."""
     with (
         contextlib.suppress(OSError, ValueError, OverflowError),
         open("/proc/%d/mem" % pid, "rb", buffering=0) as memory,
     ):
         memory.seek(pointer)
-        # Not beyond the page in which it begins: the next one may not be there.
+        # Not beyond its first page: the next one may not be mapped.
         most = min(MOST_PATH, PAGE - pointer % PAGE)
         return (memory.read(most) or b"").partition(b"\0")[0].decode("utf-8", "replace")
     return ""

@@ -1,4 +1,4 @@
-"""Stacks of processes that have nothing of ours in them, by py-spy: it reads their memory, and never stops them."""
+"""Stacks of processes without a beacon, by py-spy, which reads their memory and never stops them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 NAME = "py-spy"
 ENVIRONMENTS = (b"VIRTUAL_ENV", b"CONDA_PREFIX")
-# A process that runs changes while it is read; another try mostly fits together.
+# A running process changes while it is read; another try is usually consistent.
 TRIES = 4
-# As many as a node mostly has ranks; each takes a core for a tenth of a second.
+# The usual number of ranks on a node; each takes a core for a tenth of a second.
 AT_ONCE = 8
 TEXT_LIMIT = 64 * 1024
 MOST_FRAMES = 100
 ENVIRON_LIMIT = 1024 * 1024
-TIMED_OUT = "py-spy did not end in time"
+TIMED_OUT = "py-spy timed out"
 DENIED_WORDS = ("permission denied", "operation not permitted")
-# Yama's answer to who may look at whom: kernel.org, admin-guide/LSM/Yama.
+# Yama's rule of who may trace whom: kernel.org, admin-guide/LSM/Yama.
 SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 ANYBODY = b"0"
 
 
 def dump_stacks(pids: Iterable[int], seconds: float) -> dict[str, Stack]:
-    """By process, as faulthandler would print them; else why not, with what to type on a second line."""
+    """By process, in faulthandler's format; otherwise the reason, with a command on a second line."""
     results: dict[str, Stack] = {str(pid): {"why": TIMED_OUT} for pid in pids}
     end = time.monotonic() + seconds
     gate = threading.Semaphore(AT_ONCE)
@@ -64,7 +64,7 @@ def format_stack(threads: Iterable[dict[str, Any]], pid: int) -> str:
 def _format_thread(thread: dict[str, Any]) -> str:
     lines = ["Thread 0x%016x (most recent call first):" % int(thread.get("thread_id") or 0)]
     for frame in thread["frames"][:MOST_FRAMES]:
-        # Since Python 3.11 py-spy tells the class too; faulthandler doesn't.
+        # Since Python 3.11 py-spy reports the class too; faulthandler doesn't.
         name = str(frame["name"]).rpartition(".")[2]
         lines.append('  File "%s", line %d in %s' % (frame["filename"], int(frame["line"]), name))
     return "".join(letter for letter in "\n".join(lines) if letter == "\n" or letter.isprintable()) + "\n"
@@ -81,7 +81,7 @@ def _dump_stack(pid: int, end: float) -> Stack:
             break
         try:
             completed = subprocess.run(
-                # Nothing of it touches the process: without --nonblocking each thread would be stopped for a moment.
+                # Does not disturb the process: without --nonblocking each thread would be stopped for a moment.
                 [program, "dump", "--json", "--nonblocking", "--pid", str(pid)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -109,7 +109,7 @@ def _explain_denial(pid: int, program: str) -> str:
 
 
 def _find_py_spy(pid: int) -> str:
-    """Beside its own Python, else on our PATH. Another user's files are not run: we may be root."""
+    """Next to its own Python, else on our PATH. Never another user's file: we may be root."""
     folders: list[str] = []
     if os.stat("/proc/%d" % pid).st_uid == os.getuid():
         for entry in read_kernel_file("/proc/%d/environ" % pid, ENVIRON_LIMIT).split(b"\0"):
@@ -125,7 +125,7 @@ def _find_py_spy(pid: int) -> str:
 
 
 def _find_interpreter(pid: int) -> str:
-    """Its own interpreter as it was called: in a virtual environment that is a link to another one."""
+    """Its interpreter as it was called: in a virtual environment that is a link to another one."""
     word = _read_first_argument(pid)
     return word if word.startswith("/") else _read_executable(pid) or "python3"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Answer = Callable[[dict[str, Any]], None]
 
-# What the beacon calls its thread: agent/beacon/aboard_beacon_torch.py.
+# The name of the beacon's thread: agent/beacon/aboard_beacon_torch.py.
 BEACON_THREAD = b"aboard-ear"
 LOOK_SECONDS = 0.02
 LONGEST_SECONDS = 10.0
@@ -29,15 +29,15 @@ TEXT_LIMIT = 64 * 1024
 # All of them go into one frame.
 ALL_LIMIT = 2 * 1024 * 1024
 # Python's dump reads frames as they are: those of a process that runs change meanwhile, and about one dump in some
-# hundreds ends in a segmentation fault (seen with 3.11). One that sleeps in so many looks stands still.
+# hundreds ends in a segmentation fault (seen with 3.11). One that sleeps in so many samples is at rest.
 STILL_LOOKS = 3
-# Of the time that there is, for the beacon's thread: if it says nothing, somebody keeps Python's lock.
+# The share of the time for the beacon's thread: if it does not reply, another thread holds the GIL.
 ASKED_PART = 0.3
-# Whoever is busy is interrupted itself, which is the lesser risk, and not before it has met the others: imports end.
+# A busy process is interrupted itself, the lesser risk, and only after its rendezvous, when imports are done.
 BUSY_PART = 0.5
 GROUP_PHASE = PHASES.index("group")
 ENDED_STATES = (b"", b"Z", b"X")
-ENDED = "it has ended"
+ENDED = "it has exited"
 NO_HANDLER = "process %d does not listen to the beacon's signal"
 STATE_REASONS = {
     b"T": "it is stopped",
@@ -54,7 +54,7 @@ def collect_stacks(
     *,
     gently: bool = False,
 ) -> None:
-    """Answers once, with the stacks or the reason why there are none, for each child's first process.
+    """Replies once, with the stacks or the reason why there are none, for each child's first process.
 
     Gently means that a rank which is busy and has not met the others yet is let alone.
     """
@@ -62,7 +62,7 @@ def collect_stacks(
 
 
 class _StacksRequest:
-    """Ranks that were asked, those that will be interrupted when they stand still, those that were."""
+    """Ranks that were asked, those to be interrupted once they are at rest, and those that were."""
 
     def __init__(
         self,
@@ -113,11 +113,11 @@ class _StacksRequest:
         for name in [name for name, each in self._moving.items() if each.ready(busy=busy)]:
             rank = self._moving.pop(name)
             if rank.over:
-                # Its number may be somebody else's by now, and 0 would be our own group's.
+                # Its pid may be reused by now, and 0 would be our own group.
                 self._found[name] = {"why": ENDED}
                 continue
             if not _has_handler(rank.heard.pid):
-                # It did when it was asked; Python takes its handler away when it ends, and the signal would kill it.
+                # It had one when it was asked; Python removes its handler at exit, and the signal would kill it.
                 self._found[name] = {"why": NO_HANDLER % rank.heard.pid}
                 continue
             self._interrupted[name] = _StacksDump(rank.heard, self._limit)
@@ -127,14 +127,14 @@ class _StacksRequest:
 
     def _hear(self, dumps: dict[str, _StacksDump], *, late: bool) -> None:
         for name, dump in list(dumps.items()):
-            # Who ends meanwhile writes nothing more; a run that falls apart is not to wait for each of its ranks.
+            # A rank that exits meanwhile writes nothing more; a failing run must not wait for each of its ranks.
             if dump.whole() or late or dump.over:
                 self._found[name] = dump.text() or {"why": ENDED if dump.over else dump.why(self._within)}
                 del dumps[name]
 
 
 class _MovingRank:
-    """A rank that is not yet known to stand still."""
+    """A rank that is not yet known to be at rest."""
 
     def __init__(self, beacon: BeaconState, phase: int) -> None:
         self.heard = beacon
@@ -144,7 +144,7 @@ class _MovingRank:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended since it was found fit to be asked."""
+        """Whether it has exited since it was selected."""
         return self.heard.pid != self._pid or _read_state(self._pid) in ENDED_STATES
 
     @property
@@ -152,13 +152,13 @@ class _MovingRank:
         return self._still >= STILL_LOOKS
 
     def ready(self, *, busy: bool) -> bool:
-        """Another look; with `busy`, it has been given its time to come to rest."""
+        """Samples it again; with `busy`, its time to come to rest is over."""
         self._still = 0 if _read_state(self.heard.pid) == b"R" else self._still + 1
         return self.is_still or (busy and self.heard.phase >= self._phase)
 
 
 class _StacksDump:
-    """One rank's stacks, awaited; it is whole when it grows no more."""
+    """One rank's pending stack dump; complete when it stops growing."""
 
     def __init__(self, beacon: BeaconState, limit: int) -> None:
         self.heard = beacon
@@ -182,7 +182,7 @@ class _StacksDump:
         return 0 < self._size == before
 
     def text(self) -> str:
-        """The end of it, if it is too long: the main thread comes last."""
+        """The text, cut to its end if too long: the main thread comes last."""
         with contextlib.suppress(OSError), open(self._path, "rb") as file:
             file.seek(max(0, self._size - self._limit))
             text = file.read(self._limit).decode("utf-8", "replace")
@@ -199,7 +199,7 @@ class _StacksDump:
 
 
 def _ask_beacon(beacon: BeaconState) -> bool:
-    """Whether the beacon's thread was asked: it has one once the rank wants its store."""
+    """Asks the beacon's thread, if it exists: it starts when the rank first uses its store."""
     try:
         _truncate_stacks(beacon)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as connection:
@@ -232,17 +232,17 @@ def _send_stacks_signal(pid: int, *, busy: bool) -> None:
 
 
 def _explain_unfit(root: int, beacon: BeaconState | None) -> str:
-    """Why a rank must not be sent the signal: one that has no handler for it would die of it."""
+    """Why a rank must not get the signal: without a handler it would die."""
     if not root:
         return "it is not running"
     if beacon is None or not beacon.pid:
         return "it has no beacon"
     if not _is_descendant(beacon.pid, root):
-        return "the process that had the beacon is gone"
+        return "the process with the beacon has exited"
     if not _has_handler(beacon.pid):
         return NO_HANDLER % beacon.pid
     if beacon.stacks not in _list_open_files(beacon.pid):
-        # A script may close what it doesn't know; the stacks would go into whatever has the number now.
+        # A script may close unknown descriptors; the stacks would go into whatever has the number now.
         return "process %d has closed the beacon's file" % beacon.pid
     return ""
 
@@ -266,7 +266,7 @@ def _list_open_files(pid: int) -> set[str]:
 
 
 def _is_descendant(pid: int, root: int) -> bool:
-    """Whether the process is still one of the child's; its number may be someone else's by now."""
+    """Whether the process is still one of the child's; its pid may be reused by now."""
     for _ in range(64):
         if pid == root:
             return _read_state(root) not in ENDED_STATES

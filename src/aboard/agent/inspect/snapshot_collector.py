@@ -1,4 +1,4 @@
-"""The part of a witness that only looks: at processes and connections, at the node, at addresses and disks, in turn.
+"""The passive part of a snapshot: processes, connections, the node, addresses and disks, in turn.
 
 What is cheap and sure comes first, what may hang comes last: its question is told before it is asked, so that a look
 which never ends still says at what.
@@ -32,14 +32,14 @@ WATCH_SECONDS = 0.5
 DIAL_SECONDS = 0.5
 LEAST_DIAL_SECONDS = 0.1
 JOURNAL_SECONDS = 0.4
-# What names and disks take that answer; those that don't are told of within it.
+# Long enough for names and disks that respond; the others are reported by then.
 REST_SECONDS = 0.3
 ECHO_SECONDS = 0.6
 MOST_ECHOES = 16
 MOST_WORKERS = 32
 MOST_TARGETS = 64
 MOST_PATHS = 16
-# File systems of the node itself, which answer at once.
+# Local file systems, which respond at once.
 _OWN_DISKS = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs"))
 WORKER_FIELDS = ("pid", "name", "state", "states", "wchan", "call", "file", "cpu", "delay")
 CONNECT_OUTCOMES = {
@@ -56,9 +56,9 @@ CONNECT_OUTCOMES = {
 def collect_snapshot(
     message: frames.Message, roots: Mapping[str, int], tops: Mapping[str, int], seconds: float, tell: Tell
 ) -> None:
-    """`roots` are the ranks' own processes, `tops` those that the keeper started."""
+    """`roots` are the ranks' own processes, `tops` those that the supervisor started."""
     began = time.monotonic()
-    # Before the processes, of which there may be hundreds: who died of memory is told by the node's counters alone.
+    # Before the processes, of which there may be hundreds: only the node's counters show who died of memory.
     node = node_state.read_node_state()
     tell(node)
     ras_query = None
@@ -68,14 +68,14 @@ def collect_snapshot(
     mounts = node_state.list_mounts()
     tell({"mounts": mounts, "addresses": interface_addresses.list_addresses(), "hostname": os.uname().nodename})
     if node["gpus"] and "kernel" not in node:
-        # What a GPU died of is said nowhere else.
+        # Nothing else reports why a GPU failed.
         tell({"kernel": read_journal(JOURNAL_SECONDS)})
     if ras_query is not None:
         tell({"ras": ras_query.answer(seconds - REST_SECONDS - (time.monotonic() - began))})
     targets = [(str(host), int(port)) for host, port in list(message.get("targets") or ())[:MOST_TARGETS]]
     if targets:
         remaining = min(DIAL_SECONDS, seconds - (time.monotonic() - began))
-        # A node under load is late with all of its look; nobody is called silent who was not waited for.
+        # A node under load is late with everything; do not call a peer silent that got too little time.
         tell({"dials": _probe_targets(targets, max(LEAST_DIAL_SECONDS, remaining))})
     peers = [str(address) for address in message.get("echoes") or ()][:MOST_ECHOES]
     if peers:
@@ -87,7 +87,7 @@ def collect_snapshot(
         resolved[name] = _resolve_name(name)
         tell({"names": resolved, "asked": ""})
     paths = dict.fromkeys([str(path) for path in message.get("paths") or ()] + ["/dev/shm", "/tmp"])  # noqa: S108 - a look at both
-    # An error says that a disk is full, and not which one; what was mounted last stands above the rest.
+    # An error says that a disk is full, but not which one; the last mount hides the earlier ones.
     paths.update(dict.fromkeys(place for place, kind, _source in reversed(mounts) if kind in _OWN_DISKS))
     disks = []
     for path in list(paths)[:MOST_PATHS]:
@@ -122,7 +122,7 @@ def _collect_processes(
 
 
 def _probe_targets(targets: list[tuple[str, int]], seconds: float) -> list[list[Any]]:
-    """Each as [host, port, outcome]: nothing is sent, and whoever listens sees a connection that comes and goes."""
+    """Each as [host, port, outcome]: connects and closes without sending anything."""
     outcomes: dict[tuple[str, int], str] = {}
     probes: dict[int, tuple[tuple[str, int], socket.socket]] = {}
     poll = select.poll()
@@ -132,7 +132,7 @@ def _probe_targets(targets: list[tuple[str, int]], seconds: float) -> list[list[
         try:
             code = probe.connect_ex((host, port))
         except (OSError, UnicodeError):
-            # A name: it is asked for elsewhere, where it may take its time.
+            # A name: resolved elsewhere, where it may take time.
             outcomes[host, port] = "unresolved"
             probe.close()
             continue

@@ -1,4 +1,4 @@
-"""What is to be seen on this node while a run is stuck, slow or dead: within two seconds, with whatever can be had.
+"""Collects a snapshot of this node while a run is stuck, slow or dead: within two seconds, with what is available.
 
 Whatever may block (a dead mount, a dead name server) is asked in a child, which tells piece by piece and is killed when
 the time is over; the ranks' own words, stacks and flight records, are awaited meanwhile.
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.02
 LONGEST_SECONDS = 10.0
-# The ranks answer in milliseconds or not at all: a rank whose interpreter is held answers nothing.
+# Ranks reply in milliseconds or not at all: one whose GIL is held never does.
 FLIGHT_SECONDS = 0.8
-# What the answer itself takes.
+# For sending the reply.
 SPARE = 0.2
 MOST_BYTES = 4 * 1024 * 1024
 
@@ -42,13 +42,13 @@ def answer_snapshot_request(
     message: frames.Message,
     answer: Callable[[frames.Message], None],
 ) -> None:
-    """Answers once, within the time that the message gives."""
+    """Replies once, within the time in the message."""
     within = max(SPARE, min(float(message.get("within", 2.0)), LONGEST_SECONDS))
     _SnapshotRequest(loop, beacons, ranks, message, within - SPARE).begin(answer)
 
 
 class _SnapshotRequest:
-    """One question: three sources side by side, none of which is waited for beyond the deadline."""
+    """One request: three sources in parallel, none of which may delay it past the deadline."""
 
     def __init__(
         self, loop: EventLoop, beacons: BeaconReceiver, ranks: Ranks, message: frames.Message, seconds: float
@@ -95,7 +95,7 @@ class _SnapshotRequest:
             snapshot["node"].update(piece)
         for name, (root, beacon) in self._ranks.items():
             child = snapshot["children"].setdefault(name, {})
-            child["stack"] = (self._stacks or {}).get(name) or {"why": "its stacks were not asked for in time"}
+            child["stack"] = (self._stacks or {}).get(name) or {"why": "its stacks were not requested in time"}
             if beacon is not None:
                 child.update(beacon.told(self._asked))
             if not root:
@@ -104,14 +104,14 @@ class _SnapshotRequest:
 
 
 def _find_rank_process(root: int, beacon: BeaconState | None) -> int:
-    """The process in which the rank's own Python is; a rank may be a shell script that starts it."""
+    """The rank's Python process; a rank may be a shell script that starts it."""
     if beacon is not None and beacon.pid and read_stat(beacon.pid):
         return beacon.pid
     return root
 
 
 class _CollectorChild:
-    """A copy of us that looks around, and what it has said so far."""
+    """A forked child that collects the passive part, and its results so far."""
 
     def __init__(self, loop: EventLoop) -> None:
         self.over = False
@@ -133,7 +133,7 @@ class _CollectorChild:
         self._loop.on_readable(self._fd, self._read)
 
     def end(self) -> None:
-        """It is reaped with the ranks; one that hangs on a dead mount goes when that answers."""
+        """It is reaped with the ranks; one that hangs on a dead mount exits when the mount responds."""
         if self._pid and not self.over:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The TCP connections of processes, from /proc: who waits for whom, and what lies unsent."""
+"""The TCP connections of processes, from /proc: peers, states, unsent bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATES = {
     8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING",
 }  # fmt: skip
 TABLE_LIMIT = 8 * 1024 * 1024
-# A rank of a full mesh has one to each of thousands: the ones that say most are told.
+# A rank of a full mesh has one to each of thousands: only the most informative are reported.
 MOST = 160
 MOST_FILES = 65536
 
@@ -34,7 +34,7 @@ class SocketTables:
         self._own = _read_namespace("self")
 
     def of(self, pids: Iterable[int]) -> list[dict[str, Any]]:
-        """The connections of these processes, the most telling first."""
+        """The connections of these processes, the most informative first."""
         entries: dict[int, dict[str, Any]] = {}
         for pid in pids:
             table = self._table(pid)
@@ -47,7 +47,7 @@ class SocketTables:
         space = _read_namespace(str(pid))
         if space not in self._tables:
             table = _read_tables(pid)
-            # Only of our own network can the kernel be asked for more.
+            # The kernel reports more only for our own network namespace.
             if space == self._own:
                 for inode, more in read_tcp_infos().items():
                     if inode in table:

@@ -1,4 +1,4 @@
-"""Pushing bytes at a peer as fast as they go, to know what a link carries. Runs in a child, which may block."""
+"""Measures bandwidth by sending to a peer at full speed. Runs in a child, which may block."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ INFO_BYTES = 256
 
 
 def measure_bandwidth(message: frames.Message) -> frames.Message:
-    """Sends for so many seconds, and tells how much arrived in which time, and what had to be sent again."""
+    """Sends for so many seconds; returns bytes received by the peer, elapsed time and retransmits."""
     host, port = message["target"]
     seconds = float(message["seconds"])
-    # Less than the time after which the child is ended: what was measured by then is told.
+    # Shorter than the child's timeout, so that a partial measurement is still reported.
     patience = float(message["timeout"]) / 3
     chunk = bytes(CHUNK)
     count_reply = b""
     with socket.create_connection((str(host), int(port)), timeout=patience) as link:
-        # A small buffer, so that a slow link isn't waited for long after the time is over.
+        # A small buffer, so that a slow link does not drain for long after the time is over.
         link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK)
         link.sendall(SINK)
         began = time.monotonic()

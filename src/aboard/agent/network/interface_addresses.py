@@ -1,4 +1,4 @@
-"""This host's own addresses by interface, and who has one of its ports."""
+"""This host's addresses by interface, and the owner of a port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AGENT_MARK = b"aboard: python"
 
 
 def list_addresses() -> list[tuple[str, str, int]]:
-    """Each address as (interface, address, length of its prefix); /proc doesn't tell which interface has which."""
+    """Each address as (interface, address, prefix length); /proc does not map addresses to interfaces."""
     addresses: list[tuple[str, str, int]] = []
     with contextlib.suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
         kernel.settimeout(1.0)
@@ -59,7 +59,7 @@ def _parse_address(message: bytes) -> Iterator[tuple[str, str, int]]:
         size, kind = struct.unpack_from("=HH", rest)
         attributes[kind] = rest[4:size]
         rest = rest[max(4, (size + 3) & ~3) :]
-    # On a point-to-point link the other one is the far end's.
+    # On a point-to-point link the other one is the peer's.
     raw = attributes.get(LOCAL) or attributes.get(ADDRESS)
     if raw:
         with contextlib.suppress(OSError):
@@ -87,7 +87,7 @@ def _find_socket_process(link: str) -> frames.Message:
                 folder = "/proc/%s/fd" % name
                 if any(_read_link("%s/%s" % (folder, fd)) == link for fd in os.listdir(folder)):
                     return {
-                        # Who runs it now; the socket's own user is the one who made it.
+                        # The user that runs it now; the socket's own user is the one that created it.
                         "user": _resolve_user(os.stat(folder).st_uid),
                         "pid": int(name),
                         "name": _read_proc_file(name, "comm").decode("utf-8", "replace").strip(),

@@ -1,4 +1,4 @@
-"""Which packets get to a peer and back: small ones and those as large as the card allows, as an ordinary user.
+"""Probes the path MTU as an ordinary user: whether small and MTU-sized packets reach a peer and get a response.
 
 A datagram to a port at which nobody listens is answered by the peer's kernel (ICMP port unreachable), which a connected
 socket hears as a refused connection. Where that is filtered, both sizes stay silent, and nothing is concluded.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # The discard service, which nobody runs.
 PORT = 9
 SMALL = 32
-# As IPv4's and UDP's own heads take.
+# IPv4 and UDP headers.
 HEADER_BYTES = 28
 # ip(7): never in fragments.
 IP_MTU_DISCOVER, PMTUDISC_DO, IP_MTU = 10, 2, 14
@@ -26,7 +26,7 @@ TRIES = 3
 
 
 def probe_packet_sizes(addresses: list[str], seconds: float) -> dict[str, list[Any]]:
-    """By address: whether a small packet was answered, and whether a large one was; how many were sent, and lost."""
+    """By address: whether a small and a large packet got a response, and how many were sent and lost."""
     results: dict[str, list[Any]] = {address: [False, False, 0, 0] for address in addresses}
     probes: dict[int, tuple[str, int, socket.socket, int]] = {}
     poll = select.poll()

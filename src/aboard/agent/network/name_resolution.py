@@ -1,4 +1,4 @@
-"""Names to addresses, several at once: one that a dead name server never answers must not delay the rest."""
+"""Resolves several names at once: one that a dead name server never answers must not delay the rest."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     Found = Union[list[tuple[int, Any]], str]
 
 RESOLVERS = 16
-TIMED_OUT = "no answer came in time"
+TIMED_OUT = "timed out"
 
 
 class NameResolver:
-    """Resolves in threads, which getaddrinfo needs; `wake` is readable whenever there is something new."""
+    """Resolves in threads, since getaddrinfo blocks; `wake` becomes readable when a result arrives."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = sorted(names)
@@ -28,7 +28,7 @@ class NameResolver:
             _thread.start_new_thread(self._resolve, ())
 
     def find(self, name: str) -> Found | None:
-        """Families and addresses, or why there are none; None while that is open."""
+        """Families and addresses, or why there are none; None while pending."""
         return self._found.get(name)
 
     @property

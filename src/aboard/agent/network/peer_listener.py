@@ -20,13 +20,13 @@ COUNT_BYTES = 8
 
 CHUNK = 256 * 1024
 BACKLOG = 512
-# Far below the usual limit of 1024 descriptors; who comes later waits in the backlog.
+# Far below the usual limit of 1024 descriptors; later peers wait in the backlog.
 MOST_PEERS = 400
 PAUSE_SECONDS = 0.05
 
 
 class PeerListener:
-    """The listeners and the peers that came; all of them end with the bridge, whose loop they live in."""
+    """The listeners and their peer connections, in the bridge's loop; they end with the bridge."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
@@ -34,7 +34,7 @@ class PeerListener:
         self._peers: set[_PeerConnection] = set()
 
     def listen(self, ports: list[int]) -> frames.Message:
-        """The ports that are ours now (0 asks for any), or why not; and this host's own addresses."""
+        """Listens on these ports (0 for any); returns each port or why not, and this host's addresses."""
         from aboard.agent.network import interface_addresses  # noqa: PLC0415 - only a node that listens needs it
 
         results: list[frames.Message] = []
@@ -52,7 +52,7 @@ class PeerListener:
         return {"ports": results, "addresses": interface_addresses.list_addresses()}
 
     def close(self) -> None:
-        """Lets the ports go, before a rank wants one of them."""
+        """Releases the ports, before a rank needs one of them."""
         for listener in self._listeners:
             self._loop.forget(listener.fileno())
             listener.close()
@@ -79,7 +79,7 @@ class PeerListener:
 
 
 class _PeerConnection:
-    """One that came: sent back what it sends, or told at its end how much that was."""
+    """One peer's connection: echoes its data, or counts it and sends the count at the end."""
 
     def __init__(self, loop: EventLoop, connection: socket.socket, on_gone: Callable[[_PeerConnection], None]) -> None:
         connection.setblocking(False)
@@ -139,7 +139,7 @@ class _PeerConnection:
 
 
 def _open_listener(port: int) -> socket.socket:
-    """On every address of both families, as torch's store listens, or of IPv4 where that is all there is."""
+    """Listens on all addresses of both families, as torch's store does, or of IPv4 only where IPv6 is missing."""
     with contextlib.suppress(OSError):
         if socket.has_dualstack_ipv6():
             return _bind_listener(socket.AF_INET6, ("::", port))

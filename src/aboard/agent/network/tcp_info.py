@@ -1,4 +1,4 @@
-"""What the kernel knows of each connection: round trips, losses, speed. Asked over netlink, as `ss -ti` does."""
+"""The kernel's figures for each TCP connection: round trips, losses, rate; over netlink, like `ss -ti`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECONDS = 0.5
 
 
 def read_tcp_infos() -> dict[int, dict[str, Any]]:
-    """By inode, for connections that stand; none where the kernel doesn't say."""
+    """By inode, for established connections; empty where the kernel does not report them."""
     infos_by_inode: dict[int, dict[str, Any]] = {}
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError, struct.error):

@@ -1,4 +1,4 @@
-"""Connecting to peers, all at once, and telling apart the ways in which it fails. Runs in a child, which may block."""
+"""Connects to all peers at once and distinguishes how connections fail. Runs in a child, which may block."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
-# Fits any packet, so that what is lost with more is lost for its size.
+# Fits any packet: if only larger data is lost, its size is the reason.
 SMALL = 64
-# What is left for the answer itself when the time is over.
+# Time reserved for the reply itself.
 SPARE = 0.3
 REJECTED_ERRNOS = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.ENETDOWN, errno.EHOSTDOWN)
-# What it means that the time ran out, by how far a dial had come.
+# The outcome of a timeout, by the stage of the connection.
 TIMEOUT_OUTCOMES = {"waiting": "untried", "connecting": "dropped", "small": "silent", "large": "stalled"}
 
 
 def connect_to_peers(message: frames.Message) -> frames.Message:
-    """Connects to each target, sends and awaits the echo: first a little, then as much as the target asks for.
+    """Connects to each target, sends and awaits the echo: first a little, then the target's size.
 
     A result is [outcome, seconds, own address, the peer's address, what the system said].
     """
@@ -40,7 +40,7 @@ def connect_to_peers(message: frames.Message) -> frames.Message:
 
 
 class _ProbeRunner:
-    """Runs dials side by side until each has its outcome or the time is over."""
+    """Runs probes in parallel until each has its outcome or the time is over."""
 
     def __init__(self, probes: list[_TcpProbe], names: NameResolver, seconds: float, parallel: int) -> None:
         self._names = names
@@ -83,7 +83,7 @@ class _ProbeRunner:
                 self._dial(probe)
 
     def _dial(self, probe: _TcpProbe) -> None:
-        """Its next address, and the one behind it when that one says no, as socket.create_connection does."""
+        """Tries its next address, and the following ones if it fails at once, like socket.create_connection."""
         while probe.addresses:
             fd = probe.begin(*probe.addresses.pop(0))
             if fd is not None:
@@ -112,7 +112,7 @@ class _ProbeRunner:
 
 
 class _TcpProbe:
-    """One target: how far it has come, and what came of it."""
+    """One target: its stage and its outcome."""
 
     def __init__(self, name: str, port: int, size: int) -> None:
         self.name = name
@@ -130,7 +130,7 @@ class _TcpProbe:
         self._ends = ("", "")
 
     def begin(self, family: int, to: Any) -> int | None:
-        """The descriptor of a connection under way; None when the system refuses at once."""
+        """The descriptor of a pending connection; None if it fails at once."""
         self.outcome, self.began, self._stage = None, time.monotonic(), "connecting"
         self._ends = ("", str(to[0]))
         try:
@@ -147,7 +147,7 @@ class _TcpProbe:
         return None
 
     def step(self) -> int:
-        """Goes on as far as it can; what to wait for, or 0 at the end."""
+        """Continues as far as possible; returns the poll mask to wait for, or 0 at the end."""
         try:
             return self._step()
         except BlockingIOError:
@@ -176,7 +176,7 @@ class _TcpProbe:
 
     def _step(self) -> int:
         link = self._socket
-        assert link is not None  # noqa: S101 - an open dial has one
+        assert link is not None  # noqa: S101 - an open probe has one
         if self._stage == "connecting":
             code = link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:

@@ -1,4 +1,4 @@
-"""The guard: the keeper's parent, which does nothing but outlive it and sweep up.
+"""The guard: the supervisor's parent, which only outlives it and cleans up.
 
 The keeper may be killed by anything (an OOM killer, a mistaken hand). Its children then fall to the guard,
 the next subreaper above, which kills them at once. Should the guard be killed, the keeper gets a SIGTERM from
@@ -23,7 +23,7 @@ SWEEP_SECONDS = 5.0
 
 
 def start_guarded(run: str, directory: str, ready: int, serve: Callable[[int], None]) -> None:
-    """Forks into guard and keeper, apart from the wire's session; returns at once in the caller."""
+    """Forks guard and supervisor in a session of their own; returns at once in the caller."""
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)
@@ -36,7 +36,7 @@ def start_guarded(run: str, directory: str, ready: int, serve: Callable[[int], N
             os._exit(0)
         _detach_from_session(directory, ready)
         code = _run_guard(run, directory, ready, serve)
-    except BaseException:  # noqa: BLE001 - the last line of a process that nobody watches: into its log
+    except BaseException:  # noqa: BLE001 - nobody watches this process: write the traceback to its log
         traceback.print_exc()
     finally:
         os._exit(code)
@@ -56,7 +56,7 @@ def _run_guard(run: str, directory: str, ready: int, serve: Callable[[int], None
     os.close(ready)
     signal.signal(signal.SIGTERM, lambda number, _frame: process_tree.send_signal([supervisor], number))
     _wait_for_supervisor(supervisor)
-    # Its number may be someone else's from here on.
+    # Its pid may be reused from here on.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     left = process_tree.kill_run(run, SWEEP_SECONDS, process_tree.reap_children)
     run_directory.remove_directory(directory)
@@ -64,15 +64,15 @@ def _run_guard(run: str, directory: str, ready: int, serve: Callable[[int], None
 
 
 def _wait_for_supervisor(supervisor: int) -> None:
-    """Waits for the keeper and for nobody else: what falls to us meanwhile is swept afterwards."""
+    """Waits for the supervisor only; processes that are reparented to us meanwhile are cleaned up afterwards."""
     with contextlib.suppress(ChildProcessError):
         while os.WIFSTOPPED(os.waitpid(supervisor, os.WUNTRACED)[1]):
-            # A stopped keeper would let its children live for ever, past any lease.
+            # A stopped supervisor would let its children live for ever, past any lease.
             os.kill(supervisor, signal.SIGCONT)
 
 
 def _detach_from_session(directory: str, ready: int) -> None:
-    """Leaves the wire's descriptors to the wire: one kept open would keep its ssh session from ending."""
+    """Closes the transport's descriptors: one left open would keep its ssh session from ending."""
     null = os.open(os.devnull, os.O_RDWR)
     log = os.open(os.path.join(directory, "keeper.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)

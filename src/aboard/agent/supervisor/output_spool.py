@@ -1,4 +1,4 @@
-"""A spool: the last part of an endless output, on disk, read by offset. What is dropped is counted, not hidden."""
+"""A bounded spool on disk: the end of an output, read by offset; dropped bytes are counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Segment(NamedTuple):
 
 
 class OutputSpool:
-    """Two segment files, of which the older goes when the newer is full: at least half of `limit` is kept."""
+    """Two segment files; the older is removed when the newer is full, so at least half of `limit` is kept."""
 
     def __init__(self, path: str, limit: int) -> None:
         self._path = path
@@ -26,7 +26,7 @@ class OutputSpool:
 
     @property
     def start(self) -> int:
-        """The oldest byte that is kept; what lies before it was dropped."""
+        """The offset of the oldest byte kept; earlier ones were dropped."""
         return self._segments[0].base
 
     def append(self, data: bytes) -> None:
@@ -40,12 +40,12 @@ class OutputSpool:
             is_written = self._write(part)
             self.end += len(part)
             if not is_written:
-                # A hole can't be read back: begin anew behind it.
+                # A hole cannot be read back: start again after it.
                 self.close()
                 self._next()
 
     def read(self, offset: int, size: int) -> tuple[int, bytes]:
-        """Up to `size` bytes at `offset`, or at the oldest kept byte behind it; and where they stand."""
+        """Up to `size` bytes at `offset`, or from the oldest byte kept after it, and their offset."""
         offset = max(offset, self.start)
         for base, fd, _path in reversed(self._segments):
             if offset >= base:
@@ -53,7 +53,7 @@ class OutputSpool:
         return offset, b""
 
     def release(self) -> None:
-        """Gives the files back; what was in them counts as dropped, should anybody ask again."""
+        """Deletes the files; their content counts as dropped if it is requested again."""
         self.close()
         self._segments.append(_Segment(self.end, -1, ""))
 

@@ -1,4 +1,4 @@
-"""A port for rank 0: seen to be free, and kept from others until rank 0 listens on it."""
+"""Reserves a free port for rank 0 until rank 0 listens on it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 import errno
 import socket
 
-# An abstract name (unix(7)): seen by every user of this network, and gone with its owner.
+# An abstract socket name (unix(7)): visible to every user of this network, and gone with its owner.
 NAME = "\0aboard/port/%d"
 
 
 class PortReservations:
-    """Ports that are bound and not listened on.
+    """Ports that are bound but not listened on.
 
     With SO_REUSEADDR, Linux lets another socket that has it too (TCPStore's has) bind and listen beside ours. Two of
     ours would share a port as well, so each also takes a name, which only one can have.
@@ -21,7 +21,7 @@ class PortReservations:
         self._kept: list[socket.socket] = []
 
     def reserve(self, port: int, fixed: bool) -> int:  # noqa: FBT001 - as it comes in a frame
-        """The port itself, or with one that is taken and not fixed, or with 0, any that is free."""
+        """Returns this port; if it is 0, or taken and not fixed, any free one."""
         try:
             return self._take(port)
         except OSError as error:
@@ -39,7 +39,7 @@ class PortReservations:
             port = int(reserved.getsockname()[1])
             name = undo.enter_context(socket.socket(socket.AF_UNIX))
             name.bind(NAME % port)
-            # Somebody who listens already is seen only by whoever tries to.
+            # Only an attempt to listen shows an existing listener.
             with _bind_port(port) as other:
                 other.listen(1)
             undo.pop_all()

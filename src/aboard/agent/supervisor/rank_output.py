@@ -19,13 +19,13 @@ CHUNK = 65536
 SEND = 32768
 # Bytes that came closer together than this count as one; clocks of two nodes agree no better.
 CLOSE_SECONDS = 0.01
-# One piece of output has one time: what came later than this goes into another piece.
+# One chunk of output has one time: what arrived later than this goes into another chunk.
 SPAN_SECONDS = 0.1
 TIMES_LIMIT = 4096
 
 
 class RankOutput:
-    """One stream of one child. The child never waits for us, and we never hold more than `limit` of it."""
+    """One stream of one child. The child never waits for us; the spool bounds what we keep."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RankOutput:
         self._end_sent = False
         self._loop = loop
         self._spool = spool
-        self._marks = ArrivalTimes(time.time())
+        self._times = ArrivalTimes(time.time())
         self._redactor = Redactor(secrets)
         self._on_more = on_more
         self._sent = 0
@@ -52,23 +52,23 @@ class RankOutput:
         self._loop.on_readable(self._fd, self._drain)
 
     @property
-    def told(self) -> bool:
-        """Whether the head was sent all that there will ever be."""
+    def end_sent(self) -> bool:
+        """Whether everything, including the end, was sent to the head."""
         return self._end_sent
 
     def rewind(self, offset: int) -> None:
-        """A new bridge says what the head already has; more than there is can only be a mistake."""
+        """Continues at the offset that the head already has, at most the end."""
         self._sent = max(0, min(offset, self._spool.end))
         self._end_sent = False
 
     def next_frame(self, room: int) -> frames.Message | None:
-        """The next piece to send, at most `room` bytes of it, or None while there is nothing new."""
+        """The next chunk to send, at most `room` bytes, or None if there is nothing new."""
         child, stream = self.name
         start = max(self._sent, self._spool.start)
-        later = self._marks.until(start)
+        later = self._times.until(start)
         size = min(room, SEND) if later is None else min(room, SEND, later - start)
         offset, data = self._spool.read(self._sent, size)
-        frame = {"out": child, "stream": stream, "offset": offset, "wall": self._marks.at(offset), "data": ""}
+        frame = {"out": child, "stream": stream, "offset": offset, "wall": self._times.at(offset), "data": ""}
         if data or offset != self._sent:
             frame["data"] = frames.bytes_to_text(data)
             if offset != self._sent:
@@ -82,10 +82,10 @@ class RankOutput:
         return None
 
     def release(self) -> None:
-        """The head has all of it: only its length and its end are kept."""
+        """Drops the data once the head has all of it; only length and end are kept."""
         if self._end_sent:
             self._spool.release()
-            self._marks.forget(self._spool.end)
+            self._times.forget(self._spool.end)
 
     def close(self) -> None:
         if not self.finished:
@@ -105,20 +105,20 @@ class RankOutput:
 
     def _append(self, data: bytes) -> None:
         if data:
-            self._marks.add(self._spool.end, time.time())
+            self._times.add(self._spool.end, time.time())
             self._spool.append(data)
-            self._marks.forget(self._spool.start)
+            self._times.forget(self._spool.start)
 
     def _finish(self) -> None:
         self._append(self._redactor.flush())
-        self._marks.add(self._spool.end, time.time())
+        self._times.add(self._spool.end, time.time())
         self.finished = True
         self._loop.forget(self._fd)
         os.close(self._fd)
 
 
 class ArrivalTimes:
-    """Bounded: when there are too many, the closest ones go, and the bytes behind them count as a little earlier."""
+    """When which part of a stream arrived, for merging ranks by time; bounded by dropping the closest entries."""
 
     def __init__(self, wall: float) -> None:
         self._offsets = [0]
@@ -146,7 +146,7 @@ class ArrivalTimes:
         return None
 
     def forget(self, offset: int) -> None:
-        """What lies before `offset` was dropped, and nobody will ask for it again."""
+        """Forgets the times of bytes before `offset`, which were dropped."""
         dropped = bisect_right(self._offsets, offset) - 1
         if dropped > 0:
             del self._offsets[:dropped], self._walls[:dropped]

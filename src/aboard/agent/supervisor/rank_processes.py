@@ -1,4 +1,4 @@
-"""The processes of a run on this node: started, followed, ended."""
+"""Starts, follows and terminates the processes of a run on this node."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(number: int) -> None:
-    """One layer only: it follows the thread that forked, and grandchildren don't have it. prctl(2)."""
+    """Applies to the direct child only: it follows the thread that forked, and is not inherited. prctl(2)."""
     _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def become_subreaper() -> None:
-    """Whatever our descendants leave behind becomes ours instead of init's. prctl(2)."""
+    """Orphans among our descendants become our children instead of init's. prctl(2)."""
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _prepare_child(cores: list[int]) -> None:
-    """In the child, before it becomes its program; a core that isn't there fails the start, by name."""
+    """Runs in the child before exec; a missing core fails the start with its number."""
     die_with_parent(signal.SIGKILL)
     if cores:
         os.sched_setaffinity(0, cores)
 
 
 class RankProcesses:
-    """Named children with their outputs; `tell` takes the events."""
+    """Named children with their outputs; `tell` sends events."""
 
     def __init__(self, loop: EventLoop, run: str, directory: str, tell: Tell, on_output: Callable[[], None]) -> None:
         self._loop = loop
@@ -64,7 +64,7 @@ class RankProcesses:
         loop.on_signal(signal.SIGCHLD, self.reap)
 
     def bring(self, code: bytes) -> None:
-        """Modules for children that ask for them; a repeat is harmless, since it is the same once more."""
+        """Stores modules for children that need them; repeating it is harmless."""
         path = os.path.join(self._directory, CODE)
         fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(fd, "wb") as file:
@@ -72,11 +72,11 @@ class RankProcesses:
         os.rename(path + ".new", path)
 
     def start(self, message: frames.Message) -> None:
-        """Starts one child; a name that is known already is left as it is, so that a repeat is harmless."""
+        """Starts one child; does nothing for a known name, so that a repeat is harmless."""
         name = str(message["child"])
         if name in self.states:
             return
-        # All is read before anything is done: a frame that is wrong must not leave half a child behind.
+        # Parse everything first: an invalid frame must not leave half a child behind.
         argv, cwd = [str(word) for word in message["argv"]], message.get("cwd")
         cores = [int(core) for core in message.get("cores") or ()]
         env = dict(os.environ)
@@ -130,7 +130,7 @@ class RankProcesses:
 
     def reap(self) -> None:
         for pid, code in process_tree.reap_children():
-            # One that ended before the loop saw it begin: what began is told first.
+            # One that exited before the loop saw its start: report the start first.
             self._begun(pid)
             name = self._pids.pop(pid, None)
             if name is not None and self.states[name]["state"] == "running":

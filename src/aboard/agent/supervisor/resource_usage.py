@@ -1,4 +1,4 @@
-"""What the ranks use, once a second: memory and processor time of each child's whole tree, and the node's load."""
+"""Resource usage, once a second: memory and CPU time of each child's process tree, and the node's load."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
 # In /proc/PID/stat, counted from the state behind the name: proc(5).
 PARENT, USER, SYSTEM, BORN, PAGES = 1, 11, 12, 19, 21
-# To look at every process of a node costs 10 µs each; it is done so seldom that it takes a thousandth of a core.
+# Scanning a node's processes costs 10 µs each; at this interval it takes a thousandth of a core.
 SCAN_SECONDS = 5.0
 SCAN_SHARE = 0.001
 READ = 4096
 
 
 class ResourceSampler:
-    """Reads the processes that it knows of each second, and looks for new ones now and then."""
+    """Reads known processes each second, and scans for new ones now and then."""
 
     def __init__(self) -> None:
         self._members: dict[str, set[int]] = {}
         self._ticks: dict[int, tuple[bytes, int]] = {}
         self._read_at = 0.0
         self._scan_at = 0.0
-        # How many processes had been killed for want of memory when the first rank ran; None where nobody counts.
+        # OOM kills before the first rank ran; None where the kernel does not count them.
         self.oom_before: int | None = None
         self.throttles_before: tuple[int, int] | None = None
         self._throttles: tuple[int, int] | None = None
 
     def node(self) -> dict[str, float]:
-        """Its load, and parts: of the memory that is taken, of the time in which its group was kept from its cores.
+        """The load, the share of memory in use, and the share of time in which our cgroup was throttled.
 
         What can't be read is not in it.
         """
@@ -63,7 +63,7 @@ class ResourceSampler:
         """
         now = time.monotonic()
         if not self._read_at:
-            # Late, so that a start does not wait for it.
+            # Late, so that it does not delay a start.
             from aboard.agent.inspect.node_state import count_oom_kills, read_throttle_counts  # noqa: PLC0415 - the reason is above
 
             self.oom_before, self.throttles_before = count_oom_kills(), read_throttle_counts()
@@ -80,7 +80,7 @@ class ResourceSampler:
                     rss += int(fields[PAGES]) * PAGE
                     used = int(fields[USER]) + int(fields[SYSTEM])
                     self._ticks[pid] = (fields[BORN], used)
-                    # A number may have gone to another process since.
+                    # The pid may be reused by now.
                     if pid in before and before[pid][0] == fields[BORN]:
                         ticks += used - before[pid][1]
                         has_baseline = True

@@ -1,4 +1,4 @@
-"""The keeper: owns a run's processes on a node, and lets them live as long as its lease."""
+"""The supervisor: owns a run's processes on a node and keeps them alive for as long as its lease."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 # Events are rare; a child that is restarted in a tight loop must still not fill our memory.
 EVENTS_LIMIT = 10_000
 SEND_BUFFER_LIMIT = 65536
-# How often the end is looked at: soon enough for a person, rarely enough for a loop that also answers beats.
+# How often termination is checked: soon enough for a person, rarely enough for a loop that also answers beats.
 STEP_SECONDS = 0.05
 SAMPLE_SECONDS = 1.0
 READY = b"1"
 
 
 def start_supervisor(message: frames.Message) -> None:
-    """Starts the keeper of a run that has none yet, and returns when it listens."""
+    """Starts the supervisor of a run that has none yet; returns when it listens."""
     run = str(message["run"])
     directory = run_directory.make_directory(run)
     read_end, ready = os.pipe()
@@ -49,18 +49,18 @@ def start_supervisor(message: frames.Message) -> None:
         os.close(read_end)
     if status != READY:
         run_directory.remove_directory(directory)
-        raise OSError(5, "the keeper did not start: %s" % status.decode("utf-8", "replace"))
+        raise OSError(5, "the supervisor did not start: %s" % status.decode("utf-8", "replace"))
 
 
 def connect_to_supervisor(run: str) -> int:
-    """A descriptor of a connection to the run's keeper."""
+    """Connects to the run's supervisor and returns the descriptor."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(5)
     try:
         connection.connect(os.path.join(run_directory.resolve_directory(run), run_directory.SOCKET))
     except (FileNotFoundError, ConnectionRefusedError) as error:
         connection.close()
-        raise OSError(error.errno, "no keeper holds run %s here" % run) from error
+        raise OSError(error.errno, "no supervisor for run %s on this node" % run) from error
     except OSError:
         connection.close()
         raise
@@ -95,7 +95,7 @@ def _open_supervisor(message: frames.Message, directory: str, guard: int) -> tup
 
 
 class Supervisor:
-    """One bridge at a time may speak to it, with the run's key; every word of the head's renews the lease."""
+    """Accepts one bridge at a time, with the run's key; every frame from the head renews the lease."""
 
     def __init__(
         self, loop: EventLoop, listener: socket.socket, message: frames.Message, directory: str, guard: int
@@ -113,20 +113,20 @@ class Supervisor:
         self._credit = 0
         self._output_bytes_sent = 0
         self._credited = 0
-        self._told: deque[tuple[int, RankOutput]] = deque()
+        self._finished_outputs: deque[tuple[int, RankOutput]] = deque()
         self._next_output = 0
-        self._heard = time.monotonic()
-        self._lost: float | None = self._heard
+        self._last_contact = time.monotonic()
+        self._lost: float | None = self._last_contact
         self._kill_at: float | None = None
         self._killed: set[int] = set()
         self._stubborn: set[int] = set()
         self._ended = False
         self._stay_after_end = True
-        self._children = RankProcesses(loop, self._run, directory, self._tell, self._flush_output)
+        self._children = RankProcesses(loop, self._run, directory, self._emit, self._flush_output)
         loop.on_readable(listener.fileno(), self._accept)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.on_signal(number, lambda: self._end("the keeper got a signal"))
-        self._gauges = ResourceSampler()
+            loop.on_signal(number, lambda: self._end("the supervisor received a signal"))
+        self._usage = ResourceSampler()
         self._ports = PortReservations()
         self._watch()
         self._sample()
@@ -148,15 +148,15 @@ class Supervisor:
     def _watch(self) -> None:
         if os.getppid() != self._guard:
             # Seldom needed: the kernel sends a SIGTERM, unless the guard died before we could ask for it.
-            self._end("its guard is gone")
-        left = compute_lease_deadline(self._heard, self._lost, self._lease, self._beat) - time.monotonic()
+            self._end("the supervisor's guard process is gone")
+        left = compute_lease_deadline(self._last_contact, self._lost, self._lease, self._beat) - time.monotonic()
         if left > 0:
             self._loop.later(min(left, self._beat), self._watch)
         elif self._ended:
             self._loop.stop()
         else:
             self._stay_after_end = False
-            self._end("the lease of %g s is over" % self._lease)
+            self._end("the lease of %g s expired" % self._lease)
 
     # -- bridges -----------------------------------------------------------------------------------------
 
@@ -181,29 +181,29 @@ class Supervisor:
             if channel is not self._bridge:
                 self._admit(channel, message)
             else:
-                self._heard = time.monotonic()
-                self._obey(message)
-        except Exception as error:  # noqa: BLE001 - whatever a frame holds, the ranks must not lose their keeper
+                self._last_contact = time.monotonic()
+                self._handle(message)
+        except Exception as error:  # noqa: BLE001 - whatever a frame holds, the ranks must not lose their supervisor
             channel.send({"re": message.get("id"), "error": "%s: %s" % (type(error).__name__, error)})
 
     def _admit(self, channel: Channel, message: frames.Message) -> None:
-        """The first frame of a bridge carries the run's key; whoever hasn't got it is sent away."""
+        """The first frame of a bridge carries the run's key; one without it is rejected."""
         key = str(message.get("key", ""))
         if not hmac.compare_digest(key.encode(), self._key.encode()):
-            channel.send({"re": message.get("id"), "error": "the key does not fit run %s" % self._run})
+            channel.send({"re": message.get("id"), "error": "wrong key for run %s" % self._run})
             channel.close()
             return
-        # All is read before anything is done: a frame that is wrong must not leave a bridge half admitted.
+        # Parse everything first: an invalid frame must not leave a bridge half admitted.
         credit, acked = int(message.get("credit", 0)), int(message.get("acked", 0))
         have = {str(name): int(offset) for name, offset in (message.get("have") or {}).items()}
         if self._bridge is not None:
             self._bridge.close()
         self._bridge = channel
         self._lost = None
-        self._heard = time.monotonic()
+        self._last_contact = time.monotonic()
         self._credit = credit
         self._output_bytes_sent = self._credited = 0
-        self._told.clear()
+        self._finished_outputs.clear()
         for output in self._children.outputs:
             output.rewind(have.get("/".join(output.name), 0))
         reply = {"children": self._children.states, "lost_events": self._lost_events, "wall": time.time()}
@@ -219,22 +219,22 @@ class Supervisor:
             self._bridge = None
             self._lost = time.monotonic()
 
-    # -- what the head asks ------------------------------------------------------------------------------
+    # -- requests from the head ------------------------------------------------------------------------------
 
-    def _obey(self, message: frames.Message) -> None:
+    def _handle(self, message: frames.Message) -> None:
         if message["op"] in ("stacks", "witness"):
-            (self._show_stacks if message["op"] == "stacks" else self._collect_snapshot)(message)
+            (self._collect_stacks if message["op"] == "stacks" else self._collect_snapshot)(message)
             return
-        answer = self._do(message["op"], message)
+        reply = self._handle_now(message["op"], message)
         if message.get("id") is not None and self._bridge is not None:
-            answer["re"] = message["id"]
-            self._bridge.send(answer)
+            reply["re"] = message["id"]
+            self._bridge.send(reply)
 
-    def _do(self, op: str, message: frames.Message) -> frames.Message:
-        """What is done at once; returns what there is to answer."""
-        answer: frames.Message = {}
+    def _handle_now(self, op: str, message: frames.Message) -> frames.Message:
+        """Handles requests that complete at once; returns the reply."""
+        reply: frames.Message = {}
         if op == "beat":
-            answer["wall"] = time.time()
+            reply["wall"] = time.time()
         elif op == "ack":
             self._ack(int(message["seq"]))
         elif op == "credit":
@@ -248,68 +248,71 @@ class Supervisor:
         elif op == "signal":
             self._children.signal(str(message["child"]), int(message["signal"]))
         elif op == "reserve":
-            answer["port"] = self._ports.reserve(int(message["port"]), bool(message.get("fixed")))
+            reply["port"] = self._ports.reserve(int(message["port"]), bool(message.get("fixed")))
         elif op == "lease":
             self._set_lease(message)
         elif op == "end":
             self._grace = float(message.get("grace", self._grace))
-            self._end("the head asked for it")
+            self._end("the head requested it")
         else:
-            raise ValueError("an unknown op: %s" % op)
-        return answer
+            raise ValueError("unknown op: %s" % op)
+        return reply
 
     def _start(self, message: frames.Message) -> None:
         if self._kill_at is not None:
-            raise ValueError("the run is ending here")
+            raise ValueError("the run is being terminated on this node")
         self._children.start(message)
 
-    def _show_stacks(self, message: frames.Message) -> None:
-        """Answered later, to the bridge that asked: the ranks need a moment, and beats go on meanwhile."""
-        answer = self._later(message)
+    def _collect_stacks(self, message: frames.Message) -> None:
+        """Replies later, to the bridge that asked: ranks need a moment, and beats continue meanwhile."""
+        send_reply = self._make_reply(message)
         within = float(message.get("within", 2.0))
         rank_stacks.collect_stacks(
-            self._loop, self._select_ranks(message), within, lambda stacks_by_rank: answer({"stacks": stacks_by_rank})
+            self._loop,
+            self._select_ranks(message),
+            within,
+            lambda stacks_by_rank: send_reply({"stacks": stacks_by_rank}),
         )
 
     def _collect_snapshot(self, message: frames.Message) -> None:
-        """All that is to be seen of the ranks and around them, answered later too."""
-        # Late, since a run that goes well never needs it.
+        """Collects a snapshot of the ranks and their node; also replies later."""
+        # Late: a healthy run never needs it.
         from aboard.agent.inspect import node_state, snapshot_request  # noqa: PLC0415 - the reason is above
 
-        answer = self._later(message)
+        send_reply = self._make_reply(message)
 
         def complete(reply: frames.Message) -> None:
             node = reply["witness"]["node"]
-            node["oom_before"] = self._gauges.oom_before
-            node["throttled"] = node_state.compute_throttled_share(self._gauges.throttles_before)
-            answer(reply)
+            node["oom_before"] = self._usage.oom_before
+            node["throttled"] = node_state.compute_throttled_share(self._usage.throttles_before)
+            send_reply(reply)
 
         snapshot_request.answer_snapshot_request(
             self._loop, self._children.beacons, self._select_ranks(message), message, complete
         )
 
     def _select_ranks(self, message: frames.Message) -> dict[str, tuple[int, Any]]:
-        """The children that a question is about, each with its first process (0 if it has none) and its beacon."""
+        """The children that a request is about, each with its first process (0 if it has none) and its beacon."""
         roots, beacons = self._children.roots(), self._children.beacons.heard
         requested = message.get("children")
         names = [str(name) for name in (self._children.states if requested is None else requested)]
         return {name: (roots.get(name, 0), beacons.get(name)) for name in names}
 
-    def _later(self, message: frames.Message) -> Callable[[frames.Message], None]:
-        """An answer to the bridge that asked."""
+    def _make_reply(self, message: frames.Message) -> Callable[[frames.Message], None]:
+        """Returns a function that replies to the bridge that asked."""
         bridge, number = self._bridge, message.get("id")
 
-        def answer(reply: frames.Message) -> None:
+        def send_reply(reply: frames.Message) -> None:
             if bridge is not None:
                 bridge.send(dict(reply, re=number))
 
-        return answer
+        return send_reply
 
-    # -- what the head hears -----------------------------------------------------------------------------
+    # -- events and output for the head -----------------------------------------------------------------------------
 
-    def _tell(self, kind: str, wall: float | None = None, **fields: Any) -> None:
+    def _emit(self, kind: str, wall: float | None = None, **fields: Any) -> None:
         if kind == "exited":
-            self._last_figures(str(fields["child"]))
+            self._send_last_figures(str(fields["child"]))
         self._seq += 1
         event = {"event": self._seq, "kind": kind, "wall": time.time() if wall is None else wall}
         event.update(fields)
@@ -320,8 +323,8 @@ class Supervisor:
         if self._bridge is not None:
             self._bridge.send(event)
 
-    def _last_figures(self, child: str) -> None:
-        """What it reported since the last second's figures: the step and the loss that a run ended with."""
+    def _send_last_figures(self, child: str) -> None:
+        """Sends what a child reported since the last sample: its final step and loss."""
         figures = self._children.beacons.last_figures(child)
         if figures and self._bridge is not None:
             self._bridge.send({"samples": {"wall": time.time(), "node": {}, "children": {child: figures}}})
@@ -332,7 +335,7 @@ class Supervisor:
         self._leave_if_done()
 
     def _flush_output(self) -> None:
-        """Sends output while there is credit and the wire is free, each stream in its turn."""
+        """Sends output while there is credit and the channel is free, one stream after the other."""
         self._send_output_frames()
         self._leave_if_done()
 
@@ -357,65 +360,65 @@ class Supervisor:
             self._credit -= len(frame["data"])
             self._output_bytes_sent += len(frame["data"])
             self._bridge.send(frame)
-            if output.told:
-                self._told.append((self._output_bytes_sent, output))
-        # Credit comes back for what the head has taken in: an output of which that is all is only kept for its end.
-        while self._told and self._told[0][0] <= self._credited:
-            self._told.popleft()[1].release()
+            if output.end_sent:
+                self._finished_outputs.append((self._output_bytes_sent, output))
+        # The head returns credit for what it has received: a stream that it has whole needs no spool any more.
+        while self._finished_outputs and self._finished_outputs[0][0] <= self._credited:
+            self._finished_outputs.popleft()[1].release()
 
     def _sample(self) -> None:
-        """Figures of this second, if the wire is free: they are never queued, the next ones will do."""
+        """Sends this second's measurements if the channel is free; never queues them, since the next replace them."""
         self._loop.later(SAMPLE_SECONDS, self._sample)
         roots = self._children.roots()
         if self._bridge is None or self._bridge.unsent or not roots:
             return
-        # A /proc that can't be read, or not as we know it: then there are no figures, but there is a keeper.
+        # An unreadable or unfamiliar /proc costs the measurements, not the supervisor.
         with contextlib.suppress(OSError, ValueError, IndexError):
-            children = self._gauges.children(roots)
+            children = self._usage.children(roots)
             for name, steps in self._children.beacons.steps().items():
                 children.setdefault(name, {}).update(steps)
-            self._bridge.send({"samples": {"wall": time.time(), "node": self._gauges.node(), "children": children}})
+            self._bridge.send({"samples": {"wall": time.time(), "node": self._usage.node(), "children": children}})
 
     def _leave_if_done(self) -> None:
-        """Nothing is left to tell: every event is heard, and all output is on its way."""
+        """Stops once every event is acknowledged and all output is sent."""
         if not self._ended or self._events or (self._bridge is not None and self._bridge.unsent):
             return
-        # Who would not die may hold an output open for ever; that isn't waited for.
-        if self._stubborn or all(output.told for output in self._children.outputs):
+        # A process that cannot be killed may hold an output open for ever; do not wait for it.
+        if self._stubborn or all(output.end_sent for output in self._children.outputs):
             self._loop.stop()
 
     # -- the end -----------------------------------------------------------------------------------------
 
     def _end(self, why: str) -> None:
-        """TERM, then after the grace KILL; the keeper stays until its last event is heard or the lease is over.
+        """TERM, then KILL after the grace; stays until its last event is acknowledged or the lease expires.
 
-        Asked again, with a shorter grace, it doesn't wait out the longer one.
+        A second request with a shorter grace shortens the wait.
         """
         last_call = time.monotonic() + self._grace
         if self._kill_at is not None:
             self._kill_at = min(self._kill_at, last_call)
             return
         self._kill_at = last_call
-        self._tell("ending", why=why)
+        self._emit("ending", why=why)
         alive = self._children.alive()
         process_tree.send_signal(alive, signal.SIGTERM)
-        # A stopped process would take no notice until the grace is over.
+        # A stopped process would not notice until the grace is over.
         process_tree.send_signal(alive, signal.SIGCONT)
-        self._see_off()
+        self._terminate_step()
 
-    def _see_off(self) -> None:
-        """One step at a time, since a process that can't be killed must not keep the head from being answered."""
+    def _terminate_step(self) -> None:
+        """One step at a time, since a process that cannot be killed must not block replies to the head."""
         left = self._children.alive()
         now, last_call = time.monotonic(), self._kill_at or 0.0
         if left and now < last_call + SWEEP_SECONDS:
             if now >= last_call:
                 self._killed |= left
                 process_tree.send_signal(left, signal.SIGKILL)
-            self._loop.later(STEP_SECONDS, self._see_off)
+            self._loop.later(STEP_SECONDS, self._terminate_step)
             return
         self._children.reap()
         self._stubborn = left
-        self._tell("ended", killed=len(self._killed), stubborn=sorted(left))
+        self._emit("ended", killed=len(self._killed), stubborn=sorted(left))
         self._ended = True
         if not self._stay_after_end:
             self._loop.stop()

@@ -1,4 +1,4 @@
-"""The porter: a child of the bridge that takes in files. It may wait for a disk, and the bridge must not."""
+"""The file receiver: a child of the bridge that writes files. It may block on a disk; the bridge must not."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHUNK = 256 * 1024
-# What takes longer is answered with how far it came, and asked for again: no question waits for a large disk.
+# What takes longer is answered with its progress and requested again: no request waits for a large disk.
 BUDGET_SECONDS = 1.0
 REAP_SECONDS = 0.2
 
 
 class FileReceiverClient:
-    """The bridge's end of a porter: bodies of frames go to it as they are, and its answers come back so."""
+    """The bridge's side of a file receiver: relays frame bodies to it, and its replies back, unchanged."""
 
     def __init__(self, loop: EventLoop, on_body: Callable[[bytes], None], on_gone: Callable[[], None]) -> None:
         self._loop = loop
@@ -37,7 +37,7 @@ class FileReceiverClient:
         self._channel.send_body(body)
 
     def expect_exit(self) -> None:
-        """It was asked to leave: that it is gone is no news then."""
+        """It was asked to exit: do not report that it is gone."""
         self._on_gone = lambda: None
 
     def _gone(self) -> None:
@@ -51,7 +51,7 @@ class FileReceiverClient:
 
 
 def _fork_receiver() -> tuple[int, int]:
-    """Its process, and our end of a socket at whose end it leaves."""
+    """Returns its pid and our end of a socket; it exits when that closes."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -66,7 +66,7 @@ def _serve_and_exit(fd: int) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        # One that hangs on a dead mount can't be killed; it must not hold the wire as well.
+        # One that hangs on a dead mount cannot be killed; it must not keep the transport open as well.
         os.dup2(0, 2)
         for other in map(int, os.listdir("/proc/self/fd")):
             if other > 2 and other != fd:  # noqa: PLR2004 - stdin, stdout and stderr
@@ -104,7 +104,7 @@ def _answer_frame(folders: ReceiveFolders, body: bytes) -> frames.Message:
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "")
         answer = {"failed": {"errno": name, "why": error.strerror or str(error), "path": folders.path_of(error)}}
-    except Exception as error:  # noqa: BLE001 - whatever a frame holds, it is answered
+    except Exception as error:  # noqa: BLE001 - whatever a frame holds, it gets a reply
         answer = {"error": "%s: %s" % (type(error).__name__, error)}
     answer["re"] = message.get("id")
     return answer

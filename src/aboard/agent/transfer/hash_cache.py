@@ -1,4 +1,4 @@
-"""The hashes of a directory's files; one that stays as it was is not read again by the next launch."""
+"""Caches the hashes of a directory's files, so that the next launch does not read unchanged ones again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import stat
 import time
 
 BLOCK = 1024 * 1024
-# A file that was written so short a while ago can change again without a new time stamp (git's "racy" entries).
+# A file written this recently can change again without a new time stamp (git's "racy" entries).
 SETTLED_NS = 2_000_000_000
 
 
@@ -24,7 +24,7 @@ class HashCache:
         self._half: _HashInProgress | None = None
 
     def of(self, folder: int, names: list[str], deadline: float) -> tuple[dict[str, str], int]:
-        """The hashes of as many as there is time for, and how much of the next one is read; "" of one that can't be."""
+        """Hashes as many as time permits, and returns the bytes read of the next one; "" for an unreadable file."""
         hashes: dict[str, str] = {}
         for name in names:
             try:
@@ -38,12 +38,12 @@ class HashCache:
         return hashes, 0
 
     def learn(self, folder: int, name: str, sha256: str) -> None:
-        """Of a file that we wrote ourselves."""
+        """Records the hash of a file that we wrote."""
         self._known[name] = [*_build_stamp(os.stat(name, dir_fd=folder)), sha256]
         self._new = True
 
     def save(self) -> None:
-        """A cache that can't be written costs time, no more."""
+        """Saves the cache; failing to do so only costs time."""
         if not self._new:
             return
         self._new = False
@@ -73,7 +73,7 @@ class HashCache:
 
 
 class _HashInProgress:
-    """A file of which a part is hashed."""
+    """A partially hashed file."""
 
     def __init__(self, folder: int, name: str) -> None:
         self.name = name
@@ -99,7 +99,7 @@ class _HashInProgress:
 
 
 def _build_stamp(status: os.stat_result) -> list[int]:
-    """The change time as well, since `cp -p` and rsync set the other back."""
+    """Includes the change time, since `cp -p` and rsync set the modification time back."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
@@ -112,7 +112,7 @@ def _locate_cache(folder: str) -> str:
 
 
 def _load_cache(path: str) -> dict[str, list[object]]:
-    """What is known; nothing when the file isn't there or isn't ours: then all is hashed again."""
+    """The saved hashes; none if the file is missing or not ours, so that everything is hashed again."""
     with contextlib.suppress(OSError, ValueError), open(path) as file:
         entries = json.load(file)
         if isinstance(entries, dict):

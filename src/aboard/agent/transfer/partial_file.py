@@ -1,4 +1,4 @@
-"""One file on its way in: written under a passing name, hashed as it comes, renamed when it is whole and right."""
+"""One incoming file: written under a temporary name, hashed as it arrives, renamed when complete and correct."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PART = ".part"
 
 
 def part_name(sha256: str) -> str:
-    """By content: what was cut off goes on only with more of the same."""
+    """Named by content hash, so that an interrupted transfer resumes only with the same content."""
     if len(sha256) != 64 or not sha256.isalnum() or not sha256.isascii():  # noqa: PLR2004 - letters of a sha256
         raise ValueError("%r is no sha256" % sha256[:80])
     return ".aboard-%s%s" % (sha256, PART)
 
 
 class PartialFile:
-    """Takes up where an earlier one was cut off; only one at a time, else BlockingIOError."""
+    """Resumes an interrupted transfer; a second writer gets BlockingIOError."""
 
     def __init__(self, folder: int, name: str, size: int, sha256: str) -> None:
         self.name = name
@@ -40,7 +40,7 @@ class PartialFile:
         return self.name == name and self.sha256 == sha256
 
     def catch_up(self, deadline: float) -> bool:
-        """Hashes what is there already; False when there is more of it than time."""
+        """Hashes the existing part; False if the time was not enough."""
         while self.at < self._old:
             if time.monotonic() > deadline:
                 return False
@@ -62,7 +62,7 @@ class PartialFile:
             data = data[written:]
 
     def publish(self) -> str:
-        """Its hash; when that is right it has its own name now, durably, else nothing is left of it."""
+        """Returns its hash; if it is right, the file gets its final name, durably, otherwise it is deleted."""
         digest = self._hash.hexdigest()
         try:
             if digest == self.sha256:
@@ -76,14 +76,14 @@ class PartialFile:
         return digest
 
     def close(self) -> None:
-        """Leaves what has come so far to whoever goes on with it."""
+        """Keeps the part for a later transfer."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     @staticmethod
     def clear(folder: int, part: str) -> None:
-        """Removes a part, unless it is being written."""
+        """Removes a partial file, unless it is being written."""
         with contextlib.suppress(OSError):
             fd = _open_locked(folder, part)
             os.unlink(part, dir_fd=folder)
@@ -91,12 +91,12 @@ class PartialFile:
 
 
 def _open_locked(folder: int, part: str) -> int:
-    """The part, locked: the lock goes with the process that holds it, however that ends."""
+    """Opens and locks the partial file; the lock is released when the process exits, however that happens."""
     while True:
         fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it before us may have renamed it between the two calls.
+            # Its previous owner may have renamed it between the two calls.
             if os.path.samestat(os.fstat(fd), os.stat(part, dir_fd=folder, follow_symlinks=False)):
                 return fd
         except FileNotFoundError:

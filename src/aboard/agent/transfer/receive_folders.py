@@ -1,4 +1,4 @@
-"""What a porter is asked: what is in a directory, with which hashes, and to put files there."""
+"""Requests to a file receiver: list a directory, hash its files, write files there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aboard.agent import frames
 from aboard.agent.transfer.hash_cache import HashCache
 from aboard.agent.transfer.partial_file import PART, PartialFile, part_name
 
-# Names that only we use: parts of files, and the marks by which nodes see that they share a disk.
+# Names that only we use: partial files, and marks that show which nodes share a disk.
 OWN_PREFIX = ".aboard-"
 MARK = ".aboard-mark-"
 NAME_BYTES = 255
@@ -22,7 +22,7 @@ class BadName(ValueError):
 
 
 class ReceiveFolders:
-    """The directories that were asked for. Whatever a head says, nothing outside of them is written."""
+    """The requested directories. Nothing outside of them is ever written."""
 
     def __init__(self) -> None:
         self._folders: dict[str, _ReceiveFolder] = {}
@@ -31,7 +31,7 @@ class ReceiveFolders:
         self.closed = False
 
     def take(self, message: frames.Message, tail: memoryview, deadline: float) -> frames.Message:
-        """One question; what takes too long says how far it came."""
+        """Handles one request; one that takes too long returns its progress."""
         if message.get("do") == "leave":
             self.close()
             return {}
@@ -51,11 +51,11 @@ class ReceiveFolders:
         return answers[message["do"]]()
 
     def path_of(self, error: OSError) -> str:
-        """The whole path of what an error is about, as far as it is known."""
+        """The full path that an error is about, as far as it is known."""
         return os.path.join(self._path, error.filename) if isinstance(error.filename, str) else self._path
 
     def close(self) -> None:
-        """What was learned is kept, and our marks are gone."""
+        """Saves the hash caches and removes our marks."""
         if not self.closed:
             self.closed = True
             self._drop()
@@ -72,11 +72,11 @@ class ReceiveFolders:
 
     def _write(self, at: int, data: memoryview) -> frames.Message:
         if self._receiving is None:
-            raise ValueError("bytes came for no file")
+            raise ValueError("received bytes without an open file")
         try:
             self._receiving[1].write(at, data)
         except OSError:
-            # Its hash is ahead of it now: whoever goes on reads again what is really there.
+            # Its hash is ahead of the data now: the next transfer hashes again what is really there.
             self._drop()
             raise
         return {}
@@ -126,10 +126,10 @@ class _ReceiveFolder:
         return self._fd
 
     def make(self) -> None:
-        """Makes the directory, and clears it of parts that nobody waits for any more."""
+        """Makes the directory and removes partial files that are no longer wanted."""
         if self._fd < 0:
             os.makedirs(self._path, exist_ok=True)
-        # Only who has said what it wants: after a cut, a porter doesn't know what an earlier one was sent.
+        # Only with a list of wanted files: after a disconnect, a receiver does not know what an earlier one got.
         if self._parts and not self._cleared:
             self._cleared = True
             for name in os.listdir(self.fd()):
@@ -137,7 +137,7 @@ class _ReceiveFolder:
                     PartialFile.clear(self.fd(), name)
 
     def look(self, files: list[tuple[str, int, str]]) -> frames.Message:
-        """Which files have the size that they should, how much of others is there, and what room there is."""
+        """Which files have the expected size, how much of the others is there, and the free space."""
         self._names |= {name for name, _size, _sha256 in files}
         self._parts |= {part_name(sha256) for _name, _size, sha256 in files}
         there = _find_existing_parent(self._path)
@@ -145,7 +145,7 @@ class _ReceiveFolder:
         answer: frames.Message = {
             "free": disk.f_bavail * disk.f_frsize,
             "device": os.stat(there).st_dev,
-            # Asked now, before anything is sent; who is root may write where the mode says no.
+            # Checked before anything is sent; root may write whatever the mode says.
             "writable": os.access(there, os.W_OK | os.X_OK) and not disk.f_flag & os.ST_RDONLY,
             "nearest": there,
             "fits": [],
@@ -171,14 +171,14 @@ class _ReceiveFolder:
         return {"sums": hashes, "read": read}
 
     def mark(self, name: str) -> frames.Message:
-        """Leaves a file with this name, until we leave too: who sees it has the same disk."""
+        """Makes a file with this name until we exit: nodes that see it share the disk."""
         self.make()
         self._mark = validate_file_name(MARK + name, ours=True)
         os.close(os.open(self._mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=self.fd()))
         return {}
 
     def marks(self) -> frames.Message:
-        # A directory that is opened anew is looked up anew, also on NFS.
+        # A directory that is reopened is looked up again, also on NFS.
         return {"marks": [name[len(MARK) :] for name in os.listdir(self._path) if name.startswith(MARK)]}
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class _ReceiveFolder:
 
 
 def validate_file_name(name: object, *, ours: bool = False) -> str:
-    """A name of a file beside others, and nothing else."""
+    """Accepts only a plain file name."""
     if (
         not isinstance(name, str)
         or name in ("", ".", "..")
@@ -203,7 +203,7 @@ def validate_file_name(name: object, *, ours: bool = False) -> str:
 
 
 def _find_existing_parent(path: str) -> str:
-    """The directory itself, or the one above it that is there."""
+    """The directory, or its closest existing ancestor."""
     while not os.path.isdir(path):
         if os.path.lexists(path):
             raise NotADirectoryError(20, "Not a directory", path)
@@ -212,7 +212,7 @@ def _find_existing_parent(path: str) -> str:
 
 
 def _read_file_size(folder: int, name: str, *, follow: bool) -> int:
-    """Of a regular file; -1 of anything else."""
+    """The size of a regular file; -1 for anything else."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=follow)
     except OSError:
