@@ -301,9 +301,9 @@ def test_a_stall_is_what_a_run_ended_of_unless_a_rank_died_by_itself() -> None:
 def test_a_node_that_gave_no_answer_is_not_taken_for_one_that_has_memory() -> None:
     """A kill on a node that could not be looked at says so: want of memory isn't ruled out."""
     run = Run.replay("r", [_event("exited", 0, code=-9)])
-    (finding,) = ending(Evidence(plan=PLAN, run=run, unheard={"n1": "it gave no answer within 3.5 s"}))
+    (finding,) = ending(Evidence(plan=PLAN, run=run, unheard={"n1": "no reply within 3.5 s"}))
     assert finding.code == "run-killed"
-    assert "n1 could not be looked at: it gave no answer within 3.5 s" in finding.seen
+    assert "n1 could not be looked at: no reply within 3.5 s" in finding.seen
 
 
 def test_ranks_that_could_not_reach_a_peer_name_it() -> None:

@@ -266,7 +266,7 @@ def test_an_illegal_access_is_the_programs_own() -> None:
     """The exception stays the verdict; the driver's word is beside it, and no hardware is sent for."""
     (finding,) = ending(died(stuck(f"10.5 {FAULT}"), 3, "CUDA error: an illegal memory access was encountered"))
     assert (finding.code, finding.ranks) == ("run-raised", (3,))
-    assert "Xid 31, GPU 1 at 0000:9b:00: a program's own fault" in finding.seen
+    assert "Xid 31, GPU 1 at 0000:9b:00: an application error" in finding.seen
     assert "Nothing needs to be repaired" in finding.why
     assert "CUDA_LAUNCH_BLOCKING=1" in finding.fix
 

@@ -102,6 +102,6 @@ def _build_duplicate_problem(local: "Sequence[Node]") -> Problem:
 def _build_address_problem(node: Node) -> Problem:
     return Problem(
         where="cluster",
-        seen=f"{node.name} stands beside other hosts, but this machine has no address that they could reach",
+        seen=f"{node.name} is listed with other hosts, but this machine has no address that they can reach",
         fix=configuration.HEAD_ADDRESS.fix(node=node.name),
     )

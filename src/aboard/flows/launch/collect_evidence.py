@@ -135,9 +135,7 @@ def _choose_nodes(plan: Plan, run: Run, holds: Mapping[str, NodeSession]) -> Seq
 def _explain_silence(hold: NodeSession | None) -> str:
     if hold is None or hold.state is SessionState.LOST:
         return "it is gone"
-    return (
-        "no word comes from it" if hold.state is SessionState.DISCONNECTED else "it was not asked: there are too many"
-    )
+    return "no contact to it" if hold.state is SessionState.DISCONNECTED else "not queried: too many nodes"
 
 
 async def _ask_node(hold: NodeSession, question: Mapping[str, Any]) -> NodeAnswer | str:
@@ -145,7 +143,7 @@ async def _ask_node(hold: NodeSession, question: Mapping[str, Any]) -> NodeAnswe
         async with asyncio.timeout(WITHIN_SECONDS + PATIENCE_SECONDS):
             reply, offset = await hold.witness(WITHIN_SECONDS, **question)
     except TimeoutError:
-        return f"it gave no answer within {WITHIN_SECONDS + PATIENCE_SECONDS:g} s"
+        return f"no reply within {WITHIN_SECONDS + PATIENCE_SECONDS:g} s"
     except AboardError as error:
         return error.seen
     return NodeAnswer(told=reply if isinstance(reply, dict) else {}, offset=offset)

@@ -207,11 +207,7 @@ class Conductor:
         finally:
             beginning.cancel()
             await asyncio.wait([beginning])
-            end = (
-                self._end.result()
-                if self._end.done() and not self._end.cancelled()
-                else EndDecision(why="it was given up")
-            )
+            end = self._end.result() if self._end.done() and not self._end.cancelled() else EndDecision(why="given up")
             await self._wind_down(end)
         return end
 

@@ -76,9 +76,7 @@ class _ExternalJobInspector:
                 self._unheard[node.name] = probed.contact.said or probed.contact.reason.value
         if not self._links:
             name, reason = next(iter(self._unheard.items()))
-            raise AboardError(
-                commands.WHY_NO_NODE, f"none of the nodes answers; {name}: {reason}", nodes=list(self._nodes)
-            )
+            raise AboardError(commands.WHY_NO_NODE, f"no node responds; {name}: {reason}", nodes=list(self._nodes))
 
     async def judged(self, pids: Sequence[int]) -> ExternalJobVerdict:
         """Looks again, with what the last look left open, until there is a cause, or it moves, or the time is over."""
@@ -149,7 +147,7 @@ class _ExternalJobInspector:
             processes = decode_external_processes(answer.get("found"), 0.0)
             world = world.without(name, {each.pid for each in processes if each.why})
         if not world.seats:
-            raise AboardError(commands.WHY_NO_TRAINING, "all its processes ended while they were looked at", "ended")
+            raise AboardError(commands.WHY_NO_TRAINING, "all its processes exited during the inspection", "ended")
         return world
 
     def _decode_snapshots(
@@ -181,7 +179,7 @@ def require_inspectable(processes: Mapping[str, Iterable[ExternalJobProcess]], u
         if each.why == "absent":
             raise AboardError(commands.WHY_NO_PROCESS, f"there is no process {each.pid} on {name}")
         if each.why == "denied":
-            seen = f"process {each.pid} on {name} is {each.user}'s, and may not be looked at"
+            seen = f"process {each.pid} on {name} is {each.user}'s: no permission to inspect it"
             raise AboardError(commands.WHY_NOT_PERMITTED, seen, pid=each.pid)
         if each.why:
             seen = f"process {each.pid} on {name} belongs to {each.run}, a run of Aboard's own"
