@@ -61,7 +61,7 @@ class GpuFailure:
 
 def diagnose_gpu_failures(evidence: Evidence) -> Iterator[RuleResult]:
     """Named as the cause if the run has stood still since; one that it outlived is only worth knowing."""
-    with_gpus = {name: node for name, node in evidence.witness.items() if node.gpus}
+    with_gpus = {name: node for name, node in evidence.snapshots.items() if node.gpus}
     blind = [name for name, node in with_gpus.items() if node.kernel is None]
     if blind:
         why = f"the kernel's log of {fold_names(blind)} may not be read by this user; `sudo dmesg | grep -i xid` tells"
@@ -112,7 +112,7 @@ def add_gpu_errors(
     evidence: Evidence, cause: RankProcess, last_words: Untrusted, explanation: DeathExplanation
 ) -> DeathExplanation:
     """The same death with what the driver blames the program for, or that the kernel's log could not be read."""
-    node = evidence.witness.get(cause.node)
+    node = evidence.snapshots.get(cause.node)
     if node is None or not last_words.match(_ON_GPU):
         return explanation
     near = [each for each in list_gpu_failures(evidence) if each.node == cause.node and not each.error.meaning.harms]
@@ -131,7 +131,7 @@ def add_gpu_errors(
 def list_gpu_failures(evidence: Evidence) -> list[GpuFailure]:
     """What the kernels said of GPUs in this generation's time, the earliest first."""
     found = []
-    for name, node in evidence.witness.items():
+    for name, node in evidence.snapshots.items():
         places = {address.lower().partition(".")[0]: number for number, address in enumerate(node.gpus)}
         for line in node.kernel or ():
             age, _, text = line.raw().partition(" ")

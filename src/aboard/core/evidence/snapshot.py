@@ -64,7 +64,7 @@ class Snapshot:
             run=run,
             tails=tails,
             now=self.at,
-            witness=decode_answers(self.plan, self.answers),
+            snapshots=decode_answers(self.plan, self.answers),
             unheard=self.unheard,
             quiet=self.quiet,
             usual=self.usual,

@@ -31,7 +31,7 @@ class CollectedEvidence:
     """What the nodes answered, as it came and as values, and why the others did not."""
 
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
-    witness: Mapping[str, NodeSnapshot] = field(default_factory=dict)
+    snapshots: Mapping[str, NodeSnapshot] = field(default_factory=dict)
     unheard: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -84,7 +84,7 @@ async def collect_death_evidence(
     parts = {part.node.name: part for part in plan.parts}
 
     def is_open(name: str) -> bool:
-        replies = collected.witness.get(name)
+        replies = collected.snapshots.get(name)
         return (
             name in holds and holds[name].state is SessionState.CONNECTED and (replies is None or replies.cores is None)
         )
@@ -104,7 +104,7 @@ async def collect_death_evidence(
 
 
 def _build_evidence(plan: Plan, answers: Mapping[str, NodeAnswer], unheard: Mapping[str, str]) -> CollectedEvidence:
-    return CollectedEvidence(answers=answers, witness=decode_answers(plan, answers), unheard=unheard)
+    return CollectedEvidence(answers=answers, snapshots=decode_answers(plan, answers), unheard=unheard)
 
 
 def _merge_answers(before: NodeAnswer, more: NodeAnswer) -> NodeAnswer:

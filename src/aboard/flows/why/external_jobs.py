@@ -89,14 +89,14 @@ class _ExternalJobInspector:
         world, *others = group_external_jobs(processes)
         searched_nodes = tuple(processes) if not pids else ()
         began = still = monotonic()
-        witness = self._decode_snapshots(world, first, {})
-        evidence = self._evidence(world, witness, 0.0)
+        snapshots = self._decode_snapshots(world, first, {})
+        evidence = self._evidence(world, snapshots, 0.0)
         while True:
             before, look_time = evidence, monotonic()
             answers = await self._look(self._again(world, before))
             world = self._left(world, answers)
-            witness = self._decode_snapshots(world, answers, witness)
-            evidence = self._evidence(world, witness, 0.0)
+            snapshots = self._decode_snapshots(world, answers, snapshots)
+            evidence = self._evidence(world, snapshots, 0.0)
             going = has_moved(before, evidence)
             still = look_time if going else still
             evidence = replace(evidence, quiet=look_time - still)
@@ -162,8 +162,8 @@ class _ExternalJobInspector:
                 snapshots[name] = replace(snapshot, dials=dials, names=names, echoes=snapshot.echoes or old.echoes)
         return snapshots
 
-    def _evidence(self, world: ExternalJob, witness: Mapping[str, NodeSnapshot], quiet: float) -> Evidence:
-        return build_external_evidence(world, self._nodes, witness, unheard=self._unheard, now=time(), quiet=quiet)
+    def _evidence(self, world: ExternalJob, snapshots: Mapping[str, NodeSnapshot], quiet: float) -> Evidence:
+        return build_external_evidence(world, self._nodes, snapshots, unheard=self._unheard, now=time(), quiet=quiet)
 
 
 def _drop_own_runs(processes: dict[str, tuple[ExternalJobProcess, ...]]) -> dict[str, tuple[ExternalJobProcess, ...]]:
