@@ -164,7 +164,7 @@ def test_a_full_disk_is_named_before_anything_is_sent(box: Sandbox, clean: None)
     with inject_temporarily(box, box.host("n3"), DiskFull(path="/private", free_mib=20)):
         said = spread(box)
     assert said["code"] == "spread-disk-full"
-    assert said["seen"].startswith("n3: 93 MiB must go to /private, and 20 MiB is free there")
+    assert said["seen"].startswith("n3: 93 MiB are needed in /private, but only 20 MiB is free")
     assert "# on n3" in said["fix"]
     assert box.host("n1").run(["ls", FOLDER]).returncode != 0
 
@@ -226,7 +226,7 @@ def test_a_lost_node_is_named(box: Sandbox, clean: None) -> None:
         until_half(process, "n2")
         with within(60), inject_temporarily(box, box.host("n2"), PowerLoss()):
             said = told(process)
-    assert (said["code"], said["seen"][:27]) == ("spread-lost", "n2: it was lost 3 times whi")
+    assert (said["code"], said["seen"][:35]) == ("spread-lost", "n2: lost the connection 3 times whi")
 
 
 def test_beats_are_not_delayed_by_a_slow_link(box: Sandbox, clean: None) -> None:

@@ -105,7 +105,9 @@ def evidence(
         for number, name in enumerate(names)
     }
     given["said"] = {rank: tuple(map(Untrusted, lines)) for rank, lines in given.get("said", {}).items()}
-    return Evidence(**{"plan": plan, "run": run, "now": NOW, "witness": witness, "quiet": 12.0, "usual": 0.2, **given})
+    return Evidence(
+        **{"plan": plan, "run": run, "now": NOW, "snapshots": witness, "quiet": 12.0, "usual": 0.2, **given}
+    )
 
 
 def seen_around(given: Mapping[str, Any]) -> dict[str, Any]:

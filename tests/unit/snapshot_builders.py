@@ -30,7 +30,7 @@ _PLAIN = (
 
 def answers_of(evidence: Evidence) -> dict[str, NodeAnswer]:
     """What the agents would have sent, so that it is read as it was made."""
-    return {name: NodeAnswer(told=_told(node), offset=node.offset) for name, node in evidence.witness.items()}
+    return {name: NodeAnswer(told=_told(node), offset=node.offset) for name, node in evidence.snapshots.items()}
 
 
 def kept_run(

@@ -70,7 +70,7 @@ def test_a_node_without_a_gpu_was_not_tested(name: str, *, tested: bool) -> None
         ("lost-gpu", "gpu-lost", "Unable to determine the device handle for GPU0000:9B:00.0"),
         ("gpus-hidden", "gpu-hidden", "CUDA_VISIBLE_DEVICES=0 leaves 1 of 8 GPUs for 8 ranks"),
         ("xid-79", "gpu-xid", "Xid 79 for 0000:9b:00 (it has fallen off the bus) and Xid 154"),
-        ("xid-63", "gpu-xid", "Xid 63 for 0000:3b:00 (a memory row was marked for replacement"),
+        ("xid-63", "gpu-xid", "Xid 63 for 0000:3b:00 (a memory row is marked for remapping"),
         ("ecc-errors", "gpu-ecc", "GPU 6 has 3"),
         ("throttling", "gpu-throttled", "00000000:4C:00.0 (HW Slowdown, HW Thermal Slowdown)"),
         ("no-fabric-manager", "gpu-fabric-manager", "4 NVSwitches, nvidia-fabricmanager is failed, the GPUs' fabric"),

@@ -87,9 +87,9 @@ def test_secrets_are_never_written() -> None:
     "change", [{"python": "python3"}, {"workdir": "/tmp"}, {"setup": ()}, {"env": {"A": "b"}}], ids=str
 )
 def test_deepspeed_has_one_of_each_for_all_nodes(change: dict[str, object]) -> None:
-    """Nodes that differ can't be said to DeepSpeed, so the export is refused and torchrun's is offered."""
+    """Nodes that differ can't be passed through DeepSpeed, so the export is refused and torchrun's is offered."""
     other = replace(COMMON, name="gpu02", **change)  # type: ignore[arg-type]  # any field, by name
-    with pytest.raises(InputError, match=f"gpu02 has another {next(iter(change))} than gpu01") as error:
+    with pytest.raises(InputError, match=f"gpu02 has a different {next(iter(change))} than gpu01") as error:
         format_deepspeed(build_plan_export(planned(COMMON, other)))
     assert "--as torchrun" in error.value.fix
 
@@ -103,11 +103,11 @@ def test_a_line_break_has_no_place_in_an_env_file() -> None:
 @pytest.mark.parametrize("args", [("--out", "run-%n"), ("a\nb",)], ids=["pdsh's mark", "a line break"])
 def test_words_that_deepspeed_would_change(args: tuple[str, ...]) -> None:
     """What pdsh or the far shell would replace is refused, since the script would get something else."""
-    with pytest.raises(InputError, match="can't be said to DeepSpeed"):
+    with pytest.raises(InputError, match="can't be passed through DeepSpeed"):
         format_deepspeed(build_plan_export(planned(COMMON, program=replace(SCRIPT, args=args))))
 
 
 def test_a_folder_that_deepspeed_would_split() -> None:
     """DeepSpeed writes `cd FOLDER;` without quotes."""
-    with pytest.raises(InputError, match="'/home/me/my project' can't be said to DeepSpeed"):
+    with pytest.raises(InputError, match="'/home/me/my project' can't be passed through DeepSpeed"):
         format_deepspeed(build_plan_export(planned(replace(COMMON, workdir="/home/me/my project"))))

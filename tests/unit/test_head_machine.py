@@ -91,7 +91,7 @@ def test_never_a_loopback(addresses: tuple[str, ...], expected: str | None) -> N
 def test_no_address() -> None:
     """A head that no peer could reach is an error, not a guess."""
     here = HeadMachine(names=frozenset(), addresses=("127.0.0.1",), user="alice")
-    with pytest.raises(InputError, match="no address that they could reach"):
+    with pytest.raises(InputError, match="no address that they can reach"):
         assign_head_address([Node(name="localhost", transport=TransportKind.LOCAL), Node(name="n1")], here, [])
 
 

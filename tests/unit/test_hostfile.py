@@ -41,15 +41,15 @@ def test_node_sets() -> None:
 @pytest.mark.parametrize(
     ("line", "seen", "fix"),
     [
-        ("worker-0", "doesn't say how many slots", "write: worker-0 slots=8"),
+        ("worker-0", "has no slots=N", "write: worker-0 slots=8"),
         ("worker-0 slots = 4", "can't read 'worker-0 slots = 4'", "write: worker-0 slots=4"),
         ("worker-0 slot=4", "can't read", "write: worker-0 slots=4"),
         ("this is bad slots=1", "can't read", "write: this slots=1"),
         ("gpu[01-16, 20] slots=8", "can't read", "write: gpu[01-16,20] slots=8"),
         ("gpu[16-01] slots=8", "runs backwards", "write 01-16"),
         ("-oProxyCommand=id slots=8", "starts with '-'", "check the spelling"),
-        ("$(id) slots=8", "no host name", "check the spelling"),
-        ("w slots=99999999999", "65,536 is the most", "write: w slots=8"),
+        ("$(id) slots=8", "not a host name", "check the spelling"),
+        ("w slots=99999999999", "65,536 is the maximum", "write: w slots=8"),
     ],
 )
 def test_wrong_lines(line: str, seen: str, fix: str) -> None:

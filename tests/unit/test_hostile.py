@@ -103,7 +103,7 @@ def assert_harmless(findings: Iterable[Finding]) -> None:
 
 def judged(scene: Evidence, name: str, answer: Mapping[str, Any]) -> Iterator[Finding]:
     answers = {**answers_of(scene), name: NodeAnswer(told=answer)}
-    given = Evidence(**{**vars_of(scene), "witness": decode_answers(scene.plan, answers)})
+    given = Evidence(**{**vars_of(scene), "snapshots": decode_answers(scene.plan, answers)})
     yield from judge_evidence(given).findings
     yield from ending(given)
 

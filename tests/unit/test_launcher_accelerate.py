@@ -43,7 +43,7 @@ def test_processes_are_those_of_all_machines() -> None:
 
 def test_an_uneven_share_is_refused() -> None:
     """Where accelerate would round down and start fewer ranks than asked for, nothing is started."""
-    with pytest.raises(InputError, match=r"10 processes can't be shared out evenly among 4 machines") as error:
+    with pytest.raises(InputError, match=r"10 processes can't be divided evenly among 4 machines") as error:
         pasted("accelerate launch --num_processes 10 --num_machines 4 train.py")
     assert "one rank per slot" in error.value.fix
 
@@ -74,14 +74,14 @@ def test_a_flag_wins_over_the_file() -> None:
     ("flags", "seen"),
     [
         ("--use_fsdp --multi_gpu", "--multi_gpu and --use_fsdp can't be used together"),
-        ("--tpu", "TPUs are not reached"),
-        ("--max_restarts 3", "not restarted yet"),
-        ("--gpu_ids GPU-8f3a", "no list of slot numbers"),
-        ("--use_deepspeed --deepspeed_multinode_launcher slurm", "can't start them by another launcher"),
+        ("--tpu", "does not support TPUs"),
+        ("--max_restarts 3", "does not restart a failed run yet"),
+        ("--gpu_ids GPU-8f3a", "not a list of slot numbers"),
+        ("--use_deepspeed --deepspeed_multinode_launcher slurm", "can't use another launcher"),
         ("--mpirun_hostfile h", "doesn't use mpirun"),
         ("--mixed_precision bf17", "mixed_precision can't be 'bf17'"),
-        ("--num_procs 2", "no flag of accelerate launch"),
-        ("--num_process 2", "no flag of accelerate launch"),
+        ("--num_procs 2", "not a flag of accelerate launch"),
+        ("--num_process 2", "not a flag of accelerate launch"),
     ],
 )
 def test_refused(flags: str, seen: str) -> None:
@@ -109,7 +109,7 @@ def test_mistakes_in_the_file_have_lines() -> None:
     [
         ("num_machines: 2\n", "distributed_type is missing"),
         ("distributed_type: XLA\n", "for TPUs"),
-        ("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n", "AMAZON_SAGEMAKER is not reached"),
+        ("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\n", "AMAZON_SAGEMAKER is not supported"),
         ("distributed_type: FSDP\nfsdp_config: {fsdp_sync_module_states: false}\n", "needs fsdp_sync_module_states"),
     ],
 )
@@ -124,7 +124,7 @@ def test_numbers_as_people_write_them() -> None:
     text = "distributed_type: FSDP\nfsdp_config: {fsdp_min_num_params: 1e8, colour: red}\n"
     got = pasted("accelerate launch --config_file f train.py", files={"f": text})
     assert got.env["FSDP_MIN_NUM_PARAMS"] == "100000000"
-    assert "f: fsdp_colour means nothing to accelerate either." in got.notes
+    assert "f: fsdp_colour is unknown to accelerate too." in got.notes
 
 
 def test_false_means_false() -> None:

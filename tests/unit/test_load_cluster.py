@@ -92,7 +92,7 @@ def test_a_slurm_job_of_several_nodes_is_never_run_on_one_of_them(
     (files / "run.yaml").write_text("train: {model: m}\ndata: {files: d.jsonl}\n")
     ran = typed_in(ALLOCATION, monkeypatch, *argv)
     assert (ran.code, "[slurm-nodes]" in ran.stderr) == (3, True)
-    assert "this is a Slurm job of 2 nodes (gpu[07-08]), and Aboard can't take them from Slurm by itself" in ran.stderr
+    assert "this is a Slurm job of 2 nodes (gpu[07-08]), and Aboard can't read them from Slurm yet" in ran.stderr
     verb, *rest = argv
     assert f"fix  aboard {verb} gpu07 gpu08 {shlex.join(rest)}    # over ssh" in ran.stderr
     assert f"aboard {verb} $(scontrol show hostnames) {shlex.join(rest)}" in ran.stderr
@@ -182,7 +182,7 @@ def test_hostfile_beside_its_yaml(files: Path) -> None:
     (files / "sub" / "hosts").write_text("n1 slots=4\nn2\n")
     (files / "sub" / "a.yaml").write_text("cluster: {hostfile: hosts}")
     seen, fix = problem("sub/a.yaml")
-    assert seen == "sub/hosts:2: 'n2' doesn't say how many slots it has"
+    assert seen == "sub/hosts:2: 'n2' has no slots=N"
     assert fix == "write: n2 slots=8"
 
 

@@ -47,11 +47,11 @@ def test_expands(text: str, names: list[str]) -> None:
         ("gpu[01-]", "the range '01-' has no end", 4, "write its last number, for example 01-04"),
         ("a,gpu01]", "never opened", 7, "gpu[01-16]"),
         ("gpu[1-0016]", "different widths", 4, "write 0001-0016"),
-        ("gpu[a-c]", "'a-c' is no number and no range", 4, "[01-16,20]"),
+        ("gpu[a-c]", "'a-c' is neither a number nor a range", 4, "[01-16,20]"),
         ("gpu[1,,2]", "a number is missing", 6, "[01-16,20]"),
-        ("[::1]", "no number", 1, "without brackets"),
+        ("[::1]", "neither a number", 1, "without brackets"),
         ("b,-oProxyCommand=id", "starts with '-'", 2, "check the spelling"),
-        ("x$(id)", "no host name", 0, "check the spelling"),
+        ("x$(id)", "not a host name", 0, "check the spelling"),
         ("host:2222", "has a port", 0, "port: 2222"),
         (
             "n1:8",
@@ -97,13 +97,13 @@ def test_largest_set() -> None:
 
 
 def test_users() -> None:
-    """A user may stand before a set, where logins are asked for and nowhere else."""
+    """A user may stand before a set, where logins are expected and nowhere else."""
     assert expand_logins("alice@n[1-2],m") == (
         Login(name="n1", user="alice"),
         Login(name="n2", user="alice"),
         Login(name="m"),
     )
-    with pytest.raises(InputError, match="a user has no place here"):
+    with pytest.raises(InputError, match="a user name is not allowed here"):
         expand_node_set("alice@n1")
 
 

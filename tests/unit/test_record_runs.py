@@ -101,7 +101,7 @@ def test_runs_are_found_by_a_beginning_or_by_their_words(tmp_path: Path) -> None
     assert runs.find("20261114") == older
     assert runs.find("sure") == first
     assert runs.find("20261115-0507-brave-otter") == second
-    with pytest.raises(InputError, match="fits 2 runs"):
+    with pytest.raises(InputError, match="matches 2 runs"):
         runs.find("20261115")
     with pytest.raises(InputError) as caught:
         runs.find("20261115-0507-brav-oter")

@@ -126,7 +126,7 @@ def test_what_was_said_live_is_said_again(
 ) -> None:
     """From the record and from a bundle, of a run that stands and of one that was stopped: code, nodes and ranks."""
     given = scene()
-    assert decode_answers(given.plan, answers_of(given)) == given.witness
+    assert decode_answers(given.plan, answers_of(given)) == given.snapshots
     live = judge_evidence(given)
     after = stopped(given) if over else ()
     run = kept_run(tmp_path, given, after=after, ended=live.findings[:1] if over else None)
@@ -148,8 +148,8 @@ def test_an_end_is_judged_by_the_look_at_it(tmp_path: Path, *, hide: bool) -> No
         deaths.append(Event(node=name, seq=6, at=NOW, kind="exited", child=str(rank), data={"code": 1}))
     for event in deaths:
         given.run.apply(event)
-    third = replace(given.witness["n3"], addresses=(("eth1", "10.9.0.3"),))
-    given = replace(given, witness={**given.witness, "n3": third})
+    third = replace(given.snapshots["n3"], addresses=(("eth1", "10.9.0.3"),))
+    given = replace(given, snapshots={**given.snapshots, "n3": third})
     live = conclude_run(given, None, unhurt=False).findings
     assert (live[0].code, live[0].nodes) == ("network-reset", ("n3",))
     run = kept_run(tmp_path, given, told=live, after=deaths, ended=live)
@@ -197,8 +197,8 @@ def test_no_secret_no_home_and_no_environment_leaves_with_a_look(tmp_path: Path)
         "disks": (DiskUsage(path=Untrusted("/home/adalove/data"), free=1, size=2),),
         "links": (NicTraffic(name="eth0", state="up"),),
     }
-    witness = {name: replace(node, **around) for name, node in given.witness.items()}  # type: ignore[arg-type]
-    answers = dict(answers_of(replace(given, witness=witness)))
+    witness = {name: replace(node, **around) for name, node in given.snapshots.items()}  # type: ignore[arg-type]
+    answers = dict(answers_of(replace(given, snapshots=witness)))
     told = json.loads(json.dumps(answers["n1"].told))
     told["children"]["0"]["env"] = {"COLOUR": "mauve", "NCCL_DEBUG": "INFO"}
     answers["n1"] = NodeAnswer(told=told)
@@ -236,13 +236,13 @@ def test_a_look_that_is_too_large_keeps_what_it_names(monkeypatch: pytest.Monkey
     other = 'Thread 0x02 (most recent call first):\n  File "/x.py", line 1 in other\n' * 400
     ranks = {
         name: {rank: replace(seen, stack=Untrusted(other + seen.stack.raw())) for rank, seen in node.ranks.items()}
-        for name, node in given.witness.items()
+        for name, node in given.snapshots.items()
     }
-    full = replace(given, witness={name: replace(given.witness[name], ranks=seen) for name, seen in ranks.items()})
+    full = replace(given, snapshots={name: replace(given.snapshots[name], ranks=seen) for name, seen in ranks.items()})
     findings = judge_evidence(full).findings
     monkeypatch.setattr(look_module, "MOST_BYTES", 50_000)
     slim = build_snapshot(full, answers_of(full), findings, number=1)
-    assert decode_answers(given.plan, slim.answers) == given.witness
+    assert decode_answers(given.plan, slim.answers) == given.snapshots
     monkeypatch.setattr(look_module, "MOST_BYTES", 5_000)
     least = build_snapshot(full, answers_of(full), findings, number=1)
     assert list(least.answers) == ["n2"]

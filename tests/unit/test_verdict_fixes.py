@@ -224,7 +224,7 @@ def test_peers_far_apart_are_let_in_one_by_one() -> None:
     assert build_firewall_rules(six, ["n4"], "fd00::4", ["in"]).startswith(
         "sudo ip6tables -I INPUT -p tcp -s fd00::/126 "
     )
-    assert build_firewall_rules(replace(far, witness={}), ["n4"], "10.0.0.4") == ""
+    assert build_firewall_rules(replace(far, snapshots={}), ["n4"], "10.0.0.4") == ""
 
 
 def died(plan: Plan, kind: str, message: str, *ranks: int) -> Finding:
@@ -313,7 +313,7 @@ def test_a_child_that_the_kernel_killed_is_want_of_memory() -> None:
         Event(node="n1", seq=2, at=2.0, kind="exited", child="0", data={"code": 1}),
     ]
     grown = {"n1": NodeSnapshot(at=9.0, oom_before=0, oom_kills=1)}
-    given = Evidence(plan=evidence(eight()).plan, run=Run.replay("r", events), witness=grown)
+    given = Evidence(plan=evidence(eight()).plan, run=Run.replay("r", events), snapshots=grown)
     assert ending(given)[0].code == "run-out-of-memory"
-    same = replace(given, witness={"n1": NodeSnapshot(at=9.0, oom_before=1, oom_kills=1)})
+    same = replace(given, snapshots={"n1": NodeSnapshot(at=9.0, oom_before=1, oom_kills=1)})
     assert ending(same)[0].code == "run-raised"

@@ -270,11 +270,11 @@ def test_a_kill_for_want_of_memory_is_the_kernels_own_word() -> None:
     """Its counter has grown since the run began; without that, a SIGKILL may be anybody's."""
     run = Run.replay("r", [_event("exited", 1, code=-9)])
     grown = _seen(1, oom_before=2, oom_kills=3, limit=512 << 20, held=511 << 20)
-    (finding,) = ending(Evidence(plan=PLAN, run=run, witness=grown))
+    (finding,) = ending(Evidence(plan=PLAN, run=run, snapshots=grown))
     assert finding.code == "run-out-of-memory"
     assert "511 MiB of 512 MiB" in finding.seen
     same = _seen(1, oom_before=3, oom_kills=3)
-    assert ending(Evidence(plan=PLAN, run=run, witness=same))[0].code == "run-killed"
+    assert ending(Evidence(plan=PLAN, run=run, snapshots=same))[0].code == "run-killed"
 
 
 def test_the_kernel_is_quoted_on_what_it_killed() -> None:
@@ -283,7 +283,7 @@ def test_the_kernel_is_quoted_on_what_it_killed() -> None:
     lines = ("[1.0] oom-kill:constraint=NONE", "[1.1] Out of memory: Killed process 7 (python)", "[1.2] eth0: link up")
     for kernel, quoted in ((lines, "Killed process 7 (python)"), ((lines[0], lines[2]), "oom-kill:constraint=NONE")):
         seen = _seen(1, oom_before=0, oom_kills=1, kernel=tuple(map(Untrusted, kernel)))
-        assert ending(Evidence(plan=PLAN, run=run, witness=seen))[0].seen.endswith(quoted)
+        assert ending(Evidence(plan=PLAN, run=run, snapshots=seen))[0].seen.endswith(quoted)
 
 
 def test_a_stall_is_what_a_run_ended_of_unless_a_rank_died_by_itself() -> None:
@@ -301,7 +301,7 @@ def test_a_stall_is_what_a_run_ended_of_unless_a_rank_died_by_itself() -> None:
 def test_a_node_that_gave_no_answer_is_not_taken_for_one_that_has_memory() -> None:
     """A kill on a node that could not be looked at says so: want of memory isn't ruled out."""
     run = Run.replay("r", [_event("exited", 0, code=-9)])
-    (finding,) = ending(Evidence(plan=PLAN, run=run, unheard={"n1": "it gave no answer within 3.5 s"}))
+    (finding,) = ending(Evidence(plan=PLAN, run=run, unheard={"n1": "no reply within 3.5 s"}))
     assert finding.code == "run-killed"
     assert "n1 could not be inspected: it gave no answer within 3.5 s" in finding.seen
 
@@ -315,10 +315,10 @@ def test_ranks_that_could_not_reach_a_peer_name_it() -> None:
 
     tries = [refused(0, 2.0), _event("exited", 0, 2.1, code=1), refused(2, 3.0), _event("exited", 2, 3.1, code=1)]
     nodes = {f"n{at}": NodeSnapshot(at=1.0, addresses=(("eth0", f"10.0.0.{at}"),)) for at in (1, 2, 3)}
-    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", tries), witness=nodes))
+    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", tries), snapshots=nodes))
     assert (finding.code, finding.nodes, finding.ranks) == ("network-ephemeral-refused", ("n2",), (1,))
     killed = [_event("exited", 1, 1.9, code=-9), *tries]
-    assert ending(Evidence(plan=PLAN, run=Run.replay("r", killed), witness=nodes))[0].code == "run-killed"
+    assert ending(Evidence(plan=PLAN, run=Run.replay("r", killed), snapshots=nodes))[0].code == "run-killed"
 
 
 def _lost(rank: int, at: float, message: str) -> list[Event]:
@@ -333,7 +333,7 @@ def test_ranks_that_were_told_to_connect_to_themselves_name_the_loopback() -> No
     (finding,) = ending(Evidence(plan=PLAN, run=tries))
     assert (finding.code, finding.nodes) == ("init-loopback", ("n1", "n2", "n3"))
     named = {"n2": NodeSnapshot(at=1.0, hostname="n2", names={"n2": ("127.0.1.1",)})}
-    (finding,) = ending(Evidence(plan=PLAN, run=tries, witness=named))
+    (finding,) = ending(Evidence(plan=PLAN, run=tries, snapshots=named))
     assert (finding.code, finding.nodes) == ("init-loopback", ("n2",))
 
 
@@ -343,12 +343,12 @@ def test_connections_that_end_though_nobody_died_are_cut_between_the_nodes() -> 
     reset = "Read error [10.0.0.2]:49814: Connection reset by peer. This is typically caused by a remote worker"
     closed = "Connection closed by peer [10.0.0.2]:1685. This is typically caused by a remote worker crashing."
     one, both = _lost(0, 2.0, reset), [*_lost(0, 2.0, reset), *_lost(2, 2.3, closed)]
-    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", one), witness=nodes))
+    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", one), snapshots=nodes))
     assert (finding.code, finding.nodes) == ("network-reset", ("n2", "n1"))
-    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", both), witness=nodes))
+    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", both), snapshots=nodes))
     assert (finding.code, finding.nodes) == ("network-reset", ("n2",))
     gave_up = _lost(1, 1.0, "Timed out waiting 1800000ms for recv operation to complete")
-    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", [*gave_up, *both]), witness=nodes))
+    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", [*gave_up, *both]), snapshots=nodes))
     assert (finding.code, finding.nodes) == ("run-raised", ("n2",))
 
 
@@ -384,7 +384,7 @@ def test_a_barrier_that_a_rank_went_on_without_is_no_cause() -> None:
 def test_full_disks_are_told_with_what_is_left() -> None:
     """A bus error by /dev/shm, an exception by the disk that has no room."""
     shm = _seen(0, disks=(DiskUsage(path=Untrusted("/dev/shm"), free=0, size=64 << 20),))
-    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", [_event("exited", 0, code=-7)]), witness=shm))
+    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", [_event("exited", 0, code=-7)]), snapshots=shm))
     assert finding.code == "run-shm-full"
     raised = _event("raised", 2, 1.0, type="OSError", message="[Errno 28] No space left on device")
     full = _seen(
@@ -395,7 +395,7 @@ def test_full_disks_are_told_with_what_is_left() -> None:
         ),
     )
     run = Run.replay("r", [raised, _event("exited", 2, 2.0, code=1)])
-    (finding,) = ending(Evidence(plan=PLAN, run=run, witness=full))
+    (finding,) = ending(Evidence(plan=PLAN, run=run, snapshots=full))
     assert finding.code == "run-disk-full"
     assert "/out has 0 B" in finding.seen
 

@@ -156,9 +156,9 @@ def test_what_hangs_for_it_is_folded_under_it() -> None:
     late = replace(
         in_collective(), process=process(call="futex"), groups=(at_collective(19, over=True),), stack=NO_TEXT
     )
-    node = given.witness["n2"]
-    witness = {**given.witness, "n2": replace(node, ranks={**node.ranks, 3: late})}
-    found = judge_evidence(replace(given, witness=witness)).findings
+    node = given.snapshots["n2"]
+    witness = {**given.snapshots, "n2": replace(node, ranks={**node.ranks, 3: late})}
+    found = judge_evidence(replace(given, snapshots=witness)).findings
     assert [finding.code for finding in found] == ["gpu-lost"]
     assert found[0].severity is Severity.BLOCK
     assert [(each.code, each.ranks) for each in found[0].consequences] == [("hang-lock", (3,))]
@@ -206,7 +206,7 @@ def test_a_kernel_log_that_may_not_be_read_is_told() -> None:
     given = stuck()
     assert "a failed GPU: the kernel reports no GPU error" in said(given)
     blind = {name: replace(node, kernel=None) for name, node in given.witness.items()}
-    assert "this user can't read the kernel log of n[1-4]" in said(replace(given, witness=blind))
+    assert "this user can't read the kernel log of n[1-4]" in said(replace(given, snapshots=blind))
     plain = {name: replace(node, gpus=()) for name, node in blind.items()}
     assert "a failed GPU" not in said(replace(given, witness=plain))
 
@@ -266,7 +266,7 @@ def test_an_illegal_access_is_the_programs_own() -> None:
     """The exception stays the verdict; the driver's word is beside it, and no hardware is sent for."""
     (finding,) = ending(died(stuck(f"10.5 {FAULT}"), 3, "CUDA error: an illegal memory access was encountered"))
     assert (finding.code, finding.ranks) == ("run-raised", (3,))
-    assert "Xid 31, GPU 1 at 0000:9b:00: a program's own fault" in finding.seen
+    assert "Xid 31, GPU 1 at 0000:9b:00: an application error" in finding.seen
     assert "Nothing needs to be repaired" in finding.why
     assert "CUDA_LAUNCH_BLOCKING=1" in finding.fix
 
@@ -274,7 +274,7 @@ def test_an_illegal_access_is_the_programs_own() -> None:
 def test_a_death_on_a_node_whose_log_may_not_be_read() -> None:
     """Whether its GPU failed is left open, with what to type; a death of something else has nothing to do with it."""
     given = stuck()
-    blind = replace(given, witness={name: replace(node, kernel=None) for name, node in given.witness.items()})
+    blind = replace(given, snapshots={name: replace(node, kernel=None) for name, node in given.snapshots.items()})
     (finding,) = ending(died(blind, 3, "CUDA error: unspecified launch failure"))
     assert "sudo dmesg -T | grep -i xid    # on n2; did a GPU fail?" in finding.fix
     (finding,) = ending(died(replace(blind), 3, "No module named 'x'"))
@@ -284,5 +284,5 @@ def test_a_death_on_a_node_whose_log_may_not_be_read() -> None:
 def test_a_rank_that_died_has_no_process_to_be_named_by() -> None:
     """Evidence without any look at the node judges as before."""
     given = died(evidence({at: RankSnapshot() for at in range(8)}), 3, "CUDA error: unspecified launch failure")
-    (finding,) = ending(replace(given, witness={}))
+    (finding,) = ending(replace(given, snapshots={}))
     assert finding.code == "run-raised"

@@ -210,7 +210,7 @@ def test_a_node_that_has_fallen_silent() -> None:
     given.run.generation.places["n4"] = NodeConnection(
         state="cut", at=NOW - 6, why=Untrusted("no beat came over the wire")
     )
-    unheard = replace(given, witness={name: node for name, node in given.witness.items() if name != "n4"})
+    unheard = replace(given, snapshots={name: node for name, node in given.snapshots.items() if name != "n4"})
     assert first(unheard)[:2] == ("run-node-silent", ("n4",))
     assert judge_evidence(unheard).findings[0].severity is Severity.INFO
     later = judge_evidence(replace(unheard, now=NOW + 10)).findings[0]

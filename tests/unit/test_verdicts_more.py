@@ -132,7 +132,7 @@ def test_a_node_that_is_rationed_is_known_by_its_own_counter() -> None:
     """It may be too slow to answer; the figures of the last second tell, and only in a run that waits."""
     given = evidence(eight(), quiet=1.0, pace=3.0, usual=0.2)
     given.run.samples["n2", ""] = Measurement(node="n2", child="", at=NOW, values={"throttled": 0.97})
-    unheard = replace(given, witness={name: node for name, node in given.witness.items() if name != "n2"})
+    unheard = replace(given, snapshots={name: node for name, node in given.snapshots.items() if name != "n2"})
     found = first(unheard)
     assert (found.code, found.nodes, found.severity) == ("slow-throttled", ("n2",), Severity.WARN)
     assert first(replace(unheard, pace=0.2)).severity is Severity.INFO

@@ -160,7 +160,7 @@ def _decode_text(hint: Any, marks: tuple[Any, ...]) -> Decoder:
 
     def read(given: object) -> Any:
         if not isinstance(given, str) or (fits is not None and fits(given) is None):
-            raise DecodeError("text is wanted")
+            raise DecodeError("expected text")
         text = given[-limit.most :] if limit.last else given[: limit.most]
         if hint is Untrusted:
             return Untrusted(text)
@@ -172,7 +172,7 @@ def _decode_text(hint: Any, marks: tuple[Any, ...]) -> Decoder:
 def _decode_number(kind: type, accepted: Any, least: float) -> Decoder:
     def read(given: object) -> Any:
         if not isinstance(given, accepted) or isinstance(given, bool) or not least <= given < _EXACT:
-            raise DecodeError("a number is wanted")
+            raise DecodeError("expected a number")
         return kind(given)
 
     return read
@@ -181,7 +181,7 @@ def _decode_number(kind: type, accepted: Any, least: float) -> Decoder:
 def _decode_bool(given: object) -> bool:
     if isinstance(given, bool):
         return given
-    raise DecodeError("true or false is wanted")
+    raise DecodeError("expected true or false")
 
 
 def _decode_choice(choices: Mapping[Any, Any]) -> Decoder:
@@ -189,7 +189,7 @@ def _decode_choice(choices: Mapping[Any, Any]) -> Decoder:
         # To Python, true is the number 1.
         if isinstance(given, str | int) and not isinstance(given, bool) and given in choices:
             return choices[given]
-        raise DecodeError("another value is wanted")
+        raise DecodeError("unexpected value")
 
     return read
 
@@ -211,7 +211,7 @@ def _decode_union(ways: list[Decoder], optional: bool) -> Decoder:  # noqa: FBT0
 def _decode_row(parts: list[Decoder]) -> Decoder:
     def read(given: object) -> Any:
         if not isinstance(given, list) or len(given) < len(parts):
-            raise DecodeError(f"a row of {len(parts)} is wanted")
+            raise DecodeError(f"expected a row of {len(parts)}")
         return tuple(part(each) for part, each in zip(parts, given, strict=False))
 
     return read
@@ -226,7 +226,7 @@ def _decode_elements(made: Any, hint: Any, marks: tuple[Any, ...], strict: bool)
         if keyed is not None and isinstance(given, dict):
             given = [{**each, keyed.field: key} for key, each in given.items() if isinstance(each, dict)]
         if not isinstance(given, list):
-            raise DecodeError("a list is wanted")
+            raise DecodeError("expected a list")
         some = given[-limit.most :] if limit.last else given[: limit.most]
         return made(_decode_each(((each, element) for each in some), strict))
 
@@ -248,7 +248,7 @@ def _decode_mapping(key: Any, value: Any, marks: tuple[Any, ...], strict: bool) 
         elif isinstance(given, dict):
             items = list(given.items())
         else:
-            raise DecodeError("an object is wanted")
+            raise DecodeError("expected an object")
         return dict(_decode_each(((item, read_item) for item in items[: limit.most]), strict))
 
     return read
@@ -279,7 +279,7 @@ def _build_object_decoder(kind: type, strict: bool) -> Decoder:  # noqa: FBT001 
         if isinstance(given, list):
             given = dict(zip((key for _name, key, *_rest in plan), given, strict=False))
         if not isinstance(given, dict):
-            raise DecodeError("an object is wanted")
+            raise DecodeError("expected an object")
         values = {}
         for name, key, decoder, required in plan:
             if key in given:

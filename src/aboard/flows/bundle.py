@@ -84,7 +84,7 @@ def write_bundle(bundle: Bundle, path: Path) -> int:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
     except FileExistsError:
-        raise AboardError(run_records.BUNDLE_THERE, f"{path} is there already", path=path) from None
+        raise AboardError(run_records.BUNDLE_THERE, f"{path} already exists", path=path) from None
     except OSError as error:
         seen = f"{path} can't be written: {error.strerror}"
         raise AboardError(run_records.BUNDLE_WRITE, seen, run=bundle.run, name=path.name) from None

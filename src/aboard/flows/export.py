@@ -40,7 +40,7 @@ async def export_checkpoint(what: str, to: Path, runs: Runs, *, dtype: str | Non
 
 def _require_empty(to: Path) -> None:
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        seen = f"{to} is there already, and not empty"
+        seen = f"{to} already exists and is not empty"
         problem = Problem(where="--to", seen=seen, fix=checkpoints.EXPORT_TO.fix())
         raise InputError(checkpoints.EXPORT_TO, [problem])
 
@@ -57,7 +57,7 @@ def find_checkpoint(what: str, runs: Runs) -> Path:
     run = runs.find(what)
     training = read_training(read_document(run.plan))
     if training is None:
-        raise AboardError(checkpoints.EXPORT_RUN, f"{run.id} is no training of `aboard train`")
+        raise AboardError(checkpoints.EXPORT_RUN, f"{run.id} is not a run of `aboard train`")
     folder = Path(training["output_dir"]).expanduser()
     if (newest := _find_newest(folder)) is None:
         raise AboardError(checkpoints.EXPORT_NONE, _describe_missing(folder), "run", run=run.id)
@@ -94,4 +94,4 @@ def _find_newest(folder: Path) -> Path | None:
 
 
 def _describe_missing(folder: Path) -> str:
-    return f"there is no whole checkpoint in {folder} on this machine"
+    return f"there is no complete checkpoint in {folder} on this machine"

@@ -47,7 +47,7 @@ class Runs:
                 return run
         except OSError as error:
             raise _build_unwritable_error(self.base, error) from None
-        seen = f"{_NAMES_TRIED} new names were all taken under {self.base}"
+        seen = f"{_NAMES_TRIED} new names already exist under {self.base}"
         raise AboardError(run_records.RUN_DIRECTORY, seen, "wait")
 
     def named(self, run: str) -> RunDirectory:
@@ -83,7 +83,7 @@ class Runs:
         if len(near) == 1:
             return near[0]
         if near:
-            seen = f"'{escape_text(name)}' fits {len(near)} runs: {', '.join(run.id for run in near[:5])}"
+            seen = f"'{escape_text(name)}' matches {len(near)} runs: {', '.join(run.id for run in near[:5])}"
             fix = run_records.RUN_NAME.fix("longer")
         else:
             seen = f"there is no run '{escape_text(name)}'"

@@ -67,7 +67,7 @@ def build_firewall_rules(
 
 def find_nearest_address(evidence: Evidence, node: str, target: str) -> tuple[str, _Address] | None:
     """The node's own address that is nearest to another one, and its interface."""
-    snapshot, there = evidence.witness.get(node), _parse_address(target)
+    snapshot, there = evidence.snapshots.get(node), _parse_address(target)
     if snapshot is None or there is None:
         return None
     own = [(card, parsed) for card, text in snapshot.addresses if (parsed := _parse_address(text)) is not None]
@@ -78,7 +78,7 @@ def find_nearest_address(evidence: Evidence, node: str, target: str) -> tuple[st
 def find_down_link(evidence: Evidence, node: str, target: str) -> NicTraffic | None:
     """The NIC that leads there, if it has no carrier or is down."""
     own = find_nearest_address(evidence, node, target)
-    links = evidence.witness[node].links if own is not None else ()
+    links = evidence.snapshots[node].links if own is not None else ()
     return next((link for link in links if own is not None and link.name == own[0] and link.state not in LINK_UP), None)
 
 
@@ -94,7 +94,7 @@ def resolve_host(evidence: Evidence, node: str, host: str) -> str:
     """The address of a hostname as any node resolves it, else the first known address of its node."""
     if _parse_address(host) is not None:
         return host
-    found = (each.names.get(host) for each in evidence.witness.values())
+    found = (each.names.get(host) for each in evidence.snapshots.values())
     resolved = next((each[0] for each in found if isinstance(each, tuple) and each), "")
     known = (
         address for address, owner in evidence.owners.items() if owner == node and _parse_address(address) is not None

@@ -57,7 +57,7 @@ class GpuFailure:
 
 def diagnose_gpu_failures(evidence: Evidence) -> Iterator[RuleResult]:
     """A GPU error is the cause if the run has stalled since; otherwise it is information."""
-    with_gpus = {name: node for name, node in evidence.witness.items() if node.gpus}
+    with_gpus = {name: node for name, node in evidence.snapshots.items() if node.gpus}
     blind = [name for name, node in with_gpus.items() if node.kernel is None]
     if blind:
         why = f"this user can't read the kernel log of {fold_names(blind)}; `sudo dmesg | grep -i xid` shows it"
@@ -108,7 +108,7 @@ def add_gpu_errors(
     evidence: Evidence, cause: RankProcess, last_words: Untrusted, explanation: DeathExplanation
 ) -> DeathExplanation:
     """Adds the driver's error that blames the program, or a fix for an unreadable kernel log."""
-    node = evidence.witness.get(cause.node)
+    node = evidence.snapshots.get(cause.node)
     if node is None or not last_words.match(_ON_GPU):
         return explanation
     near = [each for each in list_gpu_failures(evidence) if each.node == cause.node and not each.error.meaning.harms]
@@ -127,7 +127,7 @@ def add_gpu_errors(
 def list_gpu_failures(evidence: Evidence) -> list[GpuFailure]:
     """The GPU errors in kernel logs during this generation, earliest first."""
     found = []
-    for name, node in evidence.witness.items():
+    for name, node in evidence.snapshots.items():
         places = {address.lower().partition(".")[0]: number for number, address in enumerate(node.gpus)}
         for line in node.kernel or ():
             age, _, text = line.raw().partition(" ")

@@ -1,4 +1,4 @@
-"""How contact with a node went: the phases of a login, and where it ended."""
+"""The outcome of a login to a node: its phases, and where it failed."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -13,7 +13,7 @@ NO_KEY = "this user has no ssh key on this machine"
 
 @dataclass(frozen=True, kw_only=True)
 class ReachedNode:
-    """An agent answered. `phases` are seconds since dialling at which each phase was over."""
+    """An agent responded. `phases` are seconds since dialling at which each phase was over."""
 
     hostname: str
     user: str
@@ -28,7 +28,7 @@ class ReachedNode:
 
 @dataclass(frozen=True, kw_only=True)
 class UnreachedNode:
-    """No agent answered; `said` is the far end's or ssh's own line."""
+    """No agent responded; `said` is the far end's or ssh's own line."""
 
     reason: UnreachableReason
     said: str

@@ -25,38 +25,35 @@ def build_write_error(node: str, errno: str, path: Untrusted, why: Untrusted) ->
 
 def build_no_room_error(node: str, path: Untrusted, *, free: int, needed: int) -> AboardError:
     """Known before anything is sent."""
-    seen = f"{node}: {format_size(needed)} must go to {path.visible(_SHOWN)}, and {format_size(free)} is free there"
+    seen = f"{node}: {format_size(needed)} are needed in {path.visible(_SHOWN)}, but only {format_size(free)} is free"
     return AboardError(file_sync.DISK_FULL, seen, "no-room", path=path, node=node)
 
 
 def build_permission_error(node: str, path: str, nearest: Untrusted) -> AboardError:
     """Known before anything is sent."""
-    seen = f"{node}: {escape_text(path, _SHOWN)} can't be written: the user may not write in {nearest.visible(_SHOWN)}"
+    seen = f"{node}: {escape_text(path, _SHOWN)} can't be written: no write permission in {nearest.visible(_SHOWN)}"
     return AboardError(file_sync.DENIED, seen, path=nearest, node=node)
 
 
 def build_stuck_error(node: str, path: str, seconds: float) -> AboardError:
     """The node answers, and its disk doesn't."""
-    seen = f"{node}: {escape_text(path, _SHOWN)} took nothing in for {seconds:g} s, while the node itself answers"
+    seen = f"{node}: {escape_text(path, _SHOWN)} accepted no data for {seconds:g} s, although the node responds"
     return AboardError(file_sync.DISK, seen, "stuck", path=path, node=node)
 
 
 def build_busy_error(node: str, folder: str, name: str) -> AboardError:
     """Another head sends the same at this moment."""
-    seen = f"{node}: somebody else is sending {escape_text(name)} to {escape_text(folder, _SHOWN)} now"
+    seen = f"{node}: another process is already sending {escape_text(name)} to {escape_text(folder, _SHOWN)}"
     return AboardError(file_sync.BUSY, seen, folder=folder, node=node)
 
 
 def build_hash_error(node: str, path: str, *, wanted: str, found: str) -> AboardError:
     """Sent whole, from a file that is right, and yet it isn't the same there."""
-    seen = (
-        f"{node}: {escape_text(path, _SHOWN)} has sha256 {escape_text(found)} after it was sent, and should have"
-        f" {wanted}"
-    )
+    seen = f"{node}: {escape_text(path, _SHOWN)} has sha256 {escape_text(found)} after the copy, expected {wanted}"
     return AboardError(file_sync.HASH, seen, node=node)
 
 
 def build_lost_error(node: str, why: str, tries: int) -> AboardError:
     """Dialled again and again, and lost again each time."""
-    seen = f"{node}: it was lost {tries} times while files were sent to it; last: {escape_text(why, _SHOWN)}"
+    seen = f"{node}: lost the connection {tries} times while copying files; last: {escape_text(why, _SHOWN)}"
     return AboardError(file_sync.LOST, seen)

@@ -50,7 +50,7 @@ def is_loopback(target: str) -> bool:
 
 
 def assign_head_address(nodes: "Sequence[Node]", here: HeadMachine, toward: "Iterable[str]") -> tuple[Node, ...]:
-    """Sends the head over the local wire, and gives its peers an address for a `localhost` among them.
+    """Gives a `localhost` among other nodes an address that its peers can reach.
 
     `toward` holds the address from which this machine would speak to each peer, as its routes say.
     """
@@ -102,6 +102,6 @@ def _build_duplicate_problem(local: "Sequence[Node]") -> Problem:
 def _build_address_problem(node: Node) -> Problem:
     return Problem(
         where="cluster",
-        seen=f"{node.name} stands beside other hosts, but this machine has no address that they could reach",
+        seen=f"{node.name} is listed with other hosts, but this machine has no address that they can reach",
         fix=configuration.HEAD_ADDRESS.fix(node=node.name),
     )

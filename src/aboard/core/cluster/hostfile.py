@@ -75,9 +75,7 @@ def _parse_entry(line: str, place: str) -> tuple[tuple[Login, ...], int]:
         raise InputError(configuration.HOSTFILE, [_build_line_problem(line, place)])
     digits = match[2].lstrip("0") or "0"
     if len(digits) > _MAX_SLOT_DIGITS or int(digits) > MAX_SLOTS:
-        seen = (
-            f"{escape_text(match[1])} has slots={escape_text(match[2], 20)}; {MAX_SLOTS:,} is the most a node can have"
-        )
+        seen = f"{escape_text(match[1])} has slots={escape_text(match[2], 20)}; {MAX_SLOTS:,} is the maximum for a node"
         raise InputError(
             configuration.HOSTFILE,
             [Problem(where=place, seen=seen, fix=configuration.HOSTFILE.fix("line", host=match[1], slots=8))],
@@ -90,9 +88,7 @@ def _build_line_problem(line: str, place: str) -> Problem:
     host, *rest = _BRACKETS.sub(lambda match: "".join(match[0].split()), line).split()
     number = re.search(r"[0-9]+", " ".join(rest))
     slots = number[0][:_MAX_SLOT_DIGITS] if number else "8"
-    seen = (
-        f"'{escape_text(line)}' doesn't say how many slots it has" if not rest else f"can't read '{escape_text(line)}'"
-    )
+    seen = f"'{escape_text(line)}' has no slots=N" if not rest else f"can't read '{escape_text(line)}'"
     return Problem(where=place, seen=seen, fix=configuration.HOSTFILE.fix("line", host=host, slots=slots))
 
 

@@ -89,7 +89,7 @@ def _build_slots_problem(term: str, hosts: str, slots: str, option: Shell) -> Pr
     host = hosts or "gpu01"
     another = re.search(r",\s*([A-Za-z][^,]*)", slots)
     right = f"{host}:0@{another[1]}" if another else f"{host}:0,2"
-    seen = f"'{escape_text(slots)}' in '{escape_text(term)}' is no list of slot numbers"
+    seen = f"'{escape_text(slots)}' in '{escape_text(term)}' is not a list of slot numbers"
     fix = configuration.FILTER.fix("slots", option=option, hosts=configuration.quote_doubly(right))
     return Problem(where=option, seen=seen, fix=fix)
 
@@ -111,7 +111,7 @@ def _find_unknown(
     uncounted = [host for host, count in counts.items() if count is None]
     if uncounted and slots and option == _EXCLUDE:
         some = escape_text(fold_names(uncounted))
-        seen = f"which slots {some} has left isn't known, since its number of slots wasn't given"
+        seen = f"the remaining slots of {some} are unknown, because its number of slots is not set"
         fix = configuration.FILTER.fix("count", nodes=some)
         yield Problem(where=option, seen=seen, fix=fix)
     for slot in sorted(slots):

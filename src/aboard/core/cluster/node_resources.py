@@ -1,11 +1,11 @@
-"""A seat: what a node has to offer to a run, as the check has just seen it."""
+"""The resources of a node, as the check before a run found them."""
 
 from aboard.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeResources:
-    """`accelerators` and `cores` are None where nobody could say.
+    """`accelerators` and `cores` are None where unknown.
 
     `address` is where peers reach the node; `interface` is the one they come in by, "" where there is no choice.
     `memory_nodes` are the cores of each NUMA node.

@@ -45,7 +45,9 @@ def expand_node_set(text: str, *, where: str = "node set") -> tuple[str, ...]:
     logins = expand_logins(text, where=where)
     if any(login.user is not None for login in logins):
         column = text.index("@")
-        problem = _build_problem(where, text, column, "a user has no place here", configuration.NODESET.fix("no-user"))
+        problem = _build_problem(
+            where, text, column, "a user name is not allowed here", configuration.NODESET.fix("no-user")
+        )
         raise InputError(configuration.NODESET, [problem])
     return tuple(login.name for login in logins)
 
@@ -179,7 +181,7 @@ def _expand_range(written: str, column: int, room: int) -> list[str]:
         fix = configuration.NODESET.fix("end", range=written, end=_suggest_range_end(open_range[1]))
         raise _Trouble(column, f"the range '{written}' has no end", fix)
     if not match:
-        why = f"'{escape_text(written)}' is no number and no range" if written else "a number is missing here"
+        why = f"'{escape_text(written)}' is neither a number nor a range" if written else "a number is missing here"
         raise _Trouble(column, why, configuration.NODESET.fix("ranges-or-address" if ":" in written else "ranges"))
     first, last = match[1], match[2] or match[1]
     if max(len(first), len(last)) > MAX_DIGITS:

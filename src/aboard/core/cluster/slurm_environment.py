@@ -42,7 +42,7 @@ def refuse_allocation(env: Mapping[str, str], argv: Sequence[str]) -> None:
         everywhere = format_shell("{command:shell} {rest:shell}", command=everywhere, rest=join_argv(rest))
     alone = join_argv(["aboard", verb, "localhost", *rest])
     suffix = f" ({escape_text(fold_names(names) if names else written)})" if written else ""
-    seen = f"this is a Slurm job of {count} nodes{suffix}, and Aboard can't take them from Slurm by itself yet"
+    seen = f"this is a Slurm job of {count} nodes{suffix}, and Aboard can't read them from Slurm yet"
     variant = "named" if names else "any-job"
     raise AboardError(planning.SLURM_NODES, seen, variant, named=named, everywhere=everywhere, alone=alone)
 

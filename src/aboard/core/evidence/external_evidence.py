@@ -53,7 +53,7 @@ def build_external_evidence(
         )
         for name, snapshot in snapshots.items()
     }
-    return Evidence(plan=plan, run=run, now=now, witness=joined, unheard=unheard, quiet=quiet)
+    return Evidence(plan=plan, run=run, now=now, snapshots=joined, unheard=unheard, quiet=quiet)
 
 
 def estimate_phases(job: ExternalJob, rank_snapshots: Mapping[int, RankSnapshot | None]) -> dict[int, Phase]:

@@ -48,7 +48,7 @@ class ExternalJob:
         return "launcher" if self.launching else "rank"
 
     def pids(self, node: str) -> dict[str, int]:
-        """The ranks of a node by their processes' numbers, as its witness names them."""
+        """The ranks of a node by their processes' numbers, as its snapshot names them."""
         return {str(seat.process.pid): rank for rank, seat in self.seats.items() if seat.node == node}
 
     def without(self, node: str, pids: Collection[int]) -> "ExternalJob":

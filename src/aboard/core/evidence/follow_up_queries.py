@@ -29,11 +29,11 @@ def build_follow_up_queries(evidence: Evidence) -> Mapping[str, FollowUpQuery]:
     """By node; none where the first look was enough."""
     queries: dict[str, FollowUpQuery] = {}
     suspects = sorted(_find_suspects(evidence))[:MOST_SUSPECTS]
-    for number, node in enumerate(evidence.witness):
+    for number, node in enumerate(evidence.snapshots):
         targets = {*_list_store_targets(evidence, node), *_list_peer_targets(evidence, node)}
         names = {host for host, _port in targets if not is_address(host)}
-        new_targets = {target for target in targets if target not in evidence.witness[node].dials}
-        own = {address for _interface, address in evidence.witness[node].addresses}
+        new_targets = {target for target in targets if target not in evidence.snapshots[node].dials}
+        own = {address for _interface, address in evidence.snapshots[node].addresses}
         echoes = {address for address in suspects if address not in own} if number < MOST_SENDERS else set()
         if new_targets or names or echoes:
             queries[node] = FollowUpQuery(

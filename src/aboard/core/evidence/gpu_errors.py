@@ -58,29 +58,29 @@ def _make_program_fault(what: str, *, follows: bool = False) -> XidMeaning:
 
 # https://docs.nvidia.com/deploy/xid-errors, the catalogue; the names are in the driver's own nverror.h.
 XIDS: dict[int, XidMeaning] = {
-    13: _make_program_fault("a program's own fault on the graphics engine"),
-    31: _make_program_fault("a program's own fault: it touched memory that wasn't its"),
-    43: _make_program_fault("a program's own fault; the GPU went on"),
-    45: _make_program_fault("a program was ended; the GPU is fine", follows=True),
-    48: XidMeaning(what="an error in memory that can't be corrected", part=FaultyPart.MEMORY, ends=True),
+    13: _make_program_fault("an application error on the graphics engine"),
+    31: _make_program_fault("an application error: invalid memory access"),
+    43: _make_program_fault("an application error; the GPU is unaffected"),
+    45: _make_program_fault("a program was terminated; the GPU is fine", follows=True),
+    48: XidMeaning(what="an uncorrectable memory error", part=FaultyPart.MEMORY, ends=True),
     62: XidMeaning(what="its microcontroller halted", ends=True),
-    63: XidMeaning(what="a memory row was marked for replacement; reset it to do so", part=FaultyPart.MEMORY),
-    64: XidMeaning(what="a memory row could not be replaced", part=FaultyPart.MEMORY),
+    63: XidMeaning(what="a memory row is marked for remapping; reset the GPU to remap it", part=FaultyPart.MEMORY),
+    64: XidMeaning(what="a memory row could not be remapped", part=FaultyPart.MEMORY),
     74: XidMeaning(what="an NVLink error", part=FaultyPart.LINK),
     79: XidMeaning(what="it has fallen off the bus", part=FaultyPart.BUS, ends=True),
-    92: XidMeaning(what="many memory errors that could still be corrected", part=FaultyPart.MEMORY),
-    94: XidMeaning(what="a memory error that ended one program", part=FaultyPart.MEMORY, ends=True),
-    95: XidMeaning(what="a memory error that hit all programs", part=FaultyPart.MEMORY, ends=True),
-    119: XidMeaning(what="its system processor (GSP) doesn't answer", part=FaultyPart.PROCESSOR, ends=True),
+    92: XidMeaning(what="many correctable memory errors", part=FaultyPart.MEMORY),
+    94: XidMeaning(what="a memory error, contained to one program", part=FaultyPart.MEMORY, ends=True),
+    95: XidMeaning(what="a memory error that affected all programs", part=FaultyPart.MEMORY, ends=True),
+    119: XidMeaning(what="its system processor (GSP) doesn't respond", part=FaultyPart.PROCESSOR, ends=True),
     120: XidMeaning(what="its system processor (GSP) failed", part=FaultyPart.PROCESSOR, ends=True),
-    140: XidMeaning(what="a memory error that it could not recover from", part=FaultyPart.MEMORY, ends=True),
+    140: XidMeaning(what="an unrecoverable memory error", part=FaultyPart.MEMORY, ends=True),
     **dict.fromkeys(range(144, 151), XidMeaning(what="an NVLink error", part=FaultyPart.LINK)),
-    154: XidMeaning(what="the driver asks for a reset or a reboot", follows=True),
+    154: XidMeaning(what="the driver requests a reset or a reboot", follows=True),
     155: XidMeaning(what="an NVLink error", part=FaultyPart.LINK),
 }
 _UNKNOWN = XidMeaning(what="see NVIDIA's list of Xids", part=FaultyPart.UNKNOWN)
-_SWITCH = XidMeaning(what="a fatal error of an NVSwitch or of a link to it", part=FaultyPart.LINK, ends=True)
-_NO_START = XidMeaning(what="the driver could not start it", part=FaultyPart.BUS, ends=True)
+_SWITCH = XidMeaning(what="a fatal error of an NVSwitch or its link", part=FaultyPart.LINK, ends=True)
+_NO_START = XidMeaning(what="the driver could not initialize it", part=FaultyPart.BUS, ends=True)
 
 _DEVICE = r"(?P<device>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
 _XID = re.compile(

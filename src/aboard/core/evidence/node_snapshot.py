@@ -88,7 +88,7 @@ def _decode_collective(row: object) -> CollectiveRecord:
             over = over is True or state == "completed"
             fields = {"seq": p2p_seq if p2p else seq, "op": op, "at": began, "over": over, "p2p": p2p is True}
             return decode(CollectiveRecord, {**fields, "sizes": str(sizes[0]) if sizes else ""})
-    raise DecodeError("a row of seven is wanted")
+    raise DecodeError("expected a row of seven")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class StoreRequest:
 def _decode_activity(number: object) -> str:
     if isinstance(number, int) and 0 <= number < len(ACTIVITIES):
         return ACTIVITIES[number]
-    raise DecodeError("a number of what ranks do is wanted")
+    raise DecodeError("expected the number of an activity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,10 +190,10 @@ class PingResult:
 def _decode_ras(answer: object) -> RasStatus | str | None:
     match answer:
         case {"text": str(text)}:
-            return parse_ras_status(text[:_RAS]) or "its answer is none that is known, or it was cut"
+            return parse_ras_status(text[:_RAS]) or "unrecognised or truncated reply"
         case {"why": str(why)}:
-            return escape_text(why, 400) or "its answer is none that is known"
-    return "its answer is none that is known" if answer else None
+            return escape_text(why, 400) or "unrecognised reply"
+    return "unrecognised reply" if answer else None
 
 
 @dataclass(frozen=True, kw_only=True)

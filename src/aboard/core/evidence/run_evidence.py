@@ -77,7 +77,7 @@ class RankView:
 class Evidence:
     """`tails` are the last lines of each rank's stderr.
 
-    `witness` is what nodes answered, `unheard` why others did not. `quiet` is for how long nothing has moved, `usual`
+    `snapshots` is what nodes reported, `unheard` why others did not. `quiet` is how long nothing has moved, `usual`
     the seconds that a step mostly takes, `pace` what it takes now; None where that isn't known. `said` are the last
     lines of some ranks, of both streams.
     """
@@ -86,7 +86,7 @@ class Evidence:
     run: Run
     tails: Mapping[int, tuple[Untrusted, ...]] = field(default_factory=dict)
     now: float = 0.0
-    witness: Mapping[str, NodeSnapshot] = field(default_factory=dict)
+    snapshots: Mapping[str, NodeSnapshot] = field(default_factory=dict)
     unheard: Mapping[str, str] = field(default_factory=dict)
     quiet: float | None = None
     usual: float | None = None
@@ -113,7 +113,7 @@ class Evidence:
 
     @cached_property
     def offsets(self) -> Mapping[int, float]:
-        return {view.rank: self.witness[view.node].offset for view in self.views if view.node in self.witness}
+        return {view.rank: self.snapshots[view.node].offset for view in self.views if view.node in self.snapshots}
 
     @cached_property
     def standings(self) -> tuple[GroupProgress, ...]:
@@ -124,7 +124,7 @@ class Evidence:
         """Which node has which address; loopback is everybody's, and so nobody's."""
         configured = ((part.node.name, (part.node.address, part.node.fabric_address)) for part in self.plan.parts)
         found = {address: name for name, addresses in configured for address in addresses if address}
-        for name, node in self.witness.items():
+        for name, node in self.snapshots.items():
             for _interface, address in node.addresses:
                 if not is_loopback(address):
                     found[address] = name
@@ -141,7 +141,7 @@ class Evidence:
 
     def _views(self) -> Iterator[RankView]:
         for rank, (node, start) in enumerate(self.plan.starts()):
-            snapshot = self.witness[node].ranks.get(rank) if node in self.witness else None
+            snapshot = self.snapshots[node].ranks.get(rank) if node in self.snapshots else None
             yield RankView(
                 rank=rank, node=node, child=self.run.generation.children.get((node, start.child)), seen=snapshot
             )

@@ -23,7 +23,7 @@ WHOLE_RANKS = 512
 # Who is late is told by more than five collectives.
 LAST_ENTRIES = 16
 _OVER = 5
-NO_ROOM = "its answer was not kept: there were too many"
+NO_ROOM = "its reply was not recorded: too many nodes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Snapshot:
             run=run,
             tails=tails,
             now=self.at,
-            witness=decode_answers(self.plan, self.answers),
+            snapshots=decode_answers(self.plan, self.answers),
             unheard=self.unheard,
             quiet=self.quiet,
             usual=self.usual,

@@ -35,11 +35,11 @@ def parse_accelerate(words: Sequence[str], context: LauncherContext) -> Launcher
     master_address = parse_master(settings.text("main_process_ip"), _read_port(settings), where="--main_process_ip")
     env = {**hosts.env, **build_accelerate_env(settings)}
     if path and not flags.text("config_file"):
-        notes = (f"Settings were read from {path}, as accelerate does.", *notes)
+        notes = (f"Settings read from {path}, as accelerate does.", *notes)
     if flags.text("rdzv_backend"):
         notes = (*notes, f"--rdzv_backend {NO_RENDEZVOUS}.")
     if settings.unknown:
-        notes = (*notes, f"{path}: {', '.join(map(escape_text, settings.unknown))} means nothing to accelerate either.")
+        notes = (*notes, f"{path}: {', '.join(map(escape_text, settings.unknown))} is unknown to accelerate too.")
     return LauncherCommand(
         launcher=NAME,
         request=LaunchRequest(
@@ -73,12 +73,12 @@ def _read_counts(settings: AccelerateSettings) -> tuple[int | None, int | None, 
     """Nodes, and ranks on each. Where accelerate would round down, and so start fewer than asked for, it is refused."""
     nodes, total = settings.count("num_machines"), settings.count("num_processes")
     if total is None:
-        return nodes, None, ("The number of processes is not given: each node starts one rank for each of its slots.",)
+        return nodes, None, ("No number of processes given: each node starts one rank per slot.",)
     if nodes is None:
-        note = f"The number of machines is not given: {format_count(total, 'rank')} on one node, as accelerate does."
+        note = f"No number of machines given: {format_count(total, 'rank')} on one node, as accelerate does."
         return 1, total, (note,)
     if total % nodes:
-        seen = f"{total} processes can't be shared out evenly among {nodes} machines"
+        seen = f"{total} processes can't be divided evenly among {nodes} machines"
         fix = pasted_commands.FLAG.fix("processes")
         raise InputError(pasted_commands.FLAG, [Problem(where=f"{NAME} --num_processes", seen=seen, fix=fix)])
     return nodes, total // nodes, ()
@@ -115,7 +115,7 @@ def _read_hosts(settings: AccelerateSettings, context: LauncherContext) -> _Host
         include="" if exclude else settings.text("deepspeed_inclusion_filter") or "",
         exclude=exclude,
         env=collect_exported_env(context.environ, cwd=context.cwd) | more,
-        notes=tuple(f"Environment variables were read from {file}." for file in env_files),
+        notes=tuple(f"Environment variables read from {file}." for file in env_files),
     )
 
 
@@ -129,7 +129,7 @@ def _parse_gpu_ids(settings: AccelerateSettings) -> tuple[int, ...] | None:
     if text == "all":
         return None
     if not _IDS.fullmatch(text):
-        seen = f"'{escape_text(text)}' is no list of slot numbers"
+        seen = f"'{escape_text(text)}' is not a list of slot numbers"
         raise InputError(
             pasted_commands.FLAG, [Problem(where=f"{NAME} --gpu_ids", seen=seen, fix=pasted_commands.FLAG.fix("gpus"))]
         )

@@ -86,7 +86,7 @@ def build_accelerate_env(settings: AccelerateSettings) -> dict[str, str]:
 
 def _build_fsdp_env(settings: AccelerateSettings) -> dict[str, str]:
     if settings.values["fsdp_cpu_ram_efficient_loading"] and not settings.values["fsdp_sync_module_states"]:
-        seen = "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states to be true, and accelerate refuses it too"
+        seen = "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: true; accelerate refuses it too"
         fix = pasted_commands.CONFIG.fix("fsdp")
         raise InputError(pasted_commands.CONFIG, [Problem(where=NAME, seen=seen, fix=fix)])
     return {"ACCELERATE_USE_FSDP": "true"} | _fill_table(settings, _FSDP)

@@ -20,9 +20,9 @@ from aboard.diagnoses.usage import pasted_commands
 NAME = "accelerate launch"
 
 _NUMBER, _DECIMAL = FlagValueKind.NUMBER, FlagValueKind.DECIMAL
-_TPU = "TPUs are not reached by Aboard"
+_TPU = "Aboard does not support TPUs"
 _NO_TPU = pasted_commands.FLAG.fix("accelerate")
-_SAGEMAKER = "Amazon SageMaker is not reached by Aboard"
+_SAGEMAKER = "Aboard does not support Amazon SageMaker"
 
 
 def _refuse_tpu_flag(name: str, takes: FlagValueKind = FlagValueKind.NOTHING) -> LauncherFlag:
@@ -41,13 +41,13 @@ PLACEMENT_FLAGS = (
     obey_switch("--no_python"),
     skip_flag("--role", says=NO_ROLES, fine=("default",)),
     obey_flag("--rdzv_backend"),
-    skip_flag("--machine_rank", says="is not needed: each node is told its own"),
+    skip_flag("--machine_rank", says="is not needed: Aboard assigns it to each node"),
     skip_flag("--same_network", takes=FlagValueKind.NOTHING, says=NO_RENDEZVOUS),
     skip_flag("--rdzv_conf", says=NO_RENDEZVOUS),
-    skip_flag("--monitor_interval", says="is not needed: a rank's end is seen when it happens"),
+    skip_flag("--monitor_interval", says="is not needed: Aboard sees at once when a rank exits"),
     skip_flag("--tee", "-t", says=OWN_LOGS),
     skip_flag("--log_dir", says=OWN_LOGS),
-    skip_flag("--quiet", "-q", takes=FlagValueKind.NOTHING, says="is not needed: Aboard has messages of its own"),
+    skip_flag("--quiet", "-q", takes=FlagValueKind.NOTHING, says="is not needed: Aboard prints its own messages"),
     refuse_restarts("--max_restarts"),
     refuse_flag("--mpirun_hostfile", says="Aboard doesn't use mpirun", fix=pasted_commands.FLAG.fix("mpirun-hostfile")),
 )

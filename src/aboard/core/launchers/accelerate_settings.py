@@ -109,8 +109,8 @@ def _refuse_other_platforms(file: Mapping[str, object], where: str) -> None:
     machine = str(file.get("compute_environment", "LOCAL_MACHINE"))
     kind = str(file.get("distributed_type", "")).upper()
     for seen, refuse in (
-        (f"compute_environment: {escape_text(machine)} is not reached by Aboard", machine != "LOCAL_MACHINE"),
-        (f"distributed_type: {escape_text(kind)} is for TPUs, which are not reached by Aboard", kind in {"XLA", "TPU"}),
+        (f"compute_environment: {escape_text(machine)} is not supported by Aboard", machine != "LOCAL_MACHINE"),
+        (f"distributed_type: {escape_text(kind)} is for TPUs, which Aboard does not support", kind in {"XLA", "TPU"}),
     ):
         if refuse:
             fix = pasted_commands.CONFIG.fix("elsewhere")

@@ -13,11 +13,11 @@ from aboard.diagnoses.usage import pasted_commands
 
 NAME = "deepspeed"
 DEFAULT_HOSTFILE = "/job/hostfile"
-OTHER_LAUNCHER = "Aboard starts the ranks itself, over ssh, and can't start them by another launcher"
+OTHER_LAUNCHER = "Aboard starts the ranks itself, over ssh, and can't use another launcher"
 
-_NODE_RANK = "is not needed: each node is told its own"
-_OWN_MESSAGES = "is not needed: Aboard has messages of its own"
-_ELASTIC = "a run whose number of nodes changes can't be had: a smaller world than asked for is refused"
+_NODE_RANK = "is not needed: Aboard assigns it to each node"
+_OWN_MESSAGES = "is not needed: Aboard prints its own messages"
+_ELASTIC = "elastic runs are not supported: Aboard refuses a smaller world size than requested"
 
 GRAMMAR = FlagGrammar(
     launcher=NAME,
@@ -38,11 +38,13 @@ GRAMMAR = FlagGrammar(
         obey_flag("--venv_script"),
         skip_flag("--node_rank", says=_NODE_RANK),
         skip_flag("--no_ssh", takes=FlagValueKind.NOTHING, says="is not needed: one command starts all nodes"),
-        skip_flag("--no_ssh_check", takes=FlagValueKind.NOTHING, says="is not needed: the quick check asks every node"),
+        skip_flag(
+            "--no_ssh_check", takes=FlagValueKind.NOTHING, says="is not needed: the quick check probes every node"
+        ),
         skip_flag(
             "--force_multi",
             takes=FlagValueKind.NOTHING,
-            says="is not needed: a single other node is reached as many are",
+            says="is not needed: one remote node is handled like many",
         ),
         skip_flag(
             "--save_pid", takes=FlagValueKind.NOTHING, says="is not needed: aboard status and aboard stop know the run"
@@ -51,7 +53,7 @@ GRAMMAR = FlagGrammar(
         skip_flag("--quiet", "-q", takes=FlagValueKind.NOTHING, says=_OWN_MESSAGES),
         skip_flag(
             "--enable_each_rank_log",
-            says="is not needed: each rank has a log of its own in the run's directory (aboard logs --rank N)",
+            says="is not needed: each rank has its own log in the run directory (aboard logs --rank N)",
             fine=("None",),
         ),
         refuse_flag("--launcher", says=OTHER_LAUNCHER, fix=pasted_commands.FLAG.fix("slurm"), fine=("pdsh",)),
@@ -63,7 +65,7 @@ GRAMMAR = FlagGrammar(
         ),
         refuse_flag(
             "--autotuning",
-            says="the autotuner starts runs of its own, by DeepSpeed's launcher",
+            says="the autotuner starts its own runs with DeepSpeed's launcher",
             fix=pasted_commands.FLAG.fix("autotuning"),
         ),
         refuse_flag(
@@ -94,7 +96,7 @@ def parse_deepspeed(words: Sequence[str], context: LauncherContext) -> LauncherC
         env = collect_exported_env(context.environ, cwd=context.cwd)
         more, env_files = read_env_files(context)
         env |= more
-        notes += tuple(f"Environment variables were read from {path}." for path in env_files)
+        notes += tuple(f"Environment variables read from {path}." for path in env_files)
     master_address = parse_master(flags.text("master_addr"), _read_port(flags), where="--master_addr")
     gpus = flags.count("num_gpus")
     return LauncherCommand(
@@ -131,7 +133,7 @@ def _find_hostfile(flags: ParsedFlags, context: LauncherContext) -> tuple[str | 
     if named := flags.text("hostfile"):
         return named, ()
     if context.files.exists(DEFAULT_HOSTFILE):
-        return DEFAULT_HOSTFILE, (f"The nodes are those of {DEFAULT_HOSTFILE}, as deepspeed does.",)
+        return DEFAULT_HOSTFILE, (f"Nodes read from {DEFAULT_HOSTFILE}, as deepspeed does.",)
     return None, ()
 
 

@@ -147,21 +147,21 @@ class _Reader:
         launcher = self._grammar.launcher
         near = find_nearest(name, (known for known in self._known if known.startswith("--")))
         fix = pasted_commands.FLAG.fix("near", near=near) if near else pasted_commands.FLAG.fix("of-script")
-        self._problem("", f"{escape_text(name)} is no flag of {launcher}", fix)
+        self._problem("", f"{escape_text(name)} is not a flag of {launcher}", fix)
 
     def _value(self, flag: LauncherFlag, name: str, attached: str | None) -> Iterator[Value]:
         """The flag's value, if it is to be kept."""
         text = attached
         if flag.takes is FlagValueKind.NOTHING:
             if attached:
-                seen = f"it takes no value, and was given '{escape_text(attached)}'"
+                seen = f"it takes no value, but got '{escape_text(attached)}'"
                 self._problem(name, seen, pasted_commands.FLAG.fix("alone", flag=name))
                 return
             text = "true"
         elif text is None:
             if not self.rest or not _is_value(self.rest[0]):
                 fix = pasted_commands.FLAG.fix("value", flag=name)
-                self._problem(name, "no value stands behind it", fix)
+                self._problem(name, "its value is missing", fix)
                 return
             text = self.rest.pop(0)
         if flag.fate is FlagHandling.OURS:

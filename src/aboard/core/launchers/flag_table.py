@@ -76,6 +76,6 @@ def refuse_help(launcher: str) -> LauncherFlag:
         "--help",
         "-h",
         takes=FlagValueKind.NOTHING,
-        says="asks for help, which starts nothing",
+        says="prints help and starts nothing",
         fix=pasted_commands.FLAG.fix("help", launcher=launcher),
     )

@@ -30,7 +30,7 @@ def parse_master(address: str | None, port: int | None, *, where: str) -> Reques
         fix = pasted_commands.MASTER.fix("host", option=where)
         raise InputError(pasted_commands.MASTER, [Problem(where=where, seen=trouble, fix=fix)])
     if port is not None and not 0 <= port <= MAX_PORT:
-        seen = f"{port} is no port: 1 to {MAX_PORT:,} are"
+        seen = f"{port} is not a port (1 to {MAX_PORT:,})"
         raise InputError(
             pasted_commands.MASTER, [Problem(where=where, seen=seen, fix=pasted_commands.MASTER.fix("port"))]
         )
@@ -43,6 +43,6 @@ def parse_endpoint(text: str, *, where: str) -> RequestedMaster:
     if not match:
         fix = pasted_commands.MASTER.fix("endpoint")
         raise InputError(
-            pasted_commands.MASTER, [Problem(where=where, seen=f"'{escape_text(text)}' is no HOST:PORT", fix=fix)]
+            pasted_commands.MASTER, [Problem(where=where, seen=f"'{escape_text(text)}' is not HOST:PORT", fix=fix)]
         )
     return parse_master(match[3] or match[1], int(match[2]) if match[2] else None, where=where)

@@ -24,7 +24,7 @@ def select_nodes(command: LauncherCommand, nodes: Sequence[Node]) -> tuple[Node,
         if short:
             wanted = ",".join(map(str, command.picked))
             seen = (
-                f"{fold_names(short)} has fewer slots than {max(command.picked) + 1}, and slots {wanted} are asked for"
+                f"{fold_names(short)} has fewer than {max(command.picked) + 1} slots, but slots {wanted} are requested"
             )
             fix = pasted_commands.SLOTS.fix()
             raise InputError(pasted_commands.SLOTS, [Problem(where=command.launcher, seen=seen, fix=fix)])

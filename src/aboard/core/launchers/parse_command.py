@@ -83,7 +83,7 @@ def _split_module(words: Sequence[str]) -> tuple[str, Sequence[str]] | None:
 def _strip_launch_word(name: str, rest: Sequence[str]) -> Sequence[str]:
     if rest[:1] == ["launch"]:
         return rest[1:]
-    seen = f"{name} {escape_text(rest[0]) if rest else ''}".strip() + " starts no run; accelerate launch does"
+    seen = f"{name} {escape_text(rest[0]) if rest else ''}".strip() + " starts no run; use accelerate launch"
     raise InputError(diagnoses.SCRIPT, [Problem(where=name, seen=seen, fix=diagnoses.SCRIPT.fix("launch"))])
 
 

@@ -21,11 +21,11 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 
 NAME = "torchrun"
-NO_RENDEZVOUS = "is not needed: Aboard assigns the ranks, so there is nothing to agree upon"
-OWN_LOGS = "is not needed: each rank has a log of its own in the run's directory (aboard logs --rank N)"
+NO_RENDEZVOUS = "is not needed: Aboard assigns the ranks, so there is no rendezvous to configure"
+OWN_LOGS = "is not needed: each rank has its own log in the run directory (aboard logs --rank N)"
 USE_GREP = "is not needed: aboard logs --grep PATTERN finds lines in the logs of all ranks"
 NO_ROLES = "is not passed on: ROLE_NAME is 'default' for every rank"
-NO_RESTARTS = "a failed run is not restarted yet; it ends, and says why"
+NO_RESTARTS = "Aboard does not restart a failed run yet; it stops and reports why"
 
 _PER_SLOT = frozenset({"gpu", "auto", "xpu"})
 
@@ -49,14 +49,14 @@ FLAGS = (
     obey_switch("--standalone"),
     obey_switch("--module", "-m"),
     obey_switch("--no-python"),
-    skip_flag("--node-rank", says="is not needed: each node is told its own"),
+    skip_flag("--node-rank", says="is not needed: Aboard assigns it to each node"),
     skip_flag("--rdzv-id", says=NO_RENDEZVOUS),
     skip_flag("--rdzv-conf", says=NO_RENDEZVOUS),
-    skip_flag("--local-addr", says="is not needed: nodes are told addresses at which they were seen to answer"),
-    skip_flag("--monitor-interval", says="is not needed: a rank's end is seen when it happens"),
-    skip_flag("--start-method", says="is not needed: a script is a process of its own in any case"),
+    skip_flag("--local-addr", says="is not needed: Aboard uses addresses that were tested"),
+    skip_flag("--monitor-interval", says="is not needed: Aboard sees at once when a rank exits"),
+    skip_flag("--start-method", says="is not needed: each script always runs in its own process"),
     skip_flag(
-        "--run-path", takes=FlagValueKind.NOTHING, says="is not needed: a script is a process of its own in any case"
+        "--run-path", takes=FlagValueKind.NOTHING, says="is not needed: each script always runs in its own process"
     ),
     skip_flag("--log-dir", says=OWN_LOGS),
     skip_flag("--redirects", "-r", says=OWN_LOGS),
@@ -67,21 +67,21 @@ FLAGS = (
     refuse_restarts("--max-restarts"),
     refuse_flag(
         "--event-log-handler",
-        says="handlers of torchrun's own events are not called",
+        says="torchrun's event handlers are not called",
         fix=pasted_commands.FLAG.fix("events"),
         fine=("null",),
     ),
-    refuse_flag("--logs-specs", says="a log plug-in of torchrun is not called"),
+    refuse_flag("--logs-specs", says="torchrun log plug-ins are not called"),
     refuse_flag(
         "--signals-to-handle",
-        says="Aboard passes on SIGTERM and SIGINT, and no others",
+        says="Aboard forwards only SIGTERM and SIGINT",
         fine=("sigterm,sigint,sighup,sigquit", "sigterm,sigint", "sigterm", "sigint"),
     ),
-    refuse_flag("--shutdown-timeout", says="how long ranks have to end after a SIGTERM is Aboard's own"),
+    refuse_flag("--shutdown-timeout", says="Aboard sets the time that ranks have to exit after SIGTERM"),
     refuse_flag(
         "--virtual-local-rank",
         takes=FlagValueKind.NOTHING,
-        says="LOCAL_RANK is the rank's number on its node, and stays so",
+        says="LOCAL_RANK is always the rank's number on its node",
     ),
 )
 GRAMMAR = FlagGrammar(launcher=NAME, flags=FLAGS, either_dash=True)
@@ -108,7 +108,7 @@ def parse_torch_launch(words: Sequence[str], context: LauncherContext) -> Launch
         )
     # With a dash since torch 2.0.
     rank_program = replace(command.request.program, local_rank="--local-rank")
-    note = "The script is told --local-rank=N, as torch.distributed.launch does since torch 2.0."
+    note = "The script gets --local-rank=N, as torch.distributed.launch does since torch 2.0."
     return replace(command, request=replace(command.request, program=rank_program), notes=(*command.notes, note))
 
 
@@ -148,13 +148,13 @@ def _parse_nodes(flags: ParsedFlags) -> int | None:
     least, colon, most = text.partition(":")
     if not least.isdecimal() or (colon and not most.isdecimal()) or int(least) < 1:
         raise _build_error(
-            flags, "--nnodes", f"'{escape_text(text)}' is no number of nodes", pasted_commands.FLAG.fix("nnodes")
+            flags, "--nnodes", f"'{escape_text(text)}' is not a number of nodes", pasted_commands.FLAG.fix("nnodes")
         )
     if colon and int(least) != int(most):
-        seen = f"{text} lets the number of nodes change, and Aboard refuses a smaller world than asked for"
+        seen = f"{text} is elastic, and Aboard refuses a smaller world size than requested"
         raise _build_error(flags, "--nnodes", seen, pasted_commands.FLAG.fix("nnodes-range", most=most, least=least))
     if flags.on("standalone") and int(least) > 1:
-        seen = f"it is for one node, and --nnodes asks for {least}"
+        seen = f"it is for one node, but --nnodes is {least}"
         raise _build_error(flags, "--standalone", seen, pasted_commands.FLAG.fix("leave-out", flag="--standalone"))
     return int(least)
 
@@ -162,15 +162,15 @@ def _parse_nodes(flags: ParsedFlags) -> int | None:
 def _parse_ranks(flags: ParsedFlags) -> tuple[int | None, tuple[str, ...]]:
     text = flags.text("nproc_per_node")
     if text is None:
-        return 1, ("--nproc-per-node is not given: each node starts one rank, as torchrun does.",)
+        return 1, ("No --nproc-per-node: each node starts one rank, as torchrun does.",)
     if text in _PER_SLOT:
-        return None, (f"--nproc-per-node {text}: each node starts one rank for each of its slots.",)
+        return None, (f"--nproc-per-node {text}: each node starts one rank per slot.",)
     if text.isdecimal() and int(text) > 0:
         return int(text), ()
     if text == "cpu":
-        seen = "cpu asks for a rank on each core, and how many cores each node has is not known here"
+        seen = "cpu means one rank per core, and the core count of each node is unknown here"
         raise _build_error(flags, "--nproc-per-node", seen, pasted_commands.FLAG.fix("ranks-of-cpus"))
-    seen = f"'{escape_text(text)}' is no number of ranks"
+    seen = f"'{escape_text(text)}' is not a number of ranks"
     raise _build_error(flags, "--nproc-per-node", seen, pasted_commands.FLAG.fix("ranks"))
 
 
@@ -193,7 +193,7 @@ def _is_bound(flags: ParsedFlags) -> bool:
     mode = flags.text("numa_binding")
     if mode in {None, "node"}:
         return mode is not None
-    seen = f"'{escape_text(mode)}' can't be had: ranks are bound to the cores of their NUMA node, or not at all"
+    seen = f"'{escape_text(mode)}' is not supported: ranks are bound to the cores of their NUMA node, or not at all"
     raise _build_error(flags, "--numa-binding", seen, pasted_commands.FLAG.fix("numa"))
 
 

@@ -36,7 +36,7 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
             (place for place, word in enumerate(words[:launcher_at]) if _get_base_name(word) in _CONTAINERS), None
         )
         if container_at is not None:
-            seen = f"{launcher} stands inside of a container, so every rank would start a run of its own"
+            seen = f"{launcher} is inside a container, so every rank would start its own run"
             flags, program = _split_command(words[launcher_at + 1 :])
             bare = "--no-python" if launcher == "torchrun" else "--no_python"
             inside = [launcher, *flags, bare, *words[container_at:launcher_at], "python", *program]
@@ -59,7 +59,7 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
     if option_at is not None and any(_SHELL_SCRIPT.fullmatch(word) for word in words[:2]):
         _, equals, attached = words[option_at].partition("=")
         flag_text = attached if equals else " ".join(words[option_at + 1 : option_at + 2])
-        seen = f"{escape_text(words[0])} starts deepspeed by itself, so every rank would start a run of its own"
+        seen = f"{escape_text(words[0])} starts deepspeed itself, so every rank would start its own run"
         fix = pasted_commands.WRAPPED.fix("script", flags=_quote_flags(flag_text))
         raise _build_refusal(_get_base_name(words[0]), seen, fix)
 

@@ -210,7 +210,7 @@ def _refuse_differences(export: PlanExport) -> None:
     odd = [word for word in (export.program.target, *export.program.args) if _PDSH_MARK.search(word) or "\n" in word]
     if not _PLAIN_VALUE.fullmatch(first.node.workdir or "") or odd:
         word = odd[0] if odd else first.node.workdir or ""
-        seen = f"'{escape_text(word)}' can't be said to DeepSpeed, which gives it to a shell as it is"
+        seen = f"'{escape_text(word)}' can't be passed through DeepSpeed, which gives it to a shell unquoted"
         fix = planning.EXPORT_DEEPSPEED.fix("spelling")
         raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
     for what, value in (
@@ -222,7 +222,7 @@ def _refuse_differences(export: PlanExport) -> None:
         others = [place.node.name for place in export.places if value(place) != value(first)]
         if others:
             seen = (
-                f"{fold_names(others)} has another {what} than {first.node.name}, and DeepSpeed has one for all nodes"
+                f"{fold_names(others)} has a different {what} than {first.node.name}; DeepSpeed has one for all nodes"
             )
             fix = planning.EXPORT_DEEPSPEED.fix("different", what=what)
             raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])

@@ -68,12 +68,12 @@ def _find_node_problems(cluster: Cluster, request: LaunchRequest, counts: Mappin
         seen = f"no node of {fold_names(counts)} has a slot"
         return [Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("no-slots"))]
     if request.nodes is not None and used != request.nodes:
-        seen = f"{request.nodes} nodes were asked for, and there are {used}: {fold_names(counts)}"
+        seen = f"{request.nodes} nodes are requested, but there are {used}: {fold_names(counts)}"
         fix = planning.PLAN.fix("nodes")
         return [Problem(where=cluster.source, seen=seen, fix=fix)]
     containerized = [node.name for node in cluster if node.container is not None and counts[node.name]]
     if containerized:
-        seen = f"ranks of {fold_names(containerized)} are to run in a container, which launch can't do yet"
+        seen = f"ranks of {fold_names(containerized)} would run in a container, which launch does not support yet"
         return [Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("container"))]
     return []
 
@@ -83,7 +83,7 @@ def _find_slot_problems(cluster: Cluster, counts: Mapping[str, int]) -> list[Pro
     for node in cluster:
         most = len(node.picked) if node.picked is not None else node.slots
         if most is not None and counts[node.name] > most:
-            seen = f"{node.name} has {format_count(most, 'slot')}, and {counts[node.name]} ranks are asked for"
+            seen = f"{node.name} has {format_count(most, 'slot')}, and {counts[node.name]} ranks are requested"
             problems.append(Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("slots", most=most)))
     return problems
 
@@ -93,7 +93,7 @@ def _find_env_problems(cluster: Cluster, request: LaunchRequest) -> list[Problem
     return [
         Problem(
             where=where,
-            seen=f"{name} is each rank's own, and is set by Aboard",
+            seen=f"{name} differs by rank; Aboard sets it",
             fix=planning.PLAN.fix("env", name=name),
         )
         for where, env in sources

@@ -14,10 +14,10 @@ Rule: TypeAlias = Callable[[Facts], Iterator[Finding]]
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What one file in `checks/` adds: questions to ask, rules to judge the answers, and the story of each code.
+    """What one package in `checks/` adds: probes, rules that judge their replies, and the diagnosis of each code.
 
-    `untested` names the nodes on which there was nothing to test, or no way to test it, each with the reason: no
-    finding there is no pass. `asked` is what to type to have it judged, where that isn't a check.
+    `untested` maps each node that could not be tested to the reason: no finding there is not a pass. `asked` is the
+    command that runs this check, if it isn't `aboard check --only`.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Subject:
 
     @property
     def command(self) -> str:
-        """What to type to have it judged."""
+        """The command that runs this check."""
         return self.asked or f"aboard check --only {self.name}"
 
     def judge(self, facts: Facts) -> list[Finding]:

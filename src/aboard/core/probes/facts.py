@@ -1,4 +1,4 @@
-"""Facts: what the nodes answered, and what stayed unknown."""
+"""Facts: what preflight probes returned, and what stayed unknown."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Unknown:
-    """A question that got no answer, or one that can't be read: a result, never a pass."""
+    """A probe without a reply, or with one that can't be parsed: a result, never a pass."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """All that is known of a cluster: how each node was reached, its answer to each probe, and what ranks find there.
+    """What is known of a cluster: how each node was reached, its reply to each probe, and the environment of its ranks.
 
     The cluster's nodes have the interpreters that were chosen for them.
     """
@@ -37,7 +37,7 @@ class Facts:
     environments: Mapping[str, "RankEnvironment | Unknown"] = field(default_factory=dict)
 
     def of(self, probe: Probe[T]) -> dict[str, T]:
-        """The known answers by node, in the cluster's order."""
+        """The known replies by node, in the cluster's order."""
         answers = self.answers.get(probe.name, {})
         return {
             node.name: answers[node.name]
@@ -46,20 +46,20 @@ class Facts:
         }
 
     def reached(self) -> list[Node]:
-        """The nodes that answered, in the cluster's order."""
+        """The nodes that responded, in the cluster's order."""
         return [node for node in self.cluster if isinstance(self.contacts.get(node.name), ReachedNode)]
 
     def unknown(self, probe: Probe[Any]) -> dict[str, Unknown]:
-        """The nodes that were asked and whose answer stayed unknown."""
+        """The nodes that were probed and whose reply is unknown."""
         answers = self.answers.get(probe.name, {})
         return {name: fact for name, fact in answers.items() if isinstance(fact, Unknown)}
 
 
 def parse_answer(probe: Probe[T], answer: ProbeAnswer) -> T | Unknown:
-    """Parses an answer; what the parser doesn't know becomes Unknown instead of an exception."""
+    """Parses a reply; a parser that fails makes it Unknown."""
     try:
         return probe.parse(answer)
     except ProbeParseError as error:
         return Unknown(why=str(error))
-    except Exception as error:  # noqa: BLE001 - what a node sends must not end the check of the others
-        return Unknown(why=f"its parser stumbled over the answer: {type(error).__name__}")
+    except Exception as error:  # noqa: BLE001 - a node's reply must not stop the check of the others
+        return Unknown(why=f"its parser failed on the reply: {type(error).__name__}")

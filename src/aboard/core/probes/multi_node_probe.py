@@ -1,7 +1,7 @@
-"""An exercise: a question that needs several nodes at once, told as rounds of asks and what came back.
+"""A multi-node probe: needs several nodes at once, and runs in rounds of requests and replies.
 
-A script is a generator: it yields a round (whom to ask what), is sent the replies, and returns the outcome. It does no
-I/O, so it is tested by sending it recorded replies.
+A script is a generator: it yields a round (a request per node), is sent the replies, and returns the outcome. It does
+no I/O, so tests send it recorded replies.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeRequest:
-    """One op of the agent, with its fields, and how long an answer may take."""
+    """One op of the agent, with its fields and the timeout of its reply."""
 
     op: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class ProbeRequest:
 
     @classmethod
     def to_run(cls, command: ProbeCommand) -> "ProbeRequest":
-        """Asks the agent to run a command as a probe has it."""
+        """The request to run a probe's command."""
         fields: dict[str, Any] = {"argv": list(command.argv), "timeout": command.timeout}
         if command.source is not None:
             fields["source"] = command.source
@@ -42,8 +42,8 @@ Script: TypeAlias = Generator[Round, Replies, T]
 class MultiNodeProbe(Generic[T]):
     """`script` gets the facts of all nodes; `quick` ones are part of every launch.
 
-    An `early` one needs to know only who was reached, and is held while the probes are answered. A node that it never
-    `needs` is let go as soon as its probes are answered.
+    An `early` one needs only the list of reached nodes, and runs beside the probes. A node that it never `needs` is
+    released as soon as its own probes are done.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A recording: what a node's files and commands said once, to be asked and judged again without the node."""
+"""A recording of a node's files and command outputs, to replay its check without the node."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace

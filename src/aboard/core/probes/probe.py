@@ -1,4 +1,4 @@
-"""A probe: one question to a node, and a pure parser of the answer."""
+"""A probe: one question to a node, and a pure parser of the reply."""
 
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeAlias, TypeVar
@@ -23,7 +23,7 @@ class ProbeCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeFiles:
-    """Read every file that matches the globs; what is missing or unreadable is simply not in the answer."""
+    """Read every file that matches the globs; missing or unreadable files are left out of the reply."""
 
     globs: tuple[str, ...]
     limit: int = 65536
@@ -34,7 +34,7 @@ ProbeQuestion: TypeAlias = ProbeCommand | ProbeFiles
 
 @dataclass(frozen=True, kw_only=True)
 class CommandOutput:
-    """What a command left behind."""
+    """The exit code and output of a command."""
 
     code: int
     stdout: str
@@ -44,7 +44,7 @@ class CommandOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class FileContents:
-    """What the files held, by path."""
+    """The contents of the files, by path."""
 
     files: Mapping[str, str]
 
@@ -53,14 +53,14 @@ ProbeAnswer: TypeAlias = CommandOutput | FileContents
 
 
 class ProbeParseError(ValueError):
-    """The answer isn't what the probe's parser knows: an unknown, never a pass and never a zero."""
+    """The parser doesn't recognise the reply: the fact is unknown, never a pass and never a zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Generic[T]):
-    """`parse` raises Unparsed for an answer that it doesn't know; the fact is then unknown, with that reason.
+    """`parse` raises ProbeParseError for a reply that it doesn't recognise; the fact is then unknown, with that reason.
 
-    What isn't `quick` is asked by the full check only, not before every launch. A question that needs something of
+    Only the full check runs probes that aren't `quick`; a launch skips them. A question that needs something of
     the node itself (its Python, its directory) is a function of it.
     """
 

@@ -76,12 +76,12 @@ def build_environment_query(node: Node, spec: RankSpec) -> dict[str, str]:
 def parse_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> RankEnvironment:
     """From what the agent replied, which is data of the node's; Unparsed if it is none."""
     if len(str(reply.get("search_path"))) > PATH_LENGTH:
-        raise ProbeParseError("its PATH is longer than any")
+        raise ProbeParseError("its PATH is too long")
     found, workdir, program = (reply.get(name) for name in ("python", "workdir", "program"))
     try:
         python = decode(FoundInterpreter, {**reply, **found}, strict=True) if isinstance(found, dict) else None
     except DecodeError:
-        raise ProbeParseError("an answer that is none") from None
+        raise ProbeParseError("an invalid reply") from None
     return RankEnvironment(
         interpreter=choose_interpreter(
             node.interpreter, spec.environment, python, local=node.transport is TransportKind.LOCAL

@@ -32,7 +32,7 @@ def decide(run: Run, world: int, *, stderr_tail: Untrusted = NO_TEXT, may_move: 
     first = generation.first_death
     if first is not None:
         if may_move and generation.number < PORTS_TRIED and is_port_taken(first, stderr_tail):
-            return EndDecision(why=f"rank {first.name}'s port was taken", again=True, death=True)
+            return EndDecision(why=f"rank {first.name}'s port was in use", again=True, death=True)
         return EndDecision(why=f"rank {first.name} on {first.node} died", stacks=True, death=True)
     if generation.lost:
         return EndDecision(why=f"{generation.lost[0]} is gone", stacks=True)

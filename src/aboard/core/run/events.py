@@ -1,4 +1,4 @@
-"""Events and samples: what a run is made of."""
+"""Events and measurements, from which the state of a run is computed."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -13,12 +13,12 @@ STREAMS = ("stdout", "stderr")
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something rare that happened on a node; durable, numbered by its keeper, at the head's corrected time.
+    """Something rare that happened on a node; durable, numbered by its supervisor, at the head's corrected time.
 
-    Kinds that keepers tell: started, phase, raised, exited, failed, ending, ended. The conductor's own, with no number:
-    generation, held, cut, gone (of a node), stopped (of a rank), port (rank 0's), verdict (what the progress watch
-    found out; none when the run moves again), looked (a look at the nodes was judged: it saw what stands before this),
-    deciding, stopping, restarting, finished.
+    Kinds that supervisors report: started, phase, raised, exited, failed, ending, ended. The conductor's own, without
+    a number: generation, held, cut, gone (of a node), stopped (of a rank), port (rank 0's), verdict (what the progress
+    watch found; none when the run makes progress again), looked (a snapshot was judged that covers all events before
+    this), deciding, stopping, restarting, finished.
     """
 
     node: str
@@ -34,7 +34,7 @@ class Event:
 class Measurement:
     """Figures of one child of which only the latest values matter: step, step_seconds, rss, cpu, state.
 
-    `metrics` are what its trainer says: loss, learning_rate and the like.
+    `metrics` are what its trainer reports: loss, learning_rate and the like.
     """
 
     node: str

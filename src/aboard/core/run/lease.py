@@ -20,6 +20,6 @@ class Lease:
 
     def __post_init__(self) -> None:
         if not 0 < self.beat <= self.seconds / 2:
-            raise ValueError(f"a beat of {self.beat} s can't keep a lease of {self.seconds} s")
+            raise ValueError(f"a beat of {self.beat} s is too long for a lease of {self.seconds} s")
         if self.grace < 0:
             raise ValueError(f"a grace of {self.grace} s")

@@ -55,10 +55,10 @@ def has_succeeded(run: Run, world: int, now: float) -> bool | None:
 def build_stuck_finding(progress: RunProgress) -> Finding:
     """A group that came no further and did not die: who is missing, and where the others are."""
     late = progress.missing
-    who = "; ".join(f"{each.node}: {each.why} for {each.seconds:.0f} s" for each in late) or "nobody is behind"
+    who = "; ".join(f"{each.node}: {each.why} for {each.seconds:.0f} s" for each in late) or "no rank is behind"
     return death.STUCK.finding(
         nodes=tuple(each.node for each in late) or tuple(row.node for row in progress.rows),
-        seen=f"{progress.there}/{progress.world} ranks are at '{progress.phase.word}', and none has moved for"
+        seen=f"{progress.there}/{progress.world} ranks are at '{progress.phase.word}', without progress for"
         f" {STUCK_SECONDS:.0f} s: {who}",
         fix=death.STUCK.fix(nodes=fold_names(row.node for row in progress.rows)),
     )

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """Waiting for its node, then what the keeper and the beacon see; a later one implies those before."""
+    """As the supervisor and the beacon report them; a later phase implies the earlier ones."""
 
     WAITING = 0
     STARTED = 1

@@ -19,7 +19,7 @@ _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 def parse_duration(text: str, *, where: str) -> float:
     """Seconds; a number without a unit is refused, since half of the people would mean minutes."""
     if not _WHOLE.fullmatch(text.strip()):
-        seen = f"'{escape_text(text)}' is no length of time"
+        seen = f"'{escape_text(text)}' is not a duration"
         fix = configuration.DURATION.fix(option=where)
         raise InputError(configuration.DURATION, [Problem(where=where, seen=seen, fix=fix)])
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))

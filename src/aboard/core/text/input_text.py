@@ -33,15 +33,13 @@ def find_host_error(text: str) -> str | None:
     if not text:
         return "a host name is missing"
     if len(text) > MAX_HOST:
-        return f"a host name of {len(text)} characters; {MAX_HOST} is the most there can be"
+        return f"a host name of {len(text)} characters; the maximum is {MAX_HOST}"
     if text.startswith("-"):
         return f"'{escape_text(text)}' starts with '-', which ssh would take for an option"
     if ":" in text:
         return _find_colon_error(text)
     if not _HOST.fullmatch(text):
-        return (
-            f"'{escape_text(text)}' is no host name: it may hold {HOST_CHARACTERS}, and starts with a letter or digit"
-        )
+        return f"'{escape_text(text)}' is not a host name: use {HOST_CHARACTERS}, and start with a letter or digit"
     return None
 
 
@@ -50,7 +48,7 @@ def find_user_error(text: str) -> str | None:
     if text.startswith("-"):
         return f"the user '{escape_text(text)}' starts with '-', which ssh would take for an option"
     if not _USER.fullmatch(text):
-        return f"'{escape_text(text)}' is no user name: it may hold {HOST_CHARACTERS}"
+        return f"'{escape_text(text)}' is not a user name: use {HOST_CHARACTERS}"
     return None
 
 
@@ -58,7 +56,7 @@ def find_env_name_error(text: str) -> str | None:
     """Says why the text can't name an environment variable; None when it can."""
     if _ENV_NAME.fullmatch(text):
         return None
-    return f"'{escape_text(text)}' is no variable name: it may hold letters, digits and '_', and starts with no digit"
+    return f"'{escape_text(text)}' is not a variable name: use letters, digits and '_', not starting with a digit"
 
 
 def point_at_column(text: str, column: int) -> str:
@@ -112,4 +110,4 @@ def _find_colon_error(text: str) -> str | None:
             f"'{escape_text(text)}' has a port: in aboard.yaml write 'name: {escape_text(name)}' and 'port:"
             f" {escape_text(port)}'"
         )
-    return f"'{escape_text(text)}' has a ':' but is no IPv6 address"
+    return f"'{escape_text(text)}' has a ':' but is not an IPv6 address"

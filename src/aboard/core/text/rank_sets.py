@@ -20,7 +20,7 @@ def parse_ranks(text: str, *, where: str = "--rank") -> frozenset[int]:
         match = _SPAN.fullmatch(part)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if not low <= high < MAX_RANK:
-            seen = f"'{escape_text(part)}' is no rank and no range of ranks"
+            seen = f"'{escape_text(part)}' is neither a rank nor a range of ranks"
             problems.append(Problem(where=where, seen=seen, fix=configuration.RANKS.fix(option=where)))
         else:
             ranks.update(range(low, high + 1))

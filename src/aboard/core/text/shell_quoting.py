@@ -64,6 +64,6 @@ def _encode_octal(text: str) -> str:
 def _build_nul_problem(word: str) -> Problem:
     return Problem(
         where="command",
-        seen=f"'{escape_text(word)}' holds a NUL byte, which no program can be given as an argument",
+        seen=f"'{escape_text(word)}' contains a NUL byte, which no argument can contain",
         fix=configuration.SHELL_NUL.fix(),
     )

@@ -34,7 +34,7 @@ async def run_multi_node_probe(
     except StopIteration as done:
         outcome = done.value
     except Exception as error:  # noqa: BLE001 - what a node sends must not end the check of the others
-        outcome = Unknown(why=f"the exercise stumbled over an answer: {type(error).__name__}")
+        outcome = Unknown(why=f"the probe failed on a reply: {type(error).__name__}")
     finally:
         beating.cancel()
     return replace(facts, outcomes={**facts.outcomes, exercise.name: outcome})

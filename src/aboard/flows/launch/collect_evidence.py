@@ -31,7 +31,7 @@ class CollectedEvidence:
     """What the nodes answered, as it came and as values, and why the others did not."""
 
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
-    witness: Mapping[str, NodeSnapshot] = field(default_factory=dict)
+    snapshots: Mapping[str, NodeSnapshot] = field(default_factory=dict)
     unheard: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -84,7 +84,7 @@ async def collect_death_evidence(
     parts = {part.node.name: part for part in plan.parts}
 
     def is_open(name: str) -> bool:
-        replies = collected.witness.get(name)
+        replies = collected.snapshots.get(name)
         return (
             name in holds and holds[name].state is SessionState.CONNECTED and (replies is None or replies.cores is None)
         )
@@ -104,7 +104,7 @@ async def collect_death_evidence(
 
 
 def _build_evidence(plan: Plan, answers: Mapping[str, NodeAnswer], unheard: Mapping[str, str]) -> CollectedEvidence:
-    return CollectedEvidence(answers=answers, witness=decode_answers(plan, answers), unheard=unheard)
+    return CollectedEvidence(answers=answers, snapshots=decode_answers(plan, answers), unheard=unheard)
 
 
 def _merge_answers(before: NodeAnswer, more: NodeAnswer) -> NodeAnswer:
@@ -135,9 +135,7 @@ def _choose_nodes(plan: Plan, run: Run, holds: Mapping[str, NodeSession]) -> Seq
 def _explain_silence(hold: NodeSession | None) -> str:
     if hold is None or hold.state is SessionState.LOST:
         return "it is gone"
-    return (
-        "no word comes from it" if hold.state is SessionState.DISCONNECTED else "it was not asked: there are too many"
-    )
+    return "no contact to it" if hold.state is SessionState.DISCONNECTED else "not queried: too many nodes"
 
 
 async def _ask_node(hold: NodeSession, question: Mapping[str, Any]) -> NodeAnswer | str:
@@ -145,7 +143,7 @@ async def _ask_node(hold: NodeSession, question: Mapping[str, Any]) -> NodeAnswe
         async with asyncio.timeout(WITHIN_SECONDS + PATIENCE_SECONDS):
             reply, offset = await hold.witness(WITHIN_SECONDS, **question)
     except TimeoutError:
-        return f"it gave no answer within {WITHIN_SECONDS + PATIENCE_SECONDS:g} s"
+        return f"no reply within {WITHIN_SECONDS + PATIENCE_SECONDS:g} s"
     except AboardError as error:
         return error.seen
     return NodeAnswer(told=reply if isinstance(reply, dict) else {}, offset=offset)

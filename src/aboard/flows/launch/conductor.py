@@ -134,7 +134,7 @@ class Conductor:
             run=self.run,
             tails={rank: self._last_lines(rank) for rank in self._tails},
             now=now,
-            witness=self._heard.witness,
+            snapshots=self._heard.snapshots,
             unheard=self._heard.unheard,
             quiet=self._watch.rhythm.quiet(now),
             usual=self._watch.rhythm.usual,
@@ -207,11 +207,7 @@ class Conductor:
         finally:
             beginning.cancel()
             await asyncio.wait([beginning])
-            end = (
-                self._end.result()
-                if self._end.done() and not self._end.cancelled()
-                else EndDecision(why="it was given up")
-            )
+            end = self._end.result() if self._end.done() and not self._end.cancelled() else EndDecision(why="given up")
             await self._wind_down(end)
         return end
 
@@ -283,7 +279,7 @@ class Conductor:
         """What is to be seen of the others and of the nodes when a rank has died, before all are ended."""
         collected = await collect_evidence(self.plan, self.run, self._sessions, brief=True)
         self._heard = await collect_death_evidence(collected, self.plan, self.run, self._sessions)
-        for node in self._heard.witness.values():
+        for node in self._heard.snapshots.values():
             for rank, rank_snapshot in node.ranks.items():
                 text = rank_snapshot.stack.raw() or NO_STACKS + rank_snapshot.why.get("stack", "")
                 # Thousands of ranks that hang have the same stacks by the hundred: those of the first will do.

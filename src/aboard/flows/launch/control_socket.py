@@ -99,7 +99,7 @@ async def _answer_request(conductor: Conductor, request: Mapping[str, Any]) -> A
         case "why":
             yield {"why": encode_judgement(await conductor.ask_why())}
         case "stop":
-            conductor.stop(str(request.get("why", "it was asked to stop")))
+            conductor.stop(str(request.get("why", "a stop was requested")))
             if request.get("now"):
                 conductor.stop("at once")
             yield {"stopping": True}
@@ -149,4 +149,4 @@ class _ShortSocketPath:
 
 
 def _make_gone_error(run: RunDirectory) -> AboardError:
-    return AboardError(run_records.RUN_OVER, f"no conductor of {run.id} answers: the run is over", run=run.id)
+    return AboardError(run_records.RUN_OVER, f"the conductor of {run.id} does not respond: the run is over", run=run.id)

@@ -183,7 +183,7 @@ class NodeUpload:
         while pending:
             sums, read = await porter.sums(parcel.to, pending)
             if not sums and read <= before:
-                raise ProtocolError(f"{self.node.name} hashes {pending[0]}, and comes no further with it")
+                raise ProtocolError(f"{self.node.name} is hashing {pending[0]} without progress")
             before = 0 if sums else read
             for name, sha256 in sums.items():
                 if sha256:
@@ -222,7 +222,7 @@ class NodeUpload:
             elif ready.hashed > hashed:
                 hashed = ready.hashed
             else:
-                raise ProtocolError(f"{self.node.name} hashes a part of {file.name}, and comes no further with it")
+                raise ProtocolError(f"{self.node.name} is hashing a part of {file.name} without progress")
 
     def _count_sent(self, count: int) -> None:
         self.sent += count
@@ -272,7 +272,7 @@ class UploadSource:
     def __enter__(self) -> Self:
         self._stamp = read_file_stamp(self._path)
         if self._stamp[0] != self._file.bytes:
-            raise self._make_damaged_error(f"it has {self._stamp[0]} bytes, and should have {self._file.bytes}")
+            raise self._make_damaged_error(f"it has {self._stamp[0]} bytes, expected {self._file.bytes}")
         self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         return self
 
@@ -294,7 +294,7 @@ class UploadSource:
             raise make_changed_error(self._path)
         digest = compute_sha256(self._path)
         if digest != self._file.sha256:
-            raise self._make_damaged_error(f"its sha256 is {digest}, and should be {self._file.sha256}")
+            raise self._make_damaged_error(f"its sha256 is {digest}, expected {self._file.sha256}")
 
     def _make_damaged_error(self, why: str) -> AboardError:
         """A set of ours can be made again; what a user brought can't, but it may have been changed on purpose."""

@@ -23,7 +23,7 @@ def fetch_model(name: str, *, from_scratch: bool) -> Path:
     if not folder.is_dir():
         folder = _download_model(name, weights=not from_scratch)
     if not (folder / CONFIG).is_file():
-        seen = f"{folder} has no {CONFIG}: it is no model that transformers could load"
+        seen = f"{folder} has no {CONFIG}, so transformers can't load it as a model"
         raise AboardError(training.MODEL, seen, "folder", folder=folder)
     if not from_scratch and not any(folder.glob(WEIGHTS)):
         others = sorted(path.name for path in folder.glob("*.bin"))
@@ -56,7 +56,9 @@ def _download_model(name: str, *, weights: bool) -> Path:
         return Path(snapshot_download(name, allow_patterns=[*FILES, *([WEIGHTS] if weights else [])]))
     except Exception as error:  # the hub raises whatever its client, its validators and its cache raise
         message = escape_text(" ".join(str(error).split()), 300)
-        seen = f"there is no directory '{escape_text(name)}', and the hub doesn't give a model of that name: {message}"
+        seen = (
+            f"there is no directory '{escape_text(name)}', and no such model can be downloaded from the Hub: {message}"
+        )
         raise AboardError(training.MODEL, seen, "hub", name=name) from error
 
 

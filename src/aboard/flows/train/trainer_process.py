@@ -58,7 +58,7 @@ class TrainerProcess:
             payload = json.dumps(question).encode()
             out, err = await asyncio.to_thread(process.communicate, payload, seconds)
         except subprocess.TimeoutExpired:
-            raise _make_error(self._module, f"it did not answer within {seconds:g} s") from None
+            raise _make_error(self._module, f"no reply within {seconds:g} s") from None
         output, errors = out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
         return _parse_answer(self._module, output, errors, process.returncode)
 
@@ -93,7 +93,7 @@ def _parse_answer(module: str, out: str, err: str, code: int) -> dict[str, Any]:
     if isinstance(answer, dict) and (error := unpack_error(answer.get("error"))):
         raise error
     if not isinstance(answer, dict) or code:
-        last = err.strip().rpartition("\n")[2] or f"it ended with {code} and said nothing"
+        last = err.strip().rpartition("\n")[2] or f"it exited with {code} without output"
         raise _make_error(module, last)
     return answer
 

@@ -46,7 +46,7 @@ class _BoundedReader:
         data = self._file.read(min(size, self._left + 1))
         self._left -= len(data)
         if self._left < 0:
-            raise tarfile.ReadError("it unpacks to too much")
+            raise tarfile.ReadError("it unpacks to too many bytes")
         return data
 
 
@@ -54,12 +54,12 @@ def replay_bundle(path: Path) -> ReplayedBundle:
     parts = _read_members(path)
     manifest = _parse_manifest(parts)
     if manifest.get("format") != FORMAT:
-        raise _make_broken_error(path, "it has no manifest of a kind that this version knows")
+        raise _make_broken_error(path, "it has no manifest that this version can read")
     try:
         replayed = replay_run(parse_recorded_run(str(manifest.get("run", "")), parts))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError) as error:
         # The fold and the rules trust what a conductor wrote, and this may be anything.
-        raise _make_broken_error(path, f"what it holds can't be judged: {type(error).__name__}") from None
+        raise _make_broken_error(path, f"its content can't be judged: {type(error).__name__}") from None
     return ReplayedBundle(version=escape_text(str(manifest.get("aboard", ""))), replayed=replayed)
 
 
@@ -102,4 +102,4 @@ def _parse_manifest(parts: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _make_broken_error(path: Path, why: str) -> AboardError:
-    return AboardError(run_records.BUNDLE_BROKEN, f"{path} is no bundle that can be read: {escape_text(why)}")
+    return AboardError(run_records.BUNDLE_BROKEN, f"{path} is not a readable bundle: {escape_text(why)}")

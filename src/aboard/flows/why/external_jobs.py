@@ -76,9 +76,7 @@ class _ExternalJobInspector:
                 self._unheard[node.name] = probed.contact.said or probed.contact.reason.value
         if not self._links:
             name, reason = next(iter(self._unheard.items()))
-            raise AboardError(
-                commands.WHY_NO_NODE, f"none of the nodes answers; {name}: {reason}", nodes=list(self._nodes)
-            )
+            raise AboardError(commands.WHY_NO_NODE, f"no node responds; {name}: {reason}", nodes=list(self._nodes))
 
     async def judged(self, pids: Sequence[int]) -> ExternalJobVerdict:
         """Looks again, with what the last look left open, until there is a cause, or it moves, or the time is over."""
@@ -91,14 +89,14 @@ class _ExternalJobInspector:
         world, *others = group_external_jobs(processes)
         searched_nodes = tuple(processes) if not pids else ()
         began = still = monotonic()
-        witness = self._decode_snapshots(world, first, {})
-        evidence = self._evidence(world, witness, 0.0)
+        snapshots = self._decode_snapshots(world, first, {})
+        evidence = self._evidence(world, snapshots, 0.0)
         while True:
             before, look_time = evidence, monotonic()
             answers = await self._look(self._again(world, before))
             world = self._left(world, answers)
-            witness = self._decode_snapshots(world, answers, witness)
-            evidence = self._evidence(world, witness, 0.0)
+            snapshots = self._decode_snapshots(world, answers, snapshots)
+            evidence = self._evidence(world, snapshots, 0.0)
             going = has_moved(before, evidence)
             still = look_time if going else still
             evidence = replace(evidence, quiet=look_time - still)
@@ -149,7 +147,7 @@ class _ExternalJobInspector:
             processes = decode_external_processes(answer.get("found"), 0.0)
             world = world.without(name, {each.pid for each in processes if each.why})
         if not world.seats:
-            raise AboardError(commands.WHY_NO_TRAINING, "all its processes ended while they were looked at", "ended")
+            raise AboardError(commands.WHY_NO_TRAINING, "all its processes exited during the inspection", "ended")
         return world
 
     def _decode_snapshots(
@@ -164,8 +162,8 @@ class _ExternalJobInspector:
                 snapshots[name] = replace(snapshot, dials=dials, names=names, echoes=snapshot.echoes or old.echoes)
         return snapshots
 
-    def _evidence(self, world: ExternalJob, witness: Mapping[str, NodeSnapshot], quiet: float) -> Evidence:
-        return build_external_evidence(world, self._nodes, witness, unheard=self._unheard, now=time(), quiet=quiet)
+    def _evidence(self, world: ExternalJob, snapshots: Mapping[str, NodeSnapshot], quiet: float) -> Evidence:
+        return build_external_evidence(world, self._nodes, snapshots, unheard=self._unheard, now=time(), quiet=quiet)
 
 
 def _drop_own_runs(processes: dict[str, tuple[ExternalJobProcess, ...]]) -> dict[str, tuple[ExternalJobProcess, ...]]:
@@ -181,7 +179,7 @@ def require_inspectable(processes: Mapping[str, Iterable[ExternalJobProcess]], u
         if each.why == "absent":
             raise AboardError(commands.WHY_NO_PROCESS, f"there is no process {each.pid} on {name}")
         if each.why == "denied":
-            seen = f"process {each.pid} on {name} is {each.user}'s, and may not be looked at"
+            seen = f"process {each.pid} on {name} is {each.user}'s: no permission to inspect it"
             raise AboardError(commands.WHY_NOT_PERMITTED, seen, pid=each.pid)
         if each.why:
             seen = f"process {each.pid} on {name} belongs to {each.run}, a run of Aboard's own"

@@ -17,7 +17,7 @@ def find_default_run(runs: Runs) -> RunDirectory:
     """The one that is meant when none is named: the newest that lives, or else the newest."""
     all_runs = runs.all()
     if not all_runs:
-        raise AboardError(run_records.RUN_NONE, "there is no run yet to tell of", "others")
+        raise AboardError(run_records.RUN_NONE, "there is no run yet", "others")
     return next((run for run in all_runs if run.live), all_runs[0])
 
 

@@ -40,13 +40,13 @@ def _decode_host(value: object) -> str:
     """Whoever packed a bundle chose these words, and some go into commands."""
     if isinstance(value, str) and find_host_error(value) is None:
         return value
-    raise DecodeError("a host is wanted")
+    raise DecodeError("expected a host")
 
 
 def _decode_user(value: object) -> str:
     if isinstance(value, str) and find_user_error(value) is None:
         return value
-    raise DecodeError("a user is wanted")
+    raise DecodeError("expected a user")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ _ENTRIES_AT_ONCE = 32
 DISORDER = 10.0
 EARLIEST = float("-inf")
 
-ON_NODE = "on the node, which printed faster than the wire carries"
+ON_NODE = "on the node, which printed faster than the connection carries"
 ON_DISK = "here, where the disk was full"
 PAST_LIMIT = "here, past the limit for one rank's log"
 

@@ -124,7 +124,7 @@ def explain_death(child: RankProcess, tail: Sequence[Untrusted], context: DeathC
 
 def add_node_evidence(evidence: Evidence, cause: RankProcess, explanation: DeathExplanation) -> DeathExplanation:
     """The same death with what was seen on its node; unchanged where nothing there explains it."""
-    node = evidence.witness.get(cause.node)
+    node = evidence.snapshots.get(cause.node)
     if node is None:
         why = evidence.unheard.get(cause.node, "")
         return (

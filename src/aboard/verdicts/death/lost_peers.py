@@ -147,7 +147,7 @@ def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator
 
 def _build_loopback_finding(evidence: Evidence, tried: list[RankProcess]) -> Finding:
     """Who was told to connect to itself does not know by whom: nodes whose own name is the loopback, or else all."""
-    named = tuple(name for name, node in evidence.witness.items() if node.names_itself_loopback)
+    named = tuple(name for name, node in evidence.snapshots.items() if node.names_itself_loopback)
     blamed = named or tuple(part.node.name for part in evidence.plan.parts)
     return rendezvous.LOOPBACK.finding(
         nodes=blamed,

@@ -148,7 +148,7 @@ def list_hang_findings(evidence: Evidence) -> list[Finding]:
 
 def _add_oom_kill(evidence: Evidence, view: RankView, activity: RankActivity) -> RankActivity:
     """Who waits for a process of its own, on a node where the kernel has killed one for memory, waits for that."""
-    node = evidence.witness.get(view.node)
+    node = evidence.snapshots.get(view.node)
     before, after = (node.oom_before, node.oom_kills) if node is not None else (None, None)
     if activity.diagnosis not in _OWN_CHILDREN or before is None or after is None or after <= before:
         return activity

@@ -43,7 +43,7 @@ def find_cut_links(evidence: Evidence) -> Iterator[RuleResult]:
     """Bytes that were sent again and again and never arrived, between nodes that all take part."""
     bad = list(_list_stalled_connections(evidence))
     if not bad:
-        if any(view.phase >= Phase.GROUP for view in evidence.views) and evidence.witness:
+        if any(view.phase >= Phase.GROUP for view in evidence.views) and evidence.snapshots:
             yield RuledOut(what="a cut link between ranks", why="no connection is retransmitting")
         return
     ends = Counter(end for each in bad for end in {each.node, each.peer})
@@ -54,7 +54,7 @@ def find_cut_links(evidence: Evidence) -> Iterator[RuleResult]:
     example = next((each for each in bad if each.node in nodes), bad[0])
     down = [(name, link) for name in nodes for link in _list_used_links(evidence, name) if link.state not in LINK_UP]
     outcomes = {
-        evidence.witness[each.node].dials.get(target)
+        evidence.snapshots[each.node].dials.get(target)
         for each in bad
         for target in _list_dialled_targets(evidence, each)
     }
@@ -111,7 +111,7 @@ def _measure_loss(evidence: Evidence, node: str) -> float:
 def _list_echoes(evidence: Evidence, nodes: tuple[str, ...]) -> list[PingResult]:
     return [
         each
-        for name, node in evidence.witness.items()
+        for name, node in evidence.snapshots.items()
         for address, each in node.echoes.items()
         if name not in nodes and evidence.owners.get(address) in nodes
     ]
@@ -135,7 +135,7 @@ def _list_stalled_connections(evidence: Evidence) -> Iterator[_StalledConnection
 
 def _list_used_links(evidence: Evidence, node: str) -> list[NicTraffic]:
     """The cards by which its ranks speak."""
-    snapshot = evidence.witness.get(node)
+    snapshot = evidence.snapshots.get(node)
     if snapshot is None:
         return []
     used = {
@@ -150,7 +150,7 @@ def _list_used_links(evidence: Evidence, node: str) -> list[NicTraffic]:
 
 def _list_dialled_targets(evidence: Evidence, bad: _StalledConnection) -> list[tuple[str, int]]:
     address = split_endpoint(bad.socket.remote)[0]
-    return [target for target in evidence.witness[bad.node].dials if target[0] == address]
+    return [target for target in evidence.snapshots[bad.node].dials if target[0] == address]
 
 
 def _describe_failure(
@@ -206,7 +206,7 @@ def _list_ends(bad: _StalledConnection) -> list[tuple[str, str]]:
 
 
 def _is_address_gone(evidence: Evidence, node: str, address: str) -> bool:
-    snapshot = evidence.witness.get(node)
+    snapshot = evidence.snapshots.get(node)
     return (
         snapshot is not None
         and bool(snapshot.addresses)

@@ -22,7 +22,7 @@ _QUIET_STEPS = 3.0
 
 def diagnose_by_ras(evidence: Evidence) -> Iterator[RuleResult]:
     """One answer is as good as another, since each is collected from all; who gave none is told."""
-    answers = {name: node.ras for name, node in evidence.witness.items() if node.ras is not None}
+    answers = {name: node.ras for name, node in evidence.snapshots.items() if node.ras is not None}
     for name, answer in answers.items():
         if isinstance(answer, str):
             yield RuledOut(what="NCCL's RAS report", why=f"on {name}, {escape_text(answer, 200)}")

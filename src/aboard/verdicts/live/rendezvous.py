@@ -87,7 +87,7 @@ def _list_store_causes(evidence: Evidence, host: str, port: int, views: list[Ran
         if astray is not None:
             yield astray
         elif outcome == "unresolved":
-            answer = evidence.witness[those[0].node].names.get(host)
+            answer = evidence.snapshots[those[0].node].names.get(host)
             reason = answer.visible(400) if isinstance(answer, Untrusted) else ""
             yield _build_cause(
                 rendezvous.NAME,
@@ -108,7 +108,7 @@ def _find_wrong_name(evidence: Evidence, host: str, views: list[RankView]) -> Ca
     """A name that stands for another machine on some nodes than on those that find rank 0 by it."""
     master = evidence.view(0).node
     addresses = {
-        name: found for name, node in evidence.witness.items() if isinstance(found := node.names.get(host), tuple)
+        name: found for name, node in evidence.snapshots.items() if isinstance(found := node.names.get(host), tuple)
     }
     right = [each for found in addresses.values() for each in found if evidence.owners.get(each) == master]
     wrong = [view for view in views if addresses.get(view.node) and not set(addresses[view.node]) & set(right)]
@@ -252,7 +252,7 @@ def _build_name_fix(evidence: Evidence, host: str, nodes: tuple[str, ...]) -> Fi
 
 def _find_outcome(evidence: Evidence, view: RankView, host: str, port: int) -> str:
     """How a rank's way to the store ends: by its own connection, else by the node's try of the same."""
-    node = evidence.witness.get(view.node)
+    node = evidence.snapshots.get(view.node)
     if node is None or view.seen is None:
         return ""
     found = node.names.get(host, ())
@@ -281,7 +281,7 @@ def _is_unanswered(each: TcpConnection) -> bool:
 
 def _is_on_loopback(evidence: Evidence, view: RankView) -> bool:
     """Whether it listens for its peers on the loopback, because its node's own name stands for that."""
-    node = evidence.witness.get(view.node)
+    node = evidence.snapshots.get(view.node)
     if node is None or view.seen is None or view.phase >= Phase.GROUP:
         return False
     places = [each.local for each in view.seen.sockets if each.state == "LISTEN"]

@@ -46,7 +46,7 @@ def find_stragglers(evidence: Evidence) -> Iterator[RuleResult]:
         yield RuledOut(what="a slow rank", why=f"{most}, over {found.count} collectives")
         return
     view = evidence.view(rank)
-    diagnosis, cause, fix = _explain_straggler(view, evidence.witness[view.node])
+    diagnosis, cause, fix = _explain_straggler(view, evidence.snapshots[view.node])
     yield Cause(
         finding=diagnosis.finding(
             severity=Severity.WARN if _is_slower(evidence) or share >= 2 * _SHARE else Severity.INFO,
@@ -78,7 +78,7 @@ def find_throttled_nodes(evidence: Evidence) -> Iterator[RuleResult]:
                 ranks=ranks,
                 seen=f"the control group of {node} was throttled in {100 * throttled:.0f} % of the last"
                 f" seconds{_format_pace(evidence)}",
-                fix=_build_quota_fix(evidence.witness.get(node), node),
+                fix=_build_quota_fix(evidence.snapshots.get(node), node),
             ),
             sure=Confidence.CERTAIN if waits else Confidence.LIKELY,
         )
@@ -177,7 +177,7 @@ def _build_quota_fix(snapshot: NodeSnapshot | None, name: str) -> Fix:
 
 def _format_link_rate(evidence: Evidence, nodes: tuple[str, ...]) -> str:
     """What the busiest card of the first of them carries."""
-    links = [(link.sent + link.received, link.name) for link in evidence.witness[nodes[0]].links] if nodes else []
+    links = [(link.sent + link.received, link.name) for link in evidence.snapshots[nodes[0]].links] if nodes else []
     if not links:
         return ""
     rate, name = max(links)

@@ -47,14 +47,14 @@ def find_stopped_ranks(evidence: Evidence) -> Iterator[RuleResult]:
                 ),
                 sure=Confidence.CERTAIN,
             )
-    if evidence.witness and not stopped_views:
+    if evidence.snapshots and not stopped_views:
         yield RuledOut(what="a stopped rank", why="no rank's process is in state T")
 
 
 def find_hung_mounts(evidence: Evidence) -> Iterator[RuleResult]:
     """Asleep in the kernel for a file system that does not answer; the look at its disk may hang on the same."""
     found = False
-    for name, node in evidence.witness.items():
+    for name, node in evidence.snapshots.items():
         waiting = [view for view in evidence.views if view.node == name and view.alive and _is_waiting_for_files(view)]
         hung = node.hung.match(r"^the disk of (.*)")
         path = Untrusted(hung[1]) if hung else NO_TEXT
@@ -81,7 +81,7 @@ def find_hung_mounts(evidence: Evidence) -> Iterator[RuleResult]:
             ),
             sure=Confidence.CERTAIN if path or _is_remote_wait(node, waiting) else Confidence.STRONG,
         )
-    if evidence.witness and not found:
+    if evidence.snapshots and not found:
         yield RuledOut(what="a mount that does not respond", why="no rank is blocked in the kernel on a file")
 
 
@@ -94,7 +94,7 @@ def _build_mount_fix(evidence: Evidence, name: str, place: Untrusted, kind: str)
         return hang.MOUNT.fix(
             "check", check=build_check_command(evidence, (name,), "storage", "shows which mount is dead")
         )
-    source = next((mount[2] for mount in evidence.witness[name].mounts if mount[0] == place), NO_TEXT)
+    source = next((mount[2] for mount in evidence.snapshots[name].mounts if mount[0] == place), NO_TEXT)
     if ":" in source or source.startswith("//"):
         return hang.MOUNT.fix("remote", kind=kind, source=source, place=place, node=name)
     return hang.MOUNT.fix("local", place=place, node=name)
