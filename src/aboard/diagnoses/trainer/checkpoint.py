@@ -65,7 +65,7 @@ DIFFERS = Diagnosis(
 ELSEWHERE = Diagnosis(
     code="checkpoint-elsewhere",
     title="files of the checkpoint are on another node's disk",
-    symptoms=("was saved onto several disks, and this layout needs files that aren't on this one",),
+    symptoms=("was saved to several disks, and this layout needs files that are not on this one",),
     explanation="Without a shared disk each node keeps what its own ranks wrote, and another layout needs parts of"
     " others. `output_dir` on a shared disk avoids it, and so do `sharding: none` and `hybrid`.",
     fixes={
@@ -87,7 +87,7 @@ FOLDER_BUSY = Diagnosis(
 PEER_LOST = Diagnosis(
     code="checkpoint-peer-lost",
     title="a rank stopped answering while a checkpoint was made",
-    symptoms=("Connection closed by peer", "another rank stopped answering while a checkpoint was made"),
+    symptoms=("Connection closed by peer", "another rank stopped responding during a checkpoint"),
     explanation=f"A checkpoint needs all ranks. One of them died, or its node is gone. {_INTACT}",
     fixes="aboard why  # names the rank; the last published checkpoint is untouched",
 )
@@ -111,7 +111,7 @@ OUT_OF_STEP = Diagnosis(
 UNUSABLE = Diagnosis(
     code="checkpoint-unusable",
     title="what was named is no checkpoint",
-    symptoms=("is no checkpoint: it was never published", "is no checkpoint: there is no such folder"),
+    symptoms=("is not a checkpoint: it was never published", "is not a checkpoint: there is no such folder"),
     explanation="A checkpoint has a manifest.json, which is written last: without it the save was cut off.",
     fixes="ls {parent}  # has the others; resume: auto takes the newest that verifies",
 )
@@ -122,7 +122,7 @@ DAMAGED = Diagnosis(
     symptoms=(
         "isn't what was written (its sha256 differs)",
         "SafetensorError",
-        "has another shape of it than the manifest",
+        "has a shape that differs from the manifest",
     ),
     explanation="A size or hash isn't that of manifest.json: a copy broke off, a disk fails (`dmesg | tail`), or an"
     " edit.",
@@ -135,7 +135,7 @@ DAMAGED = Diagnosis(
 LAYOUT = Diagnosis(
     code="checkpoint-layout",
     title="a tensor is spread in a way that checkpoints don't know",
-    symptoms=("is placed as _StridedShard, which checkpoints don't know",),
+    symptoms=("is placed as _StridedShard, which checkpoints don't support",),
     explanation="Checkpoints know whole tensors, and those that `full`, `hybrid` and `none` cut along dimensions.",
     fixes=Advice("sharding: full  # or hybrid, or none; if it came with one of these, please report it"),
 )
@@ -151,7 +151,7 @@ STATE = Diagnosis(
 FAILED = Diagnosis(
     code="checkpoint-failed",
     title="a checkpoint could not be made",
-    symptoms=("couldn't make a checkpoint: RuntimeError",),
+    symptoms=("could not save a checkpoint: RuntimeError",),
     explanation=f"An error without a name yet, on the rank that is named. {_INTACT}",
     fixes="aboard logs --rank {rank}    # has its traceback; please report it with: aboard bundle",
 )

@@ -38,7 +38,10 @@ MISSING = Diagnosis(
 ENDING = Diagnosis(
     code="data-ending",
     title="a file's name doesn't say how to read it",
-    symptoms=("has no ending that says how to read it", "holds JSON lines, and its name says plain text"),
+    symptoms=(
+        "has no known suffix, so its format is unknown",
+        "contains JSON lines, but its suffix is that of plain text",
+    ),
     explanation="Rows are read by the ending of the file's name. In a .txt file every line is a document.",
     fixes={
         "known": Advice("name it as one of: {endings} (.gz .zst .bz2 .xz behind)"),
@@ -68,7 +71,7 @@ HUB = Diagnosis(
 TOKENIZER = Diagnosis(
     code="data-tokenizer",
     title="the tokenizer can't be used",
-    symptoms=("no tokenizer can be had from", "OSError: Can't load tokenizer for", "is no fast one"),
+    symptoms=("can't load a tokenizer from", "OSError: Can't load tokenizer for", "is not a fast one"),
     explanation="There is no such directory, the hub doesn't give it, or it has no tokenizer.json: only fast tokenizers"
     " tell which tokens belong to which text.",
     fixes={
@@ -90,7 +93,7 @@ LENGTH = Diagnosis(
 ALLOW = Diagnosis(
     code="data-allow",
     title="a finding that is to pass isn't one of the gate's",
-    symptoms=("the gate has no code",),
+    symptoms=("the data check has no code",),
     explanation="A typo in `--allow` or `data.allow` would silently let nothing pass.",
     remedy="`aboard why --codes` lists them, under `data`.",
     fixes={"near": Advice("did you mean '{code}'?"), "known": Advice("known here: {codes:words}")},
@@ -99,7 +102,7 @@ ALLOW = Diagnosis(
 MIX = Diagnosis(
     code="data-mix",
     title="the sources can't be mixed",
-    symptoms=("its weight is missing", "it has no bins"),
+    symptoms=("its weight is missing", "it has no packed sequences"),
     explanation="Each source of a mix needs a weight above 0, `{{path: FILE, weight: 1}}`, and at least one sequence.",
     fixes={
         "empty": FixCommand("leave {name} out, or see: aboard data {name}"),
@@ -111,7 +114,7 @@ MIX = Diagnosis(
 MIX_FAR = Diagnosis(
     code="data-mix-far",
     title="a weight is too small to be held to",
-    symptoms=("too little to be held to 1 %",),
+    symptoms=("too small to be kept within 1 %",),
     explanation="A mix repeats after at most 100,000 sequences: a source below about 1 of 2,000 can't keep its weight.",
     fixes=Advice("give {name} at least {least}, or leave it out"),
 )
@@ -135,7 +138,7 @@ CHANGED = Diagnosis(
 DISK = Diagnosis(
     code="data-disk",
     title="the disk doesn't take prepared data",
-    symptoms=("OSError: [Errno 28] No space left on device", "was not what was read back, several times"),
+    symptoms=("OSError: [Errno 28] No space left on device", "repeatedly differed from what was written"),
     explanation="The cache's disk is full, may not be written, or gives back other bytes than were written.",
     fixes={
         "room": FixCommand(
@@ -148,7 +151,7 @@ DISK = Diagnosis(
 LOCKED = Diagnosis(
     code="data-locked",
     title="another process holds what is needed",
-    symptoms=("still prepares the same data, and holds",),
+    symptoms=("is still preparing the same data and holds",),
     explanation="The same data is prepared by another command, which did not come to its end within a day.",
     fixes="ps -p {process}  # on {host}; wait for it, or end it",
 )
@@ -156,7 +159,7 @@ LOCKED = Diagnosis(
 MANIFEST = Diagnosis(
     code="data-manifest",
     title="a directory of token shards can't be used",
-    symptoms=("manifest.json", "a field is missing or of the wrong kind"),
+    symptoms=("manifest.json", "a field is missing or has the wrong type"),
     explanation="Its manifest is not there, of another version, or not what docs/token-shards.md describes.",
     fixes=Advice("see docs/token-shards.md for what it must say; in ~/.cache/aboard/data, remove it: it is made again"),
 )
@@ -164,7 +167,7 @@ MANIFEST = Diagnosis(
 SHARD_DAMAGED = Diagnosis(
     code="data-shard-damaged",
     title="a file of token shards was changed",
-    symptoms=("and the manifest says",),
+    symptoms=("but the manifest says",),
     explanation="Its size or its hash isn't what was written: a copy that broke off, or a disk that lies.",
     fixes="rm -r {folder}  # it is then made again",
 )
@@ -180,7 +183,7 @@ WORKER_DIED = Diagnosis(
 WORKER_SILENT = Diagnosis(
     code="data-worker-silent",
     title="a process that reads rows says nothing any more",
-    symptoms=("has said nothing for",),
+    symptoms=("has not responded for",),
     explanation="It waits for a disk or a file server that doesn't answer.",
     fixes=Advice("see whether the disk of the source answers: timeout 5 df -h DIR, or aboard check --only storage"),
 )
@@ -188,7 +191,7 @@ WORKER_SILENT = Diagnosis(
 WORKER = Diagnosis(
     code="data-worker",
     title="a process that reads rows broke",
-    symptoms=("a worker broke: Traceback",),
+    symptoms=("a worker failed: Traceback",),
     explanation="An error of ours that has no name yet; the message has its trace, and the row.",
     fixes={"row": Advice("please report it with the row that it names"), "report": Advice("please report it")},
 )

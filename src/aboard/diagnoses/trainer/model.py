@@ -31,7 +31,10 @@ NOT_BUILT = Diagnosis(
 NO_WEIGHTS = Diagnosis(
     code="model-no-weights",
     title="there are no weights beside config.json",
-    symptoms=("has no model.safetensors, nor its index", "OSError: no file named pytorch_model.bin, model.safetensors"),
+    symptoms=(
+        "has neither model.safetensors nor its index",
+        "OSError: no file named pytorch_model.bin, model.safetensors",
+    ),
     explanation="This directory has neither model.safetensors nor its index with the files that it names.",
     fixes=Advice("train:\n  from_scratch: true   # to begin with new weights; or give the directory that has them"),
 )
@@ -52,7 +55,7 @@ QUANTIZED = Diagnosis(
     title="the model is quantized",
     symptoms=(
         "You cannot perform fine-tuning on purely quantized models",
-        "is quantized, and a quantized model can't be",
+        "is quantized, and full training of a quantized model",
     ),
     explanation="Weights of 8 or 4 bits can't take the small steps of a training in full.",
     fixes=Advice("train:\n  model: …   # the same model with bf16 or fp32 weights"),
@@ -79,7 +82,7 @@ SHAPES = Diagnosis(
 DIFFERS = Diagnosis(
     code="model-differs",
     title="nodes have different files of the model",
-    symptoms=("isn't the same everywhere: rank 3 has other files than most", "losses differ between ranks"),
+    symptoms=("is not the same on all ranks: rank 3 has different files than most", "losses differ between ranks"),
     explanation="Each rank reads its own node's files; with other weights on one node, ranks would train a mixture.",
     fixes="sha256sum {folder}/*   # on each node; then copy the right files there, with rsync -a",
 )
@@ -87,7 +90,7 @@ DIFFERS = Diagnosis(
 NO_START = Diagnosis(
     code="model-no-start",
     title="the model doesn't say how its weights begin",
-    symptoms=("doesn't say how these begin",),
+    symptoms=("doesn't initialize",),
     explanation="`from_scratch` draws each tensor as the model's own code does; some models leave tensors out.",
     fixes=Advice("train:\n  from_scratch: false   # and a model with weights: from_config(…).save_pretrained(DIR)"),
 )

@@ -72,7 +72,7 @@ ASKED = Diagnosis(
 GIVEN = Diagnosis(
     code="train-given",
     title="a rank was started without a training",
-    symptoms=("there is no training to be done: ABOARD_TRAINING is not set",),
+    symptoms=("no training settings: ABOARD_TRAINING is not set",),
     explanation="Ranks run `python -m aboard.train`, and the head tells them in their environment what to do.",
     fixes="aboard train aboard.yaml",
 )
@@ -82,7 +82,7 @@ TENSORBOARD = Diagnosis(
     title="TensorBoard isn't installed where rank 0 runs",
     symptoms=(
         "ModuleNotFoundError: No module named 'tensorboard'",
-        "tensorboard: true, and TensorBoard isn't installed",
+        "tensorboard: true is set, but TensorBoard is not installed",
     ),
     explanation="`train.tensorboard: true` writes TensorBoard's files, and torch needs that package to do so.",
     fixes="python3 -m pip install tensorboard    # on rank 0's node; without it, metrics.jsonl is still written",
@@ -217,7 +217,7 @@ PACKING_UNKNOWN = Diagnosis(
         "TypeError: forward() got an unexpected keyword argument 'position_ids'",
         "ValueError: too many values to unpack (expected 2)",
         "its forward takes no position_ids",
-        "documents of one sequence would see each other in this model",
+        "packed documents would attend to each other in this model",
     ),
     explanation="Packing puts several documents into one sequence; positions and a mask keep them apart. Models with a"
     " recurrent state (Mamba, RWKV, hybrids), without position ids (Bloom, decoders of BART's kind), with ALiBi or with"

@@ -1,4 +1,4 @@
-"""Which checkpoint a run continues from: the newest that verifies on every disk, agreed by all ranks."""
+"""Chooses the checkpoint to resume from: the newest that verifies on every disk, agreed by all ranks."""
 
 import os
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _THREADS = 4
 
 @dataclass(kw_only=True)
 class ResumeResult:
-    """What came of it; `notes` say what was skipped and what is set otherwise, `broken` names what didn't verify."""
+    """The result; `notes` say what was skipped and what changed since, `broken` names what didn't verify."""
 
     marker: CommitMarker | None = None
     notes: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class ResumeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class _Offer:
-    """A checkpoint by its name, and the ranks that lead a disk with its marker."""
+    """A checkpoint by name, and the disk leaders that have its marker."""
 
     name: str
     serial: int
@@ -55,7 +55,7 @@ def resume_checkpoint(
     optimizer: torch.optim.Optimizer,
     now: Callable[[], RunSettings],
 ) -> ResumeResult:
-    """By `resume:` of the training: `auto`, `none`, or one checkpoint. All ranks ask together, and get the same."""
+    """Resumes according to `resume:`: `auto`, `none`, or one checkpoint. All ranks call it, with the same result."""
     result = ResumeResult()
     if how == "none":
         return result
@@ -73,14 +73,14 @@ def resume_checkpoint(
             result.notes += _format_notes(saved, changed)
             return result
         result.broken.add(offer.name)
-        result.notes.append(f"{offer.name} is skipped: {why}")
+        result.notes.append(f"skipped {offer.name}: {why}")
     if how != "auto" or result.broken:
         raise _build_unusable_error(party.folder if how == "auto" else Path(how), result.notes)
     return result
 
 
 def _list_offers(party: CheckpointRanks, folder: Path, names: list[str] | None, result: ResumeResult) -> list[_Offer]:
-    """The newest first; what one disk lacks another may have, since markers are written after all files are there."""
+    """The newest first; one disk may have what another lacks, since markers are written after all files."""
 
     def look() -> dict[str, Any]:
         listing = list_checkpoints(folder, names) if party.leads else CheckpointListing(good={}, skipped={})
@@ -92,7 +92,7 @@ def _list_offers(party: CheckpointRanks, folder: Path, names: list[str] | None, 
     for report in reports:
         serials |= report["good"]
     skipped = {name: why for report in reports for name, why in report["skipped"].items() if name not in serials}
-    result.notes += [f"{name} is skipped: {why}" for name, why in skipped.items()]
+    result.notes += [f"skipped {name}: {why}" for name, why in skipped.items()]
     result.broken |= {name for report in reports for name in report["torn"] if name not in serials}
     offers = [
         _Offer(
@@ -104,7 +104,7 @@ def _list_offers(party: CheckpointRanks, folder: Path, names: list[str] | None, 
 
 
 def _share_marker(party: CheckpointRanks, folder: Path, offer: _Offer) -> CommitMarker:
-    """One disk's marker, for all ranks; a disk that lacks it though all its files are there gets it now."""
+    """Shares one disk's marker with all ranks; a disk that has all files but no marker gets it now."""
     source, path = offer.ranks[0], folder / offer.name
     own: list[bytes] = []
 
@@ -127,7 +127,7 @@ def _share_marker(party: CheckpointRanks, folder: Path, offer: _Offer) -> Commit
 
 
 def _find_damage(party: CheckpointRanks, saved: SavedCheckpoint, module: nn.Module) -> str | None:
-    """Why it can't be used, the same on all ranks; every file that any rank of a disk needs is hashed once there."""
+    """Why it can't be used, the same on all ranks; every file that a rank needs is hashed once per disk."""
     need: list[RestoreFiles] = []
 
     def plan() -> dict[str, Any]:
@@ -147,11 +147,11 @@ def _find_damage(party: CheckpointRanks, saved: SavedCheckpoint, module: nn.Modu
     share = files[mates.index(party.rank) :: len(mates)]
     bad = party.run_collectively(lambda: {"bad": saved.verify(share, threads=_choose_thread_count(len(mates)))})
     worst = [f"{why} (on {party.disks.nodes[rank]})" for rank, report in enumerate(bad) for why in report["bad"]]
-    return worst[0] + (f", and {len(worst) - 1} files more" if len(worst) > 1 else "") if worst else None
+    return worst[0] + (f", and {len(worst) - 1} more files" if len(worst) > 1 else "") if worst else None
 
 
 def _is_elsewhere(file: CheckpointFile, saved: SavedCheckpoint) -> bool:
-    """Written onto a disk of which nothing is here: not lost, but on another node."""
+    """Whether the file is on a disk of another node, rather than lost: none of that disk's files are here."""
     several = len({each.disk for each in saved.marker.files}) > 1
     return several and not any(here.disk == file.disk for here in saved.here.values())
 
@@ -164,7 +164,7 @@ def _build_elsewhere_error(party: CheckpointRanks, saved: SavedCheckpoint, files
     nodes = sorted({node for node, _ in ranks})
     return AboardError(
         checkpoint.ELSEWHERE,
-        f"{path} was saved onto several disks, and this layout needs files that aren't on this one: {files_text}{more}",
+        f"{path} was saved to several disks, and this layout needs files that are not on this one: {files_text}{more}",
         "several" if len(nodes) > 1 else "one",
         nodes=nodes,
         folder=path,
@@ -180,7 +180,10 @@ def _restore_state(
 
 
 def _format_notes(saved: SavedCheckpoint, changed: list[SettingDifference]) -> list[str]:
-    return [f"continues from {saved.folder}, step {saved.marker.step}", *(f"set otherwise: {each}" for each in changed)]
+    return [
+        f"resumed from {saved.folder}, step {saved.marker.step}",
+        *(f"changed since the checkpoint: {each}" for each in changed),
+    ]
 
 
 def _build_unusable_error(path: Path, notes: list[str]) -> AboardError:

@@ -1,7 +1,7 @@
-"""New weights for a model: by its own distributions, and the same on any number of ranks and in any layout.
+"""Initializes a model from scratch: with its own distributions, and equal for any number of ranks and any layout.
 
-Each tensor is drawn whole from a seed of its own, made of the run's seed and its name; a rank keeps its part.
-What the model would do to its parameters is recorded on meta, where it costs nothing, then done to one at a time.
+Each tensor is drawn whole from its own seed, derived from the run's seed and its name; a rank keeps its part.
+The model's own initialization is recorded on meta, where it costs nothing, then replayed on one tensor at a time.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from aboard.train.model.weight_names import get_tied_names
 
 @dataclass(frozen=True, kw_only=True)
 class InitOperation:
-    """One operation in place on a parameter, or on a view of it."""
+    """One in-place operation on a parameter, or on a view of it."""
 
     does: Any
     size: torch.Size
@@ -39,7 +39,7 @@ class InitOperation:
 
 
 def prepare_scratch(model: PreTrainedModel, *, seed: int) -> Callable[[RankContext], int]:
-    """Of a model on meta; what it returns fills the model once that is spread and has room, and reads nothing."""
+    """Records the initialization of a model on meta; the result fills it once it is sharded and allocated."""
     allocate_buffers(model)
     acts = record_operations(model)
 
@@ -51,7 +51,7 @@ def prepare_scratch(model: PreTrainedModel, *, seed: int) -> Callable[[RankConte
 
 
 def record_operations(model: PreTrainedModel) -> dict[str, list[InitOperation]]:
-    """What the model's own initialisation does to each of its tensors on meta; those that are real are initialised."""
+    """The initialization of each tensor on meta, as recorded operations; real tensors are initialized directly."""
     names = {_identify_storage(tensor): name for name, tensor in reversed(list(model.state_dict().items()))}
     recorder = _Recorder(names)
     with recorder:
@@ -69,16 +69,14 @@ def fill_from_scratch(
         if name not in acts and get_tied_names(model).get(name) not in acts
     ]
     if left_out:
-        raise AboardError(
-            models.NO_START, f"a {type(model).__name__} doesn't say how these begin: {', '.join(left_out[:5])}"
-        )
+        raise AboardError(models.NO_START, f"a {type(model).__name__} doesn't initialize: {', '.join(left_out[:5])}")
     for name, part in list_local_shards(model, world).items():
         if name in acts:
             part.fill([part.of(draw_tensor(part.shape, acts[name], seed=seed, name=name))])
 
 
 def draw_tensor(shape: tuple[int, ...], acts: list[InitOperation], *, seed: int, name: str) -> torch.Tensor:
-    """One whole tensor, the same wherever it is asked for."""
+    """Draws one whole tensor, the same on every rank."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     value = torch.empty(shape, dtype=torch.float32)
@@ -88,7 +86,7 @@ def draw_tensor(shape: tuple[int, ...], acts: list[InitOperation], *, seed: int,
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes down what is done in place to a tensor on meta, by the name that its storage has in the model."""
+    """Records in-place operations on meta tensors, by the name that their storage has in the model."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -104,7 +102,8 @@ class _Recorder(TorchDispatchMode):
         name = self._names.get(_identify_storage(target))
         if any(isinstance(each, torch.Tensor) and each.is_meta for each in (*args[1:], *named.values())):
             raise AboardError(
-                models.NO_START, f"how {name or 'a tensor'} begins depends on other tensors, which isn't supported"
+                models.NO_START,
+                f"the initialization of {name or 'a tensor'} depends on other tensors, which is not supported",
             )
         if name:
             self.acts[name].append(
