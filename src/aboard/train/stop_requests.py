@@ -38,7 +38,7 @@ class RequestListener:
         self._step = self._next = 0
 
     def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGTERM, self._hear)
+        self._before = signal.signal(signal.SIGTERM, self._on_sigterm)
         return self
 
     def __exit__(
@@ -74,5 +74,5 @@ class RequestListener:
             return next((request for path, request in self._files.items() if path.exists()), StopRequest.NOTHING)
         return StopRequest.NOTHING
 
-    def _hear(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
         self._terminated = True

@@ -35,9 +35,9 @@ _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 
 
 class DataFile(NamedTuple):
-    """A file with rows: the name shown to the user, the path that is opened, and the suffix that decides how."""
+    """A file with rows: the name display_name to the user, the path that is opened, and the suffix that decides how."""
 
-    shown: Untrusted
+    display_name: Untrusted
     path: str
     ending: str
 

@@ -69,22 +69,24 @@ def _list_file_chunks(file: DataFile, every: int) -> list[Chunk]:
 def _split_file(file: DataFile, every: int) -> list[Chunk]:
     store = STORE_BY_SUFFIX[file.ending]
     if store == "parquet":
-        return list_parquet_chunks(file.shown, file.path, every=every)
+        return list_parquet_chunks(file.display_name, file.path, every=every)
     if store == "arrow":
-        return list_arrow_chunks(file.shown, file.path, every=every)
+        return list_arrow_chunks(file.display_name, file.path, every=every)
     if store == "megatron":
-        return list_megatron_chunks(file.shown, file.path, every=every)
+        return list_megatron_chunks(file.display_name, file.path, every=every)
     size = Path(file.path).stat().st_size
     if store == "json" and not is_json_lines(file.path):
-        return [Chunk(file=file.shown, path=file.path, store="json", size=size)]
+        return [Chunk(file=file.display_name, path=file.path, store="json", size=size)]
     if store == "text" and is_json_lines(file.path):
-        seen = f"'{file.shown.visible()}' contains JSON lines, but its suffix is that of plain text"
-        raise AboardError(data.ENDING, seen, "rename", old=file.shown, new=_rename_to_jsonl(file.path))
+        seen = f"'{file.display_name.visible()}' contains JSON lines, but its suffix is that of plain text"
+        raise AboardError(data.ENDING, seen, "rename", old=file.display_name, new=_rename_to_jsonl(file.path))
     lines: Store = "text" if store == "text" else "jsonl"
     if file.path.lower().endswith(COMPRESSED_SUFFIXES):  # such a stream can't be read from its middle
-        return [Chunk(file=file.shown, path=file.path, store=lines, size=size)]
+        return [Chunk(file=file.display_name, path=file.path, store=lines, size=size)]
     return [
-        Chunk(file=file.shown, path=file.path, store=lines, start=start, stop=stop, first=line, size=stop - start)
+        Chunk(
+            file=file.display_name, path=file.path, store=lines, start=start, stop=stop, first=line, size=stop - start
+        )
         for start, stop, line in find_line_ranges(file.path, every=every)
         if stop > start
     ]
@@ -96,7 +98,9 @@ def _rename_to_jsonl(name: str) -> str:
 
 
 def _make_broken_chunk(file: DataFile, why: str) -> Chunk:
-    return Chunk(file=file.shown, path=file.path, store="broken", why=Untrusted(f"the file can't be read: {why}"))
+    return Chunk(
+        file=file.display_name, path=file.path, store="broken", why=Untrusted(f"the file can't be read: {why}")
+    )
 
 
 _BLOCK = 4 << 20

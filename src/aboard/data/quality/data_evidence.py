@@ -26,7 +26,7 @@ class DataEvidence:
     format: str
     given: bool
     validation: DataStatistics | None = None
-    held: tuple[str, ...] = ()
+    validation_files: tuple[str, ...] = ()
 
     def again(self, option: str, value: object = None) -> Shell:
         """The command with one more option, or with a new value for an option it already has."""

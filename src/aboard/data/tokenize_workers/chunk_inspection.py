@@ -33,13 +33,13 @@ class InspectedChunk:
     """The statistics of a chunk, and its first rows."""
 
     tally: DataStatistics
-    shown: tuple[CheckedRow, ...]
+    first_rows: tuple[CheckedRow, ...]
 
 
 def inspect_chunk(
     order: InspectOrder, encode: RowEncoder | None, on_progress: Callable[[int, int], None]
 ) -> InspectedChunk:
-    """Without an encoder rows have no tokens; `tell` receives rows and characters as they are read."""
+    """Without an encoder rows have no tokens; `on_progress` receives rows and characters as they are read."""
     statistics, first_rows = DataStatistics(), list[CheckedRow]()
     rows = read_rows(order.chunk, order.form)
     while batch := list(islice(rows, _BATCH)):
@@ -49,7 +49,7 @@ def inspect_chunk(
         whole = (item for item in items if item.broken is None)
         first_rows += islice(whole, max(0, order.show - len(first_rows)))
         on_progress(len(items), batch_statistics.characters.total)
-    return InspectedChunk(tally=statistics, shown=tuple(first_rows))
+    return InspectedChunk(tally=statistics, first_rows=tuple(first_rows))
 
 
 def _encode_rows(rows: Sequence[DataRow | InvalidRow], encode: RowEncoder | None) -> list[CheckedRow]:

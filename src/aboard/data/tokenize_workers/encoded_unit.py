@@ -71,10 +71,10 @@ def write_unit(
     *,
     origin: int,
     path: Path,
-    tell: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
     terms: EncodingSettings,
 ) -> UnitRecord:
-    """Encodes the rows into PATH.tokens, .mask and .documents; `tell` receives rows and tokens as they are done.
+    """Encodes the rows into PATH.tokens, .mask and .documents; `on_progress` receives rows and tokens as they are done.
 
     Their statistics for the data check are stored with the record.
     """
@@ -83,7 +83,7 @@ def write_unit(
         for batch in _batch_rows(rows):
             before = draft.tokens
             draft.take(batch, encode)
-            tell(len(batch), draft.tokens - before)
+            on_progress(len(batch), draft.tokens - before)
         record = draft.publish()
     except BaseException:
         draft.drop()

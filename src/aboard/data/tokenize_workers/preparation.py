@@ -184,7 +184,7 @@ class Preparation:
         self, schedule: PreparationSchedule, progress_counter: ProgressCounter, order: WorkerOrder, answer: WorkerAnswer
     ) -> None:
         if isinstance(answer, WorkerProgress):
-            progress_counter.told(order, answer)
+            progress_counter.add_report(order, answer)
         elif isinstance(answer, DamagedUnitError):
             if not schedule.retry_unit(answer):
                 seen = f"data read back from {answer.unit} repeatedly differed from what was written"
@@ -259,7 +259,7 @@ def _describe_encoder(encode: RowEncoder) -> dict[str, str]:
     if not isinstance(encode, Encoder):
         return {}
     vocabulary = encode.vocabulary
-    template = encode.given or f"{vocabulary.plain}\n{vocabulary.with_tools}"
+    template = encode.custom_template or f"{vocabulary.plain}\n{vocabulary.with_tools}"
     return {
         "tokenizer_sha256": hashlib.sha256(vocabulary.json.encode()).hexdigest(),
         "template_sha256": hashlib.sha256(template.encode()).hexdigest(),

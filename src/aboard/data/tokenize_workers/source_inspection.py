@@ -121,5 +121,5 @@ class SourceInspection:
         while (inspected := self._looked.pop(self._next, None)) is not None:
             at = self._source_of[self._next]
             self.tallies[at] += inspected.tally
-            self._first[at] += inspected.shown[: self._show - len(self._first[at])]
+            self._first[at] += inspected.first_rows[: self._show - len(self._first[at])]
             self._next += 1

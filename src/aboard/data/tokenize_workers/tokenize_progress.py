@@ -34,7 +34,7 @@ class ProgressCounter:
                 self._add(unit, schedule.records[unit.path])
         self._tell()
 
-    def told(self, order: WorkerOrder, progress: WorkerProgress) -> None:
+    def add_report(self, order: WorkerOrder, progress: WorkerProgress) -> None:
         if isinstance(order, EncodeOrder):
             self._on_the_way[order.path] = progress
             self._tell()

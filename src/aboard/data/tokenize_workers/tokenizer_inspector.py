@@ -35,7 +35,7 @@ class TokenizerInspector:
             marked=None if encoder.template is None else encoder.template.marked,
         )
 
-    def shown(
+    def build_preview(
         self, encoded: EncodedRow, *, limit: int | None, most: int = PREVIEW_TOKENS, length: int | None = None
     ) -> RowPreview:
         return build_row_preview(encoded, self._decode, self._specials, limit=limit, most=most, length=length)
@@ -52,7 +52,7 @@ def build_encoding_settings(encode: RowEncoder) -> EncodingSettings:
 def build_item_preview(item: CheckedRow, inspector: TokenizerInspector | None, limit: int | None) -> RowPreview:
     """A row's tokens, or its texts if there are none."""
     if inspector is not None and isinstance(item.encoded, EncodedRow):
-        return inspector.shown(item.encoded, limit=limit)
+        return inspector.build_preview(item.encoded, limit=limit)
     texts = [f"{who}: {text}\n" for who, text in item.texts]
     return RowPreview(
         where=item.where, pieces=tuple(PreviewToken(text=Untrusted(text), supervised=False) for text in texts)

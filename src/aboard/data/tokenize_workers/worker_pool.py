@@ -54,7 +54,7 @@ class _WorkerHandle:
         self.process = process
         self.connection = connection
         self.order: WorkerOrder | None = None
-        self.heard = monotonic()
+        self.last_message = monotonic()
 
     def send(self, message: RowEncoder | WorkerOrder | None) -> None:
         try:
@@ -92,19 +92,19 @@ class WorkerPool:
             for member in self._members:
                 if member.order is None and (order := next_order()) is not None:
                     member.send(order)
-                    member.order, member.heard = order, monotonic()
+                    member.order, member.last_message = order, monotonic()
             busy = [member for member in self._members if member.order is not None]
             if not busy:
                 return
             ready = set(wait([member.connection for member in busy], _POLL_SECONDS))
             for member in busy:
                 if member.connection in ready:
-                    self._hear(member, on_answer)
-                elif monotonic() - member.heard > _SILENCE_TIMEOUT:
+                    self._receive(member, on_answer)
+                elif monotonic() - member.last_message > _SILENCE_TIMEOUT:
                     seen = f"worker {member.process.name} has not responded for {_SILENCE_TIMEOUT:.0f} s"
                     raise AboardError(data.WORKER_SILENT, seen)
 
-    def _hear(self, member: _WorkerHandle, on_answer: Callable[[WorkerOrder, WorkerAnswer], None]) -> None:
+    def _receive(self, member: _WorkerHandle, on_answer: Callable[[WorkerOrder, WorkerAnswer], None]) -> None:
         try:
             answer: WorkerAnswer = member.connection.recv()
         except (EOFError, OSError) as error:
@@ -113,7 +113,7 @@ class WorkerPool:
             raise unpack_error(answer.error) or AboardError(
                 data.WORKER, f"worker {member.process.name} failed without a reason", "report"
             )
-        order, member.heard = member.order, monotonic()
+        order, member.last_message = member.order, monotonic()
         if order is None:
             return
         if not isinstance(answer, WorkerProgress):

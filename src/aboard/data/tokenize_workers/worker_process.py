@@ -123,20 +123,22 @@ class _OrderRunner:
             return _make_failure(
                 AboardError(data.DISK, f"{error.filename or folder}: {error.strerror}", "room", folder=folder)
             )
-        except Exception:  # noqa: BLE001 - told to the parent, with its trace
+        except Exception:  # noqa: BLE001 - reported to the parent, with its traceback
             return _make_failure(AboardError(data.WORKER, f"a worker failed: {_format_trace()}", "row"))
 
     def _done(self, order: WorkerOrder) -> WorkerAnswer:
         if isinstance(order, AssembleOrder):
             return assemble_shard(order.units, order.folder, order.name)
-        tell = _ProgressReporter(self._connection).tell
+        on_progress = _ProgressReporter(self._connection).report
         if isinstance(order, InspectOrder):
-            return inspect_chunk(order, self._encode, tell)
+            return inspect_chunk(order, self._encode, on_progress)
         if self._encode is None:
             raise AboardError(data.WORKER, "a worker without an encoder got an order to encode", "report")
         rows = read_rows(order.chunk, order.form)
         rows = _check_unchanged(rows if order.part is None else order.part.of(rows), order)
-        return write_unit(rows, self._encode, origin=order.origin, path=order.path, tell=tell, terms=self._terms)
+        return write_unit(
+            rows, self._encode, origin=order.origin, path=order.path, on_progress=on_progress, terms=self._terms
+        )
 
 
 def _make_failure(error: AboardError) -> WorkerFailure:
@@ -172,7 +174,7 @@ class _ProgressReporter:
         self._rows = self._tokens = 0
         self._next = monotonic() + _REPORT_SECONDS
 
-    def tell(self, rows: int, tokens: int) -> None:
+    def report(self, rows: int, tokens: int) -> None:
         self._rows += rows
         self._tokens += tokens
         if monotonic() >= self._next:

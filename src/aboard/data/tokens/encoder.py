@@ -51,7 +51,7 @@ class Encoder:
 
     def _set(self, vocabulary: Vocabulary, template: str | None, loss_on: LossOn) -> None:
         self.vocabulary = vocabulary
-        self.given = template
+        self.custom_template = template
         self.loss_on = loss_on
         self.tokenizer = tokenizers.Tokenizer.from_str(vocabulary.json)
         self._passages = SupervisedTextEncoder(self.tokenizer)
@@ -60,7 +60,7 @@ class Encoder:
         self._with_tools = self.template if with_tools == (template or vocabulary.plain) else self._made(with_tools)
 
     def __getstate__(self) -> tuple[Vocabulary, str | None, LossOn]:
-        return self.vocabulary, self.given, self.loss_on
+        return self.vocabulary, self.custom_template, self.loss_on
 
     def __setstate__(self, state: tuple[Vocabulary, str | None, LossOn]) -> None:
         self._set(*state)
@@ -68,7 +68,7 @@ class Encoder:
     @property
     def identity(self) -> str:
         """A hash of all that affects tokens and masks: part of the cache key."""
-        parts = [_EDITION, asdict(self.vocabulary), self.given, self.loss_on, str(TEMPLATE_DATE)]
+        parts = [_EDITION, asdict(self.vocabulary), self.custom_template, self.loss_on, str(TEMPLATE_DATE)]
         return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
     @property

@@ -31,11 +31,11 @@ class WordEncoder:
         splits: WordSplitter,
         added: Mapping[str, int],
         *,
-        kept: int = CACHE_WORDS,
+        cache_size: int = CACHE_WORDS,
     ) -> None:
         self._spelling = spelling
         self._splits = splits
-        self._memory = _WordCache(tokenizer, kept)
+        self._memory = _WordCache(tokenizer, cache_size)
         self._added = {token: _pack_ids([number]) for token, number in added.items()}
         # The longest first, as in tokenizers.
         words = sorted(added, key=len, reverse=True)
@@ -59,7 +59,11 @@ class WordEncoder:
 
 
 def build_word_encoder(
-    content: Mapping[str, Any], tokenizer: Tokenizer, spelling: TokenByteLengths | None, *, kept: int = CACHE_WORDS
+    content: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    spelling: TokenByteLengths | None,
+    *,
+    cache_size: int = CACHE_WORDS,
 ) -> WordEncoder | None:
     """Built from tokenizer.json; None if tokens depend on more than the word."""
     pattern = find_split_pattern(content.get("pre_tokenizer"))
@@ -71,22 +75,22 @@ def build_word_encoder(
     if any(token[name] for token in added for name in flags) or not all(token["content"] for token in added):
         return None
     numbers = {token["content"]: token["id"] for token in added}
-    return WordEncoder(tokenizer, spelling, WordSplitter(pattern), numbers, kept=kept)
+    return WordEncoder(tokenizer, spelling, WordSplitter(pattern), numbers, cache_size=cache_size)
 
 
 class _WordCache(dict[str, bytes]):
     """The tokens of words; when full it is cleared, and quickly has the frequent ones again."""
 
-    def __init__(self, tokenizer: Tokenizer, kept: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, cache_size: int) -> None:
         super().__init__()
         self._model = tokenizer.model
-        self._kept = kept
+        self._size = cache_size
 
     def __missing__(self, word: str) -> bytes:
         spelled = word.encode().decode("latin-1").translate(_LETTERS)
         tokens = _pack_ids(token.id for token in self._model.tokenize(spelled))
         if len(word) <= _MAX_CACHED_WORD:
-            if len(self) >= self._kept:
+            if len(self) >= self._size:
                 self.clear()
             self[word] = tokens
         return tokens

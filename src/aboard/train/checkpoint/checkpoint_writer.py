@@ -38,12 +38,12 @@ class CheckpointState:
 class CheckpointWriter:
     """Runs on every rank; the leader of each disk creates folders, writes markers and removes old checkpoints."""
 
-    def __init__(self, party: CheckpointRanks, *, keep: int | None) -> None:
-        self._party = party
-        self._folder = party.folder
+    def __init__(self, group: CheckpointRanks, *, keep: int | None) -> None:
+        self._group = group
+        self._folder = group.folder
         self._keep = keep
         # Left by earlier processes, all dead: this one holds the lock.
-        self._leftovers = list_unpublished(party.folder) if party.leads else []
+        self._leftovers = list_unpublished(group.folder) if group.leads else []
         # Names that didn't verify when this run started.
         self.broken: set[str] = set()
         # The step of the newest complete one; training reads it from another thread.
@@ -61,7 +61,7 @@ class CheckpointWriter:
             self._drop(path)
             raise
         about = {"serial": serial, "step": snapshot.step, **snapshot.about}
-        self._party.run_collectively(lambda: self._publish(path, about, snapshot.tensors, [line for line, _ in files]))
+        self._group.run_collectively(lambda: self._publish(path, about, snapshot.tensors, [line for line, _ in files]))
         self.published = snapshot.step
         size_text = format_size(sum(count for _, count in files))
         notes.append(f"saved step {snapshot.step} to {path} ({size_text}, {monotonic() - began:.1f} s)")
@@ -71,21 +71,21 @@ class CheckpointWriter:
         """Copies first, since training may wait for it; then creates a folder on each disk, with a name free on all."""
         notes: list[str] = []
 
-        def look() -> dict[str, Any]:
+        def copy_and_list() -> dict[str, Any]:
             drafts.extend(snapshot.copy())
-            taken = [path.name for path in list_published(self._folder)] if self._party.leads else []
-            serial = max(list_checkpoints(self._folder).good.values(), default=0) if self._party.leads else 0
+            taken = [path.name for path in list_published(self._folder)] if self._group.leads else []
+            serial = max(list_checkpoints(self._folder).good.values(), default=0) if self._group.leads else 0
             return {"step": snapshot.step, "taken": taken, "serial": serial}
 
-        reports = self._party.run_collectively(look)
+        reports = self._group.run_collectively(copy_and_list)
         for rank, each in enumerate(reports):
             if each["step"] != snapshot.step:
-                seen = f"rank {rank} saves step {each['step']} while rank {self._party.rank} saves step {snapshot.step}"
+                seen = f"rank {rank} saves step {each['step']} while rank {self._group.rank} saves step {snapshot.step}"
                 raise AboardError(checkpoint.OUT_OF_STEP, seen)
         name = choose_step_name(snapshot.step, {name for each in reports for name in each["taken"]})
 
         def make() -> dict[str, Any]:
-            if self._party.leads:
+            if self._group.leads:
                 notes.extend(self._clear())
                 if (self._folder / name).exists():
                     remove_checkpoint(self._folder / name)
@@ -93,13 +93,13 @@ class CheckpointWriter:
                 sync_folder(self._folder)
             return {}
 
-        self._party.run_collectively(make)
+        self._group.run_collectively(make)
         return name, 1 + max(each["serial"] for each in reports), notes
 
     def _write(self, path: Path, drafts: Sequence[StagedFile]) -> list[tuple[str, int]]:
         """Writes this rank's files; returns those of all ranks as lines of the marker, with their sizes."""
-        party = self._party
-        where: dict[str, Any] = {"rank": party.rank, "node": party.node, "disk": party.disks.leaders[party.rank]}
+        group = self._group
+        where: dict[str, Any] = {"rank": group.rank, "node": group.node, "disk": group.disks.leaders[group.rank]}
 
         def write() -> dict[str, Any]:
             sealed = write_files(path, drafts)
@@ -109,18 +109,18 @@ class CheckpointWriter:
             ]
             return {"files": [(commit_marker.format_file_line(part), part.bytes) for part in parts]}
 
-        return [(line, size) for report in party.run_collectively(write) for line, size in report["files"]]
+        return [(line, size) for report in group.run_collectively(write) for line, size in report["files"]]
 
     def _publish(
         self, path: Path, about: dict[str, Any], tensors: dict[str, TensorSpec], lines: Sequence[str]
     ) -> dict[str, Any]:
-        if self._party.leads:
+        if self._group.leads:
             write_marker(path, commit_marker.NAME, commit_marker.format_marker(about, tensors, lines))
         return {}
 
     def _retain(self, newest: str) -> list[str]:
         """Removes old checkpoints; a failed removal is reported and doesn't stop the run."""
-        if not self._party.leads:
+        if not self._group.leads:
             return []
         good = list_checkpoints(self._folder).good
         old = find_superfluous(good, keep=self._keep, newest=newest, broken=self.broken)
@@ -139,7 +139,7 @@ class CheckpointWriter:
 
     def _drop(self, path: Path) -> None:
         """A failed save frees its space: it may have filled the disk."""
-        if self._party.leads:
+        if self._group.leads:
             with suppress(OSError):
                 remove_checkpoint(path)
 

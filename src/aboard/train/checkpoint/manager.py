@@ -65,14 +65,14 @@ class CheckpointManager:
         self._training = training
         exchange = RankExchange(size=world.size, patience=PATIENCE)
         disks = find_shared_disks(folder, world, exchange)
-        self._party = CheckpointRanks(folder=folder, rank=world.rank, disks=disks, exchange=exchange)
+        self._group = CheckpointRanks(folder=folder, rank=world.rank, disks=disks, exchange=exchange)
         self._lock: FolderLock | None = None
-        self._party.run_collectively(self._take)
+        self._group.run_collectively(self._lock_folder)
         self._stage = StagingBuffers(rank=world.rank)
-        self._writer = CheckpointWriter(self._party, keep=keep)
+        self._writer = CheckpointWriter(self._group, keep=keep)
         self._copied = CopyBarrier(patience=2 * PATIENCE, spent=spent)
         self._pending: BackgroundSave | None = None
-        self._stood = 0.0
+        self._save_seconds = 0.0
         self._data: str | None = None
 
     @property
@@ -83,34 +83,34 @@ class CheckpointManager:
     @property
     def stalled(self) -> float:
         """The seconds that training has waited for saves so far, including those before optimizer steps."""
-        return self._stood + self._copied.waited
+        return self._save_seconds + self._copied.waited
 
     def save(
         self, engine: TrainedEngine, optimizer: torch.optim.Optimizer, progress: TrainingProgress, *, wait: bool = False
     ) -> float:
         """Returns the seconds of this call; the copy happens afterwards, and the next optimizer step waits for it."""
         began = monotonic()
-        self._settle()
+        self._finish_pending()
         self._copied.guard(optimizer)
         snapshot = self._snapshot(engine.module, optimizer, progress)
         self._pending = BackgroundSave(self._writer, snapshot, self._copied, patience=2 * PATIENCE)
         if wait:
-            self._settle()
+            self._finish_pending()
         took = monotonic() - began
-        self._stood += took
+        self._save_seconds += took
         return took
 
     def poll(self) -> list[str]:
         """What was published or removed since the last call; raises the error of a failed save."""
         if self._pending is not None and self._pending.done:
-            self._settle()
+            self._finish_pending()
         news, self._news = self._news, []
         return news
 
     def resume(self, engine: TrainedEngine, optimizer: torch.optim.Optimizer) -> TrainingProgress | None:
         """Restores model and optimizer and returns their progress, or None to start; `notes` say what was skipped."""
         outcome = resume_checkpoint(
-            self._party, self._training.resume, engine.module, optimizer, lambda: self._present(engine.module)
+            self._group, self._training.resume, engine.module, optimizer, lambda: self._present(engine.module)
         )
         self.notes = outcome.notes
         self._writer.broken |= outcome.broken
@@ -120,19 +120,19 @@ class CheckpointManager:
     def close(self) -> None:
         """Waits for a save under way, and releases the folder."""
         try:
-            self._settle()
+            self._finish_pending()
         finally:
             self._copied.leave()
             if self._lock is not None:
                 self._lock.release()
                 self._lock = None
 
-    def _take(self) -> dict[str, Any]:
-        if self._party.leads:
-            self._lock = FolderLock(self._party.folder)
+    def _lock_folder(self) -> dict[str, Any]:
+        if self._group.leads:
+            self._lock = FolderLock(self._group.folder)
         return {}
 
-    def _settle(self) -> None:
+    def _finish_pending(self) -> None:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._news += pending.result()
@@ -144,7 +144,7 @@ class CheckpointManager:
             named = collect_tensors(module)
             state = _clone_buffers(slice_model(named, self._world.size), named)
             state += slice_optimizer(named, optimizer, self._world.size)
-            mine = list(select_own_slices(state, self._world.rank, self._party.disks.of(self._world.rank)))
+            mine = list(select_own_slices(state, self._world.rank, self._group.disks.of(self._world.rank)))
             about = asdict(self._present(module)) | {"progress": progress.content(), "ties": named.ties}
             tensors = {each.name: each.whole for each in state}
             return CheckpointState(step=progress.step, about=about, tensors=tensors, copy=self._stage.ready(mine))

@@ -59,7 +59,7 @@ class CheckpointRanks:
             report = act()
         except Exception as error:  # noqa: BLE001 - the others must get any error, or they wait forever
             report = {"failed": pack_failure(error, rank=self.rank, node=self.node, folder=self.folder)}
-        reports = self.exchange.all(report)
+        reports = self.exchange.gather(report)
         raise_first_failure(reports)
         return reports
 
@@ -76,11 +76,11 @@ def find_shared_disks(folder: Path, world: RankContext, exchange: RankExchange) 
     except OSError as error:
         report["failed"] = pack_failure(error, rank=world.rank, node=node, folder=folder)
     try:
-        reports = exchange.all(report)
+        reports = exchange.gather(report)
         raise_first_failure(reports)
         marks = {rank: each["mark"] for rank, each in enumerate(reports) if each["mark"]}
         leader = min((rank for rank, name in marks.items() if (folder / name).exists()), default=world.rank)
-        leaders = exchange.all(leader)
+        leaders = exchange.gather(leader)
     finally:
         if mark:
             mark.unlink(missing_ok=True)

@@ -83,7 +83,7 @@ def _group_by_file(slices: Sequence[TensorSlice], limit: int) -> Iterable[list[T
     """Wide elements first, so that each is aligned to its own size."""
     file: list[TensorSlice] = []
     size = 0
-    for each in sorted(slices, key=lambda held: -held.local.element_size()):
+    for each in sorted(slices, key=lambda piece: -piece.local.element_size()):
         if file and size + each.bytes > limit:
             yield file
             file, size = [], 0

@@ -20,7 +20,7 @@ class RankExchange:
         if size > 1:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
 
-    def all(self, value: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, in rank order; all ranks must call it."""
         if self._group is None:
             return [value]
@@ -37,7 +37,7 @@ class RankExchange:
             raise _build_timeout_error(error) from error
         return [json.loads(text[: int(size)].numpy().tobytes()) for text, size in zip(texts, sizes, strict=True)]
 
-    def tell(self, data: bytes | None, *, source: int) -> bytes:
+    def broadcast(self, data: bytes | None, *, source: int) -> bytes:
         """Broadcasts the bytes of one rank."""
         if self._group is None:
             return data or b""

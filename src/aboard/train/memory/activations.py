@@ -29,7 +29,7 @@ class ActivationMemory:
     logits: int
     masks: int
 
-    def kept(self, *, checkpointing: bool) -> int:
+    def saved_bytes(self, *, checkpointing: bool) -> int:
         """The peak at the end of the forward, while the backward is in its first layer."""
         return self.masks + self.layer + self.layers * (self.entering if checkpointing else self.layer)
 

@@ -99,7 +99,9 @@ def estimate_memory(
     states = _estimate_states(profile.sizes, training, nodes, sharding=sharding, keep=keep, hold=hold)
     precision: Precision = "full" if not training.bf16 else "autocast" if sharding == "none" or ranks == 1 else "half"
     activation_memory = _estimate_activations(profile, training, precision)
-    activation_bytes = activation_memory.kept(checkpointing=training.gradient_checkpointing) if activation_memory else 0
+    activation_bytes = (
+        activation_memory.saved_bytes(checkpointing=training.gradient_checkpointing) if activation_memory else 0
+    )
     logits = activation_memory.logits if activation_memory else 0
     peak = max(states.peak, states.forward + activation_bytes + logits)
     return MemoryEstimate(

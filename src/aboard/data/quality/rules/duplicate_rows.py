@@ -74,9 +74,9 @@ def _build_dedupe_fix(evidence: DataEvidence) -> Fix:
 
 
 def _build_leak_fix(evidence: DataEvidence) -> Fix:
-    if len(evidence.held) != 1 or not _has_only_jsonl((*evidence.held, *evidence.files)):
+    if len(evidence.validation_files) != 1 or not _has_only_jsonl((*evidence.validation_files, *evidence.files)):
         return NO_FIX
-    return data_quality.LEAK.fix("apart", held=evidence.held[0], files=evidence.files)
+    return data_quality.LEAK.fix("apart", held=evidence.validation_files[0], files=evidence.files)
 
 
 def _has_only_jsonl(files: tuple[str, ...]) -> bool:

@@ -111,11 +111,11 @@ _MESSAGES = {
 }
 
 
-def _check_flag(evidence: DataEvidence, sign: str, rows: int, least: float, severity: Severity) -> Iterator[Finding]:
-    flagged = evidence.tally.seen(sign)
+def _check_flag(evidence: DataEvidence, flag: str, rows: int, least: float, severity: Severity) -> Iterator[Finding]:
+    flagged = evidence.tally.seen(flag)
     if rows < MIN_ROWS or flagged.count < least * rows:
         return
-    message, why = _MESSAGES[sign]
+    message, why = _MESSAGES[flag]
     yield data_quality.FORMAT.finding(
         # A format that the user named is only a warning; our own guess may block.
         severity=min(severity, Severity.WARN) if evidence.given else severity,
@@ -125,13 +125,13 @@ def _check_flag(evidence: DataEvidence, sign: str, rows: int, least: float, seve
         why=why,
         fix=join_fixes(
             data_quality.FORMAT.fix("show", again=evidence.again("show", 2)),
-            _build_format_fix(evidence, sign),
+            _build_format_fix(evidence, flag),
             evidence.allow(data_quality.FORMAT),
         ),
     )
 
 
-def _build_format_fix(evidence: DataEvidence, sign: str) -> Fix:
-    if sign == JSON_TEXT:
+def _build_format_fix(evidence: DataEvidence, flag: str) -> Fix:
+    if flag == JSON_TEXT:
         return data_quality.FORMAT.fix("json")
     return data_quality.FORMAT.fix("other", again=evidence.again("format", "NAME"))
