@@ -48,5 +48,5 @@ def test_the_quick_start_works_as_it_stands(tmp_path: Path, box_name: str) -> No
     assert f"ranks use {tmp_path}/venv/bin/python ($VIRTUAL_ENV)" in said
     why = said[said.index("-- aboard why") :][:2000]
     assert re.search("✗ run-killed n2 seen rank 1 on n2.* was killed by SIGKILL", why), why
-    assert re.search(r"continues from /shared/finetune/output/step-\d+, step [1-9]", said), why
+    assert re.search(r"resumed from /shared/finetune/output/step-\d+, step [1-9]", said), why
     assert "AutoModelForCausalLM.from_pretrained('trained')" in said

@@ -42,7 +42,7 @@ def test_why_they_can_not(crew: Crew) -> None:
     """By what the model is, so that it is known before there are ranks and weights."""
     (found,) = crew.run(1, reasons)
     assert [family for family, why in found.items() if why is None] == list(PACK)
-    assert "carry a state" in found["rwkv"]
+    assert "carry state" in found["rwkv"]
     assert "no position_ids" in found["bloom"]
     assert "one row for all tokens" in found["falcon with alibi"]
 

@@ -147,7 +147,7 @@ def test_experts_that_are_fused_load(crew: Crew, tmp_path: Path) -> None:
     crew.run(1, partial(made, tmp_path / "mixtral", "mixtral", **{**SHAPE, **experts}))
     [(wrong, notes)] = crew.run(1, loads_as_transformers, tmp_path / "mixtral")
     assert wrong == []
-    assert any("put together" in note for note in notes)
+    assert any("assembled from several" in note for note in notes)
 
 
 def test_weights_that_differ_are_not_tied(crew: Crew, library: Path, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_an_index_names_only_files_of_its_model(tmp_path: Path, name: object) ->
     """Whoever wrote a model can't choose a file that a fix tells to remove."""
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": name}}))
-    with pytest.raises(AboardError, match="it names a file outside of its directory") as error:
+    with pytest.raises(AboardError, match="it names a file outside its directory") as error:
         open_weights(tmp_path)
     again = "then download the model again: hf download ORG/NAME, or git lfs pull in a clone"
     assert error.value.fix == f"rm {index}   # {again}"

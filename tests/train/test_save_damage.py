@@ -48,15 +48,15 @@ def test_a_broken_checkpoint_is_skipped(folder: Path, name: str, harm: Callable[
     harm(folder / "step-000002" / name)
     step, notes = resumed(folder)
     assert step == 1
-    assert notes[0].startswith("step-000002 is skipped: ")
+    assert notes[0].startswith("skipped step-000002: ")
 
 
 def test_the_note_names_the_file_and_the_harm(folder: Path) -> None:
     """A user can tell a full disk from a bad one."""
     flipped(folder / "step-000002" / FILE)
     _, notes = resumed(folder)
-    assert notes[0].startswith(f"step-000002 is skipped: {FILE} isn't what was written (its sha256 differs) (on ")
-    assert notes[1] == f"continues from {folder / 'step-000001'}, step 1"
+    assert notes[0].startswith(f"skipped step-000002: {FILE} isn't what was written (its sha256 differs) (on ")
+    assert notes[1] == f"resumed from {folder / 'step-000001'}, step 1"
 
 
 @pytest.mark.parametrize("at", [0, 40, 300])
@@ -78,15 +78,15 @@ def test_where_none_verifies_it_does_not_begin_anew(folder: Path) -> None:
     with pytest.raises(AboardError) as caught:
         resumed(folder)
     assert caught.value.code == "checkpoint-none-sound"
-    assert "step-000001 is skipped" in caught.value.seen
-    assert f"step-000002 is skipped: {FILE} missing" in caught.value.seen
+    assert "skipped step-000001" in caught.value.seen
+    assert f"skipped step-000002: {FILE} missing" in caught.value.seen
 
 
 def test_what_was_never_published_is_not_there(tmp_path: Path) -> None:
     """A folder with nothing but a save that was cut off is a beginning."""
     save(tmp_path, 1)
     gone(tmp_path / "step-000001" / MARKER)
-    assert resumed(tmp_path) == (0, ["step-000001 is skipped: it was never published: its save was cut off"])
+    assert resumed(tmp_path) == (0, ["skipped step-000001: it was never published: its save was interrupted"])
 
 
 def test_one_that_is_asked_for_by_name_is_that_one_or_an_error(folder: Path) -> None:
@@ -105,7 +105,7 @@ def test_none_begins_anew_and_touches_nothing(folder: Path) -> None:
     assert resumed(folder, resume="none") == (0, [])
     save(folder, 1)
     assert sorted(path.name for path in folder.glob("step-*")) == ["step-000001", "step-000001-2", "step-000002"]
-    assert resumed(folder)[1][-1] == f"continues from {folder / 'step-000001-2'}, step 1"
+    assert resumed(folder)[1][-1] == f"resumed from {folder / 'step-000001-2'}, step 1"
 
 
 def test_a_broken_one_is_not_overwritten_nor_counted(folder: Path) -> None:
@@ -125,8 +125,8 @@ def test_a_marker_names_no_files_elsewhere(folder: Path) -> None:
     """A checkpoint from a stranger reads nothing outside of its folder."""
     text = (folder / "step-000002" / MARKER).read_text()
     _, _, body = text.partition("\n")
-    with pytest.raises(commit_marker.MarkerError, match="cut off or damaged"):
+    with pytest.raises(commit_marker.MarkerError, match="truncated or damaged"):
         commit_marker.parse_marker(text.replace(FILE, "../../etc/passwd").encode())
     body = body.replace(FILE, "../../etc/passwd")
-    with pytest.raises(commit_marker.MarkerError, match="no plain file name"):
+    with pytest.raises(commit_marker.MarkerError, match="not a plain file name"):
         commit_marker.parse_marker(f'{{"sha256":"{sha256(body.encode()).hexdigest()}",\n{body}'.encode())

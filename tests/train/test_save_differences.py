@@ -21,15 +21,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_same_settings_show_nothing(folder: Path) -> None:
     """A run that was killed and started again has nothing to explain."""
-    assert resumed(folder)[1] == [f"continues from {folder / 'step-000001'}, step 1"]
+    assert resumed(folder)[1] == [f"resumed from {folder / 'step-000001'}, step 1"]
 
 
 @pytest.mark.parametrize(
     ("changed", "said", "fix"),
     [
-        ({"seed": 7}, "seed: 42 → 7: the order of the data follows from it", "--set train.seed=42    # as in the checkpoint"),
-        ({"max_length": 16}, "max_length: 8 → 16: the bins were made for another length", "--set data.max_length=8"),
-        ({"global_batch_size": 8}, "sequences per step: 4 → 8: a step would be", "--set train.global_batch_size=4"),
+        ({"seed": 7}, "seed: 42 → 7: it determines the data order", "--set train.seed=42    # as it was"),
+        ({"max_length": 16}, "max_length: 8 → 16: sequences were packed for another length", "--set data.max_length=8"),
+        ({"global_batch_size": 8}, "sequences per step: 4 → 8: a step would use", "--set train.global_batch_size=4"),
         ({"global_batch_size": None}, "sequences per step: 4 → 1", "--set train.global_batch_size=4"),
     ],
 )
@@ -59,7 +59,7 @@ def test_what_a_run_may_change_is_shown(folder: Path, changed: dict[str, Any]) -
     ((name, value),) = changed.items()
     step, notes = resumed(folder, **changed)
     assert step == 1
-    assert notes[1:] == [f"set otherwise: {name}: {getattr(training(folder), name)} → {value}"]
+    assert notes[1:] == [f"changed since the checkpoint: {name}: {getattr(training(folder), name)} → {value}"]
 
 
 def test_where_it_lies_is_no_difference(folder: Path) -> None:
@@ -75,7 +75,9 @@ def test_another_model_is_refused(folder: Path) -> None:
         store.resume(engine, optimizer)
     store.close()
     assert caught.value.code == "checkpoint-differs"
-    assert "embedding.weight is F32 [101, 256] there, F32 [101, 128] here (and " in caught.value.seen
+    assert (
+        "embedding.weight is F32 [101, 256] in the checkpoint, F32 [101, 128] in this model (and " in caught.value.seen
+    )
 
 
 def test_other_data_and_another_configuration_are_refused(folder: Path) -> None:
@@ -89,5 +91,5 @@ def test_other_data_and_another_configuration_are_refused(folder: Path) -> None:
     )
     found = find_differences(marker, now)
     assert [each.name for each in found if each.refused] == ["data", "model's rope"]
-    with pytest.raises(AboardError, match="the prepared data has another content"):
+    with pytest.raises(AboardError, match="the prepared data has different content"):
         refuse_differences(found, "step-000001")

@@ -21,7 +21,7 @@ def test_old_ones_go(tmp_path: Path) -> None:
     """`save_total_limit: 2` keeps two, the newest."""
     notes = save(tmp_path, 1, 2, 3, 4, keep=2)
     assert names(tmp_path) == ["step-000003", "step-000004"]
-    assert "step-000001 is removed: save_total_limit is 2" in notes
+    assert "removed step-000001: save_total_limit is 2" in notes
 
 
 def test_the_newest_good_one_stays_whatever_the_limit(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_leftovers_of_saves_and_removals_go(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").touch()
     notes = save(tmp_path, 2)
     assert names(tmp_path) == ["metrics.jsonl", "step-000001", "step-000002"]
-    assert "step-000002 is removed: it was never published" in notes
+    assert "removed step-000002: it was never published" in notes
     assert resumed(tmp_path)[0] == 2
 
 

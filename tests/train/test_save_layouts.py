@@ -44,8 +44,8 @@ def test_the_change_of_layout_is_said(crew: Crew, settled: Settled) -> None:
     training = settled(global_batch_size=4, sharding="full")
     crew.run(2, save_cases.save, training, 1)
     (came,) = crew.run(1, save_cases.resume, replace(training, sharding="none", learning_rate=1.0))
-    assert "set otherwise: ranks: 2 (full) → 1 (none)" in came.notes
-    assert "set otherwise: learning_rate: 0.001 → 1.0" in came.notes
+    assert "changed since the checkpoint: ranks: 2 (full) → 1 (none)" in came.notes
+    assert "changed since the checkpoint: learning_rate: 0.001 → 1.0" in came.notes
 
 
 def test_ranks_share_the_writing_of_what_they_all_hold(crew: Crew, settled: Settled) -> None:

@@ -76,7 +76,7 @@ def test_broken_rows_with_their_lines() -> None:
     """Each has its line and its reason, and the line to type deletes just these."""
     (broken,) = found([*conversations(3), '{"messages": [', conversation(9), "[1]"]).values()
     assert (broken.code, broken.severity) == ("data-broken", Severity.BLOCK)
-    assert broken.seen.startswith("2 of 6 rows (33.3 %) can't be read: train.jsonl:4 (no JSON")
+    assert broken.seen.startswith("2 of 6 rows (33.3 %) can't be read: train.jsonl:4 (invalid JSON")
     assert "train.jsonl:6 (a list" in broken.seen
     assert "sed -i '4d;6d' train.jsonl" in broken.fix
 
@@ -84,7 +84,7 @@ def test_broken_rows_with_their_lines() -> None:
 def test_many_broken_rows_are_left_behind_by_jq() -> None:
     """Where they are too many to be named, what can be read is kept."""
     (broken,) = found([*conversations(20), *["{"] * 5]).values()
-    assert "train.jsonl:23 (no JSON" in broken.seen
+    assert "train.jsonl:23 (invalid JSON" in broken.seen
     assert broken.seen.endswith("…")
     assert "jq -cR 'fromjson? | objects' train.jsonl > train.kept.jsonl" in broken.fix
 
@@ -92,7 +92,7 @@ def test_many_broken_rows_are_left_behind_by_jq() -> None:
 def test_a_file_of_which_nothing_can_be_read() -> None:
     """It is another kind of file: told by line all the same, and nothing is deleted."""
     (broken,) = found(["junk", "more"], family=None).values()
-    assert broken.seen.startswith("all 2 rows can't be read: train.jsonl:1 (no JSON")
+    assert broken.seen.startswith("all 2 rows can't be read: train.jsonl:1 (invalid JSON")
     assert "sed -i" not in broken.fix
 
 
@@ -110,7 +110,7 @@ def test_rows_without_a_supervised_token() -> None:
     rows = [*conversations(50), silent]
     lost = found(rows)["data-no-loss"]
     assert lost.severity is Severity.BLOCK
-    assert lost.seen == "1 of 51 rows (2.0 %) have no supervised token: train.jsonl:51 (nobody answers)"
+    assert lost.seen == "1 of 51 rows (2.0 %) have no supervised token: train.jsonl:51 (no assistant message)"
     assert "jq -c 'select(any(.messages[]; .role == \"assistant\"))' train.jsonl" in lost.fix
     assert "data-no-loss" not in found(rows, loss_on="all")
     assert found([*conversations(200), silent])["data-no-loss"].severity is Severity.WARN
@@ -120,7 +120,7 @@ def test_answers_that_never_end() -> None:
     """A template without the end token teaches no end; with one row in fifty that has it, it is a warning."""
     endless = found(conversations(50), template=ENDLESS)["data-eos"]
     assert endless.severity is Severity.BLOCK
-    assert "all 50 rows with a loss never supervise <|im_end|>" in endless.seen
+    assert "all 50 rows with a loss don't supervise <|im_end|>" in endless.seen
     stops = conversation(99, answer="I am fine <|im_end|>")
     assert found([*conversations(49), stops], template=ENDLESS)["data-eos"].severity is Severity.WARN
 
@@ -146,7 +146,7 @@ def test_answers_that_are_cut_off() -> None:
     long = conversation(99, answer="one two three " * 40)
     cut = found([*conversations(15), long], max_length=64)["data-cut"]
     assert cut.severity is Severity.BLOCK
-    assert "1 of 16 rows (6.2 %) are cut off at 64 tokens: train.jsonl:16 (1" in cut.seen
+    assert "1 of 16 rows (6.2 %) are truncated at 64 tokens: train.jsonl:16 (1" in cut.seen
     assert "--max-length=256    # `data: {max_length: 256}`, enough for all" in cut.fix
     assert found([*conversations(150), long], max_length=64)["data-cut"].severity is Severity.WARN
     longest = conversation(98, answer="one two three " * 400)
@@ -163,14 +163,14 @@ def test_a_prompt_that_is_too_long_loses_its_answer() -> None:
     long = conversation(99, ask="one two three " * 40)
     cut = found([*conversations(60), long], max_length=64)["data-cut"]
     assert cut.severity is Severity.BLOCK
-    assert "nothing of the answer is left in 1 of them" in cut.seen
+    assert "1 of them lose the whole answer" in cut.seen
 
 
 def test_a_template_that_refuses_rows() -> None:
     """Two users in a row are refused by Mistral's template, in its own words."""
     twice = conversation(0)["messages"][:1] * 2 + conversation(0)["messages"][1:]
     untold = found([*conversations(50), {"messages": twice}], family=MISTRAL)["data-template"]
-    assert "1 of 51 rows (2.0 %): train.jsonl:51" in untold.seen
+    assert "1 of 51 rows (2.0 %) can't be located in the rendered template: train.jsonl:51" in untold.seen
     assert "roles must alternate" in untold.seen
     assert "--template=FILE" in untold.fix
 
@@ -193,7 +193,7 @@ def test_rows_that_are_there_twice() -> None:
     few = found([*conversations(200), again], family=None)["data-duplicates"]
     assert (few.severity, few.seen) == (
         Severity.INFO,
-        "1 of 201 rows (0.5 %) are there already: train.jsonl:201 as train.jsonl:1",
+        "1 of 201 rows (0.5 %) are duplicates: train.jsonl:201 as train.jsonl:1",
     )
     assert found([*conversations(50), again], family=None)["data-duplicates"].severity is Severity.WARN
     assert found(conversations(50) * 2, family=None)["data-duplicates"].severity is Severity.BLOCK
@@ -205,7 +205,7 @@ def test_validation_rows_that_are_trained_on() -> None:
     written(Path("held.jsonl"), [*conversations(10)[-1:], conversation(1000)])
     leak = found(conversations(10), family=None, validation=("held.jsonl",))["data-leak"]
     assert leak.severity is Severity.BLOCK
-    assert leak.seen == "1 of 2 validation rows (50.0 %) are trained on too: held.jsonl:1 as train.jsonl:10"
+    assert leak.seen == "1 of 2 validation rows (50.0 %) are also training rows: held.jsonl:1 as train.jsonl:10"
     written(Path("held.jsonl"), [conversation(1000)])
     assert found(conversations(10), family=None, validation=("held.jsonl",)) == {}
 
@@ -234,14 +234,14 @@ def test_control_tokens_in_the_text() -> None:
         ),
         (
             [{"messages": [*row["messages"], row["messages"][0]]} for row in conversations(30)],
-            "end with the user",
+            "end with an unanswered user turn",
             Severity.WARN,
         ),
         (texts(30, '[{{"role": "user", "content": "Hi {}"}}]'), "the text is JSON", Severity.BLOCK),
-        (texts(30, "### Instruction: {}\n### Response: Yes"), "turns of a conversation", Severity.WARN),
+        (texts(30, "### Instruction: {}\n### Response: Yes"), "contains conversation turns", Severity.WARN),
         (
             [{"messages": [{"role": "customer", "content": f"Hi {at}"}]} for at in range(30)],
-            "no rows of the format",
+            "don't fit the format",
             Severity.BLOCK,
         ),
     ],
@@ -339,7 +339,7 @@ def test_bug_12_trl_1623_the_end_is_masked_as_if_it_were_padding() -> None:
     """Where pad and EOS are one token and padding is masked, no label says stop: the gate is shut."""
     endless = found(prepared(masked_end=True))["data-eos"]
     assert endless.severity is Severity.BLOCK
-    assert "in all 50 of these it is there, but masked" in endless.seen
+    assert "in all 50 of these it is present but masked" in endless.seen
     assert found(prepared(masked_end=False)) == {}
 
 

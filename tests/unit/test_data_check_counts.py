@@ -103,7 +103,7 @@ def test_fingerprints_stay_bounded_and_equal_rows_together(monkeypatch: pytest.M
         format="text", given=False,
     )  # fmt: skip
     (told,) = check_duplicates(evidence)
-    assert told.seen.startswith("in one of 32 rows, looked at for all: ")
+    assert told.seen.startswith("in a sample of one in 32 rows: ")
     again = len(found.hashes) - len(np.unique(found.hashes))
     assert 0.18 < again / len(found.hashes) < 0.32  # a quarter of all
 

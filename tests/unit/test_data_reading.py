@@ -67,7 +67,7 @@ def test_plain_text(tmp_path: Path) -> None:
 def test_a_text_file_of_json_lines_is_not_read_as_text(tmp_path: Path) -> None:
     """Its braces would be learned; what to type names it by what it holds."""
     path = put(tmp_path / "my rows.txt", lines("one", "two"))
-    with pytest.raises(AboardError, match="holds JSON lines") as caught:
+    with pytest.raises(AboardError, match="contains JSON lines") as caught:
         list_source_chunks(SourceSpec(path=path))
     assert caught.value.fix == f"mv '{path}' '{tmp_path}/my rows.jsonl'"
 
@@ -84,11 +84,11 @@ def test_text_files_beside_files_with_columns_are_no_data(tmp_path: Path) -> Non
     ("line", "code", "word"),
     [
         (b'{"text": "a"', "row-json", "character 13"),
-        (b'{"text": "a', "row-json", "no JSON: Unterminated string starting at character 10"),
+        (b'{"text": "a', "row-json", "invalid JSON: Unterminated string starting at character 10"),
         (b'{"text": "\xff"}', "row-utf8", "byte 11 of the line"),
-        (b'{"text": "\\ud83d"}', "row-utf8", "half a character"),
+        (b'{"text": "\\ud83d"}', "row-utf8", "a lone surrogate"),
         (b'["text"]', "row-type", "a list"),
-        (b"\x00\x00", "row-json", "no JSON"),
+        (b"\x00\x00", "row-json", "invalid JSON"),
         (b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "row-json", "nested too deeply"),
         (b'{"text": ' + b"1" * 5_000 + b"}", "row-json", "digits"),
         (b'{"text": 1}', "row-type", "text is a number"),
@@ -208,8 +208,8 @@ def test_json_of_one_row(tmp_path: Path) -> None:
         ('[{"text": "one"},\n{"text": "two"}', 2, "the end of the file"),
         ('[{"text": "one"} {"text": "two"}]', 1, "one of , ]"),
         ('[{"text": "one"}] x', 1, "'x'"),
-        ('{"data": [{"text": "one"}], 5: 1}', 1, "no JSON"),
-        ("nonsense", 0, "no JSON"),
+        ('{"data": [{"text": "one"}], 5: 1}', 1, "invalid JSON"),
+        ("nonsense", 0, "invalid JSON"),
         ("[" * 100_000, 0, "nested too deeply"),
     ],
 )
@@ -333,7 +333,7 @@ def test_directory_with_splits(tmp_path: Path) -> None:
     assert [text for _, text in told(str(tmp_path))] == ["train-0.jsonl", "train-1.jsonl"]
     assert [text for _, text in told(str(tmp_path), split="test")] == ["test.jsonl"]
     assert [text for _, text in told(str(tmp_path), split="validation")] == ["val/part.jsonl"]
-    with pytest.raises(AboardError, match="its file names say: test, train, validation") as error:
+    with pytest.raises(AboardError, match="splits by file name: test, train, validation") as error:
         told(str(tmp_path), split="other")
     assert error.value.code == "data-split"
 

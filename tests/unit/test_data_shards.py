@@ -140,8 +140,8 @@ def test_a_file_that_shrinks_while_it_is_read(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no JSON"),
-        ("[]", "no manifest of"),
+        ("", "not JSON"),
+        ("[]", "not a manifest of"),
         ('{"format": "aboard-token-shards", "version": 2}', "version 1"),
         ('{"format": "aboard-token-shards", "version": 1}', "missing"),
     ],
@@ -157,7 +157,7 @@ def test_a_manifest_names_no_file_elsewhere(copy: Path) -> None:
     """One that came over the network can't make us read another file."""
     path = copy / "manifest.json"
     path.write_text(path.read_text().replace("00000.tokens", "../00000.tokens"))
-    with pytest.raises(AboardError, match="no plain file name"):
+    with pytest.raises(AboardError, match="not a plain file name"):
         read_manifest(copy)
 
 
@@ -215,7 +215,7 @@ def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
     assert large.shards.manifest.token_bytes == 4
     assert large.shards.document(2).ids.astype(np.uint8).tobytes() == text_of(3).encode()
     assert few.shards.manifest.broken == {"token-unknown": 3}
-    assert few.shards.manifest.broken_first[0].why == "token 120 is not among the 100 of the tokenizer"
+    assert few.shards.manifest.broken_first[0].why == "token 120 is not in the tokenizer's vocabulary of 100"
     assert len(few.bins) == 0
 
 

@@ -61,7 +61,7 @@ def made(pattern: str = KNOWN_PATTERNS[0], *, normalizer: Any = None, prefix: bo
 
 def words(tokenizer: Tokenizer, *, kept: int = 1000) -> WordEncoder | None:
     content = json.loads(tokenizer.to_str())
-    return build_word_encoder(content, tokenizer, build_byte_lengths(content, tokenizer), kept=kept)
+    return build_word_encoder(content, tokenizer, build_byte_lengths(content, tokenizer), cache_size=kept)
 
 
 BY_PATTERN = {pattern: made(pattern) for pattern in KNOWN_PATTERNS}

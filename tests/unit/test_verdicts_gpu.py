@@ -157,8 +157,8 @@ def test_what_hangs_for_it_is_folded_under_it() -> None:
         in_collective(), process=process(call="futex"), groups=(at_collective(19, over=True),), stack=NO_TEXT
     )
     node = given.snapshots["n2"]
-    witness = {**given.snapshots, "n2": replace(node, ranks={**node.ranks, 3: late})}
-    found = judge_evidence(replace(given, snapshots=witness)).findings
+    snapshots = {**given.snapshots, "n2": replace(node, ranks={**node.ranks, 3: late})}
+    found = judge_evidence(replace(given, snapshots=snapshots)).findings
     assert [finding.code for finding in found] == ["gpu-lost"]
     assert found[0].severity is Severity.BLOCK
     assert [(each.code, each.ranks) for each in found[0].consequences] == [("hang-lock", (3,))]
@@ -205,10 +205,10 @@ def test_a_kernel_log_that_may_not_be_read_is_told() -> None:
 
     given = stuck()
     assert "a failed GPU: the kernel reports no GPU error" in said(given)
-    blind = {name: replace(node, kernel=None) for name, node in given.witness.items()}
+    blind = {name: replace(node, kernel=None) for name, node in given.snapshots.items()}
     assert "this user can't read the kernel log of n[1-4]" in said(replace(given, snapshots=blind))
     plain = {name: replace(node, gpus=()) for name, node in blind.items()}
-    assert "a failed GPU" not in said(replace(given, witness=plain))
+    assert "a failed GPU" not in said(replace(given, snapshots=plain))
 
 
 # -- a rank that died -------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""From the user's files to token shards, and the gate that looks at them before accelerators are claimed.
+"""From the user's files to token shards, and the data check that runs before GPUs are claimed.
 
-intake/     what the user named  → rows
-tokens/     rows                 → tokens and loss masks
-store/      token shards on disk, and all that vouches for them
-feed/       shards               → bins, and the order in which ranks get them
-gate/       what is wrong with the data, as findings
-workshop/   the processes that do all of this, on all cores, once
+intake/            files, directories, hub data sets → rows
+tokens/            rows → tokens and loss masks
+store/             token shards on disk: manifests, indexes, hashes
+sampling/          shards → packed sequences, and their order
+quality/           the data check: problems of the data as findings
+tokenize_workers/  the worker processes that prepare data on all cores, once
 """

@@ -1,4 +1,4 @@
-"""Lengths of rows: counted exactly, added up in any order, asked for percentiles."""
+"""Length counts of rows: exact, addable in any order, with percentiles and a histogram."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -8,14 +8,14 @@ from itertools import accumulate
 
 from aboard.lazy_dataclass import dataclass
 
-# Above this, lengths are counted to about a hundredth: the number of different ones stays small.
+# Above this, lengths are rounded to about 1 %, so that the number of different lengths stays small.
 EXACT_BELOW = 1 << 15
 _PRECISION_BITS = 7
 
 
 @dataclass(frozen=True, kw_only=True)
 class LengthCounts:
-    """How many rows have which length, in whatever unit was counted; `total` and `longest` are exact."""
+    """How many rows have which length, in any unit; `total` and `longest` are exact."""
 
     counts: Counter[int] = field(default_factory=Counter)
     total: int = 0
@@ -35,7 +35,7 @@ class LengthCounts:
         return self.total / max(1, self.rows)
 
     def percentile(self, share: float) -> int:
-        """The least length that so large a share of the rows does not exceed."""
+        """The smallest length that this share of the rows doesn't exceed."""
         if not self.counts:
             return 0
         lengths = sorted(self.counts)
@@ -53,7 +53,7 @@ def count_lengths(lengths: Iterable[int]) -> LengthCounts:
 
 
 def _round_length(length: int) -> int:
-    """Rounded up to the grain of its size."""
+    """Rounds up to the precision for this magnitude."""
     if length < EXACT_BELOW:
         return length
     grain = 1 << (length.bit_length() - _PRECISION_BITS)
@@ -70,7 +70,7 @@ class HistogramBar:
 
 
 def build_bars(lengths: LengthCounts, most: int) -> list[HistogramBar]:
-    """At most so many bars whose ends are round numbers, each about as much wider as the one before is long."""
+    """At most `most` bars with round bounds, each about as much wider as the previous one is long."""
     if not lengths.counts:
         return []
     low, high = min(lengths.counts), max(lengths.counts)
@@ -85,7 +85,7 @@ def build_bars(lengths: LengthCounts, most: int) -> list[HistogramBar]:
     return [HistogramBar(low=a, high=b, rows=n) for a, b, n in zip(lows, ends, counts, strict=True)]
 
 
-# Within each doubling, so many ends; tokens are counted in powers of two.
+# Bounds within each doubling; token lengths are usually powers of two.
 _BARS_PER_DOUBLING = (4, 2, 1)
 
 

@@ -1,4 +1,4 @@
-"""A row of the user's data on its way to tokens: where it stands, what it holds, and what can't be read."""
+"""A row of the user's data on its way to tokens: its location, its content, or why it is invalid."""
 
 import json
 from hashlib import blake2b
@@ -18,7 +18,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowLocation:
-    """The place of a row, counted from 1: lines where the file has lines, rows where it has none (parquet, json)."""
+    """The location of a row, counted from 1: lines if the file has lines, else rows (parquet, json)."""
 
     file: Untrusted
     line: int
@@ -31,11 +31,11 @@ class RowLocation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataRow:
-    """One row as its format understands it; which fields are set follows from `kind`.
+    """One row of a format; `kind` decides which fields are set.
 
     `chat` has messages (and tools); `pair` has prompt and completion, and messages too where the same content can go
-    through a chat template (alpaca); `text` has text; `tokens` has ids, and mask where the file says which to train.
-    `trains` says for each message whether it may be supervised; None means every answer may.
+    through a chat template (alpaca); `text` has text; `tokens` has ids, and mask if the file says which to train.
+    `trains` says for each message whether it may be supervised; None means every answer may be.
     """
 
     where: RowLocation
@@ -52,7 +52,7 @@ class DataRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InvalidRow:
-    """A row that can't be used: a value to be counted and shown, never an exception."""
+    """A row that can't be used: a value to count and show, never an exception."""
 
     where: RowLocation
     code: str
@@ -64,7 +64,7 @@ class InvalidRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class EncodedRow:
-    """A row as tokens; mask is True where the loss is taken."""
+    """A row as tokens; mask is True for tokens in the loss."""
 
     where: RowLocation
     ids: Ids
@@ -72,7 +72,7 @@ class EncodedRow:
 
 
 def fingerprint_row(row: DataRow) -> bytes:
-    """16 bytes that are equal for rows of equal content, wherever they stand."""
+    """16 bytes that are equal for rows of equal content, wherever they are."""
     if row.kind == "text":
         parts: object = row.text
     elif row.kind == "tokens":

@@ -127,13 +127,13 @@ def _build_report(
         format=", ".join(dict.fromkeys(each.format for each in source_reports if not each.validation)),
         given=request.format is not None,
         validation=validation_tally,
-        held=request.validation,
+        validation_files=request.validation,
     )
     findings = check_data(evidence, allowed)
     rendered = {}
     if glass is not None:
         rendered = {
-            code: glass.shown(each.encoded, limit=terms.max_length, most=EXAMPLE_TOKENS, length=each.length)
+            code: glass.build_preview(each.encoded, limit=terms.max_length, most=EXAMPLE_TOKENS, length=each.length)
             for code, each in find_examples(findings, train_tally).items()
             if each.encoded is not None
         }

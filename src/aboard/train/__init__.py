@@ -1,1 +1,1 @@
-"""The training loop on PyTorch's own engine: the one room that imports torch. Ranks run it; nobody else does."""
+"""The training loop on PyTorch's own engine. The only package that imports torch; only ranks run it."""

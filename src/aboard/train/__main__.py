@@ -1,4 +1,4 @@
-"""`python -m aboard.train`: one rank of a training, which is in the environment as JSON; alone, it is all of them."""
+"""`python -m aboard.train`: runs one rank of a training, whose settings are JSON in the environment."""
 
 import sys
 
@@ -8,7 +8,7 @@ from aboard.train.job_spec import read_job_spec
 from aboard.train.loop import train
 from aboard.train.stop_requests import StopRequest
 
-# What a shell says of a process that SIGTERM ended: whoever sent it sees that it was heard.
+# The exit code that a shell reports for SIGTERM: the sender sees that it took effect.
 _TERMINATED = 143
 
 
@@ -16,7 +16,7 @@ def main() -> int:
     try:
         return _run_rank()
     except AboardError as error:
-        # What it says is the whole story: where in our code it was found out would only hide it.
+        # The message says everything; a traceback into our code would only hide it.
         error.add_note(f"fix: {error.fix}")
         raise error.with_traceback(None) from None
 

@@ -1,4 +1,4 @@
-"""Which bins a step takes, and which of them are this rank's: a pure function of the settled training and a cursor."""
+"""Plans the sequences of each step and this rank's share: a pure function of the settings and a cursor."""
 
 from collections.abc import Callable, Iterator
 from math import ceil
@@ -7,13 +7,13 @@ from aboard.data.sampling.source_mixing import Cursor, SequenceDraw
 from aboard.lazy_dataclass import dataclass
 from aboard.train.progress import TrainingProgress
 
-# Tokens and supervised tokens of a bin, without reading them.
+# Tokens and supervised tokens of a sequence, without reading it.
 TokenCounter = Callable[[SequenceDraw], tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedStep:
-    """One step as this rank runs it: its micro-batches, of which some may be empty, and what all ranks divide by."""
+    """One step as this rank runs it: its micro-batches, some possibly empty, and the divisor of all ranks."""
 
     number: int
     micro: tuple[tuple[SequenceDraw, ...], ...]
@@ -23,10 +23,10 @@ class PlannedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPlanner:
-    """The stream of bins is endless, and steps take `size` of it each; the last one takes what is left of `total`.
+    """The stream of sequences is endless; each step takes `size` of it, and the last one the rest of `total`.
 
-    Of a step's bins, rank r of W takes each W-th from the r-th on. All ranks run as many micro-batches as the one with
-    the most bins needs, since each of them is a collective; who has no bins left for one runs an empty one.
+    Of a step's sequences, rank r of W takes every W-th, starting at the r-th. All ranks run as many micro-batches as
+    the rank with the most sequences needs, since each is a collective; a rank without sequences runs an empty one.
     """
 
     cursor: Cursor
@@ -38,11 +38,11 @@ class BatchPlanner:
     world: int = 1
 
     def steps(self, progress: TrainingProgress) -> int:
-        """How many there will be in all, seen from here."""
+        """The total number of steps, seen from here."""
         return progress.step + ceil(max(0, self.total - progress.index) / self.size)
 
     def walk(self, progress: TrainingProgress) -> Iterator[PlannedStep]:
-        """The steps from here on: a seek, at any index."""
+        """The steps from here on: a seek to any index."""
         while progress.index < self.total:
             planned = self.plan(progress)
             yield planned

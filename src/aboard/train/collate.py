@@ -1,4 +1,4 @@
-"""Bins as tensors on the host: rows of one length, positions that restart in each document, and the labels."""
+"""Packed sequences as tensors on the host: padded rows, positions that restart in each document, and labels."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -11,7 +11,7 @@ from torch import Tensor
 from aboard.data.sampling.packed_sequences import PackedSequence
 from aboard.lazy_dataclass import dataclass
 
-# Lengths are rounded up to it: kernels like even sizes, and the allocator sees fewer of them.
+# Lengths are rounded up to this: kernels prefer even sizes, and the allocator sees fewer different ones.
 GRAIN = 16
 IGNORED = -100
 LogitPositions = Literal["each", "all", "none"]
@@ -19,10 +19,10 @@ LogitPositions = Literal["each", "all", "none"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MicroBatch:
-    """A micro-batch: `documents` numbers those of each row, padding being one more; it is None where each row is one.
+    """A micro-batch: `documents` numbers the documents of each row, padding last; None if each row is one document.
 
-    `keep` are the positions, of each row or of all rows alike, that predict a supervised token, and `labels` what they
-    are to predict. `ends` are where documents end when all rows are laid end to end, `longest` is the longest of them.
+    `keep` are the positions, per row or shared by all rows, that predict a supervised token, and `labels` their
+    targets. `ends` are the ends of documents with all rows concatenated, `longest` is the longest document.
     """
 
     input_ids: Tensor
@@ -36,7 +36,7 @@ class MicroBatch:
     supervised: int
 
     def to(self, device: torch.device) -> "MicroBatch":
-        """A copy on the device that nobody waits for, since the memory is pinned."""
+        """An asynchronous copy on the device, from pinned memory."""
         if device.type == "cpu":
             return self
 
@@ -56,10 +56,10 @@ class MicroBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Collator:
-    """How this model wants them: laid end to end (`flat`), and which positions it can be asked for.
+    """The layout that this model needs: rows concatenated (`flat`), and the positions that it computes logits for.
 
-    `keeps` is "each" where every row may have positions of its own, "all" where rows share them, "none" where the
-    model always answers for every position.
+    `keeps` is "each" if every row may have its own positions, "all" if rows share them, "none" if the model always
+    computes every position.
     """
 
     flat: bool = False
@@ -67,7 +67,7 @@ class Collator:
     pad: int = 0
 
     def __call__(self, bins: Sequence[PackedSequence]) -> MicroBatch:
-        """An empty micro-batch is a row of padding that predicts nothing: it weighs nothing, and keeps ranks even."""
+        """Collates; an empty micro-batch becomes a row of padding without loss, which keeps the ranks in step."""
         rows = [_build_row(each) for each in bins] or [_Row(ids=np.zeros(GRAIN, np.int64), lengths=(GRAIN,))]
         return self._made([_join_rows(rows)] if self.flat else rows, sum(len(each.ids) for each in bins))
 
@@ -101,7 +101,7 @@ class Collator:
         )
 
     def _asked(self, labels: Sequence["_Labels"], length: int) -> tuple[Tensor | None, NDArray[np.int64]]:
-        """The positions to be asked for, and the labels at them. One is asked for at least: no kernel minds that."""
+        """The positions to compute logits for, and their labels; at least one, since kernels need it."""
         whole = np.full((len(labels), length), IGNORED, np.int64)
         for row, (places, ids) in enumerate(labels):
             whole[row, places] = ids
@@ -120,7 +120,7 @@ class Collator:
         return torch.from_numpy(keep), row_labels
 
 
-# Positions that predict a supervised token, and the tokens: the one behind each position, in the same document.
+# Positions that predict a supervised token, and the tokens: the one after each position, in the same document.
 _Labels = tuple[NDArray[np.int64], NDArray[np.int64]]
 _NO_LABELS: _Labels = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
@@ -134,7 +134,7 @@ class _Row:
 
 def _build_row(each: PackedSequence) -> _Row:
     ids = each.ids.astype(np.int64)
-    # The first token of a document is never supervised, so the position before is always one of the same document.
+    # The first token of a document is never supervised, so the position before is always in the same document.
     places = np.flatnonzero(each.mask)
     return _Row(ids=ids, lengths=each.lengths, labels=(places - 1, ids[places]))
 

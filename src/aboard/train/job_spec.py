@@ -1,4 +1,4 @@
-"""The training that a rank was given, with paths of its own node."""
+"""The training settings of a rank, with the paths of its own node."""
 
 import json
 import os
@@ -13,10 +13,10 @@ ENVIRONMENT_NAME = "ABOARD_TRAINING"
 
 
 def read_job_spec() -> Training:
-    """From the environment; `~` is the home of this rank's user, wherever that is on this node."""
+    """Reads the settings from the environment; `~` is the home of this rank's user on this node."""
     text = os.environ.get(ENVIRONMENT_NAME)
     if text is None:
-        seen = f"there is no training to be done: {ENVIRONMENT_NAME} is not set"
+        seen = f"no training settings: {ENVIRONMENT_NAME} is not set"
         raise AboardError(training.GIVEN, seen)
     job = Training.of(json.loads(text))
     return replace(

@@ -1,4 +1,4 @@
-"""The learning rate of a step: a pure function of the step, so that resume needs nothing but its number."""
+"""The learning rate as a pure function of the step, so that resume needs only the step number."""
 
 from collections.abc import Callable
 from math import ceil, cos, pi
@@ -7,22 +7,22 @@ from aboard.core.plan.training_settings import Training
 
 
 def compute_learning_rate(training: Training, step: int, steps: int) -> float:
-    """For step number `step`, from 1 to `steps`: one step of the optimizer is one of the schedule, on any world."""
+    """For step `step` of 1 to `steps`: one optimizer step is one step of the schedule, on any number of ranks."""
     peak, floor = training.learning_rate, training.learning_rate * training.min_lr_ratio
     warmup = count_warmup_steps(training, steps)
     if step <= warmup:
-        # HF starts from 0, and wastes the first step on it.
+        # HF starts from 0, and wastes the first step.
         return peak * step / warmup
     shape = _SHAPES[training.lr_scheduler_type]
     return floor + (peak - floor) * shape(step - warmup - 1, steps - warmup, ceil(training.decay_ratio * steps))
 
 
 def count_warmup_steps(training: Training, steps: int) -> int:
-    """`warmup_steps` goes before `warmup_ratio`, as HF has it."""
+    """`warmup_steps` takes precedence over `warmup_ratio`, as in HF."""
     return training.warmup_steps or ceil(training.warmup_ratio * steps)
 
 
-# What is left of the learning rate, from 1 to 0, `done` of `steps` steps after the warmup; `decay` are for wsd.
+# The remaining factor, from 1 to 0, `done` of `steps` steps after the warmup; `decay` is for wsd.
 _Shape = Callable[[int, int, int], float]
 
 

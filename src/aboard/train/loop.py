@@ -1,4 +1,4 @@
-"""The training loop: from a settled training to its last checkpoint, in the order in which it happens."""
+"""The training loop, from resolved settings to the last checkpoint."""
 
 import gc
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from aboard.train.training_data import TrainingData, open_training_data
 
 
 def train(training: Training, world: RankContext) -> StopRequest:
-    """Trains to the end, or until all ranks agree to stop: then it says what they were asked for."""
+    """Trains to the end, or until all ranks agree to stop; returns the request that they acted on."""
     ledger = TimeLedger()
     folder = Path(training.output_dir)
     with MetricsReporter(training, main=world.main) as report, time_collective_waits(world, ledger):
@@ -123,7 +123,7 @@ def _is_due(every: int | None, number: int) -> bool:
 
 @contextmanager
 def _pause_garbage_collection() -> Iterator[None]:
-    """Python's collector comes at any time, on one rank while the others wait for it; we call it ourselves."""
+    """Python's collector runs at any time, on one rank while the others wait; the loop calls it itself."""
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Where log lines go, on rank 0: a file of metrics always, a short line to read, the head, and TensorBoard if asked."""
+"""Reports metrics on rank 0: to a file, as short lines, to the head, and to TensorBoard if enabled."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _MIN_SHARE = 0.01
 
 
 class MetricsReporter:
-    """A run's story is in one file: after a resume its lines go on, and those of steps that were lost are gone."""
+    """The metrics of a run are in one file: a resume appends to it, and lines of lost steps are removed."""
 
     def __init__(self, training: Training, *, main: bool) -> None:
         self._main = main
@@ -42,13 +42,13 @@ class MetricsReporter:
             self._board.close()
 
     def begin(self, step: int) -> None:
-        """Called once it is known behind which step the training goes on, and before the first line."""
+        """Called before the first line, when the step to continue from is known."""
         if not self._main:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         aside = drop_lost_lines(self._folder, step)
         if aside is not None:
-            self.say(f"metrics of steps after {step}, which were lost, are now in {aside}")
+            self.say(f"moved the metrics of lost steps (after step {step}) to {aside}")
         self._file = (self._folder / NAME).open("a", encoding="utf-8")
         if self._writer is not None:
             self._board = self._writer(str(self._folder / "tensorboard"), purge_step=step + 1)
@@ -56,11 +56,11 @@ class MetricsReporter:
     def line(self, metrics: Mapping[str, Any]) -> None:
         if self._file is None:
             return
-        # JSON has no nan: what isn't finite is null.
+        # JSON has no nan: non-finite values are null.
         values = {name: _replace_nonfinite(value) for name, value in metrics.items()}
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
         self._file.flush()
-        # The head sees the newest only: the loss of this step must not give way to its evaluation, or to the end.
+        # The head sees only the newest: evaluation and end must not replace the loss of this step.
         self._told = {**(self._told if self._told.get("step") == metrics["step"] else {}), **metrics}
         send_metrics({**self._told, "saved": self._saved})
         self.say(format_metrics(metrics))
@@ -70,7 +70,7 @@ class MetricsReporter:
                     self._board.add_scalar(f"train/{name}", value, metrics["step"])
 
     def saved(self, step: int | None) -> None:
-        """The head hears at once of a checkpoint that is complete: a run that dies now resumes from it."""
+        """Reports a complete checkpoint to the head at once: a run that dies now resumes from it."""
         if self._main and step != self._saved:
             self._saved = step
             send_metrics({**self._told, "saved": step})
@@ -81,7 +81,7 @@ class MetricsReporter:
 
 
 def format_metrics(metrics: Mapping[str, Any]) -> str:
-    """One line that is read in passing."""
+    """One short line for humans."""
     parts = [f"step {metrics['step']}/{metrics['steps']}"]
     if "eval_loss" in metrics:
         return f"{parts[0]} · eval loss {metrics['eval_loss']:.4f}"
@@ -111,7 +111,7 @@ def _format_short(number: float) -> str:
 
 
 def _format_shares(seconds: Mapping[str, float], wall: float) -> str:
-    """The largest first; what is less than a hundredth isn't worth a word."""
+    """The largest first, without those below 1 %."""
     parts = sorted(((spent / max(wall, 1e-9), kind) for kind, spent in seconds.items()), reverse=True)
     return ", ".join(f"{kind.replace('_', ' + ')} {share:.0%}" for share, kind in parts if share >= _MIN_SHARE)
 
@@ -120,7 +120,7 @@ def _import_tensorboard() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - a package that only those need who ask
     except ImportError as error:
-        raise AboardError(training.TENSORBOARD, "tensorboard: true, and TensorBoard isn't installed") from error
+        raise AboardError(training.TENSORBOARD, "tensorboard: true is set, but TensorBoard is not installed") from error
     return SummaryWriter
 
 
@@ -129,10 +129,10 @@ _OLD = "metrics.old-{}.jsonl"
 
 
 def drop_lost_lines(folder: Path, step: int) -> Path | None:
-    """Takes out what lies behind the step that training goes on from; where it was put, None if there was nothing.
+    """Removes lines after the step to continue from; returns the file they were moved to, None if there were none.
 
-    A run that is killed has logged steps that it had not saved: they come again. So does a half line that a power cut
-    left. The lines that go are in a file of their own first; then the rest is written beside and renamed.
+    A killed run has logged steps that it had not saved, and these are repeated; a power cut may leave half a line.
+    Removed lines are saved in a file of their own first; then the rest replaces the old file atomically.
     """
     path = folder / NAME
     if not path.exists() or all(_is_valid_line(line, step) for line in _read_lines(path)):
@@ -153,7 +153,7 @@ def _read_lines(path: Path) -> Iterator[bytes]:
 
 
 def _is_valid_line(line: bytes, step: int) -> bool:
-    """Whether it is a whole line, of a step that was not lost."""
+    """Whether it is a complete line of a step that was not lost."""
     try:
         return line.endswith(b"\n") and int(json.loads(line)["step"]) <= step
     except (ValueError, KeyError, TypeError):

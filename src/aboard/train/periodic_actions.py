@@ -1,4 +1,4 @@
-"""What happens now and then between steps: a log line, an evaluation, a checkpoint."""
+"""Periodic actions between steps: log line, evaluation, checkpoint."""
 
 import gc
 
@@ -16,12 +16,12 @@ from aboard.train.progress import TrainingProgress
 from aboard.train.step import BatchBuilder, Stepper, forward_micro_batch
 from aboard.train.training_data import TrainingData, open_training_data
 
-# Steps between two collections of garbage, at the same step on all ranks, so that none waits for another.
+# Steps between two garbage collections, at the same step on all ranks, so that none waits for another.
 _COLLECT_EVERY = 50
 
 
 class PeriodicActions:
-    """Every rank calls the same at the same step: each of them is a collective."""
+    """Every rank calls the same actions at the same step: each is a collective."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class PeriodicActions:
         self._collected = start.step
 
     def log(self, progress: TrainingProgress, learning_rate: float) -> float:
-        """Waits for the device; names a step that isn't finite; returns what a step takes, in seconds."""
-        # An accelerator is behind with what it was asked for: to wait for it is to wait for forwards and backwards.
+        """Waits for the device; reports non-finite steps; returns the seconds per step."""
+        # An accelerator lags behind its queue: waiting for it is waiting for forwards and backwards.
         with self._stepper.ledger.spent("forward_backward"):
             window = self._stepper.tally.read()
         line = self._meter.line(window, progress, self._stepper.ledger.take())
@@ -59,7 +59,7 @@ class PeriodicActions:
             words = describe_nonfinite(window.bad, self._stream, self._peers)
             if self._stepper.training.on_nonfinite == "stop":
                 raise build_nonfinite_error(words)
-            self._report.say(f"left out: {words}")
+            self._report.say(f"skipped: {words}")
         for note in self._checkpoints.poll():
             self._report.say(note)
         if progress.step - self._collected >= _COLLECT_EVERY:
@@ -80,7 +80,7 @@ class PeriodicActions:
             self._checkpoints.save(stepper.engine, stepper.optimizer, progress, wait=wait)
 
     def end(self, progress: TrainingProgress) -> None:
-        """The last word: where all of this rank's time went."""
+        """The final line: the time ledger of this rank."""
         for note in self._checkpoints.poll():
             self._report.say(note)
         self._report.saved(self._checkpoints.published)
@@ -89,7 +89,7 @@ class PeriodicActions:
 
 
 def evaluate_loss(stepper: Stepper, stream: TrainingData, peers: RankConsensus) -> float:
-    """All ranks run as many forwards, those without bins an empty one; the model's mode is left as it was."""
+    """All ranks run the same number of forwards, with empty ones if needed; the model's mode is restored."""
     world, engine = stepper.world, stepper.engine
     rows = stepper.training.per_device_eval_batch_size
     batches = BatchPlanner(

@@ -1,4 +1,4 @@
-"""The next steps, read and collated by a thread while the model is at work on this one; in order, and no further."""
+"""Prefetches the next steps: a thread reads and collates them in order while the model computes."""
 
 from collections.abc import Callable, Iterator
 from queue import Empty, Full, Queue
@@ -9,14 +9,14 @@ from typing import Generic, Self, TypeVar
 Planned = TypeVar("Planned")
 Made = TypeVar("Made")
 
-# Steps that are ready beforehand: one to take, one that is being made.
+# Steps that are ready beforehand: one to take, one being made.
 _DEPTH = 2
-# How long a closed one's thread may take to see it, and how often it looks.
+# How long the thread may take to notice that it is closed, and its polling interval.
 _PATIENCE, _LOOK = 30.0, 0.1
 
 
 class Prefetcher(Generic[Planned, Made]):
-    """Iterates over `make(each)`; what goes wrong in the thread is raised where its result would have come."""
+    """Iterates over `make(each)`; an error in the thread is raised in place of its result."""
 
     def __init__(self, planned: Iterator[Planned], make: Callable[[Planned], Made]) -> None:
         self._ready: Queue[tuple[Made | None, BaseException | None]] = Queue(_DEPTH)
@@ -47,7 +47,7 @@ class Prefetcher(Generic[Planned, Made]):
             try:
                 return self._ready.get(timeout=_PATIENCE)
             except Empty:
-                # A slow disk is no error: what reads it raises by itself, or is seen in the stacks.
+                # A slow disk is not an error: reading raises by itself, or shows in the stacks.
                 if not self._thread.is_alive():
                     raise
 

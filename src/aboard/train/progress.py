@@ -1,4 +1,4 @@
-"""How far a training is: one global cursor and what was counted on the way, the same on every rank."""
+"""The progress of a training: one global cursor and counters, the same on every rank."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from aboard.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingProgress:
-    """After `step` steps the next bin is that at the global `index`; `ids` is the chained hash of all consumed ones."""
+    """After `step` steps the next sequence is at the global `index`; `ids` is the chained hash of all consumed ones."""
 
     step: int = 0
     index: int = 0
@@ -21,7 +21,7 @@ class TrainingProgress:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "TrainingProgress":
-        """From what `content` made."""
+        """The inverse of `content`."""
         return cls(**content)
 
     def content(self) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class TrainingProgress:
 
 
 def chain_ids(ids: str, draws: Iterable[SequenceDraw]) -> str:
-    """Bin by bin, so that it doesn't show how many of them a step or a rank took."""
+    """Chained per sequence, so that it doesn't depend on the sequences per step or rank."""
     chain = bytes.fromhex(ids)
     for draw in draws:
         entry = f"{draw.source}\0{draw.bin}\0{draw.epoch}".encode()

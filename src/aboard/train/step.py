@@ -24,7 +24,7 @@ from aboard.train.model.optimizer import update_weights
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PreparedStep:
-    """A planned step whose micro-batches are there."""
+    """A planned step with its micro-batches."""
 
     planned: PlannedStep
     micro: Sequence[MicroBatch]
@@ -32,7 +32,7 @@ class PreparedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchBuilder:
-    """Reads and collates what was planned, in a thread."""
+    """Reads and collates a planned step, in a thread."""
 
     read: Callable[[SequenceDraw], PackedSequence]
     collate: Collator
@@ -47,7 +47,7 @@ class BatchBuilder:
 
 @dataclass(frozen=True, kw_only=True)
 class Stepper:
-    """What a step needs that stays the same."""
+    """The constant parts of a step."""
 
     training: Training
     world: RankContext
@@ -58,7 +58,7 @@ class Stepper:
     ledger: TimeLedger
 
     def __call__(self, ready: PreparedStep, learning_rate: float) -> None:
-        """The gradient is that of the sum over all ranks' supervised tokens, divided by how many there are."""
+        """The gradient is that of the sum over all ranks' supervised tokens, divided by their number."""
         engine, planned = self.engine, ready.planned
         self.ledger.switch_to("forward_backward")
         seed_generators(self.world.device, derive_seed(self.training.seed, planned.number, self.world.rank))
@@ -83,12 +83,12 @@ def forward_micro_batch(engine: Engine, masks: AttentionMasks, micro: MicroBatch
 
 
 def seed_generators(device: torch.device, number: int) -> None:
-    """Of the generators that are drawn from; torch.manual_seed() goes through all kinds of devices, and is slow."""
+    """Seeds only the generators in use; torch.manual_seed() visits all kinds of devices, and is slow."""
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.manual_seed(number)
 
 
 def derive_seed(seed: int, step: int, rank: int) -> int:
-    """Dropout differs from rank to rank and from step to step, and a resumed step is the same: no state to be saved."""
+    """Dropout differs between ranks and steps, and a resumed step is the same, without saved state."""
     return int.from_bytes(blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest(), "little") >> 1

@@ -1,7 +1,7 @@
-"""Requests from outside, agreed upon by all ranks: SIGTERM saves and ends, a touched file saves, or saves and ends.
+"""External requests, agreed upon by all ranks: SIGTERM saves and stops, a touched file saves, or saves and stops.
 
-A rank that acted alone would leave the others in a collective. So at the end of a step each rank tells what it was
-asked for, and all act on it at the end of the next one: the answer is there by then, and no device is waited for.
+A rank that acted alone would leave the others in a collective. So at the end of a step each rank reports its request,
+and all act at the end of the next one: the result has arrived by then, without a device sync.
 """
 
 import signal
@@ -13,12 +13,12 @@ from typing import Self
 
 from aboard.train.distributed.rank_consensus import PendingMaximum, RankConsensus
 
-# How often ranks ask each other, in seconds: no step of the usual length is burdened, and SIGTERM is soon heard.
+# Seconds between exchanges: negligible for steps of usual length, and SIGTERM takes effect soon.
 _EVERY = 0.2
 
 
 class StopRequest(IntEnum):
-    """What was asked for; the higher one includes the lower."""
+    """A request; the higher one includes the lower."""
 
     NOTHING = 0
     SAVE = 1
@@ -27,7 +27,7 @@ class StopRequest(IntEnum):
 
 
 class RequestListener:
-    """Listens to SIGTERM and, on rank 0, to the files SAVE and STOP; `agreed` is called at the end of each step."""
+    """Handles SIGTERM and, on rank 0, the files SAVE and STOP; `agree` is called at the end of each step."""
 
     def __init__(self, folder: Path, peers: RankConsensus) -> None:
         self._files = {folder / "STOP": StopRequest.STOP, folder / "SAVE": StopRequest.SAVE}
@@ -38,7 +38,7 @@ class RequestListener:
         self._step = self._next = 0
 
     def __enter__(self) -> Self:
-        self._before = signal.signal(signal.SIGTERM, self._hear)
+        self._before = signal.signal(signal.SIGTERM, self._on_sigterm)
         return self
 
     def __exit__(
@@ -49,11 +49,11 @@ class RequestListener:
             self._waiting.get()
 
     def pace(self, seconds: float) -> None:
-        """What a step takes, as all ranks know it alike: they ask each other a few times a second."""
+        """Sets the seconds per step, the same on all ranks: they exchange requests a few times a second."""
         self._every = max(1, ceil(_EVERY / max(seconds, 1e-6)))
 
     def agree(self) -> StopRequest:
-        """What all ranks are to do now; they were asked a step ago."""
+        """What all ranks do now, agreed a step ago."""
         self._step += 1
         request = StopRequest.NOTHING
         if self._waiting is not None:
@@ -74,5 +74,5 @@ class RequestListener:
             return next((request for path, request in self._files.items() if path.exists()), StopRequest.NOTHING)
         return StopRequest.NOTHING
 
-    def _hear(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
         self._terminated = True

@@ -1,4 +1,4 @@
-"""The prepared sources of a training, opened: which bins there are, and what is in them."""
+"""The prepared sources of a training, opened: their packed sequences and content."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class TrainingData:
 
     @property
     def packed(self) -> bool:
-        """Whether there may be several documents in a bin."""
+        """Whether a sequence may contain several documents."""
         return any(bins.manifest.packing == "packed" for bins in self.sources.values())
 
     def __len__(self) -> int:
@@ -34,7 +34,7 @@ class TrainingData:
         return self.sources[draw.source].bin(draw.bin)
 
     def where(self, draw: SequenceDraw) -> str:
-        """File and line of the bin's first document."""
+        """File and line of the sequence's first document."""
         bins = self.sources[draw.source]
         return str(bins.shards.document(bins.bin(draw.bin).documents[0]).where)
 
@@ -43,7 +43,7 @@ class TrainingData:
         return mix_sources({name: len(bins) for name, bins in self.sources.items()}, seed, self.weights)
 
     def in_order(self) -> Cursor:
-        """The order of evaluation: as they stand."""
+        """The order of evaluation: as stored."""
         names, ends = tuple(self.sources), tuple(accumulate(map(len, self.sources.values())))
 
         def at(index: int) -> SequenceDraw:

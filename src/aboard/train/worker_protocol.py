@@ -1,4 +1,4 @@
-"""How a module of this room answers whoever started it: one JSON object, which is what was asked for or an error."""
+"""The reply of a worker module to the process that started it: one JSON object with the result or an error."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ REFUSED_EXIT_CODE = 3
 
 
 def write_reply(act: Callable[[], dict[str, Any]]) -> int:
-    """The exit code; the object is on stdout."""
+    """Writes the object to stdout and returns the exit code."""
     try:
         reply, code = act(), 0
     except AboardError as error:

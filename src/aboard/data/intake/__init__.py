@@ -1,1 +1,1 @@
-"""From what the user named (files, directories, a hub's data set) to rows, whatever their format: `sources`, `read`."""
+"""Reads what the user named (files, directories, a hub data set) into rows, in any supported format."""

@@ -1,4 +1,4 @@
-"""Conversations in the shapes people keep them, to the one shape that chat templates read."""
+"""Conversations in the common layouts, converted to the messages that chat templates read."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ from aboard.data.intake.jsonl_and_text import describe_json_type
 from aboard.data.rows import ChatMessage
 from aboard.diagnoses.untrusted import Untrusted
 
-# ShareGPT's senders, those of its descendants (LLaMA-Factory, Axolotl) among them.
+# ShareGPT's senders, including those of its derivatives (LLaMA-Factory, Axolotl).
 _SENDERS = {
     "system": "system",
     **dict.fromkeys(("human", "user"), "user"),
@@ -17,12 +17,12 @@ _SENDERS = {
 }
 _ROLES = {role: role for role in ("system", "developer", "user", "assistant", "tool")} | {"function": "tool"}
 _WEIGHTS = {0: False, 1: True}
-# Characters that are kept of what was seen in a row.
+# Characters kept of the reason why a row is invalid.
 _MAX_REASON = 300
 
 
 class InvalidRowError(Exception):
-    """A row that doesn't fit its format; the code tells which way, the message says what was seen."""
+    """A row that doesn't fit its format: the code says in which way, the message what was found."""
 
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)
@@ -31,7 +31,7 @@ class InvalidRowError(Exception):
 
 
 def parse_openai_turns(turns: object, column: str) -> tuple[tuple[ChatMessage, ...], tuple[bool, ...] | None]:
-    """Messages with role and content, and which of them their `weight` lets train; None where no weight says no."""
+    """Messages with role and content, and which of them `weight` allows to train; None if no weight excludes any."""
     messages: list[ChatMessage] = []
     weights: list[bool] = []
     for number, turn in enumerate(_check_turns(turns, column), start=1):
@@ -42,7 +42,7 @@ def parse_openai_turns(turns: object, column: str) -> tuple[tuple[ChatMessage, .
 
 
 def parse_sharegpt_turns(turns: object, column: str, system: object = None) -> tuple[ChatMessage, ...]:
-    """Messages from turns with from and value; a call's value is JSON, as LLaMA-Factory has it."""
+    """Messages from turns with from and value; a call's value is JSON, as in LLaMA-Factory."""
     messages: list[ChatMessage] = []
     if system is not None and system != "":
         messages.append({"role": "system", "content": require_text(system, "system")})
@@ -51,7 +51,7 @@ def parse_sharegpt_turns(turns: object, column: str, system: object = None) -> t
         sender = turn.get("from")
         role = _SENDERS.get(sender.lower()) if isinstance(sender, str) else None
         if role is None:
-            raise InvalidRowError("row-role", f"{where} is from {_format_value(sender)}, which is no known sender")
+            raise InvalidRowError("row-role", f"{where} is from {_format_value(sender)}, which is not a known sender")
         value = require_text(turn.get("value"), f"value of {where}")
         if role == "call":
             messages.append(
@@ -67,7 +67,7 @@ def parse_sharegpt_turns(turns: object, column: str, system: object = None) -> t
 
 
 def parse_tools(value: object) -> tuple[dict[str, Any], ...] | None:
-    """The tools of a row: a list of schemas, or such a list as JSON in a string; None where there are none."""
+    """The tools of a row: a list of schemas, or such a list as JSON in a string; None if there are none."""
     found = parse_json_field(value, "tools") if isinstance(value, str) and value.strip() else value
     if found is None or found in ("", []):
         return None
@@ -77,18 +77,18 @@ def parse_tools(value: object) -> tuple[dict[str, Any], ...] | None:
 
 
 def require_text(value: object, name: str) -> str:
-    """The value, which must be a string."""
+    """Returns the value, which must be a string."""
     if not isinstance(value, str):
         raise InvalidRowError("row-type", f"{name} is {describe_json_type(value)}, where a string was expected")
     return value
 
 
 def parse_json_field(value: str, name: str) -> Any:
-    """JSON that stands in a string."""
+    """Parses JSON that is stored in a string."""
     try:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise InvalidRowError("row-json", f"{name} should hold JSON: {error}") from None
+        raise InvalidRowError("row-json", f"{name} should contain JSON: {error}") from None
 
 
 def _check_turns(turns: object, column: str) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ def _parse_openai_message(turn: dict[str, Any], where: str) -> ChatMessage:
         raise InvalidRowError(
             "row-role", f"{where} has the role {_format_value(role)}, where one of {' '.join(_ROLES)} was expected"
         )
-    # What is null says nothing; a template would print it as None, or take the key for a promise.
+    # A template would print null as None, or treat the key as present.
     message = {key: value for key, value in turn.items() if value is not None and key != "weight"}
     message["role"] = _ROLES[role]
     calls = message.pop("tool_calls", None) or []
@@ -135,12 +135,12 @@ def _read_text_part(part: object, where: str) -> str:
         return require_text(part.get("text"), f"text in {where}")
     kind = part.get("type") if isinstance(part, dict) else describe_json_type(part)
     raise InvalidRowError(
-        "row-type", f"{where} has a part that is no text ({_format_value(kind)}); only text is trained here"
+        "row-type", f"{where} has a part that is not text ({_format_value(kind)}); only text is supported"
     )
 
 
 def _normalize_calls(calls: object, where: str) -> list[dict[str, Any]]:
-    """Tool calls as templates want them: a function with its arguments as an object, not as JSON in a string."""
+    """Tool calls as templates expect them: a function with its arguments as an object, not as JSON in a string."""
     normalized = []
     for call in calls if isinstance(calls, list) else [calls]:
         whole = call if isinstance(call, dict) else {}

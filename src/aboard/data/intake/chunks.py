@@ -1,11 +1,11 @@
-"""A chunk: a slice of one file, small enough to hand to a worker, that knows the number of its first row."""
+"""A chunk: a slice of one file, small enough for one worker, with the number of its first row."""
 
 from typing import Literal
 
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# Cuts are part of what makes shards equal on one core and on many: they follow from the file and this alone.
+# Chunk boundaries depend on the file and this size only, so that shards are equal on any number of cores.
 CHUNK_BYTES = 16 << 20
 
 Store = Literal["jsonl", "json", "text", "parquet", "arrow", "megatron", "broken"]
@@ -15,10 +15,10 @@ Store = Literal["jsonl", "json", "text", "parquet", "arrow", "megatron", "broken
 class Chunk:
     """Picklable; any worker reads it with `aboard.data.intake.read_chunk.read_rows`, in any order.
 
-    `file` is what the user knows, `path` what is opened. `start` and `stop` count bytes of a jsonl or text file, row
+    `file` is the name shown to the user, `path` is opened. `start` and `stop` count bytes of a jsonl or text file, row
     groups of a parquet file, record batches of an arrow file, documents of a megatron file; a stop of 0 is the end.
     `first` is the line or row number of its first row, `size` its share of the file in bytes, for a progress bar. A
-    `broken` chunk stands for a file that can't be opened: reading it gives one Broken that says `why`.
+    `broken` chunk stands for a file that can't be opened: reading it gives one InvalidRow with `why`.
     """
 
     file: Untrusted

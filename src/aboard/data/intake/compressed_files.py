@@ -1,4 +1,4 @@
-"""Opening a file of text, compressed or not, as a stream of bytes in bounded memory."""
+"""Opens a text file, compressed or not, as a stream of bytes in bounded memory."""
 
 import bz2
 import gzip
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-# What a stream raises when its bytes are not what its name promised; zstd's errors are OSErrors.
+# What a stream raises if its content doesn't match its file name; zstd's errors are OSErrors.
 STREAM_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
-# A row longer than this is no row that anybody trains on, and reading it would take the memory of all the others.
+# A longer row is not training data, and reading it would exhaust the memory of the other workers.
 MAX_ROW = 64 << 20
 
 
 def open_decompressed(path: str) -> BinaryIO:
-    """The file's bytes, unpacked by the end of its name."""
+    """The file's bytes, decompressed according to its suffix."""
     suffix = Path(path).suffix.lower()
     if suffix == ".gz":
         return cast("BinaryIO", gzip.open(path))
@@ -33,5 +33,5 @@ def open_decompressed(path: str) -> BinaryIO:
 
 
 def strip_compression_suffix(path: str) -> str:
-    """The name without the ending that says how it is packed."""
+    """The name without its compression suffix."""
     return path[: -len(Path(path).suffix)] if Path(path).suffix.lower() in COMPRESSED_SUFFIXES else path

@@ -1,4 +1,4 @@
-"""Which files a path stands for: itself, or those of a directory that hold rows."""
+"""The data files of a path: the file itself, or those of a directory that contain rows."""
 
 import os
 import re
@@ -20,9 +20,9 @@ STORE_BY_SUFFIX: dict[str, Store] = {
     ".arrow": "arrow",
     ".idx": "megatron",
 }
-# What `datasets` writes beside its rows.
+# Metadata that `datasets` writes beside its rows.
 _NO_ROWS = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"})
-# Words of file names that say a split, as the hub reads them.
+# Parts of file names that indicate a split, as the hub reads them.
 _SPLITS = {
     "train": "train",
     "training": "train",
@@ -35,21 +35,21 @@ _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 
 
 class DataFile(NamedTuple):
-    """A file with rows: as the user knows it, as it is opened, and the ending that says how."""
+    """A file with rows: the name display_name to the user, the path that is opened, and the suffix that decides how."""
 
-    shown: Untrusted
+    display_name: Untrusted
     path: str
     ending: str
 
 
 def find_data_files(path: str, split: str | None) -> list[DataFile]:
-    """The file itself, or a directory's files in the order of their names, of one split where the names tell splits."""
+    """The file itself, or a directory's files by name, of one split if their names indicate splits."""
     if Path(path).is_dir():
         return _list_directory(path, split)
     name = path.removesuffix(".bin") + ".idx" if path.endswith(".bin") else path
     ending = _get_suffix(name)
     if ending not in STORE_BY_SUFFIX:
-        seen = f"'{escape_text(path)}' has no ending that says how to read it"
+        seen = f"'{escape_text(path)}' has no known suffix, so its format is unknown"
         raise AboardError(data.ENDING, seen, "known", endings=" ".join(STORE_BY_SUFFIX))
     return [DataFile(Untrusted(name), name, ending)]
 
@@ -60,21 +60,21 @@ def _list_directory(path: str, split: str | None) -> list[DataFile]:
         for name in _walk_directory(path)
         if _get_suffix(name) in STORE_BY_SUFFIX
     ]
-    # Beside files with columns, a text file is a README or a license.
+    # Beside data files, a text file is a README or a license.
     files = [file for file in files if STORE_BY_SUFFIX[file.ending] != "text"] or files
     if not files:
-        seen = f"the directory '{escape_text(path)}' has no file with rows"
+        seen = f"the directory '{escape_text(path)}' has no data files"
         raise AboardError(data.MISSING, seen, "no-rows", endings=" ".join(STORE_BY_SUFFIX))
     split_by_file = {file: _guess_split(os.path.relpath(file.path, path)) for file in files}
     splits = sorted({name for name in split_by_file.values() if name})
     if split is None and len(splits) <= 1:
         return files
-    # A test set that is trained on shows in no curve: where names tell splits apart, one of them is read.
+    # Training on a test set shows in no curve: if names indicate splits, only one of them is read.
     wanted_split = _SPLITS.get(split or "train", split)
     selected = [file for file in files if split_by_file[file] == wanted_split]
     if not selected:
         seen = (
-            f"'{escape_text(path)}' has no file of the split '{wanted_split}'; its file names say:"
+            f"'{escape_text(path)}' has no file of the split '{wanted_split}'; splits by file name:"
             f" {', '.join(splits) or 'none'}"
         )
         if splits:
@@ -96,7 +96,7 @@ def _get_suffix(path: str) -> str:
 
 
 def _guess_split(relative: str) -> str | None:
-    """The split that the name tells; the file's own word before those of its folders."""
+    """The split that a path indicates; the file name takes precedence over its directories."""
     for part in reversed(Path(relative).parts):
         for word in re.split(r"[^a-z]+", part.lower()):
             if word in _SPLITS:

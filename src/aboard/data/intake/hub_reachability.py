@@ -1,4 +1,4 @@
-"""Whether the hub can be asked at all: known in two seconds, where its own client tries for a minute."""
+"""Whether the hub is reachable: known in two seconds, while its own client retries for a minute."""
 
 import socket
 import threading
@@ -10,7 +10,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def is_hub_reachable(seconds: float = _TIMEOUT) -> bool:
-    """Whether the hub, or the proxy before it, takes a connection; never where the user has set it offline."""
+    """Whether the hub, or the proxy in front of it, accepts a connection; False if the user has set offline mode."""
     from huggingface_hub import constants  # noqa: PLC0415 - takes half a second, for nothing where paths are given
 
     if constants.HF_HUB_OFFLINE:
@@ -29,7 +29,7 @@ def is_hub_reachable(seconds: float = _TIMEOUT) -> bool:
             return
         connected.set()
 
-    # In a thread, since a name server that doesn't answer can't be given a time-out; it ends by itself.
+    # In a thread, since name resolution has no timeout; it ends by itself.
     dialer = threading.Thread(target=dial, daemon=True)
     dialer.start()
     dialer.join(seconds)

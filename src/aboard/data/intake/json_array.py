@@ -1,4 +1,4 @@
-"""A .json file: a list of objects, or an object that holds such a list, read element by element in bounded memory."""
+"""A .json file: a list of objects, or an object that contains one, read element by element in bounded memory."""
 
 import codecs
 import json
@@ -15,15 +15,15 @@ from aboard.diagnoses.untrusted import Untrusted
 
 _BLOCK = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
-# Lists under these keys are a row's own content; under any other key they are the rows.
+# Lists under these keys belong to a row; under any other key they are the rows.
 _ROW_KEYS = frozenset({"messages", "conversations", "conversation", "prompt", "completion", "tools", "input_ids"})
 _ROW_KEYS |= {"labels", "attention_mask", "loss_mask", "chosen", "rejected"}
-# JSONDecodeError points at most this far before the end of a text that was cut off, but for an open string.
+# In a truncated text, JSONDecodeError points at most this far before the end, except for an open string.
 _NEAR_END = 32
 
 
 def is_json_lines(path: str) -> bool:
-    """Whether a .json file is JSON lines under another name: its first line is an object, and another follows."""
+    """Whether a .json file contains JSON lines: its first line is an object, and another one follows."""
     try:
         with open_decompressed(path) as file:
             first = _read_nonblank_line(file).removeprefix(codecs.BOM_UTF8)
@@ -35,7 +35,7 @@ def is_json_lines(path: str) -> bool:
 
 
 def read_json_array(chunk: Chunk) -> Iterator[Record | InvalidRow]:
-    """The elements of the file's list; what follows an error of syntax is not read, for nobody knows where it is."""
+    """The elements of the file's list; after a syntax error the rest is not read, since its position is unknown."""
     row = 0
     try:
         with open_decompressed(chunk.path) as file:
@@ -43,7 +43,9 @@ def read_json_array(chunk: Chunk) -> Iterator[Record | InvalidRow]:
                 yield _check_item(item, RowLocation(file=chunk.file, line=row, unit="row"))
     except _JsonError as trouble:
         where = RowLocation(file=chunk.file, line=row + 1, unit="row")
-        yield InvalidRow(where=where, code=trouble.code, why=Untrusted(f"{trouble.why}; what follows it is not read"))
+        yield InvalidRow(
+            where=where, code=trouble.code, why=Untrusted(f"{trouble.why}; the rest of the file is not read")
+        )
     except STREAM_ERRORS as error:
         where = RowLocation(file=chunk.file, line=row + 1, unit="row")
         yield InvalidRow(where=where, code="file-cut", why=Untrusted(f"the file can't be read further: {error}"))
@@ -57,11 +59,12 @@ class _JsonError(Exception):
 
 
 class _JsonWindow:
-    """A sliding piece of the file's text."""
+    """A sliding window over the file's text."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        # A byte that is no UTF-8 becomes half a character: it spoils its own row, and the next is found all the same.
+        # A byte that is not UTF-8 becomes a lone surrogate: it invalidates its own row, and the next one is still
+        # found.
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
         self._text = ""
         self._at = 0
@@ -71,7 +74,7 @@ class _JsonWindow:
         self._json = json.JSONDecoder()
 
     def peek(self) -> str:
-        """The next character that is no space, or nothing at the end."""
+        """The next non-space character, or an empty string at the end."""
         while True:
             self._at = _skip_space(self._text, self._at)
             if self._at < len(self._text):
@@ -80,7 +83,7 @@ class _JsonWindow:
                 return ""
 
     def take(self, wanted: str) -> str:
-        """Passes over one character, which must be one of the wanted."""
+        """Consumes one character, which must be one of those wanted."""
         found = self.peek()
         if not found or found not in wanted:
             seen = f"'{found}'" if found else "the end of the file"
@@ -90,13 +93,13 @@ class _JsonWindow:
         return found
 
     def value(self) -> Any:
-        """The next whole value."""
+        """Parses the next complete value."""
         self.peek()
         while True:
             trouble: _JsonError | None = None
             try:
                 found, end = self._json.raw_decode(self._text, self._at)
-                if end < len(self._text) or self._ended:  # a number at the very end may go on
+                if end < len(self._text) or self._ended:  # a number at the very end may continue
                     self._at = end
                     return found
             except json.JSONDecodeError as error:
@@ -110,7 +113,7 @@ class _JsonWindow:
                 raise self._wrong(str(error), self._at) from None
             if len(self._text) - self._at > MAX_ROW:
                 raise _JsonError("row-long", f"a row of more than {format_size(MAX_ROW)}")
-            # Twice as much each time, or a long row would be parsed anew for every block.
+            # Doubled each time, or a long row would be parsed again for every block.
             if not self._more(len(self._text) - self._at) and trouble is not None:
                 raise trouble
 
@@ -129,7 +132,7 @@ class _JsonWindow:
     def _wrong(self, why: str, at: int) -> _JsonError:
         passed = self._text.count("\n", 0, at)
         column = at - self._text.rfind("\n", 0, at) if passed else self._column + at + 1
-        return _JsonError("row-json", f"no JSON at line {self._line + passed} column {column} of the file: {why}")
+        return _JsonError("row-json", f"invalid JSON at line {self._line + passed} column {column} of the file: {why}")
 
 
 def _read_items(window: _JsonWindow) -> Iterator[Any]:
@@ -156,7 +159,7 @@ def _read_elements(window: _JsonWindow) -> Iterator[Any]:
 
 
 def _read_object_rows(window: _JsonWindow) -> Iterator[Any]:
-    """The elements of the first list under a key that is no row's own; an object without one is itself a row."""
+    """The elements of the first list under a key that isn't a row's own; an object without one is a row itself."""
     fields: dict[str, Any] = {}
     has_list = False
     window.take("{")
@@ -179,7 +182,7 @@ def _read_object_rows(window: _JsonWindow) -> Iterator[Any]:
 
 def _check_item(item: object, where: RowLocation) -> Record | InvalidRow:
     if has_lone_surrogate(item):
-        return InvalidRow(where=where, code="row-utf8", why=Untrusted("bytes that are no UTF-8, or half a character"))
+        return InvalidRow(where=where, code="row-utf8", why=Untrusted("bytes that are not UTF-8, or a lone surrogate"))
     if not isinstance(item, dict):
         why = f"{describe_json_type(item)}, where an object with columns was expected"
         return InvalidRow(where=where, code="row-type", why=Untrusted(why))

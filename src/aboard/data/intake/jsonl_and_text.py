@@ -1,4 +1,4 @@
-"""JSON lines and plain text: one row a line, each by itself, so that a bad line costs a line."""
+"""JSON lines and plain text: one row per line, so that a bad line costs one row."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -18,12 +18,12 @@ _SKIP_BLOCK = 1 << 20
 
 
 def read_json_lines(chunk: Chunk) -> Iterator[Record | InvalidRow]:
-    """The objects of the chunk's lines; blank lines are none."""
+    """The objects of the chunk's lines, without blank lines."""
     return _read_records(chunk, parse_json_line)
 
 
 def read_text_lines(chunk: Chunk) -> Iterator[Record | InvalidRow]:
-    """Each line that isn't blank as a document in the column `text`, as `datasets` reads text files."""
+    """Each non-blank line as a document in the column `text`, as `datasets` reads text files."""
     return _read_records(chunk, _parse_text_line)
 
 
@@ -51,22 +51,22 @@ def _read_records(
 
 
 def parse_json_line(line: bytes, where: RowLocation) -> Record | InvalidRow:
-    """One line's object, or why it is none."""
+    """The object of one line, or why it is invalid."""
     try:
         value = json.loads(line.rstrip(b"\r\n").decode())
     except UnicodeDecodeError as error:
         code, why = "row-utf8", _format_utf8_error(error, line)
     except json.JSONDecodeError as error:
         # Some of json's messages end in "at" themselves.
-        code, why = "row-json", f"no JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}"
+        code, why = "row-json", f"invalid JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}"
     except RecursionError:
         code, why = "row-json", "JSON that is nested too deeply to be a row"
     except ValueError as error:  # a number of more than 4300 digits
-        code, why = "row-json", f"no JSON: {error}"
+        code, why = "row-json", f"invalid JSON: {error}"
     else:
-        # Half a character can only come from an escape such as \ud83d that stands alone, and no tokenizer takes it.
+        # Only a lone escape such as \ud83d gives a lone surrogate, and no tokenizer accepts it.
         if (b"\\ud" in line or b"\\uD" in line) and has_lone_surrogate(value):
-            code, why = "row-utf8", "half a character: a \\ud8xx escape without its other half"
+            code, why = "row-utf8", "a lone surrogate: a \\ud8xx escape without its second half"
         elif isinstance(value, dict):
             return where, value
         else:
@@ -82,11 +82,11 @@ def _parse_text_line(line: bytes, where: RowLocation) -> Record | InvalidRow:
 
 
 def _format_utf8_error(error: UnicodeDecodeError, line: bytes) -> str:
-    return f"byte {error.start + 1} of the line is no UTF-8 (0x{line[error.start]:02x})"
+    return f"byte {error.start + 1} of the line is not UTF-8 (0x{line[error.start]:02x})"
 
 
 def has_lone_surrogate(value: object) -> bool:
-    """Whether a surrogate stands alone in it."""
+    """Whether the text contains a lone surrogate."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -95,13 +95,13 @@ def has_lone_surrogate(value: object) -> bool:
 
 
 def describe_json_type(value: object) -> str:
-    """The kind of a value, in JSON's words."""
+    """The type of a value in JSON's terms."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
 
 
 def _read_numbered_lines(file: BinaryIO, chunk: Chunk) -> Iterator[tuple[int, bytes | str]]:
-    """Numbered lines; one that is too long is told in words, and passed over in bounded memory."""
+    """Numbered lines; a line that is too long is skipped in bounded memory, with a description in its place."""
     number, at = chunk.first, chunk.start
     while (not chunk.stop or at < chunk.stop) and (line := file.readline(MAX_ROW + 1)):
         at += len(line)

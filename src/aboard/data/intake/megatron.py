@@ -1,10 +1,10 @@
-"""gpt-neox's and Megatron's `.bin` and `.idx` files, read as they are: one row a document.
+"""Reads `.bin` and `.idx` files of gpt-neox and Megatron: one row per document.
 
 The index (all little-endian): MMIDIDX and two NULs, u64 version 1, u8 type of a token, u64 number of sequences,
 [u64 length of the table of documents], i32 lengths of sequences, i64 places of sequences in the .bin,
 [i64 table of documents: the first sequence of each, and the end]. Megatron-Core may add an i8 a sequence. Fairseq,
-where the format comes from, has no table of documents: there, each sequence is one. Both carry version 1; the size
-tells them apart.
+where the format comes from, has no table of documents: there, each sequence is one. Both carry version 1 and are
+distinguished by size.
 """
 
 import os
@@ -21,12 +21,12 @@ from aboard.lazy_dataclass import dataclass
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2", 9: "<u4", 10: "<u8"}
-_SEQUENCE_BYTES = 12  # bytes of the index a sequence takes: its length and its place
+_SEQUENCE_BYTES = 12  # index bytes per sequence: its length and its offset
 _MAX_TOKEN = np.iinfo(np.uint32).max
 
 
 class _MegatronError(Exception):
-    """The files are not what the format says; the message says how."""
+    """The files violate the format; the message says how."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class _Index:
     table_at: int | None
 
     def table(self, start: int, stop: int) -> np.ndarray:
-        """The first sequence of each document from start on, and the end of the last."""
+        """The first sequence of each document from `start` on, and the end of the last."""
         if self.table_at is None:
             return np.arange(start, stop + 1)
         return self._read("<i8", self.table_at, start, stop + 1)
@@ -56,7 +56,7 @@ class _Index:
 
 
 def list_megatron_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
-    """Runs of documents of about `every` bytes; files that don't belong together are one broken chunk."""
+    """Runs of documents of about `every` bytes; files that don't belong together give one broken chunk."""
     try:
         index = _read_index(path)
         size = Path(_get_bin_path(path)).stat().st_size
@@ -112,10 +112,10 @@ def _read_index(path: str) -> _Index:
     if not start.startswith(_MAGIC):
         raise _MegatronError("it does not start with MMIDIDX, as an index of gpt-neox or Megatron does")
     if len(start) < head:
-        raise _MegatronError(f"it ends within its head, after {len(start)} bytes")
+        raise _MegatronError(f"it ends within its header, after {len(start)} bytes")
     version, kind, sequences = struct.unpack_from("<QBQ", start, len(_MAGIC))
     if version != 1 or kind not in _TYPES:
-        raise _MegatronError(f"version {version} with tokens of type {kind} is not known here")
+        raise _MegatronError(f"version {version} with tokens of type {kind} is not supported")
     rest = size - head - _SEQUENCE_BYTES * sequences
     table = struct.unpack_from("<Q", start, head)[0] if len(start) == head + 8 else 0
     if rest == 0:
@@ -124,7 +124,9 @@ def _read_index(path: str) -> _Index:
             table_at=None,
         )  # fmt: skip
     if table < 1 or rest - 8 - 8 * table not in {0, sequences}:
-        raise _MegatronError(f"{size} bytes don't fit an index of {sequences} sequences and {table} document borders")
+        raise _MegatronError(
+            f"{size} bytes don't fit an index of {sequences} sequences and {table} document boundaries"
+        )
     return _Index(
         path=path, kind=np.dtype(_TYPES[kind]), sequences=sequences, documents=table - 1, lengths_at=head + 8,
         table_at=head + 8 + _SEQUENCE_BYTES * sequences,
@@ -132,14 +134,14 @@ def _read_index(path: str) -> _Index:
 
 
 def _locate_sequences(index: _Index, first: int, end: int, size: int) -> list[tuple[int, int]] | str:
-    """Place and length of each of its sequences, or what is wrong with them."""
+    """Offset and length of each of its sequences, or what is wrong with them."""
     if not 0 <= first <= end <= index.sequences:
-        return f"the index says sequences {first} to {end} of {index.sequences}"
+        return f"the index refers to sequences {first} to {end} of {index.sequences}"
     width = index.kind.itemsize
     sequences = list(zip(index.places(first, end).tolist(), index.lengths(first, end).tolist(), strict=True))
     for place, length in sequences:
         if place < 0 or length < 0 or place + length * width > size:
-            return f"the index says {length} tokens at byte {place}, and the .bin file has {size} bytes"
+            return f"the index refers to {length} tokens at byte {place}, but the .bin file has {size} bytes"
     return sequences
 
 
@@ -151,7 +153,7 @@ def _make_row(tokens: np.ndarray, where: RowLocation) -> DataRow | InvalidRow:
     if not len(tokens):
         return InvalidRow(where=where, code="row-empty", why=Untrusted("a document without tokens"))
     if tokens.min() < 0 or tokens.max() > _MAX_TOKEN:
-        why = f"{int(tokens.min())} or {int(tokens.max())} is no token id"
+        why = f"{int(tokens.min())} or {int(tokens.max())} is not a token id"
         return InvalidRow(where=where, code="row-tokens", why=Untrusted(why))
     ids: Ids = tokens.astype(np.uint32)
     return DataRow(where=where, kind="tokens", ids=ids)

@@ -1,4 +1,4 @@
-"""Parquet and Arrow files: batches of columns, handed on row by row."""
+"""Parquet and Arrow files: read as batches of columns, yielded row by row."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ ARROW_ERRORS = (OSError, EOFError, ValueError, OverflowError, MemoryError, pa.Ar
 
 
 def list_parquet_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
-    """Neighbouring row groups up to `every` bytes; a file that is no parquet is one broken chunk."""
+    """Adjacent row groups up to `every` bytes; an invalid file gives one broken chunk."""
     try:
         with _open_parquet(path) as parquet:
             groups = [parquet.metadata.row_group(at) for at in range(parquet.metadata.num_row_groups)]
@@ -29,9 +29,9 @@ def list_parquet_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk
 
 
 def list_arrow_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
-    """Neighbouring record batches up to `every` bytes."""
+    """Adjacent record batches up to `every` bytes."""
     try:
-        # Not nbytes, which follows offsets that nobody has checked yet, right out of a spoiled file.
+        # Not nbytes, which follows unchecked offsets and reads out of bounds in a damaged file.
         sizes = [(batch.num_rows, batch.get_total_buffer_size()) for batch in _read_batches(path, 0, 0)]
     except ARROW_ERRORS as error:
         return [_make_broken_chunk(file, path, error)]
@@ -39,12 +39,12 @@ def list_arrow_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
 
 
 def count_arrow_rows(path: str) -> int:
-    """How many rows an arrow file has."""
+    """The number of rows of an arrow file."""
     return sum(batch.num_rows for batch in _read_batches(path, 0, 0))
 
 
 def read_parquet_records(chunk: Chunk, columns: tuple[str, ...] | None = None) -> Iterator[Record | InvalidRow]:
-    """The rows of the chunk's row groups; with columns given, only those are read."""
+    """The rows of the chunk's row groups; if columns are given, only those are read."""
     row = chunk.first
     try:
         with _open_parquet(chunk.path) as parquet:
@@ -58,7 +58,7 @@ def read_parquet_records(chunk: Chunk, columns: tuple[str, ...] | None = None) -
 
 
 def read_arrow_records(chunk: Chunk, columns: tuple[str, ...] | None = None) -> Iterator[Record | InvalidRow]:
-    """The rows of the chunk's record batches; with columns given, only those are read."""
+    """The rows of the chunk's record batches; if columns are given, only those are read."""
     row = chunk.first
     try:
         for whole in _read_batches(chunk.path, chunk.start, chunk.stop):
@@ -72,12 +72,12 @@ def read_arrow_records(chunk: Chunk, columns: tuple[str, ...] | None = None) -> 
 
 
 def _open_parquet(path: str) -> pq.ParquetFile:
-    # Without these a whole row group is fetched before its first row, and row groups of a GB are no rarity.
+    # Without these a whole row group is fetched before its first row, and row groups of 1 GB are common.
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
 
 
 def _read_batches(path: str, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-    """Record batches without copying them: of the file format, or of the stream format that `datasets` writes."""
+    """Record batches without a copy: of the file format, or of the stream format that `datasets` writes."""
     with Path(path).open("rb") as file:
         is_file = file.read(len(_FILE_MAGIC)) == _FILE_MAGIC
     with pa.memory_map(path) as source:
@@ -112,7 +112,7 @@ def _convert_batch(batch: pa.RecordBatch, file: Untrusted, first: int) -> Iterat
         names = batch.schema.names
         columns = [_convert_column(batch.column(at)) for at in range(batch.num_columns)]
     except ARROW_ERRORS as error:
-        if batch.num_rows > 1:  # one bad row spoils a batch: look for it
+        if batch.num_rows > 1:  # one bad row spoils a batch: find it
             for at in range(batch.num_rows):
                 yield from _convert_batch(batch.slice(at, 1), file, first + at)
         else:
@@ -125,7 +125,7 @@ def _convert_batch(batch: pa.RecordBatch, file: Untrusted, first: int) -> Iterat
 
 
 def _convert_column(column: pa.Array) -> list[Any]:
-    """Python values; lists of whole numbers stay arrays, for an object per token costs more than the token."""
+    """Python values; integer lists stay arrays, since one object per token costs more than the token."""
     kind = column.type
     if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_integer(kind.value_type):
         values, offsets = column.values, column.offsets.to_numpy()
@@ -139,7 +139,7 @@ def _convert_column(column: pa.Array) -> list[Any]:
 
 
 def _drop_nulls(value: object) -> Any:
-    """Without the nulls that stand for "has no such key": a column's structs all share one set of keys."""
+    """Removes nulls that mean "no such key": all structs of a column share one set of keys."""
     if isinstance(value, dict):
         return {key: _drop_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Reading a chunk: its records as they stand, and as rows of a format."""
+"""Reads a chunk: as raw records, and as rows of a format."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -12,13 +12,13 @@ from aboard.data.intake.record_to_row import build_row
 from aboard.data.intake.row_formats import RowFormat, recognize_format
 from aboard.data.rows import DataRow, InvalidRow, RowLocation
 
-# Rows of one source share their columns; more are looked at only because a column may be null in the first.
+# Rows of one source share their columns; several are inspected because a column may be null in the first.
 FORMAT_SAMPLE_ROWS = 64
 _MAX_BROKEN_SAMPLE = 1_000
 
 
 def read_rows(chunk: Chunk, form: RowFormat) -> Iterator[DataRow | InvalidRow]:
-    """The chunk's rows as the format reads them; a row that doesn't fit it is a Broken in its place."""
+    """The chunk's rows in this format; a row that doesn't fit gives an InvalidRow in its place."""
     if chunk.store == "megatron":
         yield from read_megatron_rows(chunk)
         return
@@ -29,7 +29,7 @@ def read_rows(chunk: Chunk, form: RowFormat) -> Iterator[DataRow | InvalidRow]:
 def detect_format(
     chunks: Sequence[Chunk], *, format_name: str | None = None, text_column: str | None = None
 ) -> RowFormat:
-    """The format of a source by the first records of its chunks; raises when they leave it open, and says why."""
+    """The format of a source by the first records of its chunks; raises if it is ambiguous."""
     if any(chunk.store == "megatron" for chunk in chunks):
         return RowFormat(name="tokens", why="an index of gpt-neox or Megatron", columns=("input_ids",))
     first = islice(
@@ -40,7 +40,7 @@ def detect_format(
 
 
 def read_records(chunk: Chunk, columns: tuple[str, ...] | None = None) -> Iterable[Record | InvalidRow]:
-    """The chunk's records before any format: a place and its columns (all, where the file can't leave some out)."""
+    """The chunk's records before any format: a location and its columns (all of them if the file can't skip any)."""
     match chunk.store:
         case "jsonl":
             return read_json_lines(chunk)

@@ -1,8 +1,8 @@
-"""A record to a row, as its format reads it.
+"""Converts a record to a row of its format.
 
-What each format becomes: messages and sharegpt are chats. alpaca is a pair in Stanford's words (below), and a chat
-where the encoder has a template. prompt-completion is a pair, its strings taken as they are, or a chat where both are
-lists of messages; the loss is on the completion's. text is text, tokens are tokens.
+messages and sharegpt are chats. alpaca is a pair in Stanford's wording (below), and a chat if the encoder has a
+template. prompt-completion is a pair with its strings unchanged, or a chat if both are lists of messages; the loss is
+on the completion's. text is text, tokens are tokens.
 """
 
 from collections.abc import Callable
@@ -30,12 +30,12 @@ ALPACA_INPUT_PROMPT = (
     "Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
 )
-_IGNORE_INDEX = -100  # torch's ignore_index, with which labels mark what is not trained
+_IGNORE_INDEX = -100  # torch's ignore_index: labels mark tokens without a loss with it
 _MAX_TOKEN = np.iinfo(np.uint32).max
 
 
 def build_row(record: Record, form: RowFormat) -> DataRow | InvalidRow:
-    """The record as a row; one that doesn't fit the format is a Broken that says in which way."""
+    """The record as a row; one that doesn't fit the format is an InvalidRow with the reason."""
     where, fields = record
     try:
         return _ROW_BUILDERS[form.name](where, fields, form.columns)
@@ -50,11 +50,11 @@ def _build_alpaca(where: RowLocation, fields: dict[str, Any], _: tuple[str, ...]
     system = require_text(fields.get("system") or "", "system")
     if fields.get("history"):
         raise InvalidRowError(
-            "row-type", "an alpaca row with a history, which is not read; write the turns as messages"
+            "row-type", "an alpaca row with a history, which is not supported; write the turns as messages"
         )
     if not (instruction or extra or output):
         raise InvalidRowError("row-empty", "instruction, input and output are empty")
-    # Not str.format: an instruction may have braces.
+    # Not str.format: an instruction may contain braces.
     instructions = (ALPACA_INPUT_PROMPT if extra else ALPACA_PROMPT).replace("{instruction}", instruction, 1)
     if extra:
         head, tail = ALPACA_INPUT_PROMPT.split("{input}")
@@ -111,7 +111,7 @@ def _build_tokens(where: RowLocation, fields: dict[str, Any], _: tuple[str, ...]
         mask = labels != _IGNORE_INDEX
         if not np.array_equal(labels[mask], ids[mask]):
             raise InvalidRowError(
-                "row-tokens", "labels differ from input_ids; they are not to be shifted, only -100 put in"
+                "row-tokens", "labels differ from input_ids; don't shift them, only replace tokens by -100"
             )
     elif fields.get("loss_mask") is not None:
         mask = _parse_numbers(fields["loss_mask"], "loss_mask", len(ids)) != 0
@@ -121,7 +121,7 @@ def _build_tokens(where: RowLocation, fields: dict[str, Any], _: tuple[str, ...]
     if not len(ids):
         raise InvalidRowError("row-empty", "input_ids is empty")
     if ids.min() < 0 or ids.max() > _MAX_TOKEN:
-        raise InvalidRowError("row-tokens", f"{int(ids.min() if ids.min() < 0 else ids.max())} is no token id")
+        raise InvalidRowError("row-tokens", f"{int(ids.min() if ids.min() < 0 else ids.max())} is not a token id")
     token_ids: Ids = ids.astype(np.uint32)
     return DataRow(where=where, kind="tokens", ids=token_ids, mask=mask)
 
@@ -158,5 +158,5 @@ def _parse_numbers(value: object, name: str, length: int | None = None) -> "np.n
     if length is not None and len(numbers) != length:
         raise InvalidRowError("row-tokens", f"{name} has {len(numbers)} numbers, input_ids {length}")
     if numbers.dtype == np.uint64 and len(numbers) and numbers.max() > np.iinfo(np.int64).max:
-        raise InvalidRowError("row-tokens", f"{name} has {int(numbers.max())}, which is no token id")
+        raise InvalidRowError("row-tokens", f"{name} has {int(numbers.max())}, which is not a token id")
     return numbers.astype(np.int64, copy=False)

@@ -1,4 +1,4 @@
-"""The formats that rows come in, and telling which one a source has by its columns."""
+"""The row formats, and their recognition by columns."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -25,7 +25,7 @@ _NEEDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowFormat:
-    """How a record is read: the format's name, why it is believed to be this one, and the columns that it takes."""
+    """How records are read: the format's name, why it was chosen, and the columns that it reads."""
 
     name: FormatName
     why: str
@@ -35,7 +35,7 @@ class RowFormat:
 def recognize_format(
     records: Sequence[Mapping[str, Any]], *, format_name: str | None = None, text_column: str | None = None
 ) -> RowFormat:
-    """The format of a source by its first records; raises when it could be several or none, and says how to choose."""
+    """The format of a source by its first records; raises if several or none fit, with the options to choose from."""
     if format_name is None and text_column is not None:
         format_name = "text"
     if format_name is not None:
@@ -56,7 +56,7 @@ def _use_given_format(records: Sequence[Mapping[str, Any]], format_name: str, te
         formats = " ".join(f"format: {name}" for name in FORMAT_NAMES)
         raise AboardError(data_quality.FORMAT, seen, "unknown", formats=formats)
     if text_column is not None and format_name != "text":
-        seen = f"text_column goes with plain text, and the format given is {format_name}"
+        seen = f"text_column needs format text, and the format given is {format_name}"
         raise AboardError(data_quality.FORMAT, seen, "text-column")
     if format_name == "text":
         return RowFormat(name="text", why="given", columns=(text_column or "text",))
@@ -67,7 +67,7 @@ def _use_given_format(records: Sequence[Mapping[str, Any]], format_name: str, te
 
 
 def _list_columns(name: FormatName, conversation: str = "messages") -> tuple[str, ...]:
-    """All that the format reads, the one that it can't do without first."""
+    """All columns that the format reads, the required one first."""
     return {
         "alpaca": ("instruction", "input", "output", "system", "history"),
         "sharegpt": (conversation, "system", "tools"),
@@ -104,9 +104,11 @@ def _make_no_format_error(records: Sequence[Mapping[str, Any]]) -> AboardError:
     columns = list(dict.fromkeys(str(name) for record in records for name in record))
     needs = "; ".join(f"{name} needs {columns}" for name, columns in _NEEDS.items())
     if not records:
-        return AboardError(data_quality.FORMAT, f"no row could be read, so no format shows; {needs}", "unread")
+        return AboardError(
+            data_quality.FORMAT, f"no row could be read, so the format can't be recognized; {needs}", "unread"
+        )
     if {"chosen", "rejected"} <= set(columns):
-        seen = "columns chosen and rejected are preferences (for DPO), which are not trained on here"
+        seen = "columns chosen and rejected are preferences (for DPO), which are not supported"
         return AboardError(data_quality.FORMAT, seen, "preferences")
     texts = [name for name in columns if any(isinstance(record.get(name), str) for record in records)]
     seen = f"no format fits the columns {escape_text(', '.join(columns), 300)}; {needs}"
@@ -120,7 +122,7 @@ def _has_column(records: Sequence[Mapping[str, Any]], column: str) -> bool:
 
 
 def _find_turn_keys(records: Sequence[Mapping[str, Any]], column: str) -> set[str]:
-    """The keys of the first turn that there is in the column."""
+    """The keys of the first turn in the column."""
     for record in records:
         turns = record.get(column)
         if isinstance(turns, list) and turns and isinstance(turns[0], dict):

@@ -1,4 +1,4 @@
-"""From what the user named (a file, a directory, a hub name) to chunks that workers read."""
+"""Lists the chunks that workers read of what the user named: a file, a directory, or a hub name."""
 
 import re
 from dataclasses import replace
@@ -23,8 +23,8 @@ from aboard.lazy_dataclass import dataclass
 class SourceSpec:
     """One source as the user gave it.
 
-    `format` and `text_column` are recognised where they are None; `split` is the hub's, or a directory's by its file
-    names; `config` is the hub's second name, as `en` in wikipedia's; `weight` is its share when several are mixed.
+    `format` and `text_column` are detected if None; `split` is the hub's, or a directory's by its file names; `config`
+    is the hub's configuration name, such as `en` for wikipedia; `weight` is its share when several are mixed.
     """
 
     path: str
@@ -36,7 +36,7 @@ class SourceSpec:
 
 
 def list_source_chunks(spec: SourceSpec, *, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
-    """The chunks of a source, in order: the same list for the same files, on every machine."""
+    """The chunks of a source in order: the same list for the same files on every machine."""
     if Path(spec.path).exists():
         return [
             chunk for file in find_data_files(spec.path, spec.split) for chunk in _list_file_chunks(file, chunk_bytes)
@@ -51,7 +51,7 @@ def list_source_chunks(spec: SourceSpec, *, chunk_bytes: int = CHUNK_BYTES) -> l
 
 
 def _find_similar_path(path: Path) -> Path | None:
-    """The file whose name, in the same directory, is most like this one, if any is like it."""
+    """The most similar file name in the same directory, if any is similar."""
     try:
         near = find_nearest(path.name, sorted(other.name for other in path.parent.iterdir()))
     except OSError:
@@ -69,22 +69,24 @@ def _list_file_chunks(file: DataFile, every: int) -> list[Chunk]:
 def _split_file(file: DataFile, every: int) -> list[Chunk]:
     store = STORE_BY_SUFFIX[file.ending]
     if store == "parquet":
-        return list_parquet_chunks(file.shown, file.path, every=every)
+        return list_parquet_chunks(file.display_name, file.path, every=every)
     if store == "arrow":
-        return list_arrow_chunks(file.shown, file.path, every=every)
+        return list_arrow_chunks(file.display_name, file.path, every=every)
     if store == "megatron":
-        return list_megatron_chunks(file.shown, file.path, every=every)
+        return list_megatron_chunks(file.display_name, file.path, every=every)
     size = Path(file.path).stat().st_size
     if store == "json" and not is_json_lines(file.path):
-        return [Chunk(file=file.shown, path=file.path, store="json", size=size)]
+        return [Chunk(file=file.display_name, path=file.path, store="json", size=size)]
     if store == "text" and is_json_lines(file.path):
-        seen = f"'{file.shown.visible()}' holds JSON lines, and its name says plain text"
-        raise AboardError(data.ENDING, seen, "rename", old=file.shown, new=_rename_to_jsonl(file.path))
+        seen = f"'{file.display_name.visible()}' contains JSON lines, but its suffix is that of plain text"
+        raise AboardError(data.ENDING, seen, "rename", old=file.display_name, new=_rename_to_jsonl(file.path))
     lines: Store = "text" if store == "text" else "jsonl"
-    if file.path.lower().endswith(COMPRESSED_SUFFIXES):  # such a stream can't be entered in its middle
-        return [Chunk(file=file.shown, path=file.path, store=lines, size=size)]
+    if file.path.lower().endswith(COMPRESSED_SUFFIXES):  # such a stream can't be read from its middle
+        return [Chunk(file=file.display_name, path=file.path, store=lines, size=size)]
     return [
-        Chunk(file=file.shown, path=file.path, store=lines, start=start, stop=stop, first=line, size=stop - start)
+        Chunk(
+            file=file.display_name, path=file.path, store=lines, start=start, stop=stop, first=line, size=stop - start
+        )
         for start, stop, line in find_line_ranges(file.path, every=every)
         if stop > start
     ]
@@ -96,14 +98,16 @@ def _rename_to_jsonl(name: str) -> str:
 
 
 def _make_broken_chunk(file: DataFile, why: str) -> Chunk:
-    return Chunk(file=file.shown, path=file.path, store="broken", why=Untrusted(f"the file can't be read: {why}"))
+    return Chunk(
+        file=file.display_name, path=file.path, store="broken", why=Untrusted(f"the file can't be read: {why}")
+    )
 
 
 _BLOCK = 4 << 20
 
 
 class LineRange(NamedTuple):
-    """Whole lines: from byte `start` up to `stop`, the first of them line number `line`."""
+    """Complete lines: from byte `start` up to `stop`, the first of them line number `line`."""
 
     start: int
     stop: int
@@ -113,8 +117,8 @@ class LineRange(NamedTuple):
 def find_line_ranges(path: str, *, every: int) -> list[LineRange]:
     """Ranges of about `every` bytes; a line belongs to the range in which it starts, however long it is.
 
-    One pass that counts newlines, in bounded memory: under a second a GB from the page cache, hundreds of times
-    faster than the same bytes are tokenized. A file of a single range is not read at all.
+    One pass that counts newlines, in bounded memory: under a second per GB from the page cache, hundreds of times
+    faster than tokenizing the same bytes. A file of a single range is not read at all.
     """
     size = Path(path).stat().st_size
     starts = [(0, 1)] if size <= every else _find_range_starts(path, size, every)
@@ -148,12 +152,12 @@ _FILE_SUFFIX = re.compile(r"\.(jsonl?|ndjson|parquet|arrow|idx|bin|txt|csv)(\.\w
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether a path that is not there may be a name on the hub: owner/name, with no ending of a file."""
+    """Whether a path that doesn't exist may be a hub name: owner/name, without a file suffix."""
     return bool(_HUB_NAME.fullmatch(text)) and not _FILE_SUFFIX.search(text)
 
 
 def list_hub_chunks(name: str, *, config: str | None, split: str, every: int) -> list[Chunk]:
-    """The chunks of a hub data set's split, over the arrow files in which `datasets` keeps it."""
+    """The chunks of a split of a hub data set, over the arrow files in which `datasets` caches it."""
     dataset = _load_hub_dataset(name, config, split)
     chunks: list[Chunk] = []
     display_name, rows = Untrusted(f"hub:{name}/{split}"), 0
@@ -168,10 +172,10 @@ def _load_hub_dataset(name: str, config: str | None, split: str) -> Any:
     import datasets  # noqa: PLC0415 - takes seconds to import, which a local file needn't wait for
 
     if not datasets.config.HF_HUB_OFFLINE and not is_hub_reachable():
-        # Else each of its files is tried for half a minute before the cache is looked into.
+        # Otherwise each of its files is tried for half a minute before the cache is used.
         datasets.config.HF_HUB_OFFLINE = True
     try:
         return datasets.load_dataset(name, config, split=split)
     except Exception as error:  # `datasets` raises whatever its downloader, its parsers and its builders raise
-        seen = f"the data set '{name}' can't be had from the hub: {escape_text(' '.join(str(error).split()), 300)}"
+        seen = f"the data set '{name}' can't be loaded from the hub: {escape_text(' '.join(str(error).split()), 300)}"
         raise AboardError(data.HUB, seen, name=name) from error

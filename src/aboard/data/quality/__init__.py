@@ -1,5 +1,6 @@
-"""The gate: what is wrong with the data, told before accelerators are claimed. Pure rules, one idea a file.
+"""The data check: finds problems of the data before GPUs are claimed, with one pure rule per file.
 
-A row is looked at once, where it is read, and leaves signs; signs are counted in a `Tally`, and tallies add up, so
-that workers can count apart. Rules judge the sum. Kept light: `aboard why` tells these stories without numpy.
+Each row is inspected once, where it is read, and flagged; flags are counted in `DataStatistics`, which add up, so that
+workers can count separately. Rules judge the sum. Imports stay light: `aboard why` explains these findings without
+numpy.
 """

@@ -1,4 +1,4 @@
-"""All rules of the gate: what each row is looked at for, and what is made of the sum."""
+"""All rules of the data check: the inspectors of single rows, and the rules over the statistics."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
@@ -55,7 +55,7 @@ RULES: tuple[DataRule, ...] = (
     length_outliers.check_length_outliers,
 )
 
-# The rows in which a finding of this code is to be seen.
+# The flags of the rows that show a finding of this code.
 FLAGS_BY_CODE = {
     data_quality.EMPTY.code: (unreadable_rows.EMPTY,),
     data_quality.TEMPLATE.code: (unmarked_template.ANSWERS_NOT_FOUND, unsupervised_rows.UNSUPERVISED),
@@ -67,27 +67,27 @@ FLAGS_BY_CODE = {
     data_quality.FORMAT.code: format_mismatch.FORMAT_FLAGS,
 }
 
-CODES = tuple(story.code for story in list_diagnoses(data_quality))
+CODES = tuple(diagnosis.code for diagnosis in list_diagnoses(data_quality))
 
 
 def collect_statistics(items: Iterable[CheckedRow], terms: EncodingSettings, *, prints: bool = True) -> DataStatistics:
-    """What the gate must know of these rows; add up the tallies of all."""
+    """Counts what the data check needs from these rows; the statistics of several calls add up."""
     return count_rows(items, terms, ROW_INSPECTORS, prints=prints)
 
 
 def check_data(evidence: DataEvidence, allowed: Iterable[str] = ()) -> list[Finding]:
-    """Worst first; what is allowed is left out, and what another finding explains is folded under it."""
+    """Findings, worst first, without allowed codes; a finding that another one explains is folded under it."""
     allowed_codes = frozenset(allowed)
     findings = [finding for rule in RULES for finding in rule(evidence) if finding.code not in allowed_codes]
     return sort_by_severity(fold_consequences(findings, list_diagnoses(data_quality)))
 
 
 def find_examples(findings: Iterable[Finding], statistics: DataStatistics) -> dict[str, ExampleRow]:
-    """For each finding that can be seen in a row, the first such row."""
+    """For each finding that shows in a row, the first such row."""
     found = {}
     for finding in findings:
         candidates = [
-            example for sign in FLAGS_BY_CODE.get(finding.code, ()) for example in statistics.seen(sign).examples
+            example for flag in FLAGS_BY_CODE.get(finding.code, ()) for example in statistics.seen(flag).examples
         ]
         if candidates:
             found[finding.code] = candidates[0]
@@ -95,10 +95,10 @@ def find_examples(findings: Iterable[Finding], statistics: DataStatistics) -> di
 
 
 def check_allowed_codes(allowed: Iterable[str]) -> tuple[str, ...]:
-    """The codes as given; raises InputError for each that is none."""
+    """Returns the codes unchanged; raises InputError for each unknown one."""
     codes = tuple(allowed)
     problems = [
-        Problem(where="--allow", seen=f"the gate has no code '{escape_text(code)}'", fix=_suggest_codes(code))
+        Problem(where="--allow", seen=f"the data check has no code '{escape_text(code)}'", fix=_suggest_codes(code))
         for code in codes
         if code not in CODES
     ]

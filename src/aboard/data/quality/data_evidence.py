@@ -1,4 +1,4 @@
-"""What a rule of the gate judges, and the words that rules share."""
+"""The evidence that rules of the data check judge, and formatting that they share."""
 
 from collections.abc import Iterable
 from shlex import split
@@ -9,13 +9,13 @@ from aboard.data.quality.row_statistics import DataStatistics
 from aboard.diagnoses import Diagnosis, Fix, Shell, format_shell
 from aboard.lazy_dataclass import dataclass
 
-# What is said of every hundredth row is no slip any more.
+# A problem in 1 % of the rows is no longer an accident.
 SIGNIFICANT_SHARE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataEvidence:
-    """All that was counted, on which terms. `command` is what the user typed, for the lines to type next."""
+    """All statistics and the settings they were counted with; `command` is what the user typed, to build fixes from."""
 
     tally: DataStatistics
     terms: EncodingSettings
@@ -24,10 +24,10 @@ class DataEvidence:
     format: str
     given: bool
     validation: DataStatistics | None = None
-    held: tuple[str, ...] = ()
+    validation_files: tuple[str, ...] = ()
 
     def again(self, option: str, value: object = None) -> Shell:
-        """The command with one option more, or with another value of it."""
+        """The command with one more option, or with a new value for an option it already has."""
         words = [word for word in split(self.command) if word.partition("=")[0] != f"--{option}" or option == "allow"]
         return _format_command([*words, f"--{option}" if value is None else f"--{option}={value}"])
 
@@ -36,7 +36,7 @@ class DataEvidence:
 
 
 def _format_command(words: Iterable[str]) -> Shell:
-    """The words as they are typed; what begins with two dashes is an option, whose value is a word of its own."""
+    """Quotes the words as a shell command; `--name=value` keeps its form, and only the value is quoted."""
     command = format_shell("")
     for word in words:
         name, has_value, value = word.removeprefix("--").partition("=")
@@ -51,7 +51,7 @@ def _format_command(words: Iterable[str]) -> Shell:
 
 
 def format_sed_script(command: str, lines: Iterable[int]) -> Shell:
-    """What sed is to do with these lines: numbers and a letter, in quotes as people write it."""
+    """A quoted sed script that applies the command to these lines."""
     return format_shell(f"'{';'.join(f'{int(line)}{command}' for line in lines)}'")
 
 
@@ -64,7 +64,7 @@ def format_share(count: int, total: int, noun: str = "rows") -> str:
 
 
 def format_locations(flagged: FlaggedRows, limit: int = 100) -> str:
-    """The first few, each with what was seen there: `a.jsonl:17 (no JSON), a.jsonl:20`."""
+    """The first few, each with its note: `a.jsonl:17 (invalid JSON), a.jsonl:20`."""
     examples = [
         f"{each.where} ({each.note.visible(limit)})" if each.note else str(each.where) for each in flagged.examples
     ]

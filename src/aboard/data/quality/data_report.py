@@ -1,4 +1,4 @@
-"""What `aboard data` found out: a value, for the terminal, for pipes and for JSON."""
+"""The result of `aboard data`: a value for the terminal, for pipes and for JSON."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -14,7 +14,7 @@ from aboard.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class SourceReport:
-    """One file, directory or hub name, and what is in it. `why` says how its format was recognised."""
+    """One file, directory or hub name and its statistics; `why` says how its format was recognized."""
 
     path: Untrusted
     format: str
@@ -27,7 +27,7 @@ class SourceReport:
 
 @dataclass(frozen=True, kw_only=True)
 class DataReport:
-    """All sources and their sum, the findings worst first, and rows to look at: those asked for, those of findings."""
+    """All sources and their sum, findings worst first, and row previews: requested ones and examples of findings."""
 
     sources: tuple[SourceReport, ...]
     tally: DataStatistics
@@ -42,10 +42,10 @@ class DataReport:
 
     @property
     def sequences(self) -> int:
-        """What a batch is made of: bins where there are some, else rows."""
+        """What a batch consists of: packed sequences if the data is packed, else rows."""
         return self.fill.bins if self.fill else self.tally.rows
 
     @property
     def steps(self) -> int | None:
-        """Of an epoch; the last one may be smaller."""
+        """Steps of one epoch; the last one may be smaller."""
         return -(-self.sequences // self.batch) if self.batch else None

@@ -1,4 +1,4 @@
-"""How rows become tokens, as far as a rule must know it."""
+"""The tokenizer and template settings that rules need to know."""
 
 from functools import cached_property
 from re import Pattern, escape
@@ -10,10 +10,10 @@ from aboard.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class EncodingSettings:
-    """What was asked of the tokenizer and its template. Without a tokenizer, rules over tokens stay silent.
+    """Tokenizer and template settings; without a tokenizer, rules over tokens stay silent.
 
-    `stops` are the tokens that end an answer, `bos` the one that begins a sequence, `specials` the control tokens as
-    text. `marked` says whether the template marks what the model says; None where there is no template.
+    `stops` are the tokens that end an answer, `bos` is the one that begins a sequence, `specials` are the control
+    tokens as text. `marked` says whether the template marks the assistant's tokens; None if there is no template.
     """
 
     tokenizer: str | None = None
@@ -31,6 +31,6 @@ class EncodingSettings:
 
     @cached_property
     def special_text(self) -> Pattern[str] | None:
-        """Finds any control token in a text; the longest first, so that the whole one is named."""
+        """Matches any control token in a text; the longest first, so that the full token is reported."""
         words = sorted((word for word in self.specials if word.strip()), key=len, reverse=True)
         return compile_pattern("|".join(map(escape, words))) if words else None

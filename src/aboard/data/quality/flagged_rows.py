@@ -1,4 +1,4 @@
-"""How often a sign was seen, and where first: adds up in any order to the same."""
+"""How many rows have a flag, and the first of them; addition gives the same result in any order."""
 
 from heapq import nsmallest
 
@@ -7,13 +7,13 @@ from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
 MAX_EXAMPLES = 3
-# Tokens of an example that are kept to be shown: a row of a million must not travel between workers.
+# Tokens kept of an example row: a row of a million tokens must not travel between workers.
 MAX_EXAMPLE_TOKENS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleRow:
-    """A row with the sign: where it stands, what was seen there, and its first tokens of `length`, if it has some."""
+    """A flagged row: its location, a note, and its first tokens out of `length`, if it has any."""
 
     where: RowLocation
     note: Untrusted = NO_TEXT
@@ -37,7 +37,7 @@ class FlaggedRows:
 
 
 def make_example(where: RowLocation, note: Untrusted, encoded: EncodedRow | None) -> ExampleRow:
-    """With no more of its tokens than are ever shown."""
+    """Keeps no more tokens than are ever shown."""
     length = 0 if encoded is None else len(encoded.ids)
     if encoded is not None and length > MAX_EXAMPLE_TOKENS:
         encoded = EncodedRow(

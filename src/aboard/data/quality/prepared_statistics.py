@@ -1,4 +1,4 @@
-"""What the gate must know of prepared data: counted when it was prepared, so that no row is read again."""
+"""Statistics of prepared data for the data check: counted during preparation, so that no row is read again."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from aboard.diagnoses.untrusted import escape_text
 
 
 def load_source_statistics(shards: TokenShards) -> tuple[DataStatistics, ...]:
-    """Of each source by itself, without fingerprints and whatever the length is; none for shards that others wrote."""
+    """The statistics of each source, without fingerprints and before any length limit; none for external shards."""
     entry = shards.manifest.gate_file
     if entry is None:
         return ()
@@ -30,7 +30,7 @@ def load_source_statistics(shards: TokenShards) -> tuple[DataStatistics, ...]:
 
 
 def load_statistics(shards: TokenShards, max_length: int) -> DataStatistics:
-    """Of all sources, with the answers that this length cuts off, and a fingerprint of each document's tokens."""
+    """The statistics of all sources, with answers truncated by this length and a fingerprint of each document."""
     prints = RowFingerprints()
     cuts = _TruncationCounter(shards, max_length)
     for shard in range(len(shards.manifest.shards)):
@@ -48,7 +48,7 @@ def load_statistics(shards: TokenShards, max_length: int) -> DataStatistics:
 
 
 class _TruncationCounter:
-    """Counts the conversations that a length cuts off, by their masks alone."""
+    """Counts the conversations that a length truncates, from their masks alone."""
 
     def __init__(self, shards: TokenShards, limit: int) -> None:
         self._shards = shards
@@ -64,7 +64,7 @@ class _TruncationCounter:
             where = self._shards.where(origin, int(document["line"]))
             encoded = EncodedRow(where=where, ids=ids, mask=mask)
             for name, note in flag_truncation(encoded, self._limit):
-                # Lines of a file come in order, so that no later one can be among its first.
+                # Lines of a file come in order, so no later one can be among the first.
                 example_count = self._kept.get((name, origin), 0)
                 examples = (make_example(where, note, encoded),) if example_count < MAX_EXAMPLES else ()
                 self._kept[name, origin] = example_count + 1

@@ -1,4 +1,4 @@
-"""Fingerprints of rows: which rows are the same, in memory that is bounded however many rows there are."""
+"""Fingerprints of rows: finds equal rows in bounded memory, for any number of rows."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -10,8 +10,8 @@ from aboard.data.rows import DataRow, RowLocation, fingerprint_row
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# 16 bytes each. Above this many, only rows whose hash ends in zeros are kept, in pairs or not at all: what is counted
-# among them stands for the rest.
+# 16 bytes each. Above this count only rows whose hash ends in zeros are kept; equal rows share a hash, so duplicates
+# stay together, and counts among the kept rows are scaled to all.
 LIMIT = 1 << 22
 _MAX_PARTS = 256
 
@@ -20,7 +20,7 @@ HashArray = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, kw_only=True)
 class FileFingerprints:
-    """Rows of one file: the hash of each, and its line. `like` is any of their places."""
+    """Rows of one file: the hash and line of each; `like` is the location of any of them."""
 
     like: RowLocation
     hashes: HashArray
@@ -29,7 +29,7 @@ class FileFingerprints:
 
 @dataclass(frozen=True, kw_only=True)
 class RowFingerprints:
-    """All rows while they are few; of many, one in 2 ** `level`, chosen by hash, so that equal rows stay together."""
+    """All rows while they are few, else one in 2 ** `level`, chosen by hash, so that equal rows stay together."""
 
     parts: tuple[FileFingerprints, ...] = ()
     level: int = 0
@@ -47,7 +47,7 @@ class RowFingerprints:
         return joined
 
     def at(self, level: int) -> "RowFingerprints":
-        """Thinned to a level; it can't grow back."""
+        """Thins to a level; a higher level can't be undone."""
         if level <= self.level:
             return self
         mask = np.uint64((1 << level) - 1)
@@ -62,7 +62,7 @@ class RowFingerprints:
         return np.concatenate([part.hashes for part in self.parts]) if self.parts else np.empty(0, np.uint64)
 
     def where(self, index: int) -> RowLocation:
-        """The place of the row that has this index among `hashes`."""
+        """The location of the row with this index in `hashes`."""
         for part in self.parts:
             if index < len(part.lines):
                 return replace(part.like, line=int(part.lines[index]))

@@ -1,4 +1,4 @@
-"""What was counted over some rows; two tallies add up to that of all their rows."""
+"""Statistics of a set of rows; the sum of two is that of all their rows."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -13,13 +13,13 @@ from aboard.data.rows import DataRow, EncodedRow, InvalidRow, RowLocation
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# A sign, and what is to be told of it where it was seen.
+# The name of a flag, and a note about the row that has it.
 RowFlag: TypeAlias = tuple[str, Untrusted]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedRow:
-    """A row and what became of it: its tokens, why there are none, or neither where no tokenizer was given."""
+    """A row with its tokens, the reason why it has none, or neither if no tokenizer was given."""
 
     row: DataRow | InvalidRow
     encoded: EncodedRow | InvalidRow | None = None
@@ -36,7 +36,7 @@ class CheckedRow:
 
     @cached_property
     def texts(self) -> tuple[tuple[str, str], ...]:
-        """Who says what; nothing where the row is broken."""
+        """Each text with its role; empty for an invalid row."""
         return tuple(list_texts(self.row)) if isinstance(self.row, DataRow) else ()
 
     @property
@@ -44,26 +44,26 @@ class CheckedRow:
         return sum(len(text) for _who, text in self.texts)
 
 
-# Looks at one row and names its signs; run where rows are read, so it must be cheap.
+# Inspects one row and yields its flags; it runs where rows are read, so it must be cheap.
 RowInspector: TypeAlias = Callable[[CheckedRow, EncodingSettings], Iterator[RowFlag]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LongestRow:
-    """The longest row, and the first of those that are as long."""
+    """The longest row; the first one if several are equally long."""
 
     length: int
     where: RowLocation
 
     @property
     def rank(self) -> tuple[int, Untrusted, int]:
-        """Least for the longest; equally long rows by their place, so that the order of adding doesn't matter."""
+        """Sorts the longest first, equally long rows by location, so that the order of addition doesn't matter."""
         return -self.length, self.where.file, self.where.line
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataStatistics:
-    """Counts over rows; `by_kind` and `supervised` are tokens of rows that were encoded, `characters` of all read."""
+    """Counts over rows; `by_kind` and `supervised` count tokens of encoded rows, `characters` those of all rows."""
 
     rows: int = 0
     broken: int = 0
@@ -114,7 +114,7 @@ class DataStatistics:
 def count_rows(
     items: Iterable[CheckedRow], terms: EncodingSettings, inspectors: Sequence[RowInspector], *, prints: bool = True
 ) -> DataStatistics:
-    """One look at each row; fingerprints take a while, and are left out where others are at hand."""
+    """Inspects each row once; fingerprints are slow, and skipped if other ones exist."""
     every = list(items)
     kinds: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -123,7 +123,7 @@ def count_rows(
         for inspect in inspectors:
             for name, note in inspect(item, terms):
                 counts[name] = counts.get(name, 0) + 1
-                # All of them are looked through below: rows need not come in the order of their lines.
+                # All are kept until the end: rows need not come in line order.
                 examples.setdefault(name, []).append(
                     ExampleRow(where=item.where, note=note, encoded=_get_encoded(item))
                 )
@@ -174,7 +174,7 @@ PROMPT, ANSWER, TEXT = "prompt", "answer", "text"
 
 
 def list_texts(row: DataRow) -> Iterator[tuple[str, str]]:
-    """Every text that the user's file has for this row, with its role; a pair's are a prompt and an answer."""
+    """Every text of the row with its role; a pair has a prompt and an answer."""
     if row.messages is not None and row.kind == "chat":
         for message in row.messages:
             content = message.get("content")

@@ -1,7 +1,7 @@
-"""Tallies on disk: what a preparation counted, kept beside its shards, so that the gate needn't read the rows again.
+"""Statistics on disk: counted by a preparation and stored beside its shards, so that the data check reads no rows.
 
-Rows are named by the number of their file among the origins, not by its name, which may be another one by then.
-Fingerprints aren't kept: the index of the shards has them.
+Files are identified by their number among the origins, not by name, since they may be renamed. Fingerprints aren't
+stored: the shard index has them.
 """
 
 from collections import Counter
@@ -16,19 +16,19 @@ from aboard.data.quality.row_statistics import DataStatistics, LongestRow
 from aboard.data.rows import EncodedRow, RowLocation
 from aboard.diagnoses.untrusted import Untrusted
 
-# Counts what changes a tally of the same rows.
-EDITION = 1
+# Incremented when the statistics of the same rows change.
+EDITION = 2
 
 LocationResolver = Callable[[int, int], RowLocation]
 
 
 def make_numbered_location(origin: int, line: int) -> RowLocation:
-    """A place while tallies are added up: files in the order of the origins."""
+    """A location with the number of its file, so that files sort in the order of the origins."""
     return RowLocation(file=Untrusted(f"{origin:010d}"), line=line)
 
 
 def encode_statistics(tally: DataStatistics, origin: int | None = None) -> dict[str, Any]:
-    """As JSON has it; of one origin's rows, or of rows whose places are numbered."""
+    """The statistics as JSON: of one origin's rows, or of rows with numbered locations."""
 
     def place(where: RowLocation) -> list[int]:
         return [int(where.file.raw()) if origin is None else origin, where.line]
@@ -54,7 +54,7 @@ def encode_statistics(tally: DataStatistics, origin: int | None = None) -> dict[
 
 
 def decode_statistics(content: Mapping[str, Any], where: LocationResolver) -> DataStatistics:
-    """What `kept` has made; raises ValueError, KeyError or TypeError where that isn't it."""
+    """The inverse of `encode_statistics`; raises ValueError, KeyError or TypeError for invalid content."""
     longest = content["longest"]
     return DataStatistics(
         rows=int(content["rows"]),

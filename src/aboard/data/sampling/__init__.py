@@ -1,1 +1,1 @@
-"""What ranks are fed: documents packed into `bins`, and the `order` and `mix` in which bins come."""
+"""Packs documents into sequences, and decides the order and mix in which ranks train on them."""

@@ -1,4 +1,4 @@
-"""Packing documents into bins: exact best-fit-decreasing, many documents of one length at a time."""
+"""Packs documents into sequences: exact best-fit-decreasing, many documents of one length at a time."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,11 +9,11 @@ Numbers = NDArray[np.int64]
 
 
 def pack_lengths(lengths: Numbers, capacity: int) -> Numbers:
-    """For each length its bin; bins are numbered from 0 as they are opened, by the longest documents first.
+    """The bin of each length; bins are numbered from 0 in the order in which they are opened, longest documents first.
 
-    Best-fit-decreasing: each document, longest first, goes to the fullest bin that can take it. Documents of one length
-    are alike, and so are bins with the same room: they are placed together, so the steps are as many as there are
-    different pairs of a length and a room, far fewer than documents.
+    Best-fit-decreasing: each document, longest first, goes to the fullest bin with enough room. Documents of one length
+    are interchangeable, and so are bins with the same room, so they are placed together: one step for each pair of a
+    length and a room, far fewer than one per document.
     """
     order = np.argsort(-lengths, kind="stable")
     sizes, starts = np.unique(-lengths[order], return_index=True)
@@ -34,31 +34,31 @@ def pack_lengths(lengths: Numbers, capacity: int) -> Numbers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Step:
-    """These bins take so many copies each of the document in question."""
+    """These bins take this many copies each of the current document length."""
 
     bins: list[int]
     copies: int
 
 
 class _Rooms:
-    """Open bins by the room that is left in them; finds the least room that is enough in O(1)."""
+    """Open bins by remaining room; finds the smallest sufficient room in O(1)."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._by_room: dict[int, list[int]] = {}
         self._opened = 0
-        # Two levels of bits: which rooms there are within each span, and which spans have any.
+        # Two levels of bits: which rooms exist within each span, and which spans have any.
         self._spans = [0] * (capacity // _SPAN + 1)
         self._any = 0
 
     def take(self, size: int, count: int) -> _Step:
-        """The next bins for up to `count` documents of this size, exactly as if they came one by one."""
+        """The next bins for up to `count` documents of this size, exactly as if they were placed one by one."""
         room = self._least(size)
         if room is None:
             room, found = self._capacity, self._open(size, count)
         else:
             found = self._by_room[room]
-        # A bin that took one still is the fullest that can take the next, as long as it can.
+        # A bin that took one is still the fullest for the next, as long as it has room.
         copies = min(room // size, count)
         bins = found[max(0, len(found) - count // copies) :]
         del found[len(found) - len(bins) :]
@@ -82,7 +82,7 @@ class _Rooms:
         new = -(-count // (self._capacity // size))
         bins = list(range(self._opened, self._opened + new))
         self._opened += new
-        # The last one may stay partly empty: it is put back with the room that `take` leaves in it.
+        # The last one may stay partly empty: `take` puts it back with its remaining room.
         self._put(self._capacity, bins)
         return self._by_room[self._capacity]
 

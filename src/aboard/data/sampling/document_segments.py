@@ -1,4 +1,4 @@
-"""Documents as segments that fit a bin: whole, truncated, or split into pieces, and what was lost is counted."""
+"""Splits documents into segments that fit a sequence: whole, truncated or split, with the losses counted."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -11,14 +11,14 @@ from aboard.lazy_dataclass import dataclass
 
 OverflowPolicy = Literal["by-kind", "split", "truncate"]
 
-# A span of the set's tokens that is trained on as one: where it starts, whose it is, its length, its tokens with loss.
+# A span of tokens that is trained as one: its start in the set, its document, its length, its supervised tokens.
 SEGMENT_DTYPE = np.dtype([("at", "<u8"), ("document", "<u8"), ("length", "<u4"), ("supervised", "<u4")])
 Segments = NDArray[np.void]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TruncationLosses:
-    """What the length limit does to documents: nothing of this happens silently."""
+    """What the length limit removes from documents; always reported."""
 
     split: int = 0
     truncated: int = 0
@@ -39,10 +39,10 @@ class TruncationLosses:
 def build_segments(
     documents: Documents, *, number: int, limit: int, cut: OverflowPolicy, supervised: Callable[[int, int], int]
 ) -> tuple[Segments, TruncationLosses]:
-    """The segments of consecutive documents, of which `number` is the first; `offset` must count over the set.
+    """The segments of consecutive documents starting at number `number`; `offset` must count over the whole set.
 
-    By kind, text goes on in the next segment and a conversation is truncated: its later part would be an answer without
-    its question. `supervised(at, length)` counts the tokens with loss of a piece, and is asked for cut ones only.
+    By kind, text continues in the next segment and a conversation is truncated: its rest would be an answer without its
+    question. `supervised(at, length)` counts the supervised tokens of a span; it is called for cut documents only.
     """
     lengths = documents["length"].astype(np.int64)
     whole = documents["whole"] if cut == "by-kind" else np.full(len(documents), cut == "truncate")

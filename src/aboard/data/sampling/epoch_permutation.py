@@ -1,11 +1,11 @@
-"""The order of an epoch: a permutation that is computed, not stored, so that resume is a seek."""
+"""The order of an epoch: a permutation that is computed instead of stored, so that resume is a seek."""
 
 from collections.abc import Callable
 from hashlib import blake2b
 from math import isqrt
 
 _WORD = (1 << 64) - 1
-# Four are enough in theory (Luby and Rackoff) when the halves are large; tiny ones need more to reach all orders.
+# Four are enough in theory (Luby and Rackoff) for large halves; small ones need more to reach all orders.
 _ROUNDS = 6
 _ROUNDS_SMALL = 24
 _SMALL = 1 << 10
@@ -19,7 +19,7 @@ def build_permutation(seed: int, epoch: int, n: int) -> Callable[[int], int]:
     def at(index: int) -> int:
         if not 0 <= index < n:
             raise IndexError(f"{index} is not in range({n})")
-        # side² is at most n + 2·√n: walking on from outside of range(n) is rare, and always comes back to it.
+        # side² is at most n + 2·√n: leaving range(n) is rare, and cycle walking always returns to it.
         while True:
             index = _permute_index(index, side, keys)
             if index < n:
@@ -29,7 +29,7 @@ def build_permutation(seed: int, epoch: int, n: int) -> Callable[[int], int]:
 
 
 def _derive_round_keys(seed: int, epoch: int, n: int) -> tuple[int, ...]:
-    """One key for each round; blake2b rather than hash(), which differs from process to process."""
+    """One key per round; blake2b instead of hash(), which differs between processes."""
     rounds = _ROUNDS if n > _SMALL else _ROUNDS_SMALL
     return tuple(
         int.from_bytes(
@@ -40,7 +40,7 @@ def _derive_round_keys(seed: int, epoch: int, n: int) -> tuple[int, ...]:
 
 
 def _permute_index(index: int, side: int, keys: tuple[int, ...]) -> int:
-    """A Feistel network over pairs of numbers below `side`, adding where the usual one uses xor (Black and Rogaway)."""
+    """A Feistel network over pairs of numbers below `side`, with addition instead of xor (Black and Rogaway)."""
     left, right = divmod(index, side)
     for key in keys:
         # The finalizer of SplitMix64 (Steele, Lea and Flood, 2014) as the round function.

@@ -1,4 +1,4 @@
-"""Bins: what a rank trains on at once, each made of segments of documents; read by pread, O(1) for any bin."""
+"""Packed sequences on disk: each consists of document segments, and any of them is read in O(1) by pread."""
 
 import json
 from collections.abc import Iterable
@@ -24,13 +24,13 @@ Packing = Literal["packed", "padded"]
 FORMAT = "aboard-bins"
 VERSION = 1
 
-# A bin: its first segment, how many there are, its tokens, those of them that carry loss.
+# A sequence: its first segment, the number of segments, of tokens, and of supervised tokens.
 SEQUENCE_DTYPE = np.dtype([("first", "<u8"), ("segments", "<u4"), ("tokens", "<u4"), ("supervised", "<u4")])
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackingManifest:
-    """How the bins were made, from which shards, and what the limit did to documents."""
+    """How the sequences were packed, from which shards, and what the length limit removed."""
 
     max_length: int
     packing: Packing
@@ -50,15 +50,15 @@ class PackingManifest:
 
     @property
     def full(self) -> float:
-        """How much of the bins is tokens, from 0 to 1; the rest is padding."""
+        """The share of tokens in the sequences, from 0 to 1; the rest is padding."""
         return self.tokens / max(1, self.bins * self.max_length)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PackedSequence:
-    """Its tokens in a row; `lengths` are those of its segments, which must not see each other.
+    """The tokens of one sequence; `lengths` are those of its segments, which must not attend to each other.
 
-    `mask` is True where the loss is taken, `supervised` times. `documents` are the numbers of the segments' documents,
+    `mask` is True for the `supervised` tokens in the loss. `documents` are the document numbers of the segments,
     `positions` restart in each segment.
     """
 
@@ -76,14 +76,14 @@ class PackedSequence:
 
 
 class PackedSequences:
-    """The bins of a directory, over the shards that they were made from."""
+    """The packed sequences of a directory, over the shards that they were made from."""
 
     def __init__(self, folder: Path, shards: TokenShards) -> None:
         self.folder = folder
         self.shards = shards
         self.manifest = read_packing_manifest(folder)
         if self.manifest.shards != shards.identity:
-            raise make_damage_error(folder, "it was made from other shards than these")
+            raise make_damage_error(folder, "it was made from different shards")
         for file in self.manifest.files:
             check_file_size(folder, file)
         self._bins = RandomAccessFile(folder / self.manifest.bin_file.name)
@@ -93,11 +93,11 @@ class PackedSequences:
         return self.manifest.bins
 
     def supervised(self, number: int) -> int:
-        """How many tokens of the bin carry loss, without reading them: what a step is divided by."""
+        """The supervised tokens of a sequence, without reading it: the divisor of a step's loss."""
         return int(self._entry(number)["supervised"])
 
     def counts(self, number: int) -> tuple[int, int]:
-        """The tokens of the bin and those of them that carry loss, without reading them."""
+        """The tokens and supervised tokens of a sequence, without reading it."""
         entry = self._entry(number)
         return int(entry["tokens"]), int(entry["supervised"])
 
@@ -116,13 +116,13 @@ class PackedSequences:
         )
 
     def verify(self) -> None:
-        """Reads the files of the bins; those of the shards have their own `verify`."""
+        """Hashes the files of the sequences; the shards have their own `verify`."""
         for file in self.manifest.files:
             check_file_hash(self.folder, file)
 
     def _entry(self, number: int) -> np.void:
         if not 0 <= number < len(self):
-            raise IndexError(f"there is no bin {number} among {len(self)}")
+            raise IndexError(f"sequence {number} is out of range: there are {len(self)}")
         entry: np.void = np.frombuffer(
             self._bins.at(number * SEQUENCE_DTYPE.itemsize, SEQUENCE_DTYPE.itemsize), SEQUENCE_DTYPE
         )[0]
@@ -139,22 +139,22 @@ def read_packing_manifest(folder: Path) -> PackingManifest:
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
         if (content["format"], content["version"]) != (FORMAT, VERSION):
-            raise make_manifest_error(path, f"it is no manifest of {FORMAT} version {VERSION}")
+            raise make_manifest_error(path, f"it is not a manifest of {FORMAT} version {VERSION}")
         return decode(PackingManifest, content, strict=True)
     except OSError as error:
         raise make_manifest_error(path, f"it can't be read ({error.strerror})") from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise make_manifest_error(path, f"a field is missing or of the wrong kind ({error})") from error
+        raise make_manifest_error(path, f"a field is missing or has the wrong type ({error})") from error
 
 
 def compute_data_identity(data: Iterable[DataPart]) -> str:
-    """A hash of prepared data's content, packing and mix; where it lies doesn't count."""
+    """A hash of the content, packing and mix of prepared data, independent of its location."""
     content = [
         [
             [file.sha256 for file in read_manifest(Path(part.shards)).files],
             [file.sha256 for file in read_packing_manifest(Path(part.bins)).files],
             part.weight,
-            # A mix draws from each source in an order that follows from its name.
+            # A mix draws from each source in an order that depends on its name.
             *([] if part.weight is None else [part.name]),
         ]
         for part in data

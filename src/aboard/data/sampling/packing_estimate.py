@@ -1,4 +1,4 @@
-"""How full bins will be, from the lengths of rows alone."""
+"""Estimates how full packed sequences will be, from the lengths of rows alone."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,15 +9,15 @@ from aboard.data.length_statistics import LengthCounts
 from aboard.data.sampling.best_fit_packing import pack_lengths
 from aboard.lazy_dataclass import dataclass
 
-# Of more rows, so many are packed in their stead: the share that is full hardly depends on it.
+# Of more rows, a sample of this size is packed: the fill hardly depends on it.
 MAX_PACKED_ROWS = 1_000_000
-# Kinds of row that are split where they are longer than a bin; the others are cut.
+# Kinds of rows that are split if longer than a sequence; the others are truncated.
 SPLITTABLE_KINDS = ("text", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackingEstimate:
-    """How rows fill bins of a length: `kept` of all their tokens are left when what is longer is cut."""
+    """How rows fill sequences of a length; `kept` of all their tokens remain after truncation."""
 
     capacity: int
     bins: int
@@ -30,7 +30,7 @@ class PackingEstimate:
 
 
 def estimate_packing(lengths: Mapping[str, LengthCounts], capacity: int) -> PackingEstimate:
-    """By kind of row, packed as preparation packs them: text goes on in the next bin, conversations are cut."""
+    """Packs by kind of row as preparation does: text continues in the next sequence, conversations are truncated."""
     sizes: Counter[int] = Counter()
     for kind, each in lengths.items():
         for length, count in each.counts.items():
@@ -47,7 +47,7 @@ def estimate_packing(lengths: Mapping[str, LengthCounts], capacity: int) -> Pack
 
 
 def _split_length(length: int, capacity: int, *, goes_on: bool) -> list[tuple[int, int]]:
-    """Sizes and how often; a single token predicts nothing, and is left out."""
+    """Sizes and their counts; a single token predicts nothing, and is left out."""
     if not goes_on:
         return [(min(length, capacity), 1)] if length > 1 else []
     times, rest = divmod(length, capacity)

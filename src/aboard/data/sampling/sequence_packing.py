@@ -1,4 +1,4 @@
-"""Making the bins of a set of shards, window by window; nothing is tokenized for it."""
+"""Packs the documents of token shards into sequences, window by window, without tokenizing again."""
 
 import shutil
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ from aboard.data.store.token_shards import TokenShards
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.trainer import data
 
-# Documents that are packed together: enough for full bins, few enough to bound memory and to lie near on disk.
+# Documents that are packed together: enough for full sequences, few enough to bound memory and stay close on disk.
 _WINDOW = 1 << 18
 _PATIENCE = 3600.0
 
 
 def check_max_length(max_length: int) -> None:
-    """Refuses a length that holds nothing; for those, too, who have much to do before there are bins."""
+    """Rejects a length without room for a prediction; also called before long work starts."""
     if max_length <= 1:
         problem = Problem(where="max_length", seen=f"it is {max_length}", fix=data.LENGTH.fix())
         raise InputError(data.LENGTH, [problem])
@@ -37,7 +37,7 @@ def check_max_length(max_length: int) -> None:
 def build_packed_sequences(
     shards: TokenShards, *, max_length: int, packing: Packing = "packed", cut: OverflowPolicy = "by-kind"
 ) -> PackedSequences:
-    """The bins of this length, made once and found again; another length makes others beside them."""
+    """The packed sequences of this length, made once and found again; another length is stored beside them."""
     check_max_length(max_length)
     home = shards.folder.with_name(f"{shards.folder.name}.bins")
     home.mkdir(exist_ok=True)
@@ -94,7 +94,7 @@ def _write_sequences(
 
 
 def _fill_sequences(segments: Segments, max_length: int, packing: Packing) -> tuple[Segments, Segments]:
-    """The bins of these segments, and the segments bin by bin; within a bin in the order of their documents."""
+    """The sequences of these segments, and the segments sorted by sequence, within each by document."""
     lengths = segments["length"].astype(np.int64)
     places = pack_lengths(lengths, max_length) if packing == "packed" else np.arange(len(segments))
     ordered = segments[np.argsort(places, kind="stable")]
@@ -108,7 +108,7 @@ def _fill_sequences(segments: Segments, max_length: int, packing: Packing) -> tu
 
 
 def _iterate_windows(shards: TokenShards) -> Iterator[tuple[int, Documents]]:
-    """Documents in order, so many at a time, with the number of the first; offsets count over the whole set."""
+    """Documents in order, one window at a time, with the number of the first; offsets count over the whole set."""
     waiting: list[Documents] = []
     number = waiting_count = 0
     for shard in range(len(shards.manifest.shards)):

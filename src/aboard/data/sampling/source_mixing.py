@@ -1,4 +1,4 @@
-"""Several sources as one endless stream: which bin of which source stands at a global index, as a pure function."""
+"""Several sources as one endless stream: a pure function from a global index to a sequence of a source."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +13,14 @@ from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.trainer import data
 from aboard.lazy_dataclass import dataclass
 
-# Weights repeat after at most so many draws. Those that need more are rounded, and refused when that shows.
+# Weights repeat after at most this many draws. Finer ones are rounded, and rejected if they are off by more than this.
 _MAX_PERIOD = 100_000
 _MAX_DEVIATION = Fraction(1, 100)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SequenceDraw:
-    """What a global index stands for: the source, the bin in it, and how many times all of its bins came before."""
+    """What a global index refers to: a source, a sequence of it, and how often the source was used up before."""
 
     source: str
     bin: int
@@ -31,9 +31,9 @@ Cursor = Callable[[int], SequenceDraw]
 
 
 def mix_sources(sizes: Mapping[str, int], seed: int, weights: Mapping[str, float] | None = None) -> Cursor:
-    """By weights, each prefix has its share of every source to less than one bin; without, each bin comes once a turn.
+    """With weights, every prefix has each source's share to less than one sequence; without, each sequence comes once.
 
-    It depends on neither the number of ranks nor on what was drawn before, and costs the same at every index.
+    The result depends neither on the number of ranks nor on earlier draws, and costs the same at every index.
     """
     _check_mix(sizes, weights)
     return _build_shuffled_cursor(sizes, seed) if weights is None else _build_weighted_cursor(sizes, seed, weights)
@@ -41,7 +41,7 @@ def mix_sources(sizes: Mapping[str, int], seed: int, weights: Mapping[str, float
 
 def _check_mix(sizes: Mapping[str, int], weights: Mapping[str, float] | None) -> None:
     problems = [
-        Problem(where=name, seen="it has no bins", fix=data.MIX.fix("empty", name=name))
+        Problem(where=name, seen="it has no packed sequences", fix=data.MIX.fix("empty", name=name))
         for name, size in sizes.items()
         if size < 1
     ]
@@ -56,7 +56,7 @@ def _check_mix(sizes: Mapping[str, int], weights: Mapping[str, float] | None) ->
             if not 0 < weights.get(name, 0) < float("inf")
         ]
         problems += [
-            Problem(where=name, seen="it has a weight, and is no source", fix=fix)
+            Problem(where=name, seen="it has a weight, but is not a source", fix=fix)
             for name in weights
             if name not in sizes
         ]
@@ -65,7 +65,7 @@ def _check_mix(sizes: Mapping[str, int], weights: Mapping[str, float] | None) ->
 
 
 def _build_shuffled_cursor(sizes: Mapping[str, int], seed: int) -> Cursor:
-    """All bins in one permutation."""
+    """All sequences in one permutation per epoch."""
     names, ends = tuple(sizes), tuple(accumulate(sizes.values()))
     orders = _cache_permutations(seed, ends[-1])
 
@@ -96,8 +96,8 @@ def _build_weighted_cursor(sizes: Mapping[str, int], seed: int, weights: Mapping
 
 
 def compute_draw_counts(weights: Mapping[str, float]) -> dict[str, int]:
-    """How many draws of each source are in one cycle: exact where a cycle of 100,000 can be, else to within 1 %."""
-    # By their text: 0.1 is meant to be a tenth, not the nearest binary fraction.
+    """Draws of each source per cycle: exact if a cycle of at most 100,000 allows it, else within 1 %."""
+    # By their text: 0.1 means a tenth, not the nearest binary fraction.
     exact_weights = {name: Fraction(str(weight)) for name, weight in weights.items()}
     total = sum(exact_weights.values())
     parts = {name: weight / total for name, weight in exact_weights.items()}
@@ -115,7 +115,7 @@ def compute_draw_counts(weights: Mapping[str, float]) -> dict[str, int]:
             [
                 Problem(
                     where=name,
-                    seen=f"its weight is {float(parts[name]):.2g} of all: too little to be held to 1 %",
+                    seen=f"its weight is {float(parts[name]):.2g} of the total: too small to be kept within 1 %",
                     fix=data.MIX_FAR.fix(name=name, least=f"{float(total) / 2000:g}"),
                 )
                 for name in off
@@ -125,9 +125,9 @@ def compute_draw_counts(weights: Mapping[str, float]) -> dict[str, int]:
 
 
 def _build_cycle(counts: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Which source each place of the cycle draws from, and how often it was drawn before in it.
+    """The source of each position in the cycle, and its earlier draws in the cycle.
 
-    R. Tijdeman, The chairman assignment problem (1980): of the sources that are due, the one whose time is up first.
+    R. Tijdeman, The chairman assignment problem (1980): of the sources that are due, the earliest deadline first.
     No prefix is off by more than 1 - 1 / (2·sources - 2).
     """
     period, grain = sum(counts), max(2 * len(counts) - 2, 1)
@@ -136,7 +136,7 @@ def _build_cycle(counts: Sequence[int]) -> tuple[list[int], list[int]]:
     for place in range(1, period + 1):
         chosen, slack, size = 0, 1, 0
         for source, count in enumerate(counts):
-            # All in units of 1 / (period·grain), and fractions by crosswise products, so that whole numbers decide.
+            # All in units of 1 / (period·grain); fractions are compared by cross products, so that integers decide.
             due = (count * place - drawn[source] * period) * grain
             remaining = period * (grain - 1) - due
             if due >= period and (size == 0 or remaining * size < slack * count):
@@ -148,10 +148,10 @@ def _build_cycle(counts: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 def _cache_permutations(seed: int, size: int) -> Callable[[int], Callable[[int], int]]:
-    """The permutation of each epoch; ranks stay near one place, so few are kept."""
+    """The permutation of each epoch; ranks stay near one position, so few are cached."""
     return lru_cache(maxsize=4)(lambda epoch: build_permutation(seed, epoch, size))
 
 
 def _derive_source_seed(seed: int, name: str) -> int:
-    """A seed for each source, lest two of one size keep step."""
+    """A seed per source, so that two sources of one size don't get the same order."""
     return int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest(), "little")

@@ -1,1 +1,1 @@
-"""Token shards on disk and all that vouches for them: `shards` reads them, `manifest` says what they are."""
+"""Token shards on disk: their manifest, index, files and hashes."""

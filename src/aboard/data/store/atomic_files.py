@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: hashed as they are written, synced, then renamed."""
+"""Writes files atomically: hashed while written, synced, then renamed."""
 
 import fcntl
 import hashlib
@@ -16,11 +16,11 @@ _BLOCK = 1 << 20
 
 
 class HashedFile:
-    """Written from start to end under a passing name; `publish` gives it its own."""
+    """Written sequentially under a temporary name; `publish` renames it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # By process: whoever is killed half-way leaves a file that nobody else takes for its own.
+        # Named by process: no other process takes over the file of a killed one.
         self._draft = path.with_name(f".{path.name}.{os.getpid()}")
         self._file = self._draft.open("wb")
         self._hash = hashlib.sha256()
@@ -28,7 +28,7 @@ class HashedFile:
 
     @property
     def closed(self) -> bool:
-        """Asked by pyarrow, which then takes this for a file."""
+        """Read by pyarrow, which then accepts this as a file."""
         return self._file.closed
 
     def write(self, data: bytes | memoryview) -> None:
@@ -50,14 +50,14 @@ class HashedFile:
 
 
 def write_atomically(path: Path, text: str, *, sync: bool) -> None:
-    """The file with this text, whoever is killed meanwhile; synced, a power cut leaves the old one or the new one."""
+    """Replaces a file's text atomically; with `sync`, a power cut leaves either the old or the new one."""
     file = HashedFile(path)
     file.write(text.encode())
     file.publish(sync=sync)
 
 
 def fsync_directory(folder: Path) -> None:
-    """Names are durable when their directory is (fsync(2))."""
+    """Makes the names in a directory durable (fsync(2))."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -66,7 +66,7 @@ def fsync_directory(folder: Path) -> None:
 
 
 def compute_sha256(path: Path) -> str:
-    """The hash of a file's content, in bounded memory; other threads run meanwhile."""
+    """The hash of a file's content, in bounded memory, without blocking other threads."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while block := file.read(_BLOCK):
@@ -76,7 +76,7 @@ def compute_sha256(path: Path) -> str:
 
 @contextmanager
 def hold_lock(path: Path, *, patience: float) -> Iterator[None]:
-    """One process at a time; the kernel lets go of it when its holder dies, however it dies."""
+    """Admits one process at a time; the kernel releases the lock when its holder dies."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         _acquire_lock(handle, path, monotonic() + patience)
@@ -94,7 +94,7 @@ def _acquire_lock(handle: int, path: Path, deadline: float) -> None:
         except BlockingIOError:
             if monotonic() > deadline:
                 host, _, process = os.pread(handle, 200, 0).decode("utf-8", "replace").partition(" ")
-                seen = f"process {process} on {host} still prepares the same data, and holds {path}"
+                seen = f"process {process} on {host} is still preparing the same data and holds {path}"
                 raise AboardError(data.LOCKED, seen, process=process, host=host) from None
             sleep(0.1)
         else:

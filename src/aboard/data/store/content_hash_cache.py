@@ -1,4 +1,4 @@
-"""The hash of a file's content, taken once for as long as the file stays as it is."""
+"""Caches the hash of a file's content for as long as the file is unchanged."""
 
 import json
 from collections.abc import Iterable
@@ -11,19 +11,19 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.lazy_dataclass import dataclass
 
-# A file that was written so short a while ago can change again without a new time stamp (git's "racy" entries).
+# A file written this recently can change again within the same time stamp (git's "racy" entries).
 _SETTLED_NANOSECONDS = 2_000_000_000
 _PATIENCE = 60.0
 _MAX_ENTRIES = 100_000
 
 
-# How a file stands on disk: size, times, inode.
+# The state of a file on disk: size, times, inode.
 FileStamp = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContentHash:
-    """What is in a file, whatever it is called; `stamp` is how it stood on disk when it was read."""
+    """The content of a file, whatever its name; `stamp` is its state on disk when it was read."""
 
     bytes: int
     sha256: str
@@ -31,7 +31,7 @@ class ContentHash:
 
 
 class ContentHashCache:
-    """Hashes by path, size, times and inode, kept in one file of the cache."""
+    """Hashes by path, size, times and inode, stored in one cache file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -39,7 +39,7 @@ class ContentHashCache:
         self._new: dict[str, list[int | str]] = {}
 
     def of(self, paths: Iterable[Path], *, threads: int = 1) -> list[ContentHash]:
-        """The content of each file; those that changed are read, several at once."""
+        """The content hash of each file; changed files are read, several at once."""
         with ThreadPoolExecutor(max_workers=threads) as pool:
             found = list(pool.map(self._one, paths))
         self._save()
@@ -64,7 +64,7 @@ class ContentHashCache:
         if not self._new:
             return
         with hold_lock(self._path.with_suffix(".lock"), patience=_PATIENCE):
-            # Others may have added theirs meanwhile. The oldest go first when there are very many.
+            # Other processes may have added entries. The oldest are dropped if there are too many.
             self._known = {**_load_hashes(self._path), **self._new}
             self._new.clear()
             latest = dict(list(self._known.items())[-_MAX_ENTRIES:])
@@ -72,7 +72,7 @@ class ContentHashCache:
 
 
 def read_file_stamp(path: Path) -> FileStamp:
-    """Size, times and inode: the change time as well, since `cp -p` and rsync set the other back."""
+    """Size, times and inode; the change time too, since `cp -p` and rsync restore the modification time."""
     try:
         stat = path.stat()
     except OSError as error:
@@ -89,7 +89,7 @@ def make_changed_error(path: Path) -> AboardError:
 
 
 def _load_hashes(path: Path) -> dict[str, list[int | str]]:
-    """What is known; nothing when the file isn't there or isn't ours: then all is hashed again."""
+    """The cached hashes; empty if the file is missing or invalid, so that everything is hashed again."""
     try:
         hashes = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Whether a file is what its manifest says: by size when it is opened, by hash when it is asked for."""
+"""Compares files with their manifest: by size when opened, by hash on request."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from aboard.diagnoses.trainer import data
 
 
 def make_damage_error(path: Path, why: str) -> AboardError:
-    """What to do is the same for every file of a set: it can always be made again."""
+    """The fix is the same for every file of a set: it can always be prepared again."""
     folder = path if path.is_dir() else path.parent
     return AboardError(data.SHARD_DAMAGED, f"{path}: {why}", folder=folder)
 
@@ -20,12 +20,12 @@ def check_file_size(folder: Path, file: FileEntry) -> None:
     except OSError as error:
         raise make_damage_error(folder / file.name, f"it can't be read ({error.strerror})") from error
     if size != file.bytes:
-        raise make_damage_error(folder / file.name, f"it has {size} bytes, and the manifest says {file.bytes}")
+        raise make_damage_error(folder / file.name, f"it has {size} bytes, but the manifest says {file.bytes}")
 
 
 def check_file_hash(folder: Path, file: FileEntry, sha256: str | None = None) -> None:
-    """Reads the file, unless its hash is already known."""
+    """Hashes the file, unless its hash is already known."""
     check_file_size(folder, file)
     actual = compute_sha256(folder / file.name) if sha256 is None else sha256
     if actual != file.sha256:
-        raise make_damage_error(folder / file.name, f"its sha256 is {actual}, and the manifest says {file.sha256}")
+        raise make_damage_error(folder / file.name, f"its sha256 is {actual}, but the manifest says {file.sha256}")

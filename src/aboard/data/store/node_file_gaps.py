@@ -1,4 +1,4 @@
-"""Whether every node has the same files, by hash."""
+"""Compares by hash whether every node has the same files."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,7 +8,7 @@ from aboard.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFileGap:
-    """What keeps a node from having all of them."""
+    """The files that a node lacks or has with other content."""
 
     node: str
     missing: tuple[FileEntry, ...] = ()
@@ -16,7 +16,7 @@ class NodeFileGap:
 
 
 def find_file_gaps(wanted: Iterable[FileEntry], found: Mapping[str, Mapping[str, FileEntry]]) -> list[NodeFileGap]:
-    """The nodes that lack something, by what each has under each name; none is the proof that all have the same."""
+    """The nodes with missing or different files; an empty result proves that all nodes have the same files."""
     files = tuple(wanted)
     every = (_compare_node_files(node, files, has) for node, has in found.items())
     return [gap for gap in every if gap.missing or gap.differing]

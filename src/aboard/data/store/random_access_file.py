@@ -1,4 +1,4 @@
-"""A file that is read at any place, by any number of threads and forked processes."""
+"""A file that any number of threads and forked processes read at any offset."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from aboard.data.store.file_integrity import make_damage_error
 
 
 class RandomAccessFile:
-    """An open file; closed with the last reference, so that no thread loses it while it reads."""
+    """An open file; closed with the last reference, so that no thread loses it during a read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

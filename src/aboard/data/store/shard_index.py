@@ -1,4 +1,4 @@
-"""The index of a shard: one row of Parquet for each document, read by row groups in bounded memory."""
+"""The index of a shard: one Parquet row per document, read by row groups in bounded memory."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from aboard.data.store.file_integrity import make_damage_error
 
-# A document: where its tokens start in the shard, how many there are, how many carry loss, whether it must stay in one
-# piece, where it came from, and 8 bytes of the hash of its tokens, by which equal documents are found.
+# A document: its first token in the shard, its tokens, its supervised tokens, whether it must not be split, its origin,
+# and 8 bytes of the hash of its tokens, by which equal documents are found.
 DOCUMENT_DTYPE = np.dtype(
     [
         ("offset", "<u8"),
@@ -36,10 +36,10 @@ _SCHEMA = pa.schema(
 
 
 class ShardIndexWriter:
-    """Row groups of one size, whatever the blocks are in which documents come: equal documents give equal bytes."""
+    """Row groups of one size, whatever the blocks in which documents arrive: equal documents give equal bytes."""
 
     def __init__(self, sink: Any) -> None:
-        # Dictionaries suit the columns with few values; content is noise, which nothing makes smaller.
+        # Dictionaries suit columns with few values; content hashes can't be compressed.
         few = ["whole", "origin"]
         self._writer = pq.ParquetWriter(sink, _SCHEMA, compression="zstd", use_dictionary=few, version="2.6")
         self._waiting = np.empty(0, DOCUMENT_DTYPE)
@@ -66,10 +66,10 @@ class ShardIndex:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            # By pread: not every cloud file system can be memory-mapped.
+            # By pread: not every cloud file system supports mmap.
             self._file = pq.ParquetFile(path, memory_map=False)
         except (OSError, pa.ArrowException) as error:
-            raise make_damage_error(path, f"it is no Parquet file ({error})") from error
+            raise make_damage_error(path, f"it is not a Parquet file ({error})") from error
         missing = [name for name in _NAMES if name not in self._file.schema_arrow.names and name not in _OPTIONAL]
         if missing:
             raise make_damage_error(path, f"it has no column {', '.join(missing)}")
@@ -87,7 +87,7 @@ class ShardIndex:
         return found
 
     def __iter__(self) -> Iterator[Documents]:
-        """All documents, a row group at a time."""
+        """All documents, one row group at a time."""
         return (self._read(group) for group in range(len(self._ends)))
 
     def close(self) -> None:
@@ -105,5 +105,5 @@ class ShardIndex:
         return documents
 
 
-# Other writers may leave these out: documents may then be split, and don't say where they came from.
+# External writers may omit these: documents may then be split and have no origin.
 _OPTIONAL = frozenset({"whole", "origin", "line", "content"})

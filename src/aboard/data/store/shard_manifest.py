@@ -1,4 +1,4 @@
-"""The manifest of a set of token shards: what is in it, what it was made of, and the hash of every file."""
+"""The manifest of a set of token shards: its content, its origins, and the hash of every file."""
 
 import json
 import re
@@ -16,14 +16,14 @@ from aboard.lazy_dataclass import dataclass
 FORMAT = "aboard-token-shards"
 VERSION = 1
 MANIFEST_NAME = "manifest.json"
-# So many broken rows are kept word for word; the others are counted.
+# Invalid rows that are kept in full; the others are only counted.
 MAX_BROKEN_ROWS = 100
 
 
 def parse_file_name(name: object) -> str:
-    """A manifest may come from elsewhere: it names files beside itself, and no others."""
+    """A manifest may come from elsewhere: it may name only files beside itself."""
     if not isinstance(name, str) or not re.fullmatch(r"[\w+@-][\w.+@-]{0,254}", name):
-        raise DecodeError(f"{escape_text(str(name))} is no plain file name")
+        raise DecodeError(f"{escape_text(str(name))} is not a plain file name")
     return name
 
 
@@ -43,7 +43,7 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """One token file with its mask and its index; without a mask every token counts but each document's first."""
+    """One token file with its mask and index; without a mask, every token but each document's first is supervised."""
 
     documents: int
     tokens: int
@@ -60,7 +60,7 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OriginFile:
-    """A file that the documents came from; `name` is what it was called then, its content is what counts."""
+    """A file that documents came from; `name` is its name at that time, its content is what counts."""
 
     name: Annotated[Untrusted, MaxLength(4096)]
     bytes: int
@@ -80,10 +80,10 @@ class BrokenRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardManifest:
-    """Everything about a set but its tokens.
+    """Everything about a set except its tokens.
 
-    `encoder` is a hash of tokenizer, template and settings; `made_with` has them one by one, where the writer knew.
-    `gate_file` has what the gate must know of the rows, where the writer counted it.
+    `encoder` is a hash of tokenizer, template and settings; `made_with` lists them one by one, if the writer knew them.
+    `gate_file` has the row statistics for the data check, if the writer counted them.
     """
 
     token_bytes: Literal[2, 4]
@@ -122,21 +122,21 @@ def format_manifest(manifest: ShardManifest) -> str:
 
 
 def read_manifest(folder: Path) -> ShardManifest:
-    """The manifest of a directory; an error says what is wrong with one that can't be used."""
+    """The manifest of a directory; the error for an unusable one says what is wrong."""
     path = folder / MANIFEST_NAME
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise make_manifest_error(path, f"it can't be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise make_manifest_error(path, "it is no JSON") from error
+        raise make_manifest_error(path, "it is not JSON") from error
     known = isinstance(content, dict) and content.get("format") == FORMAT
     if not known or content.get("version") != VERSION:
-        raise make_manifest_error(path, f"it is no manifest of {FORMAT} version {VERSION}")
+        raise make_manifest_error(path, f"it is not a manifest of {FORMAT} version {VERSION}")
     try:
         return decode(ShardManifest, content, strict=True)
     except DecodeError as error:
-        raise make_manifest_error(path, f"a field is missing or of the wrong kind ({error})") from error
+        raise make_manifest_error(path, f"a field is missing or has the wrong type ({error})") from error
 
 
 def make_manifest_error(path: Path, why: str) -> AboardError:

@@ -1,4 +1,4 @@
-"""A parcel: a directory of the head's that every node is to have, by the names, sizes and hashes of its files."""
+"""A directory of the head that every node must have, by the names, sizes and hashes of its files."""
 
 import json
 import os
@@ -11,13 +11,13 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data, file_sync
 from aboard.lazy_dataclass import dataclass
 
-# How manifests of ours begin to say what they are: shards, bins.
+# Prefixes of the format names in our manifests: shards and packed sequences.
 _FORMAT_PREFIX = "aboard-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyncDirectory:
-    """`to` is the directory on the nodes; `files` are what counts of it, plain names in the order of sending."""
+    """`to` is the directory on the nodes; `files` are its relevant files, plain names in transfer order."""
 
     folder: Path
     files: tuple[FileEntry, ...]
@@ -29,10 +29,10 @@ class SyncDirectory:
 
 
 def build_sync_directory(folder: Path, *, hashes: Path, to: str | None = None) -> SyncDirectory:
-    """A set of shards or bins as its manifest has it, or every file of another directory, such as a model's.
+    """A set of shards or packed sequences by its manifest, or every file of another directory, such as a model's.
 
-    Hidden files and folders in it are left out; links are followed. What must be hashed is read once, and `hashes`
-    keeps that. The manifest comes last: a set that has none is no set yet.
+    Hidden files and subdirectories are left out; links are followed. Files without a known hash are read once and
+    cached in `hashes`. The manifest is sent last: a set without one is incomplete.
     """
     entries = _read_manifest_files(folder)
     names = _list_file_names(folder) if entries is None else [MANIFEST_NAME]
@@ -45,7 +45,7 @@ def build_sync_directory(folder: Path, *, hashes: Path, to: str | None = None) -
 
 
 def _read_manifest_files(folder: Path) -> tuple[FileEntry, ...] | None:
-    """What a manifest of ours says; None where there is none."""
+    """The files of our manifest; None if there is none."""
     try:
         content = json.loads((folder / MANIFEST_NAME).read_bytes())
     except (OSError, ValueError):
@@ -59,7 +59,7 @@ def _read_manifest_files(folder: Path) -> tuple[FileEntry, ...] | None:
         return tuple(decode(FileEntry, value, strict=True) for key, value in content.items() if key.endswith("_file"))
     except DecodeError as error:
         raise make_manifest_error(
-            folder / MANIFEST_NAME, f"a field is missing or of the wrong kind ({error})"
+            folder / MANIFEST_NAME, f"a field is missing or has the wrong type ({error})"
         ) from error
 
 
@@ -70,5 +70,5 @@ def _list_file_names(folder: Path) -> list[str]:
         seen = f"{folder} can't be read: {error.strerror}"
         raise AboardError(data.UNREADABLE, seen, "folder", path=folder) from error
     if not names:
-        raise AboardError(file_sync.EMPTY, f"{folder} has no files to be spread", folder=folder)
+        raise AboardError(file_sync.EMPTY, f"{folder} has no files to copy", folder=folder)
     return names

@@ -1,4 +1,4 @@
-"""A set of token shards, read by pread: any document, or any span of tokens, in O(1) and bounded memory."""
+"""A set of token shards: any document or span of tokens is read in O(1) and bounded memory, by pread."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from aboard.data.store.shard_manifest import ShardManifest, read_manifest
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# Open files of each kind: far below any limit, and enough for the shards that a rank reads at one time.
+# Open files of each kind: far below any limit, and enough for the shards that a rank reads at a time.
 _MAX_OPEN_FILES = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TokenDocument:
-    """One document; `at` is its first token in the whole set, mask is True where the loss is taken."""
+    """One document; `at` is its first token in the whole set, mask is True for tokens in the loss."""
 
     at: int
     ids: Ids
@@ -36,9 +36,9 @@ class TokenDocument:
 
 
 class TokenShards:
-    """Opened by its directory; the sizes of all files are compared with the manifest, their hashes by `verify`.
+    """Opened by directory: file sizes are compared with the manifest, hashes only by `verify`.
 
-    `names` are what its origins are called now, where that isn't what they were called when it was made.
+    `names` are the current names of its origins, if they changed since the set was made.
     """
 
     def __init__(self, folder: Path, *, names: Sequence[Untrusted] | None = None) -> None:
@@ -66,14 +66,14 @@ class TokenShards:
 
     @property
     def identity(self) -> str:
-        """A hash of all content: the files' own hashes, whatever their origins are called."""
+        """A hash of all content, independent of the names of its origins."""
         files = "".join(f"{file.name} {file.bytes} {file.sha256}\n" for file in self.manifest.files)
         return sha256(files.encode()).hexdigest()
 
     def document(self, number: int) -> TokenDocument:
-        """By its number in the set."""
+        """The document with this number in the set."""
         if not 0 <= number < len(self):
-            raise IndexError(f"there is no document {number} among {len(self)}")
+            raise IndexError(f"document {number} is out of range: there are {len(self)}")
         shard = bisect_right(self._documents, number) - 1
         entry = self._index(shard)[number - self._documents[shard]]
         at = self._tokens[shard] + int(entry["offset"])
@@ -85,13 +85,13 @@ class TokenShards:
 
     def where(self, origin: int, line: int) -> RowLocation:
         origins = self.manifest.origins
-        if origin >= len(origins):  # a set that others wrote need not say
+        if origin >= len(origins):  # external sets may lack it
             return RowLocation(file=Untrusted(str(self.folder)), line=line, unit="row")
         name = origins[origin].name if self._names is None else self._names[origin]
         return RowLocation(file=name, line=line, unit=origins[origin].unit)
 
     def span(self, at: int, length: int) -> tuple[Ids, Mask]:
-        """These tokens of the set and their mask; nothing predicts the first one, so it has no loss."""
+        """These tokens of the set and their mask; the first one has no loss, since nothing predicts it."""
         shard = bisect_right(self._tokens, at) - 1 if at < self._tokens[-1] else len(self.manifest.shards) - 1
         entry = self.manifest.shards[shard]
         start = at - self._tokens[shard]
@@ -108,21 +108,21 @@ class TokenShards:
         return ids, mask
 
     def index(self, shard: int) -> ShardIndex:
-        """The index of one shard, for those who want all of it."""
+        """The complete index of one shard."""
         entry = self.manifest.shards[shard].index_file
         index = ShardIndex(self.folder / entry.name)
         if len(index) != self.manifest.shards[shard].documents:
             raise make_damage_error(
-                self.folder / entry.name, f"it has {len(index)} rows, and the manifest says otherwise"
+                self.folder / entry.name, f"it has {len(index)} rows, which is not what the manifest says"
             )
         return index
 
     def starts(self, shard: int) -> tuple[int, int]:
-        """The numbers of the shard's first document and of its first token in the set."""
+        """The numbers of the shard's first document and first token in the set."""
         return self._documents[shard], self._tokens[shard]
 
     def verify(self) -> None:
-        """Reads every file; an error names the first whose content isn't what the manifest says."""
+        """Hashes every file; the error names the first one that differs from the manifest."""
         for file in self.manifest.files:
             check_file_hash(self.folder, file)
 

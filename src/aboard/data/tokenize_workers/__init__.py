@@ -1,1 +1,1 @@
-"""Where rows are looked at for the gate and made into shards, on all cores: `prepare`, `reading`, and their workers."""
+"""Inspects rows for the data check and prepares token shards, in worker processes on all cores."""

@@ -1,4 +1,4 @@
-"""Looking at a chunk as training would read it: counted for the gate, some rows kept to be shown, nothing written."""
+"""Inspects a chunk as training would read it: statistics for the data check and some rows to show, nothing written."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -13,13 +13,13 @@ from aboard.data.rows import DataRow, InvalidRow
 from aboard.data.tokenize_workers.encoded_unit import RowEncoder
 from aboard.lazy_dataclass import dataclass
 
-# Rows that are encoded at once: few enough to be held.
+# Rows encoded at once: few enough for memory.
 _BATCH = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InspectOrder:
-    """Look at this chunk, and bring its first `show` rows that aren't broken."""
+    """Inspect this chunk, and return its first `show` valid rows."""
 
     number: int
     chunk: Chunk
@@ -30,16 +30,16 @@ class InspectOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InspectedChunk:
-    """What was counted in a chunk, and its first rows."""
+    """The statistics of a chunk, and its first rows."""
 
     tally: DataStatistics
-    shown: tuple[CheckedRow, ...]
+    first_rows: tuple[CheckedRow, ...]
 
 
 def inspect_chunk(
     order: InspectOrder, encode: RowEncoder | None, on_progress: Callable[[int, int], None]
 ) -> InspectedChunk:
-    """Without an encoder rows have no tokens; `tell` hears of rows and characters as they are read."""
+    """Without an encoder rows have no tokens; `on_progress` receives rows and characters as they are read."""
     statistics, first_rows = DataStatistics(), list[CheckedRow]()
     rows = read_rows(order.chunk, order.form)
     while batch := list(islice(rows, _BATCH)):
@@ -49,7 +49,7 @@ def inspect_chunk(
         whole = (item for item in items if item.broken is None)
         first_rows += islice(whole, max(0, order.show - len(first_rows)))
         on_progress(len(items), batch_statistics.characters.total)
-    return InspectedChunk(tally=statistics, shown=tuple(first_rows))
+    return InspectedChunk(tally=statistics, first_rows=tuple(first_rows))
 
 
 def _encode_rows(rows: Sequence[DataRow | InvalidRow], encode: RowEncoder | None) -> list[CheckedRow]:

@@ -1,4 +1,4 @@
-"""A unit of preparation: one chunk of a source as tokens, mask and documents, kept on disk until its shard is whole."""
+"""A unit of preparation: one chunk as tokens, mask and documents, kept on disk until its shard is complete."""
 
 import json
 from collections import Counter
@@ -22,25 +22,25 @@ from aboard.data.store.shard_manifest import MAX_BROKEN_ROWS, BrokenRow, FileEnt
 from aboard.diagnoses.untrusted import Untrusted, encode_text
 from aboard.lazy_dataclass import dataclass
 
-# The places of a unit's files in its record.
+# The indexes of a unit's files in its record.
 TOKENS, MASK, DOCUMENTS = range(3)
 _ENDINGS = (".tokens", ".mask", ".documents")
 _TALLY = "tally"
 
-# What goes to the encoder at once: its results are ten times larger than the text while it works on them.
+# The encoder's batch size: its results take ten times the memory of the text.
 _BATCH_ROWS = 256
 _BATCH_CHARACTERS = 1 << 18
 
 
 class SizedVocabulary(Protocol):
-    """How many tokens there are: one more than the largest id."""
+    """The number of tokens: one more than the largest id."""
 
     @property
     def size(self) -> int: ...
 
 
 class RowEncoder(Protocol):
-    """Rows to tokens; `identity` is a hash of all that decides which. `aboard.data.tokens.encoder.Encoder` is one."""
+    """Encodes rows; `identity` hashes all that affects the result. `aboard.data.tokens.encoder.Encoder` is one."""
 
     @property
     def identity(self) -> str: ...
@@ -53,7 +53,7 @@ class RowEncoder(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnitRecord:
-    """What a unit has given; written after its files, so that they are there if it is."""
+    """The result of a unit; written after its files, so that they exist if it does."""
 
     rows: int
     documents: int
@@ -71,19 +71,19 @@ def write_unit(
     *,
     origin: int,
     path: Path,
-    tell: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
     terms: EncodingSettings,
 ) -> UnitRecord:
-    """Encodes the rows into PATH.tokens, .mask and .documents; `tell` hears of rows and tokens as they are done.
+    """Encodes the rows into PATH.tokens, .mask and .documents; `on_progress` receives rows and tokens as they are done.
 
-    What the gate must know of them goes with the record, on these terms.
+    Their statistics for the data check are stored with the record.
     """
     draft = _Draft(path, vocabulary=encode.vocabulary.size, origin=origin, terms=terms)
     try:
         for batch in _batch_rows(rows):
             before = draft.tokens
             draft.take(batch, encode)
-            tell(len(batch), draft.tokens - before)
+            on_progress(len(batch), draft.tokens - before)
         record = draft.publish()
     except BaseException:
         draft.drop()
@@ -94,7 +94,7 @@ def write_unit(
 
 
 def read_unit(path: Path) -> UnitRecord | None:
-    """The record of a finished unit; None when there is none that makes sense."""
+    """The record of a finished unit; None if there is no valid one."""
     try:
         return decode(UnitRecord, _load_record(path), strict=True)
     except (OSError, ValueError):
@@ -102,7 +102,7 @@ def read_unit(path: Path) -> UnitRecord | None:
 
 
 def read_unit_statistics(path: Path) -> dict[str, Any]:
-    """What the gate must know of a finished unit, as `aboard.data.quality.statistics_json` has it."""
+    """The statistics of a finished unit, as encoded by `aboard.data.quality.statistics_json`."""
     statistics: dict[str, Any] = _load_record(path)[_TALLY]
     return statistics
 
@@ -112,7 +112,7 @@ def choose_token_bytes(vocabulary: int) -> Literal[2, 4]:
 
 
 class MaskWriter:
-    """Bits in the order of tokens, the lowest of each byte first; what doesn't fill a byte waits for the next."""
+    """Mask bits in token order, the lowest of each byte first; an incomplete byte waits for the next write."""
 
     def __init__(self, file: HashedFile) -> None:
         self._file = file
@@ -164,7 +164,7 @@ class _Draft:
 
     def publish(self) -> UnitRecord:
         self._mask.close()
-        # Not synced: what a power cut takes is seen by its hash, and made again.
+        # Not synced: damage by a power cut shows in the hash, and the unit is made again.
         files = tuple(file.publish(sync=False) for file in self._files)
         return UnitRecord(
             rows=self.rows,
@@ -185,10 +185,10 @@ class _Draft:
         if isinstance(encoded, InvalidRow):
             return encoded
         if not len(encoded.ids):
-            return InvalidRow(where=encoded.where, code="row-empty", why=Untrusted("it gives no token"))
+            return InvalidRow(where=encoded.where, code="row-empty", why=Untrusted("it has no tokens"))
         if encoded.ids.max() < self._vocabulary:
             return encoded
-        why = f"token {encoded.ids.max()} is not among the {self._vocabulary} of the tokenizer"
+        why = f"token {encoded.ids.max()} is not in the tokenizer's vocabulary of {self._vocabulary}"
         return InvalidRow(where=encoded.where, code="token-unknown", why=Untrusted(why))
 
     def _note(self, broken: InvalidRow) -> None:
@@ -224,7 +224,7 @@ def _load_record(path: Path) -> dict[str, Any]:
 
 
 def _batch_rows(rows: Iterable[DataRow | InvalidRow]) -> Iterator[list[DataRow | InvalidRow]]:
-    """Few rows where they are long: an encoder's memory goes with the characters that it is given at once."""
+    """Fewer rows if they are long: an encoder's memory depends on the characters of a batch."""
     batch: list[DataRow | InvalidRow] = []
     size = 0
     for row in rows:
@@ -244,5 +244,5 @@ def _count_characters(row: DataRow) -> int:
 
 
 def _hash_tokens(encoded: EncodedRow) -> int:
-    """8 bytes of a hash of the tokens, as little-endian 32-bit numbers whatever the shard's width is."""
+    """8 bytes of a hash of the tokens, as little-endian 32-bit numbers for any shard width."""
     return int.from_bytes(blake2b(encoded.ids.astype("<u4").tobytes(), digest_size=8).digest(), "little")

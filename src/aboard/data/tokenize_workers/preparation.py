@@ -1,4 +1,4 @@
-"""The work of one preparation: its key, its units and shards, what is left of an earlier try, and the publishing."""
+"""One preparation: its cache key, its units and shards, leftovers of an earlier attempt, and publishing."""
 
 import hashlib
 import json
@@ -52,13 +52,13 @@ from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# Of a source, in one shard.
+# Bytes of a source in one shard.
 SHARD_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparationSource:
-    """Chunks that are read in one format, in this order; only the rows of `part` where there is one."""
+    """Chunks read in one format, in this order; only the rows of `part` if it is set."""
 
     form: RowFormat
     chunks: tuple[Chunk, ...]
@@ -66,7 +66,7 @@ class PreparationSource:
 
 
 class Preparation:
-    """What is to be made, under a name that follows from all that decides its bytes and from nothing else."""
+    """What to make, under a name derived from everything that affects its bytes and from nothing else."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Preparation:
             dict.fromkeys(path for source in sources for chunk in source.chunks for path in _list_chunk_files(chunk))
         )
         self._contents = dict(zip(paths, prints.of(paths, threads=workers), strict=True))
-        # The same file may be a source twice, in two formats: where a row came from is the file all the same.
+        # A file may be two sources in different formats: its rows still have one origin.
         self._names = {
             path: chunk.file for source in sources for chunk in source.chunks for path in _list_chunk_files(chunk)
         }
@@ -109,11 +109,11 @@ class Preparation:
 
     @property
     def names(self) -> tuple[Untrusted, ...]:
-        """What the origins are called now, which may not be what they were called when the shards were made."""
+        """The current names of the origins, which may differ from those when the shards were made."""
         return tuple(self._names.values())
 
     def make(self, progress: Callable[[TokenizeProgress], None]) -> None:
-        """Makes what is missing and gives it its name; if it is ended early, the next try goes on from there."""
+        """Makes what is missing and publishes it; after an interruption, the next attempt continues from there."""
         for folder in (self._making / "units", self._making / "shards"):
             folder.mkdir(parents=True, exist_ok=True)
             _remove_drafts(folder)
@@ -130,12 +130,12 @@ class Preparation:
         self._publish(self._manifest(schedule, self._gate()))
 
     def clean(self) -> None:
-        """What is left of the making, of one that was killed right after it had published as well."""
+        """Removes leftovers of the preparation, including those of one killed right after publishing."""
         if self._making.is_dir():
             shutil.rmtree(self._making)
 
     def _key(self, sources: Sequence[PreparationSource]) -> str:
-        """Of contents, not of paths: the same data is found again after it was moved, and on every node."""
+        """A key of contents, not of paths: the same data is found after a move, and on every node."""
         places = {path: place for place, path in enumerate(self._contents)}
         content = {
             "version": VERSION,
@@ -171,7 +171,7 @@ class Preparation:
         return self._making / "units" / f"shard-{shard.name}.json"
 
     def _made(self, shard: AssembleOrder) -> Shard | None:
-        """A shard that an earlier try has made, if all of it is as it was."""
+        """A shard made by an earlier attempt, if it is unchanged."""
         try:
             found = decode(Shard, json.loads(self._record_of(shard).read_bytes()), strict=True)
             for file in found.files:
@@ -184,10 +184,10 @@ class Preparation:
         self, schedule: PreparationSchedule, progress_counter: ProgressCounter, order: WorkerOrder, answer: WorkerAnswer
     ) -> None:
         if isinstance(answer, WorkerProgress):
-            progress_counter.told(order, answer)
+            progress_counter.add_report(order, answer)
         elif isinstance(answer, DamagedUnitError):
             if not schedule.retry_unit(answer):
-                seen = f"what was written to {answer.unit} was not what was read back, several times"
+                seen = f"data read back from {answer.unit} repeatedly differed from what was written"
                 raise AboardError(data.DISK, seen, "lies", folder=self._making)
         elif isinstance(order, EncodeOrder) and isinstance(answer, UnitRecord):
             schedule.encoded(order, answer)
@@ -200,7 +200,7 @@ class Preparation:
                     (unit.parent / file.name).unlink(missing_ok=True)
 
     def _gate(self) -> FileEntry:
-        """What the gate must know, source by source: a unit at a time, so that memory stays bounded."""
+        """The statistics for the data check per source: one unit at a time, to bound memory."""
         units = iter(self._units)
         statistics = []
         for count in self._by_source:
@@ -255,11 +255,11 @@ def _list_chunk_files(chunk: Chunk) -> tuple[Path, ...]:
 
 
 def _describe_encoder(encode: RowEncoder) -> dict[str, str]:
-    """For people who compare two manifests: which of the things that make up the encoder's identity differs."""
+    """For people who compare two manifests: the single parts of the encoder's identity."""
     if not isinstance(encode, Encoder):
         return {}
     vocabulary = encode.vocabulary
-    template = encode.given or f"{vocabulary.plain}\n{vocabulary.with_tools}"
+    template = encode.custom_template or f"{vocabulary.plain}\n{vocabulary.with_tools}"
     return {
         "tokenizer_sha256": hashlib.sha256(vocabulary.json.encode()).hexdigest(),
         "template_sha256": hashlib.sha256(template.encode()).hexdigest(),
@@ -268,6 +268,6 @@ def _describe_encoder(encode: RowEncoder) -> dict[str, str]:
 
 
 def _remove_drafts(folder: Path) -> None:
-    """What a killed worker was writing; nobody else is here, for the lock is held."""
+    """Removes the drafts of a killed worker; the lock is held, so nobody else writes."""
     for path in folder.glob(".*"):
         path.unlink()

@@ -1,4 +1,4 @@
-"""What is left to do in a preparation, and in which order: shards as soon as they can be, else the next unit."""
+"""Schedules the rest of a preparation: shards as soon as possible, else the next unit."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,12 +9,12 @@ from aboard.data.tokenize_workers.encoded_unit import UnitRecord
 from aboard.data.tokenize_workers.shard_assembly import DamagedUnitError
 from aboard.data.tokenize_workers.worker_process import AssembleOrder, EncodeOrder, WorkerOrder
 
-# A unit that is unsound again and again is a disk that doesn't keep what it is given.
+# A unit that is damaged repeatedly means a faulty disk.
 _MAX_TRIES = 3
 
 
 class PreparationSchedule:
-    """Pure: it is told what was done, and says what comes next."""
+    """Pure: records what was done, and returns what comes next."""
 
     def __init__(self, units: Sequence[EncodeOrder], shards: Sequence[AssembleOrder]) -> None:
         self._units = {unit.path: unit for unit in units}
@@ -31,7 +31,7 @@ class PreparationSchedule:
         return len(self.shards) == len(self._waiting)
 
     def found(self, records: Mapping[Path, UnitRecord], shards: Mapping[int, Shard]) -> None:
-        """What an earlier preparation has left: these are not made again."""
+        """Results of an earlier preparation: these are not made again."""
         self.records.update(records)
         self.shards.update(shards)
         self._encode = deque(unit for unit in self._encode if unit.path not in records)
@@ -39,7 +39,7 @@ class PreparationSchedule:
             self._ready(path)
 
     def next(self) -> WorkerOrder | None:
-        """Nothing may be left to give out while others are still at work."""
+        """The next order; None also while others are still at work."""
         if self._assemble:
             return self._assemble.popleft()
         return self._encode.popleft() if self._encode else None
@@ -52,7 +52,7 @@ class PreparationSchedule:
         self.shards[order.number] = shard
 
     def retry_unit(self, damaged: DamagedUnitError) -> bool:
-        """The unit is made again, and its shard after it; False when that was tried too often."""
+        """Makes the unit again, and its shard after it; False after too many attempts."""
         self._tries += 1
         shard = self._shard_of[damaged.unit]
         self._waiting[shard.number].add(damaged.unit)
@@ -68,7 +68,7 @@ class PreparationSchedule:
 
 
 def group_units(sizes: Iterable[int], most: int) -> list[range]:
-    """Consecutive units whose sizes come to about `most`: decided before the work, so that it doesn't depend on it."""
+    """Groups consecutive units of about `most` bytes: decided beforehand, so that it doesn't depend on timing."""
     groups: list[range] = []
     start = total = number = -1
     for number, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""From sources to token shards and bins: on all cores, once for each content, resumed where it was interrupted."""
+"""Prepares sources as token shards and packed sequences: on all cores, once per content, resumed if interrupted."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ from aboard.lazy_dataclass import dataclass
 
 __all__ = ["PreparationSource", "PreparedData", "TokenizeProgress", "prepare_data"]
 
-# For another process that prepares the same: it is alive as long as it holds the lock, and may have much to do.
+# For another process that prepares the same data: it is alive while it holds the lock, and may take long.
 _PATIENCE = 24 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedData:
-    """What training reads; `cached` when it was there already."""
+    """What training reads; `cached` if it existed already."""
 
     shards: TokenShards
     bins: PackedSequences
@@ -36,12 +36,12 @@ class PreparedData:
 
     @cached_property
     def tally(self) -> DataStatistics:
-        """What the gate judges, on the terms of the encoder and the length of the bins; no row is read for it."""
+        """The statistics for the data check, for this encoder and sequence length; reads no row."""
         return prepared_statistics.load_statistics(self.shards, self.bins.manifest.max_length)
 
     @property
     def tallies(self) -> tuple[DataStatistics, ...]:
-        """Of each source by itself, in the order in which they were given, without fingerprints and cut answers."""
+        """The statistics of each source in the given order, without fingerprints and truncation."""
         return prepared_statistics.load_source_statistics(self.shards)
 
 
@@ -57,9 +57,9 @@ def prepare_data(
     progress: Callable[[TokenizeProgress], None] = lambda _: None,
     shard_bytes: int = SHARD_BYTES,
 ) -> PreparedData:
-    """The shards and bins of these sources, made or found in the cache: the same bytes on any number of workers.
+    """The shards and packed sequences of these sources, made or cached: equal bytes for any number of workers.
 
-    A shard holds about `shard_bytes` of its source.
+    A shard contains about `shard_bytes` of its source.
     """
     check_max_length(max_length)
     cores = workers or len(os.sched_getaffinity(0))
@@ -73,7 +73,7 @@ def prepare_data(
         else:
             work.make(progress)
     shards = TokenShards(work.folder, names=work.names)
-    if cached:  # what was made just now was hashed as it was written
+    if cached:  # new files were hashed as they were written
         _verify_files(shards.folder, shards.manifest.files, prints, cores)
     sequences = build_packed_sequences(shards, max_length=max_length, packing=packing, cut=cut)
     if cached:
@@ -82,7 +82,7 @@ def prepare_data(
 
 
 def _verify_files(folder: Path, files: Sequence[FileEntry], prints: ContentHashCache, threads: int) -> None:
-    """By hash, but files that haven't changed since they were hashed are not read again."""
+    """Verifies by hash; files unchanged since they were hashed are not read again."""
     contents = prints.of([folder / file.name for file in files], threads=threads)
     for file, content in zip(files, contents, strict=True):
         check_file_hash(folder, file, content.sha256)

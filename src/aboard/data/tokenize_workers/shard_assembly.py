@@ -1,4 +1,4 @@
-"""A shard from its units: their tokens, masks and documents one after the other, each verified on the way."""
+"""Assembles a shard from its units: concatenates tokens, masks and documents, verifying each on the way."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ _BLOCK = 1 << 20
 
 
 class DamagedUnitError(Exception):
-    """The files of a unit are not what its record says: it is to be made again."""
+    """The files of a unit differ from its record: it must be made again."""
 
     def __init__(self, unit: Path) -> None:
         super().__init__(str(unit))
@@ -22,7 +22,7 @@ class DamagedUnitError(Exception):
 
 
 def assemble_shard(units: Sequence[Path], folder: Path, name: str) -> Shard:
-    """Writes NAME.tokens, .mask and .index.parquet; the mask is left out where every token that can count does."""
+    """Writes NAME.tokens, .mask and .index.parquet; no mask if every token that can be supervised is."""
     parts = [(unit, _read_record(unit)) for unit in units]
     documents = sum(record.documents for _, record in parts)
     tokens = sum(record.tokens for _, record in parts)
@@ -57,7 +57,7 @@ def _write_tokens(parts: _UnitRecords, path: Path) -> FileEntry:
 
 
 def _write_mask(parts: _UnitRecords, path: Path) -> FileEntry:
-    """Units need not end at a byte: the bits of the next one move up to those of the one before."""
+    """Units need not end at a byte boundary: the bits of the next one are shifted accordingly."""
     file = HashedFile(path)
     mask = MaskWriter(file)
     for unit, record in parts:
@@ -85,7 +85,7 @@ def _write_index(parts: _UnitRecords, path: Path) -> FileEntry:
 
 
 def _read_verified_blocks(unit: Path, record: UnitRecord, which: int, size: int) -> Iterator[bytes]:
-    """The content of one of its files, if that is what its record says: read twice, so that nothing wrong is used."""
+    """The content of a file if it matches its record: read twice, so that nothing damaged is used."""
     entry = record.files[which]
     path = unit.parent / entry.name
     try:

@@ -1,4 +1,4 @@
-"""Reading sources for the gate: every chunk is looked at once, on all cores where that pays."""
+"""Inspects sources for the data check: every chunk once, on all cores if that pays off."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -13,15 +13,15 @@ from aboard.data.tokenize_workers.worker_pool import start_workers
 from aboard.data.tokenize_workers.worker_process import WorkerAnswer, WorkerOrder, WorkerProgress
 from aboard.lazy_dataclass import dataclass
 
-# Below this a process has read it all before others have started.
+# Below this size one process is done before others have started.
 MIN_PARALLEL_BYTES = 16 << 20
-# Rows to be shown come from the first chunks of a source.
+# Rows to show come from the first chunks of a source.
 _PREVIEW_CHUNKS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class InspectionProgress:
-    """How far the reading is: bytes of all files, and rows so far."""
+    """Progress of the reading: bytes of all files, and rows so far."""
 
     done: int
     total: int
@@ -42,7 +42,7 @@ class OpenedSource:
 
 
 class SourceInspection:
-    """Looks at every chunk, on all cores where that pays, and keeps the first rows of each source to be shown."""
+    """Inspects every chunk, on all cores if that pays off, and keeps the first rows of each source to show."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class SourceInspection:
         self.tallies = [DataStatistics() for _ in opened]
 
     def go(self, encode: RowEncoder | None) -> None:
-        """Whoever reads which chunk, and whichever is done first, what comes out is the same."""
+        """The result doesn't depend on which worker reads which chunk, nor on their order."""
         cores = min(len(os.sched_getaffinity(0)), len(self._orders))
         if cores < 2 or self._total < MIN_PARALLEL_BYTES:  # noqa: PLR2004 - one is alone
             for order in self._orders:
@@ -86,7 +86,7 @@ class SourceInspection:
             pool.run(lambda: next(remaining, None), self._take)
 
     def first_rows(self) -> list[CheckedRow]:
-        """Of each source."""
+        """The first rows of each source."""
         return [item for items in self._first for item in items]
 
     def _inspect_in_process(self, order: InspectOrder, encode: RowEncoder | None) -> None:
@@ -109,7 +109,7 @@ class SourceInspection:
             self._done += order.chunk.size
             self._rows += answer.tally.rows
             self._fold()
-        # By their text: how many bytes of a chunk are read isn't told, and it is for the eye only.
+        # Estimated by text: workers don't report bytes, and this is for display only.
         inside = sum(
             min(self._orders[number].chunk.size, progress.tokens) for number, progress in self._on_the_way.items()
         )
@@ -117,9 +117,9 @@ class SourceInspection:
         self._on_progress(InspectionProgress(done=self._done + inside, total=self._total, rows=rows))
 
     def _fold(self) -> None:
-        """In the order of the chunks: of two equal rows the later one is told to be there already."""
+        """Adds up in chunk order: of two equal rows the later one is the duplicate."""
         while (inspected := self._looked.pop(self._next, None)) is not None:
             at = self._source_of[self._next]
             self.tallies[at] += inspected.tally
-            self._first[at] += inspected.shown[: self._show - len(self._first[at])]
+            self._first[at] += inspected.first_rows[: self._show - len(self._first[at])]
             self._next += 1

@@ -1,4 +1,4 @@
-"""How far a preparation is, from what its workers tell."""
+"""The progress of a preparation, from the reports of its workers."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from aboard.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizeProgress:
-    """How far a preparation is; what was found from an earlier one is in it."""
+    """The progress of a preparation, including results of an earlier one."""
 
     bytes: int
     of_bytes: int
@@ -20,7 +20,7 @@ class TokenizeProgress:
 
 
 class ProgressCounter:
-    """Adds up what workers tell; what a finished unit really had takes the place of what was told of it."""
+    """Adds up reports of workers; the final counts of a unit replace its earlier reports."""
 
     def __init__(
         self, schedule: PreparationSchedule, units: Sequence[EncodeOrder], progress: Callable[[TokenizeProgress], None]
@@ -34,7 +34,7 @@ class ProgressCounter:
                 self._add(unit, schedule.records[unit.path])
         self._tell()
 
-    def told(self, order: WorkerOrder, progress: WorkerProgress) -> None:
+    def add_report(self, order: WorkerOrder, progress: WorkerProgress) -> None:
         if isinstance(order, EncodeOrder):
             self._on_the_way[order.path] = progress
             self._tell()

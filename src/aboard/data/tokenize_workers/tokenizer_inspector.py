@@ -1,4 +1,4 @@
-"""A tokenizer as the gate and the eye need it: which tokens begin, end and control, and what each looks like."""
+"""A tokenizer for the data check and previews: its begin, end and control tokens, and the text of each token."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from aboard.data.tokens.encoder import Encoder
 from aboard.data.tokens.row_preview import PreviewToken, RowPreview, build_row_preview
 from aboard.diagnoses.untrusted import Untrusted
 
-# Tokens of a row that are shown: to one who asked for rows, and beside a finding.
+# Tokens shown of a row: on request, and beside a finding.
 PREVIEW_TOKENS, EXAMPLE_TOKENS = 800, 120
 
 
 class TokenizerInspector:
-    """Looks through an encoder."""
+    """Inspects an encoder."""
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
@@ -35,7 +35,7 @@ class TokenizerInspector:
             marked=None if encoder.template is None else encoder.template.marked,
         )
 
-    def shown(
+    def build_preview(
         self, encoded: EncodedRow, *, limit: int | None, most: int = PREVIEW_TOKENS, length: int | None = None
     ) -> RowPreview:
         return build_row_preview(encoded, self._decode, self._specials, limit=limit, most=most, length=length)
@@ -45,14 +45,14 @@ class TokenizerInspector:
 
 
 def build_encoding_settings(encode: RowEncoder) -> EncodingSettings:
-    """What a preparation counts by: no limit of length, for shards have none."""
+    """The settings that a preparation counts with: no length limit, since shards have none."""
     return TokenizerInspector(encode).terms("", max_length=None) if isinstance(encode, Encoder) else EncodingSettings()
 
 
 def build_item_preview(item: CheckedRow, inspector: TokenizerInspector | None, limit: int | None) -> RowPreview:
-    """A row's tokens, or its texts where there are none."""
+    """A row's tokens, or its texts if there are none."""
     if inspector is not None and isinstance(item.encoded, EncodedRow):
-        return inspector.shown(item.encoded, limit=limit)
+        return inspector.build_preview(item.encoded, limit=limit)
     texts = [f"{who}: {text}\n" for who, text in item.texts]
     return RowPreview(
         where=item.where, pieces=tuple(PreviewToken(text=Untrusted(text), supervised=False) for text in texts)

@@ -1,4 +1,4 @@
-"""The workers that read rows: started, kept busy, and gone when it is over, however it ends."""
+"""The pool of workers that read rows: starts them, keeps them busy, and always terminates them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.catalogue import unpack_error
 from aboard.diagnoses.trainer import data
 
-# A worker tells of its rows several times a second; a single row of the largest size takes minutes at most.
+# A worker reports several times a second; a single row of the largest size takes minutes at most.
 _SILENCE_TIMEOUT = 900.0
 _POLL_SECONDS = 0.5
 _EXIT_TIMEOUT = 5.0
@@ -28,7 +28,7 @@ _EXIT_TIMEOUT = 5.0
 
 @contextmanager
 def start_workers(size: int, encode: RowEncoder | None) -> Iterator["WorkerPool"]:
-    """So many processes that know the encoder; without one they can look at rows only."""
+    """Starts `size` processes with the encoder; without one they can only inspect rows."""
     # Not forked: a tokenizer's threads and locks don't survive it.
     context = get_context("spawn")
     workers: list[_WorkerHandle] = []
@@ -48,13 +48,13 @@ def start_workers(size: int, encode: RowEncoder | None) -> Iterator["WorkerPool"
 
 
 class _WorkerHandle:
-    """One worker, and what it is doing."""
+    """One worker and its current order."""
 
     def __init__(self, process: BaseProcess, connection: Connection) -> None:
         self.process = process
         self.connection = connection
         self.order: WorkerOrder | None = None
-        self.heard = monotonic()
+        self.last_message = monotonic()
 
     def send(self, message: RowEncoder | WorkerOrder | None) -> None:
         try:
@@ -65,13 +65,13 @@ class _WorkerHandle:
     def make_death_error(self) -> AboardError:
         self.process.join(_EXIT_TIMEOUT)
         code = self.process.exitcode
-        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"exited with code {code}"
         order = self.order
         doing = "" if order is None or isinstance(order, AssembleOrder) else f" at {order.chunk.file.visible(200)}"
         return AboardError(data.WORKER_DIED, f"worker {self.process.name} {how}{doing}")
 
     def end(self) -> None:
-        """At once: whatever it was writing has no name yet."""
+        """Kills it at once: files that it was writing have no final name yet."""
         self.process.kill()
         self.process.join(_EXIT_TIMEOUT)
         self.process.close()
@@ -79,7 +79,7 @@ class _WorkerHandle:
 
 
 class WorkerPool:
-    """Gives orders to whoever is idle, and hands their answers on."""
+    """Gives orders to idle workers, and passes on their results."""
 
     def __init__(self, members: list[_WorkerHandle]) -> None:
         self._members = members
@@ -87,33 +87,33 @@ class WorkerPool:
     def run(
         self, next_order: Callable[[], WorkerOrder | None], on_answer: Callable[[WorkerOrder, WorkerAnswer], None]
     ) -> None:
-        """Until `following` has no more orders and all are answered; an order that fails ends it with its error."""
+        """Runs until `next_order` has no more orders and all are done; a failed order raises its error."""
         while True:
             for member in self._members:
                 if member.order is None and (order := next_order()) is not None:
                     member.send(order)
-                    member.order, member.heard = order, monotonic()
+                    member.order, member.last_message = order, monotonic()
             busy = [member for member in self._members if member.order is not None]
             if not busy:
                 return
             ready = set(wait([member.connection for member in busy], _POLL_SECONDS))
             for member in busy:
                 if member.connection in ready:
-                    self._hear(member, on_answer)
-                elif monotonic() - member.heard > _SILENCE_TIMEOUT:
-                    seen = f"worker {member.process.name} has said nothing for {_SILENCE_TIMEOUT:.0f} s"
+                    self._receive(member, on_answer)
+                elif monotonic() - member.last_message > _SILENCE_TIMEOUT:
+                    seen = f"worker {member.process.name} has not responded for {_SILENCE_TIMEOUT:.0f} s"
                     raise AboardError(data.WORKER_SILENT, seen)
 
-    def _hear(self, member: _WorkerHandle, on_answer: Callable[[WorkerOrder, WorkerAnswer], None]) -> None:
+    def _receive(self, member: _WorkerHandle, on_answer: Callable[[WorkerOrder, WorkerAnswer], None]) -> None:
         try:
             answer: WorkerAnswer = member.connection.recv()
         except (EOFError, OSError) as error:
             raise member.make_death_error() from error
         if isinstance(answer, WorkerFailure):
             raise unpack_error(answer.error) or AboardError(
-                data.WORKER, f"worker {member.process.name} failed, and did not say why", "report"
+                data.WORKER, f"worker {member.process.name} failed without a reason", "report"
             )
-        order, member.heard = member.order, monotonic()
+        order, member.last_message = member.order, monotonic()
         if order is None:
             return
         if not isinstance(answer, WorkerProgress):

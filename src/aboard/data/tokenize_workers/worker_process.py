@@ -1,4 +1,4 @@
-"""A worker: a process of its own that looks at chunks, encodes units and assembles shards, one order at a time."""
+"""A worker process: inspects chunks, encodes units and assembles shards, one order at a time."""
 
 import os
 import signal
@@ -29,13 +29,13 @@ from aboard.diagnoses.trainer import data
 from aboard.lazy_dataclass import dataclass
 
 _REPORT_SECONDS = 0.2
-# A trace names the place at its end; a row that is quoted in it may be of any length.
+# A traceback names the location at its end; a row quoted in it may have any length.
 _TRACE_HEAD, _TRACE_TAIL = 2000, 4000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodeOrder:
-    """Encode this chunk into the unit at `path`, if its files still have these stamps when they have been read."""
+    """Encode this chunk into the unit at `path`, if its files still have these stamps after reading."""
 
     number: int
     chunk: Chunk
@@ -48,7 +48,7 @@ class EncodeOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AssembleOrder:
-    """Make one shard of these units."""
+    """Assemble one shard from these units."""
 
     number: int
     units: tuple[Path, ...]
@@ -58,7 +58,7 @@ class AssembleOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerProgress:
-    """So many rows and tokens of the order are done; where it is looked at only, rows and characters."""
+    """Rows and tokens of the order done so far; for an inspection, rows and characters."""
 
     rows: int
     tokens: int
@@ -66,7 +66,7 @@ class WorkerProgress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerFailure:
-    """The order can't be carried out: an error of ours as `pack_error` has it, or where the program broke."""
+    """The order failed: with one of our errors as packed by `pack_error`, or with the traceback of a bug."""
 
     error: Mapping[str, Any]
 
@@ -76,11 +76,11 @@ WorkerAnswer = WorkerProgress | InspectedChunk | UnitRecord | Shard | DamagedUni
 
 
 def run_worker(connection: Connection) -> None:
-    """Takes the encoder, then orders, until there are no more; ends at once with the process that started it."""
-    # Ctrl-C reaches the whole terminal: the parent ends us.
+    """Receives the encoder, then orders, until there are no more; exits with the process that started it."""
+    # Ctrl-C reaches the whole terminal: the parent terminates us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_exit_with_parent, daemon=True).start()
-    # One thread each: there are as many workers as cores. Before the first text is encoded, which starts threads.
+    # One thread each: there are as many workers as cores. Set before the first text is encoded, which starts threads.
     os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
     encode: RowEncoder | None = connection.recv()
     runner = _OrderRunner(encode, connection)
@@ -95,7 +95,7 @@ def run_worker(connection: Connection) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Whoever killed it may start the same preparation again: two at work in one place would be one too many."""
+    """Exits with the parent: if the same preparation starts again, two would write to one directory."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -103,7 +103,7 @@ def _exit_with_parent() -> None:
 
 
 class _OrderRunner:
-    """Carries out orders with one encoder; without one it can only look."""
+    """Executes orders with one encoder; without one it can only inspect."""
 
     def __init__(self, encode: RowEncoder | None, connection: Connection) -> None:
         self._encode = encode
@@ -111,7 +111,7 @@ class _OrderRunner:
         self._connection = connection
 
     def answer(self, order: WorkerOrder) -> WorkerAnswer:
-        """What was made, or why it couldn't be."""
+        """The result of an order, or its failure."""
         try:
             return self._done(order)
         except DamagedUnitError as damaged:
@@ -123,20 +123,22 @@ class _OrderRunner:
             return _make_failure(
                 AboardError(data.DISK, f"{error.filename or folder}: {error.strerror}", "room", folder=folder)
             )
-        except Exception:  # noqa: BLE001 - told to the parent, with its trace
-            return _make_failure(AboardError(data.WORKER, f"a worker broke: {_format_trace()}", "row"))
+        except Exception:  # noqa: BLE001 - reported to the parent, with its traceback
+            return _make_failure(AboardError(data.WORKER, f"a worker failed: {_format_trace()}", "row"))
 
     def _done(self, order: WorkerOrder) -> WorkerAnswer:
         if isinstance(order, AssembleOrder):
             return assemble_shard(order.units, order.folder, order.name)
-        tell = _ProgressReporter(self._connection).tell
+        on_progress = _ProgressReporter(self._connection).report
         if isinstance(order, InspectOrder):
-            return inspect_chunk(order, self._encode, tell)
+            return inspect_chunk(order, self._encode, on_progress)
         if self._encode is None:
-            raise AboardError(data.WORKER, "a worker without an encoder was told to encode", "report")
+            raise AboardError(data.WORKER, "a worker without an encoder got an order to encode", "report")
         rows = read_rows(order.chunk, order.form)
         rows = _check_unchanged(rows if order.part is None else order.part.of(rows), order)
-        return write_unit(rows, self._encode, origin=order.origin, path=order.path, tell=tell, terms=self._terms)
+        return write_unit(
+            rows, self._encode, origin=order.origin, path=order.path, on_progress=on_progress, terms=self._terms
+        )
 
 
 def _make_failure(error: AboardError) -> WorkerFailure:
@@ -144,20 +146,20 @@ def _make_failure(error: AboardError) -> WorkerFailure:
 
 
 def _format_trace() -> str:
-    """Of the exception that is being handled; its middle is left out when it is long."""
+    """The traceback of the current exception, with its middle left out if it is long."""
     whole = traceback.format_exc()
     return whole if len(whole) <= _TRACE_HEAD + _TRACE_TAIL else f"{whole[:_TRACE_HEAD]}\n…\n{whole[-_TRACE_TAIL:]}"
 
 
 def _get_order_folder(order: WorkerOrder) -> Path:
-    """Where it reads or writes."""
+    """The directory that it reads or writes."""
     if isinstance(order, InspectOrder):
         return Path(order.chunk.path).parent
     return order.path.parent if isinstance(order, EncodeOrder) else order.folder
 
 
 def _check_unchanged(rows: Iterable[DataRow | InvalidRow], order: EncodeOrder) -> Iterator[DataRow | InvalidRow]:
-    """The rows; at their end, before the unit counts as made, an error if they came from another content."""
+    """Yields the rows; at the end, before the unit counts as done, raises if the files changed."""
     yield from rows
     for path, stamp in order.stamps:
         if read_file_stamp(path) != stamp:
@@ -165,14 +167,14 @@ def _check_unchanged(rows: Iterable[DataRow | InvalidRow], order: EncodeOrder) -
 
 
 class _ProgressReporter:
-    """Passes progress on, a few times a second."""
+    """Reports progress a few times a second."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._rows = self._tokens = 0
         self._next = monotonic() + _REPORT_SECONDS
 
-    def tell(self, rows: int, tokens: int) -> None:
+    def report(self, rows: int, tokens: int) -> None:
         self._rows += rows
         self._tokens += tokens
         if monotonic() >= self._next:

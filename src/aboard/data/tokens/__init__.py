@@ -1,1 +1,1 @@
-"""From rows to tokens and to which of them the loss is on: `encode` does it, `template` knows who speaks."""
+"""Encodes rows as tokens and loss masks; the chat template decides which tokens are answers."""

@@ -1,15 +1,15 @@
-"""A chat template: a conversation to text, and where in the text the answers stand that a model learns to give.
+"""Renders a conversation with a chat template, and locates the answers in the text.
 
-An answer's span starts where generation would start (behind the header of its turn) and ends with its stop token,
-which must be learned or the model never stops; what the template writes behind that (a newline) is nobody's answer.
-Three ways lead to the spans, the first that applies:
+An answer's span starts where generation would start (after the header of its turn) and ends with its stop token, which
+must be learned or the model never stops; what the template writes after that (a newline) belongs to no answer.
+The first of three methods that applies finds the spans:
 
-marks     the template has {% generation %} marks, one for each answer; a stop token right behind a mark is taken in
-headers   one render: the header and the stop token seen in a trial conversation stand around each answer
+marks     the template has {% generation %} marks, one for each answer; a stop token right after a mark is included
+headers   one render: the header and the stop token seen in a trial conversation surround each answer
 prefixes  the conversation is rendered up to each answer, and what it adds is the answer; slow, right for any template
 
-The last also finds the templates that render an answer otherwise once later turns follow (they drop its thoughts, or
-move the system prompt): what a model would learn there is not what it would say, so such a row is refused.
+The last also detects templates that render an answer differently once later turns follow (they drop its thoughts, or
+move the system prompt): the model would learn text that it never generates, so such a row is rejected.
 """
 
 import re
@@ -21,7 +21,7 @@ from aboard.data.intake.chat_messages import InvalidRowError
 from aboard.data.rows import ChatMessage
 from aboard.lazy_dataclass import dataclass
 
-# Templates that write today's date would give other tokens each day; the Llama templates fall back on this one.
+# Templates that write today's date would give different tokens each day; the Llama templates default to this date.
 TEMPLATE_DATE = date(2024, 7, 26)
 
 Span = tuple[int, int]
@@ -33,7 +33,7 @@ _TRIAL_QUESTION, _TRIAL_ANSWER = "qzask", "qzanswer"
 
 @dataclass(frozen=True, kw_only=True)
 class _Frame:
-    """What the template puts around an answer; the lead is a space that it starts with, and that a model says too."""
+    """What the template writes around an answer; `lead` is a leading space that the model generates, too."""
 
     header: str
     lead: str
@@ -41,7 +41,7 @@ class _Frame:
 
 
 class ChatTemplate:
-    """Renders conversations; `tokens` are the names that templates know (bos_token, …), `specials` their texts."""
+    """Renders conversations; `tokens` are the names that templates use (bos_token, …), `specials` their texts."""
 
     def __init__(self, text: str, *, tokens: Mapping[str, str], specials: Sequence[str]) -> None:
         self.text = text
@@ -53,7 +53,7 @@ class ChatTemplate:
         self.stop, self._frame = self._detect_frame()
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Any] | None = None, *, ask: bool = False) -> str:
-        """The conversation as text; with `ask`, also the header of the answer that would follow."""
+        """The conversation as text; with `ask`, also the header of the next answer."""
         return self._rendered(messages, tools, ask=ask)[0]
 
     def answers(
@@ -74,10 +74,10 @@ class ChatTemplate:
     def _rendered(
         self, messages: Sequence[ChatMessage], tools: Sequence[Any] | None, *, ask: bool = False, marks: bool = False
     ) -> tuple[str, list[Span]]:
-        # Not at the top: it takes a second to import, which reading text needn't wait for.
+        # Imported here: it takes a second, which reading text needn't wait for.
         from transformers.utils.chat_template_utils import render_jinja_template  # noqa: PLC0415
 
-        render: Any = render_jinja_template  # it gives a pair, and its annotation says str
+        render: Any = render_jinja_template  # it returns a pair, but its annotation says str
         try:
             texts, spans = render(
                 conversations=[list(messages)],
@@ -89,11 +89,11 @@ class ChatTemplate:
             )
         except Exception as error:  # noqa: BLE001 - a template is somebody else's program: it may raise anything
             why = " ".join(str(error).split()) or type(error).__name__
-            raise InvalidRowError("row-template", f"the chat template refuses it: {why}") from None
+            raise InvalidRowError("row-template", f"the chat template rejects it: {why}") from None
         return texts[0], list(spans[0]) if spans else []
 
     def _detect_frame(self) -> tuple[str, _Frame | None]:
-        """The stop token and the frame of an answer by a trial of two turns; a frame only if prefixes agree with it."""
+        """The stop token and frame of an answer from a trial of two turns; a frame only if prefixes confirm it."""
         turns = [
             {"role": role, "content": f"{word}{turn}"}
             for turn in (1, 2)
@@ -105,10 +105,10 @@ class ChatTemplate:
             at = one.find(_TRIAL_ANSWER)
             stop = self._first_special(one, at + len(_TRIAL_ANSWER) + 1) if at >= 0 else ""
             slow = [self._added(text, turns, None, turn) for turn in (1, 3)]
-        except InvalidRowError:  # it wants more than a plain conversation; each row will be rendered by prefixes
+        except InvalidRowError:  # it needs more than a plain conversation; each row will be rendered by prefixes
             return stop, None
         start = slow[0][0]
-        # Mistral's answers have no header of their own: what ends the question stands before them.
+        # Mistral's answers have no header of their own: the end of the question precedes them.
         header = one[len(question_only) : start] or one[one.find(_TRIAL_QUESTION) + len(_TRIAL_QUESTION) + 1 : start]
         if not stop or not header.strip() or not one.startswith(question_only) or start > at:
             return stop, None
@@ -116,7 +116,7 @@ class ChatTemplate:
         return stop, self._frame if self._find_framed_spans(text, turns, [1, 3]) == slow else None
 
     def _first_special(self, text: str, at: int) -> str:
-        """The special token right behind a place, with the spaces before it; nothing when other text comes first."""
+        """The special token right after a position, with the spaces before it; None if other text comes first."""
         rest = text[at:]
         lead = len(rest) - len(rest.lstrip())
         specials = [token for token in self._specials if token and rest.startswith(token, lead)]
@@ -127,13 +127,13 @@ class ChatTemplate:
     ) -> Span:
         start, end = span
         if messages[at]["content"].strip() not in text[start:end]:
-            self._added(text, messages, tools, at)  # raises where the answer was rewritten
+            self._added(text, messages, tools, at)  # raises if the answer was rewritten
         if self.stop and text.startswith(self.stop, end) and not text.endswith(self.stop, start, end):
             return start, end + len(self.stop)
         return span
 
     def _find_framed_spans(self, text: str, messages: Sequence[ChatMessage], every: Sequence[int]) -> list[Span] | None:
-        """The spans where each answer stands as it was given between its header and its stop token; else None."""
+        """The spans if each answer appears unchanged between its header and its stop token; else None."""
         frame = self._frame
         if frame is None or text.count(frame.header) != len(every):
             return None
@@ -154,13 +154,13 @@ class ChatTemplate:
         return spans
 
     def _added(self, text: str, messages: Sequence[ChatMessage], tools: Sequence[Any] | None, at: int) -> Span:
-        """What the answer adds to the conversation before it, proven to stand in the whole conversation too."""
+        """What the answer adds to the conversation before it, verified to be in the whole conversation, too."""
         content = messages[at]["content"].strip()
         whole = text if at == len(messages) - 1 else self.render(messages[: at + 1], tools)
         start = self._start(whole, messages[:at], tools, content)
         end = count_common_prefix(whole, text)
         if end < len(whole):
-            # Only what comes behind the answer may differ: some templates end the last turn in another way.
+            # Only the text after the answer may differ: some templates end the last turn differently.
             content_start = whole.find(content, start) if content else -1
             if content_start < 0 or content_start + len(content) > end:
                 raise InvalidRowError("row-rewritten", _format_rewritten(at))
@@ -168,18 +168,16 @@ class ChatTemplate:
         return start, start + len(body) if body.endswith(self._specials) else end
 
     def _start(self, whole: str, before: Sequence[ChatMessage], tools: Sequence[Any] | None, content: str) -> int:
-        """Where the answer starts in the conversation that ends with it."""
+        """The start of the answer in the conversation that ends with it."""
         content_start = whole.rfind(content) if content else -1
         if not before:
             if content_start < 0:
-                raise InvalidRowError(
-                    "row-template", "the conversation starts with an answer that the template leaves out"
-                )
+                raise InvalidRowError("row-template", "the conversation starts with an answer that the template omits")
             return content_start
         with_header = self.render(before, tools, ask=True)
         if whole.startswith(with_header):
             return len(with_header)
-        # The header that asks may hold more than an answer's own header, such as an empty thought.
+        # The generation prompt may contain more than an answer's own header, such as an empty thought.
         plain = self.render(before, tools)
         if not whole.startswith(plain):
             raise InvalidRowError("row-rewritten", _format_rewritten(len(before)))
@@ -188,7 +186,7 @@ class ChatTemplate:
 
 
 def count_common_prefix(one: str, other: str) -> int:
-    """How many characters two texts have in common at their start."""
+    """The length of the common prefix of two texts."""
     low, high = 0, min(len(one), len(other))
     if one[:high] == other[:high]:
         return high
@@ -200,6 +198,7 @@ def count_common_prefix(one: str, other: str) -> int:
 
 def _format_rewritten(at: int) -> str:
     return (
-        f"the chat template renders message {at + 1} otherwise once other turns follow (it drops thoughts, or moves "
-        "the system prompt), so the model would learn what it never says; train on the last answer only: loss_on: last"
+        f"the chat template renders message {at + 1} differently once other turns follow (it drops thoughts, or "
+        "moves the system prompt), so the model would learn text that it never generates; train on the last answer "
+        "only: loss_on: last"
     )

@@ -1,9 +1,9 @@
-"""From rows to tokens and loss masks.
+"""Encodes rows as tokens and loss masks.
 
-What is encoded: a chat as its template renders it; a pair as prompt and completion one after the other; both whole, so
-that tokens are what the tokenizer makes of the text and borders fall where they fall. A token is supervised if any of
-its characters belongs to an answer. Text and pairs get the tokenizer's BOS once and an EOS behind, which is supervised;
-a chat gets neither, for its template writes them. The first token of a row is never supervised: nothing predicts it.
+A chat is encoded as its template renders it; a pair as prompt and completion concatenated; both as one text, so that
+token boundaries are the tokenizer's own. A token is supervised if any of its characters belongs to an answer. Text and
+pairs get the tokenizer's BOS once and an EOS at the end, which is supervised; a chat gets neither, since its template
+writes them. The first token of a row is never supervised: nothing predicts it.
 """
 
 import json
@@ -25,23 +25,23 @@ from aboard.lazy_dataclass import dataclass
 
 LossOn = Literal["answers", "last", "all"]
 
-# What is encoded as one; it takes up to 0.3 GB.
+# The longest text that is encoded as one; it takes up to 0.3 GB.
 MAX_TEXT_LENGTH = 4_000_000
-# Counts what changes tokens or masks for the same input, so that a cache of the older ones is not taken for these.
+# Incremented when tokens or masks for the same input change, so that older caches are not used.
 _EDITION = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Job:
-    """What is to be encoded for a row."""
+    """The text to encode for a row."""
 
     at: int
     passage: SupervisedText
-    closed: bool  # whether the text brings its own BOS and EOS
+    closed: bool  # whether the text has its own BOS and EOS
 
 
 class Encoder:
-    """Rows in, tokens and masks out, in batches; picklable, so that each worker has its own.
+    """Encodes rows as tokens and masks, in batches; picklable, so that each worker has its own.
 
     `tokenizer` is a path, a hub name, or a transformers tokenizer; `template` is a Jinja text that replaces its own.
     """
@@ -51,7 +51,7 @@ class Encoder:
 
     def _set(self, vocabulary: Vocabulary, template: str | None, loss_on: LossOn) -> None:
         self.vocabulary = vocabulary
-        self.given = template
+        self.custom_template = template
         self.loss_on = loss_on
         self.tokenizer = tokenizers.Tokenizer.from_str(vocabulary.json)
         self._passages = SupervisedTextEncoder(self.tokenizer)
@@ -60,15 +60,15 @@ class Encoder:
         self._with_tools = self.template if with_tools == (template or vocabulary.plain) else self._made(with_tools)
 
     def __getstate__(self) -> tuple[Vocabulary, str | None, LossOn]:
-        return self.vocabulary, self.given, self.loss_on
+        return self.vocabulary, self.custom_template, self.loss_on
 
     def __setstate__(self, state: tuple[Vocabulary, str | None, LossOn]) -> None:
         self._set(*state)
 
     @property
     def identity(self) -> str:
-        """A hash of all that decides which tokens and masks come out: a part of a cache's key."""
-        parts = [_EDITION, asdict(self.vocabulary), self.given, self.loss_on, str(TEMPLATE_DATE)]
+        """A hash of all that affects tokens and masks: part of the cache key."""
+        parts = [_EDITION, asdict(self.vocabulary), self.custom_template, self.loss_on, str(TEMPLATE_DATE)]
         return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
     @property
@@ -79,7 +79,7 @@ class Encoder:
         return frozenset(token for token in tokens if token is not None)
 
     def __call__(self, rows: Sequence[DataRow]) -> list[EncodedRow | InvalidRow]:
-        """One result for each row, in order; a row that can't be encoded is a Broken that says why."""
+        """One result per row, in order; a row that can't be encoded gives an InvalidRow with the reason."""
         results: dict[int, EncodedRow | InvalidRow] = {}
         jobs: list[_Job] = []
         for at, row in enumerate(rows):
@@ -102,9 +102,7 @@ class Encoder:
     def _copy_tokens(self, row: DataRow) -> EncodedRow:
         ids = row.ids if row.ids is not None else np.empty(0, np.uint32)
         if len(ids) and ids.max() >= self.vocabulary.size:
-            why = (
-                f"token {ids.max()}, and the tokenizer's last is {self.vocabulary.size - 1}: another one made the file"
-            )
+            why = f"token {ids.max()}, but the tokenizer's last is {self.vocabulary.size - 1}: wrong tokenizer"
             raise InvalidRowError("row-tokens", why)
         mask = np.ones(len(ids), np.bool_) if row.mask is None else row.mask.copy()
         mask[:1] = False
@@ -114,9 +112,7 @@ class Encoder:
         job = self._chat(at, row) if row.messages and (self.template or row.kind == "chat") else self._plain(at, row)
         length = len(job.passage.text)
         if length > MAX_TEXT_LENGTH:
-            raise InvalidRowError(
-                "row-long", f"{length:,} characters; {MAX_TEXT_LENGTH:,} is the most that is encoded as one"
-            )
+            raise InvalidRowError("row-long", f"{length:,} characters; the limit for one text is {MAX_TEXT_LENGTH:,}")
         return job
 
     def _plain(self, at: int, row: DataRow) -> _Job:
@@ -159,7 +155,7 @@ class Encoder:
         return EncodedRow(where=where, ids=ids, mask=mask)
 
     def _closed(self, ids: Ids, mask: Mask) -> tuple[Ids, Mask]:
-        """With BOS before and EOS behind, where the text didn't bring them itself."""
+        """Adds BOS and EOS, unless the text has its own."""
         before = np.array(self.vocabulary.before, np.uint32)
         if np.array_equal(ids[: len(before)], before):
             before = before[:0]

@@ -1,4 +1,4 @@
-"""A row's tokens as text to look at: which are supervised, which are control tokens, which are past the limit."""
+"""A row's tokens as text for display: which are supervised, control tokens, or past the limit."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,9 +6,9 @@ from aboard.data.rows import EncodedRow, RowLocation
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# A token's text depends on what is before it, where a word's first piece carries the blank.
+# A token's text depends on the tokens before it if a word's first token carries the space.
 _CONTEXT_TOKENS = 4
-# A character is at most four bytes, each of which can be a token of its own.
+# A character has at most four bytes, each of which can be a token of its own.
 _MAX_CHARACTER_BYTES = 4
 _REPLACEMENT_CHARACTER = "\ufffd"
 
@@ -17,7 +17,7 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewToken:
-    """A token, or the few that make one character together. `left_out` stands for tokens that are not shown."""
+    """A token, or several that make up one character. `left_out` is a number of tokens that are not shown."""
 
     text: Untrusted
     supervised: bool
@@ -28,7 +28,7 @@ class PreviewToken:
 
 @dataclass(frozen=True, kw_only=True)
 class RowPreview:
-    """A row to look at; without a tokenizer, all of its texts are one piece each."""
+    """A row to display; without a tokenizer, each of its texts is one piece."""
 
     where: RowLocation
     pieces: tuple[PreviewToken, ...]
@@ -44,9 +44,9 @@ def build_row_preview(
     most: int,
     length: int | None = None,
 ) -> RowPreview:
-    """The row's beginning and end, and what lies around the limit, in about `most` tokens.
+    """The row's beginning and end, and the tokens around the limit, in about `most` tokens.
 
-    `length` is the row's own where only its first tokens are at hand; then its end isn't shown.
+    `length` is the row's full length if only its first tokens are available; its end is then not shown.
     """
     ids = [int(each) for each in encoded.ids]
     length = len(ids) if length is None else length
@@ -67,7 +67,7 @@ def _make_gap(tokens: int) -> PreviewToken:
 
 
 def _choose_ranges(length: int, limit: int | None, most: int, *, ended: bool) -> list[tuple[int, int]]:
-    """The ranges to show, in order, and apart from each other."""
+    """The ranges to show, in order and disjoint."""
     if length <= most:
         return [(0, length)]
     ranges = [(0, most // 2), *[(length - most // 4, length)] * ended]
@@ -102,7 +102,7 @@ def _list_preview_tokens(
 
 
 def decode_continuation(decode: Decode, before: Sequence[int], ids: Sequence[int]) -> str:
-    """What these tokens add to the text of those before them."""
+    """The text that these tokens add after those before them."""
     lead = decode(before)
     whole = decode([*before, *ids])
     return whole[len(lead) :] if whole.startswith(lead) else decode(ids)

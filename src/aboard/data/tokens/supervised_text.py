@@ -1,10 +1,10 @@
-"""Texts to tokens, and which of the tokens are supervised: those with a character in a span that the loss is on.
+"""Encodes texts, and marks the supervised tokens: those with a character in a span that the loss is on.
 
-Three ways lead to the same tokens, the first that applies:
+The first of three methods that applies is used; all give the same tokens:
 
-words   each word is looked up; the borders of spans are found by the bytes that tokens spell
-bytes   `tokenizers` encodes, without asking it for places in the text; borders as above
-places  `tokenizers` encodes and tells the places: right for any tokenizer, and slower
+words   each word is looked up; span boundaries are found by the byte lengths of tokens
+bytes   `tokenizers` encodes without offsets; boundaries as above
+places  `tokenizers` encodes with offsets: works for any tokenizer, but is slower
 """
 
 import json
@@ -21,7 +21,7 @@ from aboard.data.tokens.token_byte_lengths import build_byte_lengths, convert_to
 from aboard.data.tokens.word_encoder import build_word_encoder
 from aboard.lazy_dataclass import dataclass
 
-# An encoding takes some 300 bytes a token: this bounds what a batch takes to 0.3 GB for the longest row, else 0.1 GB.
+# An encoding takes some 300 bytes per token: this limits a batch to 0.3 GB for the longest row, else 0.1 GB.
 _BATCH_TEXT = 1_000_000
 
 TokensAndMask = tuple[Ids, Mask]
@@ -29,14 +29,14 @@ TokensAndMask = tuple[Ids, Mask]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SupervisedText:
-    """A text, and the spans of it that are supervised, in order; None where all of it is."""
+    """A text and its supervised spans, in order; None if all of it is supervised."""
 
     text: str
     spans: list[Span] | None
 
 
 class SupervisedTextEncoder:
-    """Encodes passages with one tokenizer, without the tokens that it would put around a text."""
+    """Encodes texts with one tokenizer, without the special tokens that it would add."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         content = json.loads(tokenizer.to_str())
@@ -45,7 +45,7 @@ class SupervisedTextEncoder:
         self._words = build_word_encoder(content, tokenizer, self._spelling)
 
     def __call__(self, passages: Sequence[SupervisedText]) -> list[TokensAndMask | InvalidRowError]:
-        """One result for each, in order."""
+        """One result per text, in order."""
         results: dict[int, TokensAndMask | InvalidRowError] = {}
         remaining = []
         for at, passage in enumerate(passages):
@@ -65,7 +65,7 @@ class SupervisedTextEncoder:
         remaining: Iterable[int],
         results: dict[int, TokensAndMask | InvalidRowError],
     ) -> None:
-        """By the tokenizer; those that need it are done again with places."""
+        """Encodes with the tokenizer; texts that need offsets are encoded again with them."""
         quick = [at for at in remaining if self._is_quick(passages[at])]
         for at, encoded in self._encode_in_batches(passages, quick, self._tokenizer.encode_batch_fast):
             tokens = (
@@ -89,7 +89,7 @@ class SupervisedTextEncoder:
             yield from zip(batch, _encode_texts([passages[at].text for at in batch], encode), strict=True)
 
     def _mask_by_bytes(self, passage: SupervisedText, ids: Ids) -> TokensAndMask | None:
-        """None where the tokens don't spell the text."""
+        """None if the bytes of the tokens are not those of the text."""
         mask: Mask = np.full(len(ids), passage.spans is None)
         if passage.spans:
             ends = self._spelling.ends(ids, passage.text) if self._spelling is not None else None
@@ -97,7 +97,7 @@ class SupervisedTextEncoder:
                 return None
             places = convert_to_byte_offsets(passage.text, [place for span in passage.spans for place in span])
             first = np.searchsorted(ends, places[::2], side="right")
-            # A token over the border belongs to both sides, and so to the answer.
+            # A token across the boundary belongs to both sides, and so to the answer.
             last = np.searchsorted(ends, places[1::2], side="left")
             for start, end in zip(first.tolist(), last.tolist(), strict=True):
                 mask[start : end + 1] = True
@@ -116,7 +116,7 @@ def _mask_by_offsets(passage: SupervisedText, encoded: Any) -> TokensAndMask:
 
 
 def _make_batches(passages: Sequence[SupervisedText], some: Sequence[int]) -> list[list[int]]:
-    """Runs of bounded text."""
+    """Batches of bounded text size."""
     batches: list[list[int]] = []
     size = 0
     for at in some:
@@ -130,17 +130,17 @@ def _make_batches(passages: Sequence[SupervisedText], some: Sequence[int]) -> li
 
 
 def _encode_texts(texts: list[str], encode: Any) -> list[Any]:
-    """The encodings of all texts; what the tokenizer raises of one must not be the others'."""
+    """The encodings of all texts; an error of the tokenizer for one text doesn't affect the others."""
     try:
         return list(encode(texts, add_special_tokens=False))
     except Exception as error:  # noqa: BLE001 - it raises bare Exceptions
         if len(texts) == 1:
-            return [InvalidRowError("row-tokenizer", f"the tokenizer refuses it: {error}")]
+            return [InvalidRowError("row-tokenizer", f"the tokenizer rejects it: {error}")]
     return [encoding for text in texts for encoding in _encode_texts([text], encode)]
 
 
 def _find_token(encoded: Any, place: int, length: int) -> int:
-    """The first token that has a character at the place or behind it; a tokenizer may give some spaces to no token."""
+    """The first token with a character at or after the position; a tokenizer may assign some spaces to no token."""
     for at in range(place, length):
         token = encoded.char_to_token(at)
         if token is not None:
@@ -149,9 +149,9 @@ def _find_token(encoded: Any, place: int, length: int) -> int:
 
 
 def _find_token_end(encoded: Any, end: int, length: int) -> int:
-    """One more than the last token that has a character before the end."""
+    """One more than the last token with a character before the end."""
     token = _find_token(encoded, end, length)
-    # A token over the border belongs to both sides, and so to the answer.
+    # A token across the boundary belongs to both sides, and so to the answer.
     if token < len(encoded) and encoded.token_to_chars(token)[0] < end:
         token += 1
     return token

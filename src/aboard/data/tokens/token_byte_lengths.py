@@ -1,7 +1,7 @@
-"""Vocabularies that spell bytes (GPT-2's, Llama-3's, Qwen's): each token stands for as many bytes as it has letters.
+"""Byte-level vocabularies (GPT-2, Llama 3, Qwen): each token stands for as many bytes as it has characters.
 
-So the places of tokens in a text are a sum of known numbers. `tokenizers` would be asked for them otherwise, and keeps
-several tables a character for that.
+So token positions in a text are sums of known lengths. The alternative is offsets from `tokenizers`, which keeps
+several tables per character for them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from tokenizers import Tokenizer, pre_tokenizers
 from aboard.data.rows import Ids
 
 _ALPHABET = frozenset(pre_tokenizers.ByteLevel.alphabet())
-# They leave ASCII alone, and every part of a text that they leave alone.
+# They leave ASCII unchanged, and every part of a text that they don't normalize.
 _FORMS = ("NFC", "NFKC", "NFD", "NFKD")
 
 
 class TokenByteLengths:
-    """How many bytes each token spells; `normalizer` is what the tokenizer does to a text before, None for nothing."""
+    """The byte length of each token; `normalizer` is what the tokenizer applies to a text first, None for nothing."""
 
     def __init__(self, lengths: Mapping[int, int], normalizer: Any) -> None:
         self._lengths = np.zeros(max(lengths, default=-1) + 1, np.int64)
@@ -27,18 +27,18 @@ class TokenByteLengths:
         self._normalizer = normalizer
 
     def fits(self, text: str) -> bool:
-        """Whether the tokenizer takes the text as it is."""
+        """Whether the tokenizer takes the text unchanged."""
         return self._normalizer is None or text.isascii() or self._normalizer.normalize_str(text) == text
 
     def ends(self, ids: Ids, text: str) -> NDArray[np.int64] | None:
-        """The byte behind each token; None where they don't come to the text (a token that takes spaces with it)."""
+        """The byte after each token; None if they don't add up to the text (a token that absorbs spaces)."""
         ends = np.cumsum(self._lengths[ids])
         size = len(text) if text.isascii() else len(text.encode())
         return ends if size == (ends[-1] if len(ends) else 0) else None
 
 
 def build_byte_lengths(content: Mapping[str, Any], tokenizer: Tokenizer) -> TokenByteLengths | None:
-    """By what its tokenizer.json says; None where a token may stand for other bytes than its letters."""
+    """Built from tokenizer.json; None if a token may stand for other bytes than its characters."""
     model, normalizer = content["model"], content.get("normalizer")
     if normalizer is not None and normalizer["type"] not in _FORMS:
         return None
@@ -54,7 +54,7 @@ def build_byte_lengths(content: Mapping[str, Any], tokenizer: Tokenizer) -> Toke
 
 
 def convert_to_byte_offsets(text: str, places: Sequence[int]) -> list[int]:
-    """Places in the text, in order, as places in its bytes."""
+    """Converts character positions, in order, to byte offsets."""
     if text.isascii():
         return list(places)
     offsets = []
@@ -67,7 +67,7 @@ def convert_to_byte_offsets(text: str, places: Sequence[int]) -> list[int]:
 
 
 def _is_byte_preserving(step: Mapping[str, Any] | None) -> bool:
-    """Whether a pre-tokenizer spells bytes in its last step, and only cuts in those before."""
+    """Whether a pre-tokenizer maps bytes in its last step, and only splits before that."""
     steps = step.get("pretokenizers", [step]) if step else []
     *cuts, last = steps or [{}]
     spells = last.get("type") == "ByteLevel" and not last["add_prefix_space"]

@@ -1,4 +1,4 @@
-"""A tokenizer, taken apart into what encoding needs: the fast tokenizer, its special tokens, its chat templates."""
+"""The parts of a tokenizer that encoding needs: the fast tokenizer, its special tokens, its chat templates."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +12,9 @@ from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 
-# One of them is in every tokenizer's directory.
+# Every tokenizer directory has one of these.
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
-# A tokenizer encodes this to tokens that are no others' beginning or end.
+# A tokenizer encodes this to tokens that are not the start or end of others.
 _PROBE_TEXT = "a"
 
 
@@ -22,8 +22,8 @@ _PROBE_TEXT = "a"
 class Vocabulary:
     """Plain values, so that a worker gets it by pickle and needs neither torch nor the tokenizer's files.
 
-    `before` are the tokens that the tokenizer itself puts before a text (most often one BOS); `names` are what
-    templates know (bos_token: <s>); `plain` and `with_tools` are its chat templates.
+    `before` are the tokens that the tokenizer itself puts before a text (usually one BOS); `names` are the variables of
+    templates (bos_token: <s>); `plain` and `with_tools` are its chat templates.
     """
 
     json: str
@@ -39,10 +39,10 @@ class Vocabulary:
 
 
 def load_vocabulary(tokenizer: Any) -> Vocabulary:
-    """The vocabulary of a path, a hub name, or a transformers tokenizer."""
+    """Loads the vocabulary of a path, a hub name, or a transformers tokenizer."""
     loaded = _load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
     if not getattr(loaded, "is_fast", False):
-        seen = f"the tokenizer {type(loaded).__name__} is no fast one (there is no tokenizer.json)"
+        seen = f"the tokenizer {type(loaded).__name__} is not a fast one (there is no tokenizer.json)"
         raise AboardError(data.TOKENIZER, seen, "slow")
     backend = tokenizers.Tokenizer.from_str(loaded.backend_tokenizer.to_str())
     backend.no_truncation()
@@ -65,7 +65,7 @@ def load_vocabulary(tokenizer: Any) -> Vocabulary:
 
 
 def _load_tokenizer(name: str) -> Any:
-    """From a directory, or by a name of the hub; whatever can't be had is known before anything slow is begun."""
+    """Loads from a directory or the hub; a missing tokenizer is detected before anything slow starts."""
     path = Path(name).expanduser()
     where: Path | str | None = path
     if not path.exists():
@@ -79,14 +79,14 @@ def _load_tokenizer(name: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(where)
     except Exception as error:  # transformers raises whatever its downloader, its parsers and its models raise
-        seen = f"no tokenizer can be had from '{escape_text(name)}': {escape_text(' '.join(str(error).split()), 300)}"
-        # What is quoted isn't expanded by a shell.
+        seen = f"can't load a tokenizer from '{escape_text(name)}': {escape_text(' '.join(str(error).split()), 300)}"
+        # A shell doesn't expand what is quoted.
         folder = path if name.startswith("~") else name
         raise AboardError(data.TOKENIZER, seen, "broken", file=f"{folder}/tokenizer.json") from error
 
 
 def _is_path(name: str) -> bool:
-    """Whether it can only be meant as a path: a name of the hub is one word, or two with a slash between them."""
+    """Whether the name can only be a path: a hub name is one word, or two with a slash between them."""
     first, slash, _rest = name.partition("/")
     return name.startswith((".", "/", "~")) or name.count("/") > 1 or (slash != "" and Path(first).exists())
 
@@ -102,7 +102,7 @@ def _make_missing_error(name: str) -> AboardError:
 
 
 def _find_cached(name: str) -> Path | None:
-    """The directory in the hub's cache that has what was fetched by this name."""
+    """The directory in the hub cache with the files fetched under this name."""
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - as in `hub_reachable`
     from huggingface_hub.errors import HFValidationError  # noqa: PLC0415 - as above
 
@@ -115,14 +115,14 @@ def _find_cached(name: str) -> Path | None:
 
 def _make_unreachable_error(name: str) -> AboardError:
     seen = (
-        f"the tokenizer '{escape_text(name)}' is no directory here, it is not in the cache, and the hub can't be"
-        " reached"
+        f"the tokenizer '{escape_text(name)}' is not a local directory, it is not in the cache, and the hub can't"
+        " be reached"
     )
     return AboardError(data.TOKENIZER, seen, "far", name=name)
 
 
 def _split_templates(chat_template: object) -> tuple[str | None, str | None]:
-    """The template for plain conversations and the one for those with tools, which most often are the same."""
+    """The template for plain conversations and the one for those with tools, which are usually the same."""
     if isinstance(chat_template, dict):
         plain = chat_template.get("default")
         return plain, chat_template.get("tool_use", plain)

@@ -1,8 +1,8 @@
-"""Encoding word by word: a byte-level tokenizer makes the same tokens of a word wherever it stands.
+"""Encodes word by word: a byte-level tokenizer gives a word the same tokens wherever it occurs.
 
-Most words of a text were seen before, so that looking them up is several times as fast as `tokenizers` itself. The
-tokens are the same: words are cut where it cuts them, and a new word goes to its own model. Tokenizers that cut in
-another way, and texts with characters that aren't known here, are left to it.
+Most words of a text were seen before, so a lookup is several times as fast as `tokenizers` itself. The tokens are the
+same: texts are split as it splits them, and new words go to its own model. Tokenizers that split in another way, and
+texts with unknown characters, are left to it.
 """
 
 import re
@@ -22,7 +22,7 @@ _MAX_CACHED_WORD = 100
 
 
 class WordEncoder:
-    """Texts in, token ids out; None for a text that it can't be sure of."""
+    """Encodes texts as token ids; None for a text that it can't encode reliably."""
 
     def __init__(
         self,
@@ -31,13 +31,13 @@ class WordEncoder:
         splits: WordSplitter,
         added: Mapping[str, int],
         *,
-        kept: int = CACHE_WORDS,
+        cache_size: int = CACHE_WORDS,
     ) -> None:
         self._spelling = spelling
         self._splits = splits
-        self._memory = _WordCache(tokenizer, kept)
+        self._memory = _WordCache(tokenizer, cache_size)
         self._added = {token: _pack_ids([number]) for token, number in added.items()}
-        # The longest first, as tokenizers takes them.
+        # The longest first, as in tokenizers.
         words = sorted(added, key=len, reverse=True)
         self._cut = re.compile(f"({'|'.join(map(re.escape, words))})").split if words else lambda text: [text]
 
@@ -59,34 +59,38 @@ class WordEncoder:
 
 
 def build_word_encoder(
-    content: Mapping[str, Any], tokenizer: Tokenizer, spelling: TokenByteLengths | None, *, kept: int = CACHE_WORDS
+    content: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    spelling: TokenByteLengths | None,
+    *,
+    cache_size: int = CACHE_WORDS,
 ) -> WordEncoder | None:
-    """By what a tokenizer.json says; None for one whose tokens depend on more than the word."""
+    """Built from tokenizer.json; None if tokens depend on more than the word."""
     pattern = find_split_pattern(content.get("pre_tokenizer"))
     added = content.get("added_tokens", ())
     if spelling is None or pattern is None or content["model"].get("dropout"):
         return None
-    # Those that take spaces with them, stand only between words, or are looked for in a second round.
+    # Those that absorb spaces, match only between words, or are matched in a second round.
     flags = ("single_word", "lstrip", "rstrip", "normalized")
     if any(token[name] for token in added for name in flags) or not all(token["content"] for token in added):
         return None
     numbers = {token["content"]: token["id"] for token in added}
-    return WordEncoder(tokenizer, spelling, WordSplitter(pattern), numbers, kept=kept)
+    return WordEncoder(tokenizer, spelling, WordSplitter(pattern), numbers, cache_size=cache_size)
 
 
 class _WordCache(dict[str, bytes]):
-    """The tokens of words; when it is full it begins anew, and has the frequent ones again at once."""
+    """The tokens of words; when full it is cleared, and quickly has the frequent ones again."""
 
-    def __init__(self, tokenizer: Tokenizer, kept: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, cache_size: int) -> None:
         super().__init__()
         self._model = tokenizer.model
-        self._kept = kept
+        self._size = cache_size
 
     def __missing__(self, word: str) -> bytes:
         spelled = word.encode().decode("latin-1").translate(_LETTERS)
         tokens = _pack_ids(token.id for token in self._model.tokenize(spelled))
         if len(word) <= _MAX_CACHED_WORD:
-            if len(self) >= self._kept:
+            if len(self) >= self._size:
                 self.clear()
             self[word] = tokens
         return tokens
@@ -97,7 +101,7 @@ def _pack_ids(ids: Iterable[int]) -> bytes:
 
 
 def _map_byte_letters() -> dict[int, str]:
-    """How ByteLevel spells each byte: as itself where that can be seen, else by the next letters from U+0100 on."""
+    """ByteLevel's characters: printable bytes map to themselves, the others to characters from U+0100 on."""
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     hidden = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + at) for at, byte in enumerate(hidden)}

@@ -1,7 +1,7 @@
-r"""Cutting a text into words as byte-level tokenizers do, for the patterns that most of them have.
+r"""Splits a text into words as byte-level tokenizers do, for the patterns that most of them use.
 
-What is a letter, a number or a space (\p{L}, \p{N}, \s) is asked of the tokenizer's own regular expressions, for each
-character, and written out for Python's. So the two agree whatever edition of Unicode each was built for.
+What is a letter, a number or a space (\p{L}, \p{N}, \s) is determined by the tokenizer's own regular expressions, for
+each character, and written out for Python's. So the two agree even if they were built for different Unicode versions.
 """
 
 import re
@@ -22,7 +22,7 @@ KNOWN_PATTERNS = (_GPT2, _GPT4, _QWEN)
 
 _SPACE = r"\s"
 _CLASSES = (r"\p{L}", r"\p{N}", _SPACE)
-# Letters behind these planes are rare enough to be left to the tokenizer.
+# Letters beyond these planes are rare enough to be left to the tokenizer.
 _PLANES = 0x20000
 _SURROGATES = range(0xD800, 0xE000)
 _BEYOND_PLANES = re.compile(f"[\\U{_PLANES:08x}-\\U0010ffff]")
@@ -30,7 +30,7 @@ _BLOCK = 0x4000
 
 
 def find_split_pattern(step: Mapping[str, Any] | None) -> str | None:
-    """The pattern by which a pre-tokenizer cuts, if it is a known one and all that it cuts by."""
+    """The pattern by which a pre-tokenizer splits, if it is a known one and the only one."""
     steps = step.get("pretokenizers", [step]) if step else []
     match steps:
         case [{"type": "ByteLevel", "use_regex": True}]:
@@ -44,7 +44,7 @@ def find_split_pattern(step: Mapping[str, Any] | None) -> str | None:
 
 
 class WordSplitter:
-    """Cuts texts into words; every character is in one."""
+    """Splits texts into words that cover every character."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -52,7 +52,7 @@ class WordSplitter:
         self._any: Callable[[str], list[str]] | None = None
 
     def __call__(self, text: str) -> list[str] | None:
-        """The words in order; None where the text has characters that are not known here."""
+        """The words in order; None if the text has unknown characters."""
         if text.isascii():
             return self._ascii(text)
         if len(text.encode("utf-16-le")) > 2 * len(text) and _BEYOND_PLANES.search(text):
@@ -63,10 +63,10 @@ class WordSplitter:
 
 
 def _compile_splitter(pattern: str, top: int) -> Callable[[str], list[str]]:
-    """For characters below `top`, in Python's words."""
+    """The pattern for characters below `top`, in Python's syntax."""
     for name in _CLASSES:
         inside = _list_character_ranges(name, top)
-        # Within brackets it is a part of theirs, alone it is a class of its own.
+        # Inside brackets it becomes part of theirs, alone it is a class of its own.
         parts = re.split(rf"(?<=\[)([^]]*){re.escape(name)}", pattern)
         within = "".join(part + inside * (at % 2) for at, part in enumerate(parts))
         pattern = within.replace(name, f"[{inside}]")
@@ -75,7 +75,7 @@ def _compile_splitter(pattern: str, top: int) -> Callable[[str], list[str]]:
 
 @cache
 def _list_character_ranges(name: str, top: int) -> str:
-    """What is in a class, as it is written between brackets."""
+    """The ranges of a character class, as written between brackets."""
     others = pre_tokenizers.Split(Regex(name), "removed")
     ranges: list[range] = []
     for start in range(0, top, _BLOCK):

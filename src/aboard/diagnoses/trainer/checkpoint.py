@@ -67,7 +67,7 @@ DIFFERS = Diagnosis(
 ELSEWHERE = Diagnosis(
     code="checkpoint-elsewhere",
     title="some checkpoint files are on another node's disk",
-    symptoms=("was saved onto several disks, and this layout needs files that aren't on this one",),
+    symptoms=("was saved to several disks, and this layout needs files that are not on this one",),
     explanation="Without a shared disk, each node stores what its own ranks wrote, and a different layout needs other"
     " nodes' files. To avoid this, put `output_dir` on a shared disk, or use `sharding: none` or `hybrid`.",
     fixes={
@@ -89,7 +89,7 @@ FOLDER_BUSY = Diagnosis(
 PEER_LOST = Diagnosis(
     code="checkpoint-peer-lost",
     title="a rank stopped responding during a checkpoint",
-    symptoms=("Connection closed by peer", "another rank stopped answering while a checkpoint was made"),
+    symptoms=("Connection closed by peer", "another rank stopped responding during a checkpoint"),
     explanation=f"A checkpoint needs all ranks. One of them died, or its node is gone. {_INTACT}",
     fixes="aboard why  # names the rank; the last published checkpoint is intact",
 )
@@ -113,7 +113,7 @@ OUT_OF_STEP = Diagnosis(
 UNUSABLE = Diagnosis(
     code="checkpoint-unusable",
     title="the given directory is not a checkpoint",
-    symptoms=("is no checkpoint: it was never published", "is no checkpoint: there is no such folder"),
+    symptoms=("is not a checkpoint: it was never published", "is not a checkpoint: there is no such folder"),
     explanation="A checkpoint has a manifest.json, which is written last. Without it, the save was interrupted.",
     fixes="ls {parent}  # lists the others; resume: auto uses the newest that verifies",
 )
@@ -124,7 +124,7 @@ DAMAGED = Diagnosis(
     symptoms=(
         "isn't what was written (its sha256 differs)",
         "SafetensorError",
-        "has another shape of it than the manifest",
+        "has a shape that differs from the manifest",
     ),
     explanation="A file's size or hash differs from manifest.json: a copy was interrupted, a disk fails (`dmesg |"
     " tail`), or somebody edited it.",
@@ -137,7 +137,7 @@ DAMAGED = Diagnosis(
 LAYOUT = Diagnosis(
     code="checkpoint-layout",
     title="a tensor has a placement that checkpoints don't support",
-    symptoms=("is placed as _StridedShard, which checkpoints don't know",),
+    symptoms=("is placed as _StridedShard, which checkpoints don't support",),
     explanation="Checkpoints support whole tensors, and tensors that `full`, `hybrid` and `none` split along"
     " dimensions.",
     fixes=Advice("sharding: full  # or hybrid, or none; if one of these caused it, please report it"),
@@ -154,7 +154,7 @@ STATE = Diagnosis(
 FAILED = Diagnosis(
     code="checkpoint-failed",
     title="a checkpoint failed",
-    symptoms=("couldn't make a checkpoint: RuntimeError",),
+    symptoms=("could not save a checkpoint: RuntimeError",),
     explanation=f"An unknown error occurred on the rank that the message names. {_INTACT}",
     fixes="aboard logs --rank {rank}    # shows its traceback; please report it with: aboard bundle",
 )

@@ -40,7 +40,10 @@ MISSING = Diagnosis(
 ENDING = Diagnosis(
     code="data-ending",
     title="a file name does not show the format",
-    symptoms=("has no ending that says how to read it", "holds JSON lines, and its name says plain text"),
+    symptoms=(
+        "has no known suffix, so its format is unknown",
+        "contains JSON lines, but its suffix is that of plain text",
+    ),
     explanation="The extension decides how a file is read. In a .txt file every line is a document.",
     fixes={
         "known": Advice("rename it to end in one of: {endings} (plus .gz .zst .bz2 .xz)"),
@@ -72,7 +75,7 @@ HUB = Diagnosis(
 TOKENIZER = Diagnosis(
     code="data-tokenizer",
     title="the tokenizer can't be used",
-    symptoms=("no tokenizer can be had from", "OSError: Can't load tokenizer for", "is no fast one"),
+    symptoms=("can't load a tokenizer from", "OSError: Can't load tokenizer for", "is not a fast one"),
     explanation="The directory does not exist, the hub does not provide it, or it has no tokenizer.json. Only fast"
     " tokenizers report which tokens belong to which text.",
     fixes={
@@ -94,7 +97,7 @@ LENGTH = Diagnosis(
 ALLOW = Diagnosis(
     code="data-allow",
     title="--allow names an unknown code",
-    symptoms=("the gate has no code",),
+    symptoms=("the data check has no code",),
     explanation="With a typo in `--allow` or `data.allow`, the intended finding would still fail the data check.",
     remedy="`aboard why --codes` lists the codes, under `data`.",
     fixes={"near": Advice("did you mean '{code}'?"), "known": Advice("known here: {codes:words}")},
@@ -103,7 +106,7 @@ ALLOW = Diagnosis(
 MIX = Diagnosis(
     code="data-mix",
     title="the sources can't be mixed",
-    symptoms=("its weight is missing", "it has no bins"),
+    symptoms=("its weight is missing", "it has no packed sequences"),
     explanation="Each source of a mix needs a weight above 0, `{{path: FILE, weight: 1}}`, and at least one sequence.",
     fixes={
         "empty": FixCommand("remove {name}, or check it: aboard data {name}"),
@@ -115,7 +118,7 @@ MIX = Diagnosis(
 MIX_FAR = Diagnosis(
     code="data-mix-far",
     title="a source's weight is too small",
-    symptoms=("too little to be held to 1 %",),
+    symptoms=("too small to be kept within 1 %",),
     explanation="A mix repeats after at most 100,000 sequences, so a source with a share below about 1 in 2,000 can't"
     " be sampled at its weight.",
     fixes=Advice("set the weight of {name} to at least {least}, or remove it"),
@@ -141,7 +144,7 @@ CHANGED = Diagnosis(
 DISK = Diagnosis(
     code="data-disk",
     title="prepared data can't be written to disk",
-    symptoms=("OSError: [Errno 28] No space left on device", "was not what was read back, several times"),
+    symptoms=("OSError: [Errno 28] No space left on device", "repeatedly differed from what was written"),
     explanation="The cache's disk is full, is not writable, or returns different bytes than were written.",
     fixes={
         "room": FixCommand(
@@ -154,7 +157,7 @@ DISK = Diagnosis(
 LOCKED = Diagnosis(
     code="data-locked",
     title="another process holds the lock on this data",
-    symptoms=("still prepares the same data, and holds",),
+    symptoms=("is still preparing the same data and holds",),
     explanation="Another command is preparing the same data and did not finish within a day.",
     fixes="ps -p {process}  # on {host}; wait for it, or stop it",
 )
@@ -162,7 +165,7 @@ LOCKED = Diagnosis(
 MANIFEST = Diagnosis(
     code="data-manifest",
     title="a directory of token shards can't be used",
-    symptoms=("manifest.json", "a field is missing or of the wrong kind"),
+    symptoms=("manifest.json", "a field is missing or has the wrong type"),
     explanation="Its manifest is missing, has another version, or does not follow docs/token-shards.md.",
     fixes=Advice(
         "docs/token-shards.md describes the format; if it is in ~/.cache/aboard/data, remove it: it is rebuilt"
@@ -172,7 +175,7 @@ MANIFEST = Diagnosis(
 SHARD_DAMAGED = Diagnosis(
     code="data-shard-damaged",
     title="a token shard file changed after it was written",
-    symptoms=("and the manifest says",),
+    symptoms=("but the manifest says",),
     explanation="Its size or hash differs from what was written: an interrupted copy, or a faulty disk.",
     fixes="rm -r {folder}  # it is rebuilt",
 )
@@ -189,7 +192,7 @@ WORKER_DIED = Diagnosis(
 WORKER_SILENT = Diagnosis(
     code="data-worker-silent",
     title="a data worker process stopped responding",
-    symptoms=("has said nothing for",),
+    symptoms=("has not responded for",),
     explanation="It waits for a disk or a file server that does not respond.",
     fixes=Advice("check that the source's disk responds: timeout 5 df -h DIR, or aboard check --only storage"),
 )
@@ -197,7 +200,7 @@ WORKER_SILENT = Diagnosis(
 WORKER = Diagnosis(
     code="data-worker",
     title="a data worker process crashed",
-    symptoms=("a worker broke: Traceback",),
+    symptoms=("a worker failed: Traceback",),
     explanation="An unknown error in Aboard. The message has its traceback and the row.",
     fixes={"row": Advice("please report it with that row"), "report": Advice("please report it")},
 )

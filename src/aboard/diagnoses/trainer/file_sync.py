@@ -76,7 +76,7 @@ LOST = Diagnosis(
 EMPTY = Diagnosis(
     code="spread-empty",
     title="a directory that ranks need is empty",
-    symptoms=("has no files to be spread",),
+    symptoms=("has no files to copy",),
     explanation="The model's or the data's directory on the head has no files.",
     fixes="ls -l {folder}    # prepared data is rebuilt after this directory is removed",
 )

@@ -31,7 +31,10 @@ NOT_BUILT = Diagnosis(
 NO_WEIGHTS = Diagnosis(
     code="model-no-weights",
     title="there are no weights next to config.json",
-    symptoms=("has no model.safetensors, nor its index", "OSError: no file named pytorch_model.bin, model.safetensors"),
+    symptoms=(
+        "has neither model.safetensors nor its index",
+        "OSError: no file named pytorch_model.bin, model.safetensors",
+    ),
     explanation="This directory has neither model.safetensors nor an index with the files that it lists.",
     fixes=Advice("train:\n  from_scratch: true   # to start with new weights; or name the directory that has them"),
 )
@@ -53,7 +56,7 @@ QUANTIZED = Diagnosis(
     title="the model is quantized",
     symptoms=(
         "You cannot perform fine-tuning on purely quantized models",
-        "is quantized, and a quantized model can't be",
+        "is quantized, and full training of a quantized model",
     ),
     explanation="8-bit or 4-bit weights can't represent the small updates of full training.",
     fixes=Advice("train:\n  model: …   # the same model with bf16 or fp32 weights"),
@@ -80,7 +83,7 @@ SHAPES = Diagnosis(
 DIFFERS = Diagnosis(
     code="model-differs",
     title="nodes have different model files",
-    symptoms=("isn't the same everywhere: rank 3 has other files than most", "losses differ between ranks"),
+    symptoms=("is not the same on all ranks: rank 3 has different files than most", "losses differ between ranks"),
     explanation="Each rank reads the files of its own node. With different weights on one node, ranks would train a"
     " mixture.",
     fixes="sha256sum {folder}/*   # on each node; then copy the right files there, with rsync -a",
@@ -89,7 +92,7 @@ DIFFERS = Diagnosis(
 NO_START = Diagnosis(
     code="model-no-start",
     title="the model does not initialise all of its weights",
-    symptoms=("doesn't say how these begin",),
+    symptoms=("doesn't initialize",),
     explanation="`from_scratch` initialises each tensor with the model's own code, and some models leave tensors out.",
     fixes=Advice("train:\n  from_scratch: false   # and a model with weights: from_config(…).save_pretrained(DIR)"),
 )

@@ -27,7 +27,7 @@ CONFIG = Diagnosis(
 FILE = Diagnosis(
     code="train-file",
     title="no training configuration is given",
-    symptoms=("no file says what to train, and there is no ./aboard.yaml",),
+    symptoms=("no config file is named, and there is no ./aboard.yaml",),
     explanation="`aboard train` reads the sections `train` and `data` of the given file, or of ./aboard.yaml.",
     fixes=Advice("add `train:` and `data:` to aboard.yaml (see docs/train.md), or name a file: aboard train FILE.yaml"),
 )
@@ -72,7 +72,7 @@ ASKED = Diagnosis(
 GIVEN = Diagnosis(
     code="train-given",
     title="a rank was started without a training configuration",
-    symptoms=("there is no training to be done: ABOARD_TRAINING is not set",),
+    symptoms=("no training settings: ABOARD_TRAINING is not set",),
     explanation="Ranks run `python -m aboard.train`, and the head passes the configuration in their environment.",
     fixes="aboard train aboard.yaml",
 )
@@ -82,7 +82,7 @@ TENSORBOARD = Diagnosis(
     title="TensorBoard is not installed on rank 0's node",
     symptoms=(
         "ModuleNotFoundError: No module named 'tensorboard'",
-        "tensorboard: true, and TensorBoard isn't installed",
+        "tensorboard: true is set, but TensorBoard is not installed",
     ),
     explanation="`train.tensorboard: true` writes TensorBoard files, and torch needs the tensorboard package for that.",
     fixes="python3 -m pip install tensorboard    # on rank 0's node; without it, metrics.jsonl is still written",
@@ -219,7 +219,7 @@ PACKING_UNKNOWN = Diagnosis(
         "TypeError: forward() got an unexpected keyword argument 'position_ids'",
         "ValueError: too many values to unpack (expected 2)",
         "its forward takes no position_ids",
-        "documents of one sequence would see each other in this model",
+        "packed documents would attend to each other in this model",
     ),
     explanation="Packing puts several documents into one sequence; position ids and a mask separate them. Models with"
     " a recurrent state (Mamba, RWKV, hybrids), without position ids (Bloom, decoders like BART's), with ALiBi or with"

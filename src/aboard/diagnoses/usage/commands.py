@@ -15,7 +15,7 @@ COMMAND = Diagnosis(
 LAUNCH_COMMAND = Diagnosis(
     code="launch-command",
     title="there is no command to launch",
-    symptoms=("there is no command behind --",),
+    symptoms=("there is no command after --",),
     explanation="Every rank runs the command after `--`.",
     fixes="{typed:shell aboard launch -- train.py --lr 1e-5}",
 )
@@ -23,7 +23,7 @@ LAUNCH_COMMAND = Diagnosis(
 LAUNCH_DRY = Diagnosis(
     code="launch-dry",
     title="the option requires --dry-run",
-    symptoms=("it shows a plan, and this would start one",),
+    symptoms=("it needs --dry-run, and this command would start a run",),
     explanation="`--as` and `--json` only print a plan.",
     fixes={
         "as": FixCommand("aboard launch --dry-run --as {launcher} -- …"),
@@ -52,7 +52,7 @@ CHECK_SUBJECT = Diagnosis(
 CHECK_FIX = Diagnosis(
     code="check-fix",
     title="--fix has nothing to fix",
-    symptoms=("--fix ends leftovers",),
+    symptoms=("--fix terminates leftover processes",),
     explanation="It terminates leftover processes of earlier runs, which the subject `host` finds.",
     fixes=Advice("remove --fix, or include the subject 'host'"),
 )
@@ -68,7 +68,7 @@ INIT = Diagnosis(
 INIT_EXISTS = Diagnosis(
     code="init-exists",
     title="aboard.yaml already exists",
-    symptoms=("the file is already there",),
+    symptoms=("the file already exists",),
     explanation="Aboard never overwrites it.",
     fixes="keep it, or choose another name: aboard init … -o {other}",
 )
@@ -76,7 +76,7 @@ INIT_EXISTS = Diagnosis(
 INIT_WRITE = Diagnosis(
     code="init-write",
     title="aboard.yaml can't be written here",
-    symptoms=("can't be written: Permission denied",),
+    symptoms=("cannot write the file: Permission denied",),
     explanation="The directory belongs to another user, or its disk is full.",
     fixes="aboard init … -o FILE",
 )
@@ -84,7 +84,7 @@ INIT_WRITE = Diagnosis(
 STOP_NONE = Diagnosis(
     code="stop-none",
     title="there is nothing to stop",
-    symptoms=("no run of yours is under way from here",),
+    symptoms=("none of your runs is active on this machine",),
     explanation="This user has no live run on this machine.",
     fixes="aboard status    # lists the runs; stop a run on the machine that started it",
 )
@@ -92,7 +92,7 @@ STOP_NONE = Diagnosis(
 STOP_WHICH = Diagnosis(
     code="stop-which",
     title="several runs are active",
-    symptoms=("several runs are under way",),
+    symptoms=("several runs are active",),
     explanation="Aboard does not guess which one to stop.",
     fixes="aboard stop {run}",
 )
@@ -100,7 +100,7 @@ STOP_WHICH = Diagnosis(
 STOP_SLOW = Diagnosis(
     code="stop-slow",
     title="the run is slow to stop",
-    symptoms=("did not end within",),
+    symptoms=("did not stop within",),
     explanation="Ranks get time for a last checkpoint. Those that do not exit in time are killed.",
     fixes="aboard stop {run} --now",
 )
@@ -122,7 +122,7 @@ LOGS_NOTHING = Diagnosis(
 LOGS_GREP = Diagnosis(
     code="logs-grep",
     title="the pattern is not a valid regular expression",
-    symptoms=("is no regular expression",),
+    symptoms=("is not a valid regular expression",),
     explanation="`--grep` takes Python regular expressions, in which ( [ * + ? have a special meaning.",
     fixes="aboard logs --grep {pattern}    # matches it literally",
 )
@@ -130,7 +130,7 @@ LOGS_GREP = Diagnosis(
 LOGS_LINES = Diagnosis(
     code="logs-lines",
     title="the number of lines is invalid",
-    symptoms=("is no number of lines",),
+    symptoms=("is not a number of lines",),
     explanation="`-n` takes a number, or `all`.",
     fixes=Advice("for example: -n 500, or -n all"),
 )
@@ -157,7 +157,7 @@ WHY_WORDS = Diagnosis(
 WHY_OPTIONS = Diagnosis(
     code="why-options",
     title="these options can't be combined",
-    symptoms=("each stand alone",),
+    symptoms=("cannot be combined",),
     explanation="A run, a log, a bundle and external processes are diagnosed separately.",
     fixes={
         "alone": FixCommand("aboard why --nodes NODES…    # or one of the others"),
@@ -180,7 +180,7 @@ WHY_LOG = Diagnosis(
 WHY_PID = Diagnosis(
     code="why-pid",
     title="--pid is not a process id",
-    symptoms=("is no process number",),
+    symptoms=("is not a process id",),
     explanation="`--pid` takes process ids as `ps` shows them.",
     fixes="aboard why --pid 4711    # as shown by: ps -u $USER -o pid,etime,args",
 )

@@ -70,7 +70,7 @@ RUN_SILENT = Diagnosis(
 BUNDLE_ASK = Diagnosis(
     code="bundle-ask",
     title="there is no terminal to ask for confirmation",
-    symptoms=("nobody is there to be asked whether to write it",),
+    symptoms=("cannot ask for confirmation: stdin is not a terminal",),
     explanation="`aboard bundle` shows the contents and asks before it writes them.",
     fixes="aboard bundle {run} --yes",
 )

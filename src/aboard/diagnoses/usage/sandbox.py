@@ -95,7 +95,7 @@ SLURM = Diagnosis(
 STUCK = Diagnosis(
     code="sandbox-stuck",
     title="a sandbox process does not exit",
-    symptoms=("doesn't end",),
+    symptoms=("does not terminate",),
     explanation="It is blocked in the kernel, usually on a disk.",
     fixes=_DOWN,
 )
@@ -122,7 +122,7 @@ DOWN = Diagnosis(
 DIFFERS = Diagnosis(
     code="sandbox-differs",
     title="a different sandbox is already up",
-    symptoms=("that isn't what you ask for",),
+    symptoms=("you asked for something else",),
     explanation="It has another number of nodes or slots. A running sandbox is never changed.",
     fixes=_DOWN,
 )
@@ -170,7 +170,7 @@ HOST_OFF = Diagnosis(
 FAULT = Diagnosis(
     code="sandbox-fault",
     title="the fault could not be injected",
-    symptoms=("ended with 1",),
+    symptoms=("exit code 1",),
     explanation="The command that injects the fault failed; the message quotes its output.",
     fixes="aboard sandbox heal",
 )
@@ -186,7 +186,7 @@ FAULT_UNKNOWN = Diagnosis(
 FAULT_OPTION = Diagnosis(
     code="sandbox-fault-option",
     title="invalid fault option",
-    symptoms=("can't be had",),
+    symptoms=("is out of range",),
     explanation="A value is outside of its valid range.",
     remedy="`aboard sandbox break --list` shows the options of each fault.",
     fixes={
@@ -215,7 +215,7 @@ FAULT_OPTION = Diagnosis(
 FAULT_CLASH = Diagnosis(
     code="sandbox-fault-clash",
     title="the fault conflicts with an active fault",
-    symptoms=("is broken already",),
+    symptoms=("conflicts with a fault",),
     explanation="Two faults that change the same part of a host can't be healed separately.",
     fixes="aboard sandbox heal {fault} --node {node} --name {name}",
 )

@@ -1,4 +1,4 @@
-"""A save under way in a thread; training waits for one thing only: that its state is copied before it changes."""
+"""Saves in a background thread; training waits only until its state is copied, before it changes."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,14 +15,14 @@ from aboard.diagnoses.trainer import checkpoint
 from aboard.train.checkpoint.checkpoint_writer import CheckpointState, CheckpointWriter
 from aboard.train.checkpoint.staging_buffers import StagedFile
 
-# What a wait is booked as, for as long as it lasts.
+# Books a wait in the time ledger for as long as it lasts.
 TimeBooking = Callable[[], AbstractContextManager[None]]
 
 
 class CopyBarrier:
-    """Forward and backward change neither weights nor the optimizer's state: its next step waits, and nothing else.
+    """Blocks the optimizer's next step until the copy is done; forward and backward change no saved state.
 
-    The wait is within `spent`, since a ledger would book it as the optimizer's.
+    The wait is booked by `spent`, or else the ledger would count it as the optimizer's.
     """
 
     def __init__(self, *, patience: float, spent: TimeBooking = nullcontext) -> None:
@@ -35,7 +35,7 @@ class CopyBarrier:
         self._hook: RemovableHandle | None = None
 
     def guard(self, optimizer: torch.optim.Optimizer) -> None:
-        """From now on; one hook for the whole run, since it costs nothing while no copy is made."""
+        """Guards this optimizer from now on; one hook for the whole run, free of cost while no copy is under way."""
         self._event.clear()
         if self._optimizer is not optimizer:
             self.leave()
@@ -58,7 +58,7 @@ class CopyBarrier:
 
 
 class BackgroundSave:
-    """In a thread that doesn't keep a dying process alive."""
+    """Runs in a daemon thread, so that it doesn't keep a failing process alive."""
 
     def __init__(
         self, writer: CheckpointWriter, snapshot: CheckpointState, copied: CopyBarrier, *, patience: float
@@ -74,7 +74,7 @@ class BackgroundSave:
         return not self._thread.is_alive()
 
     def result(self) -> list[str]:
-        """Its notes, once it is done; raises what it failed of."""
+        """The notes of the finished save; raises its error."""
         self._thread.join(self._patience)
         if not self.done:
             raise _build_timeout_error(self._patience)

@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: their names, who may write there, and how one goes for good."""
+"""The folder of a run's checkpoints: names, lock, listing and removal."""
 
 import fcntl
 import os
@@ -17,16 +17,16 @@ from aboard.train.checkpoint import commit_marker
 from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError
 from aboard.train.checkpoint.durable_write import sync_folder
 
-# `step-000123`, and `step-000123-2` where that one was there already.
+# `step-000123`, and `step-000123-2` if the first one exists.
 _STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")
 _REMOVED_PREFIX = ".gone-"
-# A run that was just ended may take a moment to let go.
+# A run that has just ended may take a moment to release the lock.
 _PATIENCE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointListing:
-    """What is in a folder: the serials of checkpoints whose marker is whole, and what isn't one, with the reason."""
+    """The serials of the checkpoints with an intact marker, and other entries with the reason why they are skipped."""
 
     good: Mapping[str, int]
     skipped: Mapping[str, str]
@@ -38,13 +38,13 @@ def list_published(folder: Path) -> list[Path]:
 
 
 def list_unpublished(folder: Path) -> list[Path]:
-    """What saves and removals that were cut off have left behind."""
+    """What interrupted saves and removals have left behind."""
     gone = sorted(folder.glob(f"{_REMOVED_PREFIX}*"))
     return gone + [path for path in _list_steps(folder) if not (path / commit_marker.NAME).exists()]
 
 
 def list_checkpoints(folder: Path, names: Iterable[str] | None = None) -> CheckpointListing:
-    """All of a folder, or some of it by name."""
+    """All checkpoints of a folder, or some by name."""
     good: dict[str, int] = {}
     skipped: dict[str, str] = {}
     for name in [path.name for path in _list_steps(folder)] if names is None else names:
@@ -60,7 +60,7 @@ def read_marker(path: Path) -> CommitMarker:
 
 
 def choose_step_name(step: int, used_names: set[str]) -> str:
-    """A name that no published checkpoint has, on any disk."""
+    """A name that no published checkpoint has on any disk."""
     name, again = f"step-{step:06d}", 2
     while name in used_names:
         name, again = f"step-{step:06d}-{again}", again + 1
@@ -68,7 +68,7 @@ def choose_step_name(step: int, used_names: set[str]) -> str:
 
 
 def remove_checkpoint(path: Path) -> None:
-    """All of it or nothing, whoever is killed meanwhile: out of sight first, durably, then file by file."""
+    """Removes atomically: renames first, durably, then deletes file by file."""
     gone = path
     if not path.name.startswith(_REMOVED_PREFIX):
         gone = path.with_name(f"{_REMOVED_PREFIX}{path.name}-{token_hex(4)}")
@@ -78,7 +78,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 class FolderLock:
-    """One run at a time in a folder; the kernel lets go of it when its holder dies, however it dies."""
+    """Admits one run at a time to a folder; the kernel releases the lock when its holder dies."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / ".lock"
@@ -102,7 +102,7 @@ class FolderLock:
                     raise self._busy(path) from None
                 sleep(0.1)
             except OSError:
-                return  # a file system without locks: then nothing warns of a second run
+                return  # a file system without locks: a second run can't be detected
             else:
                 os.truncate(self._handle, 0)
                 os.pwrite(self._handle, f"{os.uname().nodename} {os.getpid()}".encode(), 0)
@@ -122,7 +122,7 @@ def _read_marker_bytes(path: Path) -> bytes:
     try:
         return (path / commit_marker.NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        why = "its save was cut off" if path.is_dir() else "there is no such folder"
+        why = "its save was interrupted" if path.is_dir() else "there is no such folder"
         raise MarkerError(f"it was never published: {why}") from error
     except OSError as error:
         raise MarkerError(f"its {commit_marker.NAME} can't be read ({error.strerror})") from error

@@ -1,4 +1,4 @@
-"""One save as a rank carries it out behind the training's back: open, write, publish; each step agreed by all ranks."""
+"""One save in the background, as each rank runs it: open, write, publish; all ranks agree on each step."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -26,31 +26,31 @@ from aboard.train.checkpoint.staging_buffers import StagedFile
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CheckpointState:
-    """The state at one step; `copy` gives this rank's part of it, or raises what the other ranks must hear of."""
+    """The state at one step; `copy` returns this rank's part, or raises the error to report to the other ranks."""
 
     step: int
-    # The marker's fields that all ranks know alike.
+    # The fields of the marker that are equal on all ranks.
     about: dict[str, Any]
     tensors: dict[str, TensorSpec]
     copy: Callable[[], list[StagedFile]]
 
 
 class CheckpointWriter:
-    """The same on every rank; the leader of each disk makes folders, writes markers and removes old checkpoints."""
+    """Runs on every rank; the leader of each disk creates folders, writes markers and removes old checkpoints."""
 
-    def __init__(self, party: CheckpointRanks, *, keep: int | None) -> None:
-        self._party = party
-        self._folder = party.folder
+    def __init__(self, group: CheckpointRanks, *, keep: int | None) -> None:
+        self._group = group
+        self._folder = group.folder
         self._keep = keep
-        # Of earlier processes, all of which are dead: this one holds the lock.
-        self._leftovers = list_unpublished(party.folder) if party.leads else []
-        # Names that didn't verify when this run began.
+        # Left by earlier processes, all dead: this one holds the lock.
+        self._leftovers = list_unpublished(group.folder) if group.leads else []
+        # Names that didn't verify when this run started.
         self.broken: set[str] = set()
         # The step of the newest complete one; training reads it from another thread.
         self.published: int | None = None
 
     def save(self, snapshot: CheckpointState) -> list[str]:
-        """Notes of what was done; an error is the same on all ranks, and leaves all published ones as they were."""
+        """Returns notes; an error is the same on all ranks, and leaves published checkpoints intact."""
         began = monotonic()
         drafts: list[StagedFile] = []
         name, serial, notes = self._open(snapshot, drafts)
@@ -61,31 +61,31 @@ class CheckpointWriter:
             self._drop(path)
             raise
         about = {"serial": serial, "step": snapshot.step, **snapshot.about}
-        self._party.run_collectively(lambda: self._publish(path, about, snapshot.tensors, [line for line, _ in files]))
+        self._group.run_collectively(lambda: self._publish(path, about, snapshot.tensors, [line for line, _ in files]))
         self.published = snapshot.step
         size_text = format_size(sum(count for _, count in files))
-        notes.append(f"step {snapshot.step} is saved in {path} ({size_text}, {monotonic() - began:.1f} s)")
+        notes.append(f"saved step {snapshot.step} to {path} ({size_text}, {monotonic() - began:.1f} s)")
         return notes + self._retain(name)
 
     def _open(self, snapshot: CheckpointState, drafts: list[StagedFile]) -> tuple[str, int, list[str]]:
-        """The copy first, since training may wait for it; then a new folder on each disk, under a name free on all."""
+        """Copies first, since training may wait for it; then creates a folder on each disk, with a name free on all."""
         notes: list[str] = []
 
-        def look() -> dict[str, Any]:
+        def copy_and_list() -> dict[str, Any]:
             drafts.extend(snapshot.copy())
-            taken = [path.name for path in list_published(self._folder)] if self._party.leads else []
-            serial = max(list_checkpoints(self._folder).good.values(), default=0) if self._party.leads else 0
+            taken = [path.name for path in list_published(self._folder)] if self._group.leads else []
+            serial = max(list_checkpoints(self._folder).good.values(), default=0) if self._group.leads else 0
             return {"step": snapshot.step, "taken": taken, "serial": serial}
 
-        reports = self._party.run_collectively(look)
+        reports = self._group.run_collectively(copy_and_list)
         for rank, each in enumerate(reports):
             if each["step"] != snapshot.step:
-                seen = f"rank {rank} saves step {each['step']} while rank {self._party.rank} saves step {snapshot.step}"
+                seen = f"rank {rank} saves step {each['step']} while rank {self._group.rank} saves step {snapshot.step}"
                 raise AboardError(checkpoint.OUT_OF_STEP, seen)
         name = choose_step_name(snapshot.step, {name for each in reports for name in each["taken"]})
 
         def make() -> dict[str, Any]:
-            if self._party.leads:
+            if self._group.leads:
                 notes.extend(self._clear())
                 if (self._folder / name).exists():
                     remove_checkpoint(self._folder / name)
@@ -93,13 +93,13 @@ class CheckpointWriter:
                 sync_folder(self._folder)
             return {}
 
-        self._party.run_collectively(make)
+        self._group.run_collectively(make)
         return name, 1 + max(each["serial"] for each in reports), notes
 
     def _write(self, path: Path, drafts: Sequence[StagedFile]) -> list[tuple[str, int]]:
-        """This rank's files; what comes back is everybody's, as lines of the marker, with their sizes."""
-        party = self._party
-        where: dict[str, Any] = {"rank": party.rank, "node": party.node, "disk": party.disks.leaders[party.rank]}
+        """Writes this rank's files; returns those of all ranks as lines of the marker, with their sizes."""
+        group = self._group
+        where: dict[str, Any] = {"rank": group.rank, "node": group.node, "disk": group.disks.leaders[group.rank]}
 
         def write() -> dict[str, Any]:
             sealed = write_files(path, drafts)
@@ -109,18 +109,18 @@ class CheckpointWriter:
             ]
             return {"files": [(commit_marker.format_file_line(part), part.bytes) for part in parts]}
 
-        return [(line, size) for report in party.run_collectively(write) for line, size in report["files"]]
+        return [(line, size) for report in group.run_collectively(write) for line, size in report["files"]]
 
     def _publish(
         self, path: Path, about: dict[str, Any], tensors: dict[str, TensorSpec], lines: Sequence[str]
     ) -> dict[str, Any]:
-        if self._party.leads:
+        if self._group.leads:
             write_marker(path, commit_marker.NAME, commit_marker.format_marker(about, tensors, lines))
         return {}
 
     def _retain(self, newest: str) -> list[str]:
-        """What can't be removed is said, and no reason to stop."""
-        if not self._party.leads:
+        """Removes old checkpoints; a failed removal is reported and doesn't stop the run."""
+        if not self._group.leads:
             return []
         good = list_checkpoints(self._folder).good
         old = find_superfluous(good, keep=self._keep, newest=newest, broken=self.broken)
@@ -130,7 +130,7 @@ class CheckpointWriter:
         leftovers, self._leftovers = self._leftovers, []
         for mark in self._folder.glob(f"{PROBE_PREFIX}*"):
             mark.unlink(missing_ok=True)
-        # Markers may have come since: a node that lacked one has got it from the others at resume.
+        # Markers may have appeared since: at resume, a node that lacks one gets it from the others.
         return [
             _remove_and_describe(path, "it was never published")
             for path in leftovers
@@ -138,8 +138,8 @@ class CheckpointWriter:
         ]
 
     def _drop(self, path: Path) -> None:
-        """A failed save gives its room back: the disk may be full of it."""
-        if self._party.leads:
+        """A failed save frees its space: it may have filled the disk."""
+        if self._group.leads:
             with suppress(OSError):
                 remove_checkpoint(path)
 
@@ -148,14 +148,14 @@ def _remove_and_describe(path: Path, why: str) -> str:
     try:
         remove_checkpoint(path)
     except OSError as error:
-        return f"{path.name} couldn't be removed ({error.strerror}: {error.filename}); {why}"
-    return f"{path.name} is removed: {why}"
+        return f"could not remove {path.name} ({error.strerror}: {error.filename}); {why}"
+    return f"removed {path.name}: {why}"
 
 
 def find_superfluous(good: Mapping[str, int], *, keep: int | None, newest: str, broken: Collection[str]) -> list[str]:
-    """The oldest, by their serials; never `newest`, which was just written, nor one that is known to be broken.
+    """The oldest by serial; never `newest`, which was just written, nor a broken one.
 
-    A broken one doesn't count either: else it would push a good one out.
+    Broken ones don't count towards `keep`: they would displace good ones.
     """
     if keep is None:
         return []

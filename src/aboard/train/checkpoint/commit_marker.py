@@ -1,4 +1,4 @@
-"""The marker of a checkpoint, `manifest.json`: where it stands, the checkpoint is whole. Read as data, never run."""
+"""The marker of a checkpoint, `manifest.json`: the checkpoint is complete if it exists. Pure data, never executed."""
 
 import json
 import re
@@ -16,21 +16,21 @@ FORMAT = "aboard-checkpoint"
 VERSION = 1
 _SERIAL = re.compile(rb'^"serial":(\d+),$', re.MULTILINE)
 
-# Where a slice begins in its whole tensor, and how far it goes, in each dimension.
+# The start of a slice in its whole tensor and its extent, per dimension.
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _decode_slices(value: object) -> dict[str, Box]:
-    """By hand, since there are millions in a large marker."""
+    """Decoded by hand, since a large marker has millions."""
     try:
         return {name: (_parse_sizes(start), _parse_sizes(size)) for name, (start, size) in cast("Any", value).items()}
     except (AttributeError, TypeError, ValueError):
-        raise DecodeError("slices are wanted") from None
+        raise DecodeError("slices expected") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorSpec:
-    """A tensor as it is when all its slices are put together; `dtype` is named as safetensors names it."""
+    """The whole tensor of all slices; `dtype` is named as in safetensors."""
 
     dtype: Word
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointFile:
-    """One file: who wrote it, where, onto which disk (named by the lowest rank that sees it), and what is in it."""
+    """One file: its writer, node, disk (named by the lowest rank that sees it), and content."""
 
     name: FileName
     rank: int
@@ -51,35 +51,35 @@ class CheckpointFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommitMarker:
-    """A checkpoint without its tensors' bytes; `serial` counts those of a folder, so that the highest is the newest."""
+    """A checkpoint without the tensors' bytes; `serial` counts within a folder: the highest is the newest."""
 
     serial: int
     step: int
     progress: Annotated[Mapping[str, Any], MAX_ITEMS]
     training: Annotated[Mapping[str, Any], MAX_ITEMS]
-    # Bins of one step, of all ranks together.
+    # Sequences per step, of all ranks together.
     step_size: int
     world: int
     sharding: Word
     versions: Mapping[str, str]
     # A hash of the prepared data's content, in the order of its parts.
     data: Word
-    # The model's configuration, where it has one.
+    # The model's configuration, if it has one.
     config: Annotated[Mapping[str, Any], MAX_ITEMS] | None
-    # Other names of the same parameter, and the name that it is stored under.
+    # Aliases of tied parameters, and the names under which they are stored.
     ties: Annotated[Mapping[str, str], MAX_ITEMS]
     tensors: Annotated[Mapping[str, TensorSpec], MAX_ITEMS]
     files: Annotated[tuple[CheckpointFile, ...], MAX_ITEMS]
 
 
 class MarkerError(ValueError):
-    """What stands there is no marker of ours, or not the one that was written."""
+    """The content is not one of our markers, or not as it was written."""
 
 
 def format_marker(about: Mapping[str, Any], tensors: Mapping[str, TensorSpec], lines: Iterable[str]) -> str:
-    """The text of manifest.json, of the fields before `tensors`, the tensors, and what `line` made of each file.
+    """The text of manifest.json: `about`, the tensors, and the lines of `format_file_line`.
 
-    Its first line is a hash over all others: a flipped digit is still JSON.
+    Its first line is a hash over all others: JSON alone wouldn't reveal a flipped digit.
     """
     fields = {"format": FORMAT, "version": VERSION, **about}
     head = "".join(f"{_encode_json(name)}:{_encode_json(value)},\n" for name, value in fields.items())
@@ -91,26 +91,26 @@ def format_marker(about: Mapping[str, Any], tensors: Mapping[str, TensorSpec], l
 
 
 def format_file_line(part: CheckpointFile) -> str:
-    """One file's entry; each rank makes its own, so that nobody has to handle those of a thousand others."""
+    """The entry of one file; each rank formats its own, so that no rank handles those of a thousand others."""
     return _encode_json({name: getattr(part, name) for name in CheckpointFile.__slots__})
 
 
 def parse_marker(text: bytes) -> CommitMarker:
-    """What `written` wrote; NoMarker says what is wrong with anything else."""
+    """Parses what `format_marker` wrote; MarkerError says what is wrong with anything else."""
     return _decode_marker(_parse_content(text))
 
 
 def parse_marker_head(content: Mapping[str, Any]) -> CommitMarker:
-    """A marker without its tensors and files, from the fields that stand before them."""
+    """A marker without its tensors and files, from the fields before them."""
     _check_version(content)
     marker = _decode_marker({**content, "tensors": {}, "files": []})
     if type(marker.progress.get("index")) is not int:
-        raise MarkerError("a field is of the wrong kind")
+        raise MarkerError("a field has the wrong type")
     return marker
 
 
 def parse_serial(text: bytes) -> int:
-    """The serial alone, of a marker that is whole: much cheaper than all of a large one."""
+    """The serial of an intact marker only: much cheaper than parsing a large one."""
     _check_hash(text)
     match = _SERIAL.search(text)
     if match is None:
@@ -125,9 +125,9 @@ def _encode_json(value: object) -> str:
 def _check_hash(text: bytes) -> None:
     first, _, body = text.partition(b"\n")
     if not first.startswith(b'{"sha256":"') or not body.startswith(b'"format":"' + FORMAT.encode()):
-        raise MarkerError(f"its marker is cut off, damaged, or none of {FORMAT}")
+        raise MarkerError(f"its marker is truncated, damaged, or not of {FORMAT}")
     if first != f'{{"sha256":"{sha256(body).hexdigest()}",'.encode():
-        raise MarkerError("its marker is cut off or damaged (the hash over it differs)")
+        raise MarkerError("its marker is truncated or damaged (its hash differs)")
 
 
 def _parse_content(text: bytes) -> dict[str, Any]:
@@ -139,17 +139,17 @@ def _parse_content(text: bytes) -> dict[str, Any]:
 
 def _check_version(content: Mapping[str, Any]) -> None:
     if (version := content.get("version")) != VERSION:
-        raise MarkerError(f"its version is {escape_text(str(version))}, and this Aboard reads {VERSION}")
+        raise MarkerError(f"its version is {escape_text(str(version))}, but this Aboard reads {VERSION}")
 
 
 def _decode_marker(content: Mapping[str, Any]) -> CommitMarker:
     try:
         return decode(CommitMarker, content, strict=True)
     except DecodeError as error:
-        raise MarkerError(f"a field is missing or of the wrong kind ({error})") from error
+        raise MarkerError(f"a field is missing or has the wrong type ({error})") from error
 
 
 def _parse_sizes(value: list[int]) -> tuple[int, ...]:
     if not all(isinstance(each, int) and each >= 0 for each in value):
-        raise ValueError(f"{value} are no sizes")
+        raise ValueError(f"{value} are not sizes")
     return tuple(value)

@@ -1,4 +1,4 @@
-"""Writing onto a disk so that it stays: hashed on the way, synced, and only then called there."""
+"""Durable writes: hashed on the way, synced, and only then renamed into place."""
 
 import os
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.staging_buffers import StagedFile
 
-# Large enough that hashing and writing, which let other threads run, are nearly all of the time.
+# Large enough that hashing and writing, which release the GIL, take nearly all of the time.
 _BLOCK = 8 << 20
 # One hashes while the other waits for the disk.
 _WRITERS = 2
@@ -17,7 +17,7 @@ _WRITERS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenFile:
-    """A file that is durable, with what it must read as."""
+    """A durable file with its size and hash."""
 
     name: str
     bytes: int
@@ -25,7 +25,7 @@ class WrittenFile:
 
 
 def write_files(folder: Path, drafts: Sequence[StagedFile]) -> list[WrittenFile]:
-    """All drafts as files, and their names in the folder, durable; the first error ends it."""
+    """Writes all drafts as files and syncs them and their names; the first error ends it."""
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="checkpoint-write") as pool:
         sealed = list(pool.map(lambda draft: _write_file(folder / draft.name, draft.header, draft.body), drafts))
     sync_folder(folder)
@@ -33,7 +33,7 @@ def write_files(folder: Path, drafts: Sequence[StagedFile]) -> list[WrittenFile]
 
 
 def write_marker(folder: Path, name: str, text: str) -> None:
-    """Publishes: before the rename the checkpoint isn't there, after it is whole."""
+    """Publishes: the checkpoint doesn't exist before the rename, and is complete after it."""
     draft = folder / f"{name}.part"
     draft.unlink(missing_ok=True)
     _write_file(draft, b"", memoryview(text.encode()))
@@ -42,7 +42,7 @@ def write_marker(folder: Path, name: str, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Names are durable when their directory is (fsync(2))."""
+    """Makes the names in a directory durable (fsync(2))."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -52,7 +52,7 @@ def sync_folder(folder: Path) -> None:
 
 def _write_file(path: Path, header: bytes, body: memoryview) -> WrittenFile:
     digest = sha256()
-    # A new file, always: what is there already may be a checkpoint's.
+    # Always a new file: an existing one may belong to a checkpoint.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         for piece in (memoryview(header), body):

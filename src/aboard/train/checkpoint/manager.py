@@ -1,4 +1,4 @@
-"""Checkpoints of a run: saved behind the training's back, published when whole, found again and verified."""
+"""Checkpoints of a run: saved in the background, published when complete, found and verified at resume."""
 
 import json
 import platform
@@ -35,19 +35,19 @@ from aboard.train.distributed.rank_context import RankContext
 from aboard.train.distributed.rank_exchange import RankExchange
 from aboard.train.progress import TrainingProgress
 
-# The slowest rank's disk may be behind the fastest by so much.
+# The slowest rank's disk may lag behind the fastest by this many seconds.
 PATIENCE = 1800.0
 
 
 class TrainedEngine(Protocol):
-    """What a checkpoint needs of an engine."""
+    """The part of an engine that a checkpoint needs."""
 
     @property
     def module(self) -> nn.Module: ...
 
 
 class CheckpointManager:
-    """All ranks make it together, and call `save`, `resume` and `close` at the same steps."""
+    """All ranks create it together, and call `save`, `resume` and `close` at the same steps."""
 
     def __init__(
         self,
@@ -58,59 +58,59 @@ class CheckpointManager:
         *,
         spent: TimeBooking = nullcontext,
     ) -> None:
-        # What `resume` skipped, and what is set otherwise than then.
+        # What `resume` skipped, and what changed since the checkpoint.
         self.notes: list[str] = []
         self._news: list[str] = []
         self._world = world
         self._training = training
         exchange = RankExchange(size=world.size, patience=PATIENCE)
         disks = find_shared_disks(folder, world, exchange)
-        self._party = CheckpointRanks(folder=folder, rank=world.rank, disks=disks, exchange=exchange)
+        self._group = CheckpointRanks(folder=folder, rank=world.rank, disks=disks, exchange=exchange)
         self._lock: FolderLock | None = None
-        self._party.run_collectively(self._take)
+        self._group.run_collectively(self._lock_folder)
         self._stage = StagingBuffers(rank=world.rank)
-        self._writer = CheckpointWriter(self._party, keep=keep)
+        self._writer = CheckpointWriter(self._group, keep=keep)
         self._copied = CopyBarrier(patience=2 * PATIENCE, spent=spent)
         self._pending: BackgroundSave | None = None
-        self._stood = 0.0
+        self._save_seconds = 0.0
         self._data: str | None = None
 
     @property
     def published(self) -> int | None:
-        """The step of the newest checkpoint that is complete: one that was saved, or the one that was resumed."""
+        """The step of the newest complete checkpoint: saved by this run or resumed from."""
         return self._writer.published
 
     @property
     def stalled(self) -> float:
-        """All seconds that training stood still for saves so far, also those before a step of the optimizer."""
-        return self._stood + self._copied.waited
+        """The seconds that training has waited for saves so far, including those before optimizer steps."""
+        return self._save_seconds + self._copied.waited
 
     def save(
         self, engine: TrainedEngine, optimizer: torch.optim.Optimizer, progress: TrainingProgress, *, wait: bool = False
     ) -> float:
-        """Seconds that this call took; the copy is made afterwards, and the next step of the optimizer waits for it."""
+        """Returns the seconds of this call; the copy happens afterwards, and the next optimizer step waits for it."""
         began = monotonic()
-        self._settle()
+        self._finish_pending()
         self._copied.guard(optimizer)
         snapshot = self._snapshot(engine.module, optimizer, progress)
         self._pending = BackgroundSave(self._writer, snapshot, self._copied, patience=2 * PATIENCE)
         if wait:
-            self._settle()
+            self._finish_pending()
         took = monotonic() - began
-        self._stood += took
+        self._save_seconds += took
         return took
 
     def poll(self) -> list[str]:
-        """What was published or removed since the last time; raises what a save failed of."""
+        """What was published or removed since the last call; raises the error of a failed save."""
         if self._pending is not None and self._pending.done:
-            self._settle()
+            self._finish_pending()
         news, self._news = self._news, []
         return news
 
     def resume(self, engine: TrainedEngine, optimizer: torch.optim.Optimizer) -> TrainingProgress | None:
-        """The progress that model and optimizer are at now, or None to begin; `notes` say what was skipped and why."""
+        """Restores model and optimizer and returns their progress, or None to start; `notes` say what was skipped."""
         outcome = resume_checkpoint(
-            self._party, self._training.resume, engine.module, optimizer, lambda: self._present(engine.module)
+            self._group, self._training.resume, engine.module, optimizer, lambda: self._present(engine.module)
         )
         self.notes = outcome.notes
         self._writer.broken |= outcome.broken
@@ -118,21 +118,21 @@ class CheckpointManager:
         return None if outcome.marker is None else TrainingProgress.of(outcome.marker.progress)
 
     def close(self) -> None:
-        """Waits for what is being written, and lets go of the folder."""
+        """Waits for a save under way, and releases the folder."""
         try:
-            self._settle()
+            self._finish_pending()
         finally:
             self._copied.leave()
             if self._lock is not None:
                 self._lock.release()
                 self._lock = None
 
-    def _take(self) -> dict[str, Any]:
-        if self._party.leads:
-            self._lock = FolderLock(self._party.folder)
+    def _lock_folder(self) -> dict[str, Any]:
+        if self._group.leads:
+            self._lock = FolderLock(self._group.folder)
         return {}
 
-    def _settle(self) -> None:
+    def _finish_pending(self) -> None:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._news += pending.result()
@@ -144,11 +144,11 @@ class CheckpointManager:
             named = collect_tensors(module)
             state = _clone_buffers(slice_model(named, self._world.size), named)
             state += slice_optimizer(named, optimizer, self._world.size)
-            mine = list(select_own_slices(state, self._world.rank, self._party.disks.of(self._world.rank)))
+            mine = list(select_own_slices(state, self._world.rank, self._group.disks.of(self._world.rank)))
             about = asdict(self._present(module)) | {"progress": progress.content(), "ties": named.ties}
             tensors = {each.name: each.whole for each in state}
             return CheckpointState(step=progress.step, about=about, tensors=tensors, copy=self._stage.ready(mine))
-        except Exception as error:  # noqa: BLE001 - the other ranks are about to wait for this one: it is told to them
+        except Exception as error:  # noqa: BLE001 - the other ranks are about to wait for this one: they get the error
             return CheckpointState(step=progress.step, about={}, tensors={}, copy=_make_raiser(error))
 
     def _present(self, module: nn.Module) -> RunSettings:
@@ -169,7 +169,7 @@ class CheckpointManager:
 
 
 def _clone_buffers(state: list[TensorSlice], named: StoredTensors) -> list[TensorSlice]:
-    """Buffers are copied at once: a forward pass may change them, which it never does to parameters."""
+    """Copies buffers at once: unlike parameters, a forward pass may change them."""
     moving = {f"model/{name}" for name, tensor in named.tensors.items() if not isinstance(tensor, nn.Parameter)}
     return [replace(each, local=each.local.clone()) if each.name in moving else each for each in state]
 

@@ -17,7 +17,7 @@ PROBE_PREFIX = ".seen-"
 
 @dataclass(frozen=True, kw_only=True)
 class SharedDisks:
-    """For each rank its node, and the lowest rank that sees the same folder: who leads that disk."""
+    """For each rank its node, and the lowest rank that sees the same folder: the leader of that disk."""
 
     nodes: tuple[str, ...]
     leaders: tuple[int, ...]
@@ -33,7 +33,7 @@ class SharedDisks:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CheckpointRanks:
-    """This rank among them; the lowest rank of each disk leads there."""
+    """This rank and the others at the folder; the lowest rank of each disk is its leader."""
 
     folder: Path
     rank: int
@@ -54,18 +54,18 @@ class CheckpointRanks:
         return sorted(self.disks.of(self.rank))
 
     def run_collectively(self, act: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
-        """What all ranks have to say after their part; raises the same on all where one of them failed."""
+        """Runs `act` on all ranks and returns the results of all; if one fails, all raise the same error."""
         try:
             report = act()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others must hear of it, or they wait
+        except Exception as error:  # noqa: BLE001 - the others must get any error, or they wait forever
             report = {"failed": pack_failure(error, rank=self.rank, node=self.node, folder=self.folder)}
-        reports = self.exchange.all(report)
+        reports = self.exchange.gather(report)
         raise_first_failure(reports)
         return reports
 
 
 def find_shared_disks(folder: Path, world: RankContext, exchange: RankExchange) -> SharedDisks:
-    """Each node's first rank leaves a file that nobody could have left before; who sees it shares its disk."""
+    """Each node's first rank creates a file with a random name; the ranks that see it share its disk."""
     node = socket.gethostname()
     mark = folder / f"{PROBE_PREFIX}{token_hex(8)}" if world.local_rank == 0 else None
     report: dict[str, Any] = {"node": node, "mark": mark and mark.name, "failed": None}
@@ -76,11 +76,11 @@ def find_shared_disks(folder: Path, world: RankContext, exchange: RankExchange) 
     except OSError as error:
         report["failed"] = pack_failure(error, rank=world.rank, node=node, folder=folder)
     try:
-        reports = exchange.all(report)
+        reports = exchange.gather(report)
         raise_first_failure(reports)
         marks = {rank: each["mark"] for rank, each in enumerate(reports) if each["mark"]}
         leader = min((rank for rank, name in marks.items() if (folder / name).exists()), default=world.rank)
-        leaders = exchange.all(leader)
+        leaders = exchange.gather(leader)
     finally:
         if mark:
             mark.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Filling a model and its optimizer from a checkpoint, each rank its own part, whatever layout it was saved in."""
+"""Restores a model and its optimizer from a checkpoint of any layout, each rank its own part."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ _OPTIMIZER = "optimizer/"
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRegion:
-    """One part of one tensor that this rank needs."""
+    """A region of a tensor that this rank needs."""
 
     name: str
     box: Box
@@ -25,14 +25,14 @@ class TensorRegion:
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreFiles:
-    """The files that have what this rank needs, and those that would have it but aren't on its disk."""
+    """The files with what this rank needs, and those that are not on its disk."""
 
     files: tuple[str, ...]
     missing: tuple[CheckpointFile, ...]
 
 
 def list_regions(saved: SavedCheckpoint, module: nn.Module, world: int) -> list[TensorRegion]:
-    """What this rank needs of it; an error if it is of another model."""
+    """The regions that this rank needs; raises if the checkpoint is of another model."""
     own = {each.name: each for each in slice_model(collect_tensors(module), world)}
     tensors = saved.marker.tensors
     _check_model({name: each.whole for name, each in own.items()}, saved)
@@ -65,7 +65,7 @@ def find_files(saved: SavedCheckpoint, parts: Sequence[TensorRegion]) -> Restore
 
 @torch.no_grad()
 def restore_state(saved: SavedCheckpoint, module: nn.Module, optimizer: torch.optim.Optimizer, world: int) -> None:
-    """In place; the optimizer's state is made new, by the names of the parameters."""
+    """Restores in place; the optimizer's state is allocated anew, by parameter name."""
     named = collect_tensors(module)
     groups = {id(one): group for group in optimizer.param_groups for one in group["params"]}
     optimizer.state.clear()
@@ -83,16 +83,16 @@ def restore_state(saved: SavedCheckpoint, module: nn.Module, optimizer: torch.op
 
 
 def _allocate_state(key: str, whole: TensorSpec, parameter: Tensor, group: dict[str, object]) -> Tensor:
-    """As the optimizer would have made it: spread as its parameter is, or a lone number where it keeps those."""
+    """Allocates as the optimizer would: sharded like its parameter, or a single number."""
     if _is_like_parameter(key, whole, tuple(parameter.shape)):
         return torch.empty_like(parameter, dtype=TORCH_DTYPES[whole.dtype], requires_grad=False)
-    # torch.optim counts steps on the device only where its kernel reads them there.
+    # torch.optim counts steps on the device only if its kernel reads them there.
     there = group.get("fused") or group.get("capturable")
     return torch.empty(whole.shape, dtype=TORCH_DTYPES[whole.dtype], device=parameter.device if there else "cpu")
 
 
 def _is_like_parameter(key: str, whole: TensorSpec, parameter: tuple[int, ...]) -> bool:
-    """`step` is a number of its own, also for a parameter that is one number: torch.optim tells it by this name too."""
+    """`step` is a scalar of its own even for a scalar parameter; torch.optim identifies it by this name too."""
     return key != "step" and whole.shape == parameter
 
 
@@ -107,7 +107,7 @@ def _check_model(own: dict[str, TensorSpec], saved: SavedCheckpoint) -> None:
     if differing:
         name = differing[0]
         there, here = _format_spec(theirs.get(name)), _format_spec(own.get(name))
-        seen = f"{saved.folder} is of another model: {name} is {there} there, {here} here"
+        seen = f"{saved.folder} is of another model: {name} is {there} in the checkpoint, {here} in this model"
         others = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
         raise AboardError(checkpoint.DIFFERS, seen + others, "model", model=str(saved.marker.training.get("model")))
 

@@ -1,4 +1,4 @@
-"""Which checkpoint a run continues from: the newest that verifies on every disk, agreed by all ranks."""
+"""Chooses the checkpoint to resume from: the newest that verifies on every disk, agreed by all ranks."""
 
 import os
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _THREADS = 4
 
 @dataclass(kw_only=True)
 class ResumeResult:
-    """What came of it; `notes` say what was skipped and what is set otherwise, `broken` names what didn't verify."""
+    """The result; `notes` say what was skipped and what changed since, `broken` names what didn't verify."""
 
     marker: CommitMarker | None = None
     notes: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class ResumeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class _Offer:
-    """A checkpoint by its name, and the ranks that lead a disk with its marker."""
+    """A checkpoint by name, and the disk leaders that have its marker."""
 
     name: str
     serial: int
@@ -49,50 +49,50 @@ class _Offer:
 
 
 def resume_checkpoint(
-    party: CheckpointRanks,
+    group: CheckpointRanks,
     how: str,
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
     now: Callable[[], RunSettings],
 ) -> ResumeResult:
-    """By `resume:` of the training: `auto`, `none`, or one checkpoint. All ranks ask together, and get the same."""
+    """Resumes according to `resume:`: `auto`, `none`, or one checkpoint. All ranks call it, with the same result."""
     result = ResumeResult()
     if how == "none":
         return result
-    folder = party.folder if how == "auto" else Path(how).absolute().parent
+    folder = group.folder if how == "auto" else Path(how).absolute().parent
     names = None if how == "auto" else [Path(how).name]
-    offers = _list_offers(party, folder, names, result)
+    offers = _list_offers(group, folder, names, result)
     for offer in offers:
-        saved = SavedCheckpoint(folder=folder / offer.name, marker=_share_marker(party, folder, offer))
+        saved = SavedCheckpoint(folder=folder / offer.name, marker=_share_marker(group, folder, offer))
         changed = find_differences(saved.marker, now())
         refuse_differences(changed, str(saved.folder))
-        why = _find_damage(party, saved, module)
+        why = _find_damage(group, saved, module)
         if why is None:
-            party.run_collectively(partial(_restore_state, saved, module, optimizer, len(party.disks.nodes)))
+            group.run_collectively(partial(_restore_state, saved, module, optimizer, len(group.disks.nodes)))
             result.marker = saved.marker
             result.notes += _format_notes(saved, changed)
             return result
         result.broken.add(offer.name)
-        result.notes.append(f"{offer.name} is skipped: {why}")
+        result.notes.append(f"skipped {offer.name}: {why}")
     if how != "auto" or result.broken:
-        raise _build_unusable_error(party.folder if how == "auto" else Path(how), result.notes)
+        raise _build_unusable_error(group.folder if how == "auto" else Path(how), result.notes)
     return result
 
 
-def _list_offers(party: CheckpointRanks, folder: Path, names: list[str] | None, result: ResumeResult) -> list[_Offer]:
-    """The newest first; what one disk lacks another may have, since markers are written after all files are there."""
+def _list_offers(group: CheckpointRanks, folder: Path, names: list[str] | None, result: ResumeResult) -> list[_Offer]:
+    """The newest first; one disk may have what another lacks, since markers are written after all files."""
 
-    def look() -> dict[str, Any]:
-        listing = list_checkpoints(folder, names) if party.leads else CheckpointListing(good={}, skipped={})
+    def list_local() -> dict[str, Any]:
+        listing = list_checkpoints(folder, names) if group.leads else CheckpointListing(good={}, skipped={})
         torn = [name for name in listing.skipped if (folder / name / commit_marker.NAME).exists()]
         return {"good": listing.good, "skipped": listing.skipped, "torn": torn}
 
-    reports = party.run_collectively(look)
+    reports = group.run_collectively(list_local)
     serials: dict[str, int] = {}
     for report in reports:
         serials |= report["good"]
     skipped = {name: why for report in reports for name, why in report["skipped"].items() if name not in serials}
-    result.notes += [f"{name} is skipped: {why}" for name, why in skipped.items()]
+    result.notes += [f"skipped {name}: {why}" for name, why in skipped.items()]
     result.broken |= {name for report in reports for name in report["torn"] if name not in serials}
     offers = [
         _Offer(
@@ -103,60 +103,60 @@ def _list_offers(party: CheckpointRanks, folder: Path, names: list[str] | None, 
     return sorted(offers, key=lambda offer: (offer.serial, offer.name), reverse=True)
 
 
-def _share_marker(party: CheckpointRanks, folder: Path, offer: _Offer) -> CommitMarker:
-    """One disk's marker, for all ranks; a disk that lacks it though all its files are there gets it now."""
+def _share_marker(group: CheckpointRanks, folder: Path, offer: _Offer) -> CommitMarker:
+    """Shares one disk's marker with all ranks; a disk that has all files but no marker gets it now."""
     source, path = offer.ranks[0], folder / offer.name
     own: list[bytes] = []
 
     def fetch() -> dict[str, Any]:
-        if party.rank == source:
+        if group.rank == source:
             own.append((path / commit_marker.NAME).read_bytes())
         return {}
 
-    party.run_collectively(fetch)
-    text = party.exchange.tell(own[0] if own else None, source=source)
+    group.run_collectively(fetch)
+    text = group.exchange.broadcast(own[0] if own else None, source=source)
     found = commit_marker.parse_marker(text)
 
-    def mend() -> dict[str, Any]:
-        if party.leads and party.rank not in offer.ranks and SavedCheckpoint(folder=path, marker=found).here:
+    def complete_marker() -> dict[str, Any]:
+        if group.leads and group.rank not in offer.ranks and SavedCheckpoint(folder=path, marker=found).here:
             write_marker(path, commit_marker.NAME, text.decode())
         return {}
 
-    party.run_collectively(mend)
+    group.run_collectively(complete_marker)
     return found
 
 
-def _find_damage(party: CheckpointRanks, saved: SavedCheckpoint, module: nn.Module) -> str | None:
-    """Why it can't be used, the same on all ranks; every file that any rank of a disk needs is hashed once there."""
+def _find_damage(group: CheckpointRanks, saved: SavedCheckpoint, module: nn.Module) -> str | None:
+    """Why it can't be used, the same on all ranks; every file that a rank needs is hashed once per disk."""
     need: list[RestoreFiles] = []
 
     def plan() -> dict[str, Any]:
-        found = find_files(saved, list_regions(saved, module, len(party.disks.nodes)))
+        found = find_files(saved, list_regions(saved, module, len(group.disks.nodes)))
         need.append(found)
         elsewhere = [file for file in found.missing if _is_elsewhere(file, saved)]
         if elsewhere:
-            raise _build_elsewhere_error(party, saved, elsewhere)
+            raise _build_elsewhere_error(group, saved, elsewhere)
         return {"files": found.files, "missing": [file.name for file in found.missing]}
 
-    reports = party.run_collectively(plan)
+    reports = group.run_collectively(plan)
     missing = sorted({name for report in reports for name in report["missing"]})
     if missing:
         return f"{', '.join(missing[:3])}{' …' if len(missing) > 3 else ''} missing"  # noqa: PLR2004 - as many as fit
-    mates = party.mates
+    mates = group.mates
     files = sorted({name for rank in mates for name in reports[rank]["files"]})
-    share = files[mates.index(party.rank) :: len(mates)]
-    bad = party.run_collectively(lambda: {"bad": saved.verify(share, threads=_choose_thread_count(len(mates)))})
-    worst = [f"{why} (on {party.disks.nodes[rank]})" for rank, report in enumerate(bad) for why in report["bad"]]
-    return worst[0] + (f", and {len(worst) - 1} files more" if len(worst) > 1 else "") if worst else None
+    share = files[mates.index(group.rank) :: len(mates)]
+    bad = group.run_collectively(lambda: {"bad": saved.verify(share, threads=_choose_thread_count(len(mates)))})
+    worst = [f"{why} (on {group.disks.nodes[rank]})" for rank, report in enumerate(bad) for why in report["bad"]]
+    return worst[0] + (f", and {len(worst) - 1} more files" if len(worst) > 1 else "") if worst else None
 
 
 def _is_elsewhere(file: CheckpointFile, saved: SavedCheckpoint) -> bool:
-    """Written onto a disk of which nothing is here: not lost, but on another node."""
+    """Whether the file is on a disk of another node, rather than lost: none of that disk's files are here."""
     several = len({each.disk for each in saved.marker.files}) > 1
     return several and not any(here.disk == file.disk for here in saved.here.values())
 
 
-def _build_elsewhere_error(party: CheckpointRanks, saved: SavedCheckpoint, files: list[CheckpointFile]) -> AboardError:
+def _build_elsewhere_error(group: CheckpointRanks, saved: SavedCheckpoint, files: list[CheckpointFile]) -> AboardError:
     ranks = sorted({(file.node, file.rank) for file in files})
     files_text = ", ".join(f"{file.name} of rank {file.rank} on {file.node}" for file in files[:8])
     more = f", and {len(files) - 8} more" if len(files) > 8 else ""  # noqa: PLR2004 - as many as fit
@@ -164,11 +164,11 @@ def _build_elsewhere_error(party: CheckpointRanks, saved: SavedCheckpoint, files
     nodes = sorted({node for node, _ in ranks})
     return AboardError(
         checkpoint.ELSEWHERE,
-        f"{path} was saved onto several disks, and this layout needs files that aren't on this one: {files_text}{more}",
+        f"{path} was saved to several disks, and this layout needs files that are not on this one: {files_text}{more}",
         "several" if len(nodes) > 1 else "one",
         nodes=nodes,
         folder=path,
-        here=party.node,
+        here=group.node,
     )
 
 
@@ -180,7 +180,10 @@ def _restore_state(
 
 
 def _format_notes(saved: SavedCheckpoint, changed: list[SettingDifference]) -> list[str]:
-    return [f"continues from {saved.folder}, step {saved.marker.step}", *(f"set otherwise: {each}" for each in changed)]
+    return [
+        f"resumed from {saved.folder}, step {saved.marker.step}",
+        *(f"changed since the checkpoint: {each}" for each in changed),
+    ]
 
 
 def _build_unusable_error(path: Path, notes: list[str]) -> AboardError:

@@ -1,4 +1,4 @@
-"""A published checkpoint, read: verified file by file, and any part of any tensor put together from its slices."""
+"""Reads a published checkpoint: verifies its files, and assembles any part of any tensor from slices."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ _MODEL = "model/"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SavedCheckpoint:
-    """One checkpoint by its folder; of the files that its marker names, there may be only some on this disk."""
+    """One checkpoint by folder; this disk may have only some of the files that its marker names."""
 
     folder: Path
     marker: CommitMarker
@@ -37,12 +37,12 @@ class SavedCheckpoint:
         try:
             return cls(folder=folder, marker=read_marker(folder))
         except MarkerError as error:
-            seen = f"{folder} is no checkpoint: {error}"
+            seen = f"{folder} is not a checkpoint: {error}"
             raise AboardError(checkpoint.UNUSABLE, seen, parent=folder.parent) from error
 
     @cached_property
     def here(self) -> Mapping[str, CheckpointFile]:
-        """The files that are on this disk, whole or not."""
+        """The files that are on this disk, intact or not."""
         return {file.name: file for file in self.marker.files if (self.folder / file.name).exists()}
 
     @cached_property
@@ -54,17 +54,17 @@ class SavedCheckpoint:
         return files_by_box
 
     def verify(self, files: Iterable[str] | None = None, *, threads: int = 4) -> list[str]:
-        """What is wrong with these files, or with all of them: missing, of another size, or of another content."""
+        """Problems of these files, or of all: missing, wrong size, or wrong content."""
         selected = [file for file in self.marker.files if files is None or file.name in set(files)]
         with ThreadPoolExecutor(threads, thread_name_prefix="checkpoint-verify") as pool:
             return [why for why in pool.map(self._judge, selected) if why]
 
     def model(self) -> tuple[str, ...]:
-        """The model's tensors by their state_dict names; tied ones once, `marker.ties` has the other names."""
+        """The model's tensors by state_dict name; tied ones once, `marker.ties` has the aliases."""
         return tuple(name.removeprefix(_MODEL) for name in self.marker.tensors if name.startswith(_MODEL))
 
     def tensor(self, name: str) -> Tensor:
-        """The whole of one, by the name that the marker has for it."""
+        """One whole tensor, by its name in the marker."""
         whole = self.marker.tensors[name]
         tensor = torch.empty(whole.shape, dtype=TORCH_DTYPES[whole.dtype])
         with SliceReader(self) as reader:
@@ -72,7 +72,7 @@ class SavedCheckpoint:
         return tensor
 
     def cover(self, name: str, box: Box) -> Iterator[tuple[Box, list[CheckpointFile]]]:
-        """The stored slices that a part of a tensor is made of, each with the files that have it, all alike."""
+        """The stored slices that make up a region of a tensor, each with the files that contain a copy of it."""
         for stored, files in self._by_tensor[name].items():
             if prod(_intersect_boxes(box, stored)[1]):
                 yield stored, files
@@ -82,7 +82,7 @@ class SavedCheckpoint:
         try:
             size = path.stat().st_size
             if size != file.bytes:
-                return f"{file.name} has {size:,} bytes, and {file.bytes:,} were written"
+                return f"{file.name} has {size:,} bytes, but {file.bytes:,} were written"
             if compute_sha256(path) != file.sha256:
                 return f"{file.name} isn't what was written (its sha256 differs)"
         except FileNotFoundError:
@@ -93,7 +93,7 @@ class SavedCheckpoint:
 
 
 class SliceReader:
-    """Reads parts of tensors; files stay open from one to the next."""
+    """Reads regions of tensors; files stay open between reads."""
 
     def __init__(self, saved: SavedCheckpoint) -> None:
         self._saved = saved
@@ -106,7 +106,7 @@ class SliceReader:
         self._open.clear()
 
     def fill(self, target: Tensor, name: str, box: Box) -> None:
-        """Copies the part `box` of a tensor into `target`, bit by bit, from whichever slices hold it."""
+        """Copies the region `box` of a tensor into `target`, bit by bit, from the slices that contain it."""
         left = target.numel()
         for stored, files in self._saved.cover(name, box):
             (start, size), file = _intersect_boxes(box, stored), self._pick(name, files)
@@ -115,8 +115,8 @@ class SliceReader:
             ]
             into = [slice(at - low, at - low + length) for at, low, length in zip(start, box[0], size, strict=True)]
             part = self._read(file, name, inside)
-            if part.shape != size:  # copy_ would stretch a smaller one
-                raise self._damaged(name, f"{file.name} has another shape of it than the manifest")
+            if part.shape != size:  # copy_ would broadcast a smaller one
+                raise self._damaged(name, f"{file.name} has a shape that differs from the manifest")
             target[tuple(into)].copy_(part)
             left -= prod(size)
         if left:
@@ -153,7 +153,7 @@ class SliceReader:
 
 
 def _intersect_boxes(one: Box, other: Box) -> Box:
-    """Where two boxes overlap; a size of zero where they don't."""
+    """The overlap of two boxes; its size is zero if they don't overlap."""
     start = tuple(max(a, b) for a, b in zip(one[0], other[0], strict=True))
     ends = [min(a + n, b + m) for a, n, b, m in zip(one[0], one[1], other[0], other[1], strict=True)]
     return start, tuple(max(0, end - at) for end, at in zip(ends, start, strict=True))

@@ -1,4 +1,4 @@
-"""What is set otherwise than when the checkpoint was made: shown, and refused where it would be another training."""
+"""Settings that changed since the checkpoint: reported, and refused if they make it a different training."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,15 +9,15 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.commit_marker import CommitMarker
 
-# Settings that decide which token comes when, or what a token is; the reason is for the user.
+# Settings that decide which token comes when, or what a token is; the reason is shown to the user.
 _SECTIONS = {"max_length": "data", "seed": "train"}
 _REFUSED = {
-    "max_length": "the bins were made for another length, so the cursor points elsewhere",
-    "seed": "the order of the data follows from it: samples would come twice, and others never",
+    "max_length": "sequences were packed for another length, so the data position would be wrong",
+    "seed": "it determines the data order: some samples would repeat, others would never come",
 }
 # Where the run is now, and what is compared by content below.
 _OWN = {"resume", "output_dir", "data", "model", "tokenizer"}
-# Of the model's configuration: how it was loaded or is run, not what it computes.
+# Of the model's configuration: how it is loaded or run, not what it computes.
 _LOADED = {
     "_name_or_path",
     "architectures",
@@ -33,7 +33,7 @@ _LOADED = {
 
 @dataclass(frozen=True, kw_only=True)
 class SettingDifference:
-    """One setting; `refused` says why it can't be changed on the way, `keep` what to set to keep it."""
+    """One setting; `refused` says why it can't change during a training, `keep` is the setting that keeps it."""
 
     name: str
     old: object
@@ -59,7 +59,7 @@ class RunSettings:
 
 
 def find_differences(marker: CommitMarker, now: RunSettings) -> list[SettingDifference]:
-    """Everything that isn't as it was, refused or not."""
+    """All settings that changed, refused or not."""
     changes = [
         *_compare_steps(marker, now),
         *_compare_data(marker, now),
@@ -74,7 +74,7 @@ def find_differences(marker: CommitMarker, now: RunSettings) -> list[SettingDiff
 
 
 def refuse_differences(changes: list[SettingDifference], where: str) -> None:
-    """Raises if any of them makes it another training."""
+    """Raises if any of them makes it a different training."""
     refused = [each for each in changes if each.refused]
     if refused:
         lines = "\n".join(f"  {each}: {each.refused}" for each in refused)
@@ -93,30 +93,30 @@ def _compare_steps(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDi
             name="sequences per step",
             old=marker.step_size,
             new=now.step_size,
-            refused="a step would be another amount of data, and the learning rate wouldn't fit it",
+            refused="a step would use a different amount of data, which the learning rate doesn't fit",
             keep=f"train.global_batch_size={marker.step_size}",
         )
 
 
 def _compare_data(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
-    # Sequences of another length are other sequences: that is said once.
+    # Sequences of another length are different sequences: report that once.
     if marker.data != now.data and marker.training.get("max_length") == now.training.get("max_length"):
         yield SettingDifference(
             name="data",
             old=marker.data[:12],
             new=now.data[:12],
-            refused="the prepared data has another content, packing or mix, so the cursor points elsewhere",
+            refused="the prepared data has different content, packing or mix, so the data position would be wrong",
         )
 
 
 def _compare_config(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
-    """Only what both know: another version of transformers adds settings, and they have their defaults."""
+    """Only settings that both have: another version of transformers adds settings with defaults."""
     old, new = marker.config or {}, now.config or {}
     for name in sorted(old.keys() & new.keys() - _LOADED):
         if old[name] != new[name]:
-            # What a run may well change: where padding is, and how much is dropped.
+            # A run may change padding tokens and dropout.
             free = name.endswith("_token_id") or "dropout" in name
-            why = None if free else "it is another model"
+            why = None if free else "it is a different model"
             yield SettingDifference(name=f"model's {name}", old=old[name], new=new[name], refused=why)
 
 

@@ -1,4 +1,4 @@
-"""Host memory that the state is copied into, so that training goes on while it is written; kept from save to save."""
+"""Host buffers that the state is copied into, so that training continues while it is written; reused by every save."""
 
 import json
 import mmap
@@ -11,13 +11,13 @@ from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.commit_marker import Box
 from aboard.train.checkpoint.tensor_slices import TensorSlice
 
-# A file is hashed by one thread: several files make several threads, at the writer and at the reader.
+# A file is hashed by one thread: several files allow several threads, for writing and for reading.
 FILE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StagedFile:
-    """One file to write: its header, then its body; nobody touches either before it is written."""
+    """One file to write: header, then body; unchanged until it is written."""
 
     name: str
     header: bytes
@@ -26,7 +26,7 @@ class StagedFile:
 
 
 class StagingBuffers:
-    """Buffers are made at the first save and used again as long as the layout is the same."""
+    """Allocated at the first save and reused while the layout is the same."""
 
     def __init__(self, *, rank: int, file_bytes: int = FILE_BYTES) -> None:
         self._rank = rank
@@ -34,9 +34,9 @@ class StagingBuffers:
         self._buffers: list[Tensor] = []
 
     def ready(self, slices: Sequence[TensorSlice]) -> Callable[[], list[StagedFile]]:
-        """What copies them, in any thread; until it is done nobody may change them."""
+        """Returns the function that copies the slices, from any thread; they must not change until it is done."""
         cuda = next((each.local.device for each in slices if each.local.is_cuda), None)
-        # What the device still has to do for these values was asked for before now.
+        # Everything that the device must still compute for these values was queued before this.
         behind = None if cuda is None else torch.cuda.current_stream(cuda).record_event()
 
         def copy() -> list[StagedFile]:
@@ -58,7 +58,7 @@ class StagingBuffers:
 
     def _fit(self, sizes: list[int], *, pinned: bool) -> None:
         if [buffer.numel() for buffer in self._buffers] != sizes:
-            self._buffers = []  # the old ones first: there may be no room for both
+            self._buffers = []  # free the old ones first: there may be no room for both
             self._buffers = [_allocate_buffer(size, pinned=pinned) for size in sizes]
 
     def _draft(self, number: int, file: Sequence[TensorSlice]) -> StagedFile:
@@ -80,10 +80,10 @@ class StagingBuffers:
 
 
 def _group_by_file(slices: Sequence[TensorSlice], limit: int) -> Iterable[list[TensorSlice]]:
-    """Wide elements first, so that each lies at a multiple of its own size."""
+    """Wide elements first, so that each is aligned to its own size."""
     file: list[TensorSlice] = []
     size = 0
-    for each in sorted(slices, key=lambda held: -held.local.element_size()):
+    for each in sorted(slices, key=lambda piece: -piece.local.element_size()):
         if file and size + each.bytes > limit:
             yield file
             file, size = [], 0
@@ -94,7 +94,7 @@ def _group_by_file(slices: Sequence[TensorSlice], limit: int) -> Iterable[list[T
 
 
 def _encode_header(content: dict[str, object]) -> bytes:
-    """As safetensors has it: eight bytes of length, then JSON, padded so that the body is aligned."""
+    """A safetensors header: eight bytes of length, then JSON, padded so that the body is aligned."""
     text = json.dumps(content, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
@@ -104,7 +104,7 @@ def _allocate_buffer(size: int, *, pinned: bool) -> Tensor:
     if pinned:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
     memory = mmap.mmap(-1, size)
-    # Large pages: the first copy is then as fast as the next ones, a 500th of the page faults.
+    # Huge pages: the first copy is then as fast as later ones, with 1/500 of the page faults.
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""What a rank holds of a training's state: which slice of which tensor, and who else holds the very same one."""
+"""The slices of the training state that a rank holds, and which ranks hold the same ones."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from aboard.diagnoses.trainer import checkpoint
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.commit_marker import Box, TensorSpec
 
-# As safetensors names them.
+# Names as in safetensors.
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -28,7 +28,7 @@ DTYPES = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TensorSlice:
-    """One slice on this rank; `holders` are all ranks that hold the same."""
+    """One slice on this rank; `holders` are all ranks with the same slice."""
 
     name: str
     whole: TensorSpec
@@ -43,18 +43,18 @@ class TensorSlice:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredTensors:
-    """A module's tensors by the name that each is stored under, and the other names of those that have several."""
+    """A module's tensors by storage name, and the aliases of tied ones."""
 
     tensors: dict[str, Tensor]
     ties: dict[str, str]
 
 
 def collect_tensors(module: nn.Module) -> StoredTensors:
-    """Parameters and persistent buffers; tied ones once, so that a head can't come back untied."""
+    """Parameters and persistent buffers; tied ones once, so that a head can't be restored untied."""
     tensors: dict[str, Tensor] = {}
     ties: dict[str, str] = {}
     first: dict[int, str] = {}
-    # `state_dict` and not `named_parameters`: its hooks bring FSDP2's parameters back to their shards.
+    # `state_dict`, not `named_parameters`: its hooks reshard FSDP2's parameters.
     for name, tensor in module.state_dict(keep_vars=True).items():
         if id(tensor) in first:
             ties[name] = first[id(tensor)]
@@ -69,7 +69,7 @@ def slice_model(named: StoredTensors, world: int) -> list[TensorSlice]:
 
 
 def slice_optimizer(named: StoredTensors, optimizer: torch.optim.Optimizer, world: int) -> list[TensorSlice]:
-    """By the names of the parameters, so that any other layout finds its own again."""
+    """Optimizer state by parameter name, so that any other layout can restore it."""
     tensor_names = {id(tensor): name for name, tensor in named.tensors.items()}
     slices = []
     for parameter, state in optimizer.state.items():
@@ -84,7 +84,7 @@ def slice_optimizer(named: StoredTensors, optimizer: torch.optim.Optimizer, worl
 
 
 def slice_tensor(name: str, tensor: Tensor, world: int) -> TensorSlice:
-    """Where this rank's part of a tensor lies in the whole; an ordinary tensor is the same on all ranks."""
+    """The position of this rank's part in the whole tensor; an ordinary tensor is replicated on all ranks."""
     whole = TensorSpec(dtype=DTYPES[tensor.dtype], shape=tuple(tensor.shape))
     if not isinstance(tensor, DTensor):
         box = (0,) * tensor.ndim, tuple(tensor.shape)
@@ -96,15 +96,15 @@ def slice_tensor(name: str, tensor: Tensor, world: int) -> TensorSlice:
 
 
 def _locate_shard(name: str, tensor: DTensor) -> tuple[Box, tuple[int, ...]]:
-    """DTensor cuts from the first mesh dimension to the last, each into chunks as torch.chunk does."""
+    """DTensor shards from the first mesh dimension to the last, each into chunks as torch.chunk does."""
     mesh = tensor.device_mesh
     coordinate = mesh.get_coordinate()
     if coordinate is None:
-        raise RuntimeError(f"this rank isn't in the mesh of {name}")
+        raise RuntimeError(f"this rank is not in the mesh of {name}")
     start, size = [0] * tensor.ndim, list(tensor.shape)
     index: list[int | slice] = []
     for at, parts, placement in zip(coordinate, mesh.shape, tensor.placements, strict=True):
-        # Exactly these: a strided shard is a Shard too, and lies elsewhere.
+        # Exactly these types: a strided shard is a Shard too, but placed differently.
         if type(placement) is Shard:
             dim = placement.dim % tensor.ndim
             chunk = -(-size[dim] // parts)
@@ -114,14 +114,14 @@ def _locate_shard(name: str, tensor: DTensor) -> tuple[Box, tuple[int, ...]]:
         elif type(placement) is Replicate:
             index.append(slice(None))
         else:
-            raise AboardError(checkpoint.LAYOUT, f"{name} is placed as {placement}, which checkpoints don't know")
+            raise AboardError(checkpoint.LAYOUT, f"{name} is placed as {placement}, which checkpoints don't support")
     return (tuple(start), tuple(size)), tuple(mesh.mesh[tuple(index)].flatten().tolist())
 
 
 def select_own_slices(slices: Iterable[TensorSlice], rank: int, disk: frozenset[int]) -> Iterator[TensorSlice]:
-    """The slices that this rank writes: of those that write the same onto one disk, each takes an equal share.
+    """The slices that this rank writes: ranks with equal slices on one disk share the work evenly.
 
-    All of them see the same slices in the same order, so they agree without a word.
+    All see the same slices in the same order, so they agree without communication.
     """
     loads: dict[tuple[int, ...], dict[int, int]] = defaultdict(dict)
     for each in slices:

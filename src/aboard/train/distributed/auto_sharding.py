@@ -1,4 +1,4 @@
-"""`sharding: auto`: the fastest layout that fits."""
+"""`sharding: auto`: chooses the fastest layout that fits."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from aboard.train.memory.estimate import MemoryEstimate, ModelProfile, estimate_
 
 @dataclass(frozen=True, kw_only=True)
 class ShardingPlan:
-    """How the model is spread, and whether there is room to keep gathered weights and to hold whole gradients."""
+    """The sharding of the model, and whether memory suffices to keep gathered weights and to hold full gradients."""
 
     sharding: ShardingKind
     keep: bool = False
@@ -18,7 +18,7 @@ class ShardingPlan:
 
 
 def choose_sharding(training: Training, nodes: tuple[int, ...], *, room: int) -> ShardingPlan:
-    """What every rank comes to alike, since all are given the same; `room` is the least memory of any rank."""
+    """Every rank gets the same result from the same input; `room` is the smallest memory of any rank."""
     candidates = list_shardings(training, nodes)
     if candidates == ("none",):
         return ShardingPlan(sharding="none")
@@ -27,7 +27,7 @@ def choose_sharding(training: Training, nodes: tuple[int, ...], *, room: int) ->
 
 
 def list_shardings(training: Training, nodes: tuple[int, ...]) -> tuple[ShardingKind, ...]:
-    """Those that may be taken, fastest first: on one node hybrid is full, and over nodes of one rank it is none."""
+    """The candidates, fastest first: on one node hybrid equals full, and over nodes of one rank it equals none."""
     if sum(nodes) == 1:
         return ("none",)
     uneven = len(set(nodes)) > 1
@@ -41,7 +41,7 @@ def list_shardings(training: Training, nodes: tuple[int, ...]) -> tuple[Sharding
 def find_best_layout(
     profile: ModelProfile, training: Training, nodes: tuple[int, ...], *, room: int | None
 ) -> MemoryEstimate:
-    """The first that fits; if none does, or the room isn't known, the one that needs the least."""
+    """The first layout that fits; if none does, or `room` is unknown, the one with the smallest estimate."""
     estimates = list(_estimate_layouts(profile, training, nodes))
     fitting = (each for each in estimates if room is not None and each.fits(room))
     return next(fitting, None) or min(estimates, key=lambda each: each.total)
@@ -49,7 +49,8 @@ def find_best_layout(
 
 def _estimate_layouts(profile: ModelProfile, training: Training, nodes: tuple[int, ...]) -> Iterator[MemoryEstimate]:
     for sharding in list_shardings(training, nodes):
-        # Kept weights save a gather in each backward; held gradients save a reduction in each micro-batch but the last.
+        # Kept weights save an all-gather per backward; held gradients save a reduction in all micro-batches but the
+        # last.
         options = (
             ((False, False),) if sharding == "none" else ((True, True), (True, False), (False, True), (False, False))
         )

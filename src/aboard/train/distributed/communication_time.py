@@ -1,7 +1,7 @@
-"""How long a rank waits for others, where that can be told from outside: at each wait for a collective of gloo's.
+"""Measures how long a rank waits for others, if that is visible from outside: at each wait for a gloo collective.
 
-Accelerators wait in their own streams, and DDP inside its reducer, which overlaps with backward; there, it is a part of
-forward and backward, and said so by None.
+Accelerators wait in their own streams, and DDP inside its reducer, which overlaps with backward: there the wait is part
+of forward and backward, and reported as None.
 """
 
 import threading
@@ -17,7 +17,7 @@ from aboard.train.metrics.time_ledger import TimeLedger
 
 @contextmanager
 def time_collective_waits(world: RankContext, ledger: TimeLedger) -> Iterator[None]:
-    """While it lasts, waits of this thread are spent on communication."""
+    """Books the waits of this thread as communication while it lasts."""
     if world.device.type != "cpu" or not world.distributed:
         yield
         return
@@ -40,5 +40,5 @@ def time_collective_waits(world: RankContext, ledger: TimeLedger) -> Iterator[No
 
 
 def is_communication_visible(world: RankContext) -> bool:
-    """Whether all communication shows."""
+    """Whether all communication is visible."""
     return not world.distributed or (world.device.type == "cpu" and world.mesh is not None)

@@ -1,4 +1,4 @@
-"""The ranks as a grid: one line of shards, or a line within each node and copies across nodes."""
+"""The device mesh: one dimension of shards, or shards within each node and replicas across nodes."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ ShardingKind = Literal["full", "hybrid", "none"]
 
 
 def build_mesh(sharding: ShardingKind, slots: tuple[int, ...], *, device: torch.device) -> DeviceMesh | None:
-    """The grid of a sharding over nodes with so many ranks each; none where every rank holds all."""
+    """The mesh of a sharding over nodes with this many ranks each; None if the model is replicated on every rank."""
     if sharding == "full":
         return init_device_mesh(device.type, (sum(slots),), mesh_dim_names=("shard",))
     if sharding == "hybrid":
@@ -23,18 +23,17 @@ def build_mesh(sharding: ShardingKind, slots: tuple[int, ...], *, device: torch.
 
 
 def require_even_ranks(slots: tuple[int, ...]) -> int:
-    """The number of ranks that every node has; refused where they differ."""
+    """The number of ranks that every node has; raises if they differ."""
     if len(set(slots)) > 1:
         raise AboardError(
             training.SHARDING_UNEVEN,
-            "`sharding: hybrid` needs the same number of ranks on every node, and here they are"
-            f" {_format_numbers(slots)}",
+            f"`sharding: hybrid` needs the same number of ranks on every node, but they have {_format_numbers(slots)}",
         )
     return slots[0]
 
 
 def list_ranks_per_node(local_sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The ranks of each node, from what each rank has said: those of a node stand side by side."""
+    """The ranks of each node, from the local size that each rank reported: ranks of a node are adjacent."""
     sizes: list[int] = []
     index = 0
     while index < len(local_sizes):

@@ -1,4 +1,4 @@
-"""What ranks tell each other beside the training: few numbers, over a group of its own that no device waits for."""
+"""Small exchanges between ranks beside the training, over a CPU group of their own that no device waits for."""
 
 import json
 from datetime import timedelta
@@ -9,12 +9,12 @@ from torch.distributed import ProcessGroup, Work
 
 from aboard.train.distributed.rank_context import RankContext
 
-# Ranks come here within a step of each other; a step of hours is none.
+# Ranks get here within a step of each other; no step takes hours.
 _PATIENCE = timedelta(minutes=30)
 
 
 class RankConsensus:
-    """Every rank makes it, and calls it in the same order; at world 1 it is alone and knows the answers."""
+    """Every rank creates it, and calls it in the same order; with one rank it returns the rank's own values."""
 
     def __init__(self, world: RankContext) -> None:
         self.world = world
@@ -23,7 +23,7 @@ class RankConsensus:
             self._group = dist.new_group(backend="gloo", timeout=_PATIENCE)
 
     def sums(self, values: list[float]) -> list[float]:
-        """Of each place over all ranks, in double precision."""
+        """Element-wise sums over all ranks, in double precision."""
         if self._group is None:
             return values
         tensor = torch.tensor(values, dtype=torch.float64)
@@ -32,7 +32,7 @@ class RankConsensus:
         return summed
 
     def words(self, texts: list[str]) -> list[list[str]]:
-        """What each rank tells, by rank: for rare and small things."""
+        """The value of each rank, by rank: for rare and small data."""
         if self._group is None:
             return [texts]
         own = torch.frombuffer(bytearray(json.dumps(texts).encode()), dtype=torch.uint8)
@@ -46,7 +46,7 @@ class RankConsensus:
         return [json.loads(each[:length].numpy().tobytes()) for each, length in zip(buffers, lengths, strict=True)]
 
     def most(self, value: int) -> "PendingMaximum":
-        """The largest of all ranks' values, to be had later."""
+        """The maximum over all ranks, available later."""
         tensor = torch.tensor([value], dtype=torch.int32)
         if self._group is None:
             return PendingMaximum(tensor, None)
@@ -54,7 +54,7 @@ class RankConsensus:
 
 
 class PendingMaximum:
-    """It is under way; who asks for it waits until every rank has told its own."""
+    """A maximum under way; reading it waits until every rank has contributed."""
 
     def __init__(self, tensor: torch.Tensor, work: Work | None) -> None:
         self._told = tensor

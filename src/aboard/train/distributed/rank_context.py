@@ -1,4 +1,4 @@
-"""Where this rank stands: its number, its device, and how the model is spread over all of them."""
+"""This rank's context: its number, its device, and the sharding of the model."""
 
 import os
 from collections.abc import Mapping
@@ -20,15 +20,15 @@ from aboard.train.distributed.device_mesh import ShardingKind, build_mesh, list_
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import ProcessGroup
 
-# Gloo takes up to five times this to give up on a peer that it can't reach (seen with torch 2.13): five minutes.
+# Gloo takes up to five times this to give up on an unreachable peer (seen with torch 2.13): five minutes.
 JOIN_TIMEOUT = timedelta(seconds=60)
-# Afterwards, a rank may be behind by what it takes to read a large model from a slow disk, and no more.
+# Afterwards, a rank may lag by the time it takes to read a large model from a slow disk.
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankContext:
-    """A rank's place; `sharding` is settled here, and a world of one rank has nothing to shard."""
+    """A rank's context; `sharding` is resolved here, and a world of one rank has nothing to shard."""
 
     rank: int
     size: int
@@ -37,9 +37,9 @@ class RankContext:
     device: torch.device
     sharding: ShardingKind
     mesh: DeviceMesh | None = None
-    # There is room for weights to stay gathered until their backward, and from one micro-batch to the next.
+    # Memory suffices for weights to stay gathered until their backward, and between micro-batches.
     keep: bool = False
-    # There is room for whole gradients until the last micro-batch of a step, so that they are reduced once.
+    # Memory suffices for full gradients until the last micro-batch of a step, so that they are reduced once.
     hold: bool = False
 
     @property
@@ -52,7 +52,7 @@ class RankContext:
 
 
 def join_process_group(training: Training) -> RankContext:
-    """Meets the other ranks, as torchrun's environment names them; without it, this process is the whole world."""
+    """Joins the ranks given by torchrun's environment; without it, this process is the only rank."""
     rank, size = _read_number("RANK", 0), _read_number("WORLD_SIZE", 1)
     local_rank, local_size = _read_number("LOCAL_RANK", 0), _read_number("LOCAL_WORLD_SIZE", 1)
     device = _select_device(local_rank)
@@ -94,7 +94,7 @@ def _select_device(local_rank: int) -> torch.device:
 
 
 def _gather_limits(local_size: int, room: int, device: torch.device) -> tuple[tuple[int, ...], int]:
-    """How many ranks each rank has beside it, and the least room that any has: what all decide by, alike."""
+    """The local size of each rank, and the smallest memory of any: the common input of all decisions."""
     mine = torch.tensor([local_size, room], dtype=torch.int64, device=device)
     tensors = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(tensors, mine)
@@ -106,12 +106,12 @@ def _extend_timeout(group: "ProcessGroup | None") -> None:
     dist.distributed_c10d._set_pg_timeout(COLLECTIVE_TIMEOUT, group)  # noqa: SLF001 - torch has no public name for it
 
 
-# The limit of a container, in cgroup v2 and v1; without one, "max" or a number past all memory.
+# The memory limit of a container, in cgroup v2 and v1; without one, "max" or a number above all memory.
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def measure_memory(device: torch.device, local_size: int) -> int:
-    """In bytes; ranks on a CPU share what the host has, in even parts."""
+    """Memory in bytes; ranks on a CPU share the host's memory evenly."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return _read_host_memory() // local_size

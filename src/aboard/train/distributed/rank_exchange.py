@@ -1,4 +1,4 @@
-"""What ranks tell each other about checkpoints: JSON over a group of its own, so that it never meets training's."""
+"""Exchanges JSON between ranks for checkpoints, over a group of its own, apart from training's collectives."""
 
 import json
 from datetime import timedelta
@@ -12,7 +12,7 @@ from aboard.diagnoses.trainer import checkpoint
 
 
 class RankExchange:
-    """Made once, by all ranks together; alone there is nothing to send."""
+    """Created once, by all ranks together; with one rank nothing is sent."""
 
     def __init__(self, *, size: int, patience: float) -> None:
         self._size = size
@@ -20,8 +20,8 @@ class RankExchange:
         if size > 1:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience))
 
-    def all(self, value: Any) -> list[Any]:
-        """What every rank says, in the order of ranks; all of them must ask."""
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, in rank order; all ranks must call it."""
         if self._group is None:
             return [value]
         payload = _encode_json(value)
@@ -37,8 +37,8 @@ class RankExchange:
             raise _build_timeout_error(error) from error
         return [json.loads(text[: int(size)].numpy().tobytes()) for text, size in zip(texts, sizes, strict=True)]
 
-    def tell(self, data: bytes | None, *, source: int) -> bytes:
-        """The bytes of one rank, on all of them."""
+    def broadcast(self, data: bytes | None, *, source: int) -> bytes:
+        """Broadcasts the bytes of one rank."""
         if self._group is None:
             return data or b""
         try:
@@ -62,5 +62,5 @@ def _make_tensor(data: bytes) -> torch.Tensor:
 def _build_timeout_error(error: RuntimeError) -> AboardError:
     return AboardError(
         checkpoint.PEER_LOST,
-        f"another rank stopped answering while a checkpoint was made: {str(error).splitlines()[0]}",
+        f"another rank stopped responding during a checkpoint: {str(error).splitlines()[0]}",
     )

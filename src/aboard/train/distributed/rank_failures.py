@@ -1,4 +1,4 @@
-"""A failure on one rank, told to all of them, so that none waits for it and each gives the same error."""
+"""Reports a failure on one rank to all, so that none waits for it and all raise the same error."""
 
 import errno
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def pack_failure(error: Exception, *, rank: int, node: str, folder: Path) -> dict[str, Any]:
-    """What went wrong here, as plain data for the other ranks."""
+    """The error as plain data for the other ranks."""
     who = f"rank {rank} on {node}"
     if isinstance(error, AboardError):
         return pack_error(error) | {"seen": f"{who}: {error.seen}"}
@@ -24,7 +24,7 @@ def pack_failure(error: Exception, *, rank: int, node: str, folder: Path) -> dic
 
 def _classify_error(error: Exception, who: str, *, rank: int, node: str, folder: Path) -> AboardError:
     if not isinstance(error, OSError):
-        seen = f"{who} couldn't make a checkpoint: {type(error).__name__}: {error}"
+        seen = f"{who} could not save a checkpoint: {type(error).__name__}: {error}"
         return AboardError(checkpoint.FAILED, seen, rank=rank)
     path = error.filename or str(folder)
     seen = f"{who} can't write {path}: {error.strerror or error}"
@@ -36,11 +36,11 @@ def _classify_error(error: Exception, who: str, *, rank: int, node: str, folder:
 
 
 def raise_first_failure(reports: Sequence[Any]) -> None:
-    """Raises the lowest rank's failure, if any rank told one under `failed`."""
+    """Raises the lowest rank's failure, if any rank reported one under `failed`."""
     failed = [each["failed"] for each in reports if each.get("failed")]
     if failed:
         first = unpack_error(failed[0])
         if first is None:
-            raise AboardError(checkpoint.FAILED, "a rank could not make a checkpoint, and did not say why", rank=0)
+            raise AboardError(checkpoint.FAILED, "a rank could not save a checkpoint and gave no reason", rank=0)
         others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         raise AboardError(first.diagnosis, first.seen + others, fix=first.fix)

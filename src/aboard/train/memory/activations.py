@@ -1,8 +1,8 @@
-"""What a forward keeps for its backward, and what the logits take: by the sizes in the model's config.
+"""Estimates the activations that a forward saves for its backward, and the logits, from the model's config.
 
 The factors are those of transformers' decoders: what their norms, residuals, attention and gated layers save for
-autograd, in bytes for each token: taken from one pass of a Llama of 7B's shape on meta, and held against small Llama,
-Qwen and Gemma models (tests/train/test_model_needs.py). On GPUs and for large models they are an extrapolation.
+autograd, in bytes per token: measured in one pass of a 7B Llama on meta, and compared with small Llama, Qwen and Gemma
+models (tests/train/test_model_needs.py). For GPUs and large models they are an extrapolation.
 """
 
 from typing import Any, Literal
@@ -11,9 +11,9 @@ from aboard.lazy_dataclass import dataclass
 
 Precision = Literal["full", "half", "autocast"]
 
-# Norms and residuals of one layer, in bytes for each of a token's hidden numbers.
+# Norms and residuals of one layer, in bytes per hidden unit of a token.
 NORMS: dict[Precision, float] = {"full": 24.0, "half": 16.0, "autocast": 33.0}
-# Models that norm what a layer gives as well as what it gets (Gemma 2, OLMo 2) keep that too.
+# Models that also norm a layer's output (Gemma 2, OLMo 2) save that too.
 SANDWICH = 1.9
 FULL, HALF = 4, 2
 ROUTED = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -29,15 +29,15 @@ class ActivationMemory:
     logits: int
     masks: int
 
-    def kept(self, *, checkpointing: bool) -> int:
-        """At the end of the forward, while the backward is in its first layer."""
+    def saved_bytes(self, *, checkpointing: bool) -> int:
+        """The peak at the end of the forward, while the backward is in its first layer."""
         return self.masks + self.layer + self.layers * (self.entering if checkpointing else self.layer)
 
 
 def estimate_activations(
     config: Any, *, batch: int, length: int, precision: Precision, packed: bool, norms: int
 ) -> ActivationMemory:
-    """Of a text model; `norms` is how many a layer has beside those of its heads."""
+    """For a text model; `norms` is the number of norms per layer, without those of its heads."""
     tokens = batch * length
     size = FULL if precision == "full" else HALF
     residual = HALF if precision == "half" else FULL
@@ -57,14 +57,14 @@ def estimate_activations(
         layer=int(tokens * layer),
         entering=tokens * hidden * residual,
         layers=int(config.num_hidden_layers),
-        # The logits and their gradient, which takes the same room; all tokens may be supervised.
+        # The logits and their gradient of the same size; all tokens may be supervised.
         logits=2 * tokens * int(config.vocab_size) * size,
         masks=batch * length * length * (1 + size) if packed or eager else 0,
     )
 
 
 def _read_mlp_width(config: Any) -> int:
-    """What a token meets between the layer's two halves; of a mixture, its own experts."""
+    """The width between the two halves of the MLP; for a mixture of experts, that of a token's own experts."""
     whole = int(getattr(config, "intermediate_size", None) or 4 * config.hidden_size)
     if not any(getattr(config, name, None) for name in ROUTED):
         return whole

@@ -1,4 +1,4 @@
-"""What would make a training fit: changes of its settings, each of them tried by the same estimate."""
+"""Suggests setting changes that make a training fit, each verified by the same estimate."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +16,7 @@ MOST_NODES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class SettingChange:
-    """One setting, as it is typed, and the training that has it."""
+    """One setting as typed, and the training with it."""
 
     typed: str
     training: Training
@@ -25,9 +25,9 @@ class SettingChange:
 def suggest_changes(
     profile: ModelProfile, training: Training, nodes: tuple[int, ...], *, room: int | None
 ) -> Iterator[str]:
-    """What to type, the least painful first: one change where that is enough, else as many as it takes, then nodes.
+    """Options to type, the least intrusive first: one change if enough, else several together, then more nodes.
 
-    Where the room isn't known, each change is told with what it comes to.
+    If the memory is unknown, each change comes with its estimate.
     """
     single = [each for each in list_changes(training) if _is_fitting(profile, each.training, nodes, room)]
     if single:
@@ -48,7 +48,7 @@ def suggest_changes(
 
 
 def list_changes(training: Training) -> Iterator[SettingChange]:
-    """Those that don't change what is learned come before the one that does."""
+    """Changes that don't affect the result come before the one that does."""
     if training.sharding not in {"auto", "full"}:
         yield _make_change(training, sharding="full")
     if not training.gradient_checkpointing:

@@ -1,4 +1,4 @@
-"""How much memory one rank of a training needs, in a given layout."""
+"""Estimates the memory that one rank needs in a given layout."""
 
 from typing import Any
 
@@ -20,15 +20,15 @@ from aboard.train.memory.model_states import (
 from aboard.train.model.meta_model import build_on_meta, find_layers
 from aboard.train.model.packing_support import find_packing_obstacle
 
-# What the process itself takes: libraries, the context of an accelerator, the buffers of a backend.
+# The process itself: libraries, the accelerator's context, the backend's buffers.
 PROCESS = 1 << 30
-# What an allocator can't use of what it has.
+# Fragmentation of the allocator.
 SLACK = 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEstimate:
-    """One rank's memory in bytes; `total` is what must be there, `states` the most that the model's states take."""
+    """One rank's memory in bytes; `total` is what is needed, `states` the peak of the model's states."""
 
     parameters: int
     sharding: ShardingKind
@@ -39,7 +39,7 @@ class MemoryEstimate:
     gradients: int
     optimizer: int
     states: int
-    # None: the model is of a kind whose activations we can't tell.
+    # None: activations of this kind of model can't be estimated.
     activations: int | None
     logits: int
     total: int
@@ -48,17 +48,17 @@ class MemoryEstimate:
         return self.total <= room
 
     def words(self, nodes: tuple[int, ...], room: int | None) -> str:
-        """As in "6.7B in full needs 61 GiB per rank on 2 × 8; you have 80 GiB"."""
+        """Such as "6.7B in full needs 61 GiB per rank on 2 × 8; you have 80 GiB"."""
         spread = f"{len(nodes)} × {nodes[0]}" if len(set(nodes)) == 1 else " + ".join(map(str, nodes))
         text = f"{_format_count(self.parameters)} in full needs {format_size(self.total)} per rank on {spread}"
         return text if room is None else f"{text}; you have {format_size(room)}"
 
     def details(self, nodes: tuple[int, ...]) -> str:
-        """What the total is made of, and in which layout."""
+        """The parts of the total, and the layout."""
         where = {
-            "none": "whole on every rank",
-            "full": f"spread over {format_count(sum(nodes), 'rank')}",
-            "hybrid": f"spread over the {format_count(nodes[0], 'rank')} of each node",
+            "none": "replicated on every rank",
+            "full": f"sharded over {format_count(sum(nodes), 'rank')}",
+            "hybrid": f"sharded over the {format_count(nodes[0], 'rank')} of each node",
         }[self.sharding]
         parts = (
             f"states {format_size(self.states)}, activations {_format_bytes(self.activations)}, logits"
@@ -69,17 +69,17 @@ class MemoryEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelProfile:
-    """What the arithmetic wants to know of a model; made once, asked for many layouts."""
+    """What the estimate needs of a model; computed once, used for many layouts."""
 
     sizes: ModelSizes
     config: Any
     norms: int
-    # Why documents of one row can't be kept apart in it; None where they can.
+    # Why documents of one row can't be separated in it; None if they can.
     why_not_apart: str | None = None
 
 
 def profile_model(training: Training) -> ModelProfile:
-    """Built on meta, from the config of its directory."""
+    """Profiles the model, built on meta from the config of its directory."""
     built = build_on_meta(training, torch.device("cpu"))
     blocks = find_layers(built)
     norms = sum("Norm" in type(each).__name__ for each in blocks[0].children()) if blocks else 0
@@ -94,12 +94,14 @@ def profile_model(training: Training) -> ModelProfile:
 def estimate_memory(
     profile: ModelProfile, training: Training, nodes: tuple[int, ...], *, sharding: ShardingKind, keep: bool, hold: bool
 ) -> MemoryEstimate:
-    """Of one layout, on nodes that have so many ranks each."""
+    """The memory of one layout, on nodes with this many ranks each."""
     ranks = sum(nodes)
     states = _estimate_states(profile.sizes, training, nodes, sharding=sharding, keep=keep, hold=hold)
     precision: Precision = "full" if not training.bf16 else "autocast" if sharding == "none" or ranks == 1 else "half"
     activation_memory = _estimate_activations(profile, training, precision)
-    activation_bytes = activation_memory.kept(checkpointing=training.gradient_checkpointing) if activation_memory else 0
+    activation_bytes = (
+        activation_memory.saved_bytes(checkpointing=training.gradient_checkpointing) if activation_memory else 0
+    )
     logits = activation_memory.logits if activation_memory else 0
     peak = max(states.peak, states.forward + activation_bytes + logits)
     return MemoryEstimate(

@@ -1,4 +1,4 @@
-"""What a training really holds: every tensor that lives, counted at every operation that makes one."""
+"""Measures the memory of a training: counts every live tensor at every operation that creates one."""
 
 from typing import Any
 
@@ -8,15 +8,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# Smaller ones are many, and together nothing.
+# Smaller ones are many, but negligible together.
 SMALL = 4096
 
 
 class LiveByteCounter(TorchDispatchMode):
-    """Within it, `peak` is the most bytes that tensors made within it held at once; the same on any device.
+    """`peak` is the most bytes held at once by tensors created within it; the same on any device.
 
-    Counted by storages and not by an allocator, so that it holds on a CPU too, and so that what a backend keeps for
-    itself, as gloo does and nccl doesn't, is left out.
+    Counts storages instead of asking an allocator, so that it works on a CPU too and leaves out a backend's own
+    buffers, which gloo has and nccl doesn't.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class LiveByteCounter(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         new = False
         for each in tree_leaves(result):
-            # A DTensor's own storage is a pretence of the whole tensor.
+            # A DTensor's own storage pretends to be the whole tensor.
             tensor = each.to_local() if isinstance(each, DTensor) else each
             if isinstance(tensor, torch.Tensor) and not tensor.is_meta and tensor.nbytes >= SMALL:
                 new |= self._add(tensor)
@@ -37,10 +37,10 @@ class LiveByteCounter(TorchDispatchMode):
         return result
 
     def now(self) -> int:
-        """The bytes that live now."""
+        """The bytes that are live now."""
         total = 0
         for key, reference in list(self._live.items()):
-            # A storage may have shrunk to nothing since: so does FSDP free what it has gathered.
+            # A storage may have been resized to zero since: so FSDP frees what it gathered.
             storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)  # noqa: SLF001 - as torch's own StorageWeakRef
             if storage is None:
                 del self._live[key]

@@ -1,7 +1,7 @@
-"""What a model's states take on one rank: weights, gradients, optimizer, and what comes and goes while they are used.
+"""Estimates a model's states on one rank: weights, gradients, optimizer, and temporary buffers.
 
-Weights and gradients are kept in fp32, and Adam has two numbers more for each. What comes and goes is what was measured
-with torch 2.13 (tests/train/test_model_needs.py); each figure says where it is from.
+Weights and gradients are in fp32, and Adam adds two numbers per weight. Temporary buffers are as measured with
+torch 2.13 (tests/train/test_model_needs.py); each figure has its source.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ FULL, HALF = 4, 2
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSizes:
-    """Numbers of a model: the shapes of what is gathered together, the root's first, then each layer's."""
+    """Sizes of a model: the shapes of each group that is gathered together, the root's first, then each layer's."""
 
     groups: tuple[tuple[tuple[int, ...], ...], ...]
     embedding: int
@@ -34,7 +34,7 @@ class ModelSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class StateMemory:
-    """In bytes: three that stay, the most of all together, and what there is while activations are at their most."""
+    """In bytes: three permanent parts, the peak of all together, and the part present when activations peak."""
 
     weights: int
     gradients: int
@@ -64,7 +64,7 @@ def measure_model(model: "PreTrainedModel", layers: Sequence[nn.Module]) -> Mode
 
 
 def estimate_replicated(model: ModelSizes, *, half: bool, micro: int, ranks: int) -> StateMemory:
-    """Every rank has all. DDP's buckets hold the gradients, from the start; while they aren't reduced, beside them."""
+    """Replicated on every rank. DDP's buckets hold the gradients from the start; until reduced, gradients are extra."""
     total = model.total
     stays = FULL * total * 3
     buckets = FULL * total if ranks > 1 else 0
@@ -90,7 +90,7 @@ def estimate_replicated(model: ModelSizes, *, half: bool, micro: int, ranks: int
 def estimate_sharded(
     model: ModelSizes, *, shards: int, replicas: int, half: bool, micro: int, keep: bool, hold: bool
 ) -> StateMemory:
-    """FSDP: a rank has its part, and gathers the rest a layer at a time; the root's own stay gathered throughout."""
+    """FSDP: a rank has its shard and gathers one layer at a time; the root's own weights stay gathered throughout."""
     size = HALF if half else FULL
     accumulated = micro > 1
     total, root = model.total, _count_numbers(model.groups[0])
@@ -101,13 +101,13 @@ def estimate_sharded(
     # Between micro-batches, what was reduced within a node waits for the other nodes' part.
     deferred = FULL * (part - roots) if replicas > 1 and not hold and micro > (2 if keep else 1) else 0
     before = (FULL * total if hold else FULL * part + deferred) if accumulated else 0
-    # What the head's gradient waits in, until the root's is whole.
+    # The head's gradient waits here until the root's is complete.
     head = size * model.embedding
     # A layer's gradients: in the compute type, as a message in fp32, and reduced.
     message = size * layer + FULL * (layer + layer // shards)
     added = keep and hold and accumulated and not half
     if added:
-        # What is accumulated is of the type that is sent: new gradients are added to it, and go out from there.
+        # Accumulated in the type that is sent: new gradients are added, and sent from there.
         gathered = stays + before + size * total
         forward = gathered + head
         within = max(
@@ -117,12 +117,12 @@ def estimate_sharded(
         forward = stays + before + size * total + head
         within = forward + message
     else:
-        # One layer that is in use, the next one on its way, and the message that it comes in.
+        # One layer in use, the next being gathered, and the message that carries it.
         forward = stays + before + size * (root + 3 * layer) + head
-        # While gradients of an earlier one are reduced, the next layer is on its way as well.
+        # While earlier gradients are reduced, the next layer is being gathered as well.
         ahead = size * layer if accumulated and not hold and replicas == 1 else 0
         within = stays + max(before, FULL * (part - roots)) + size * (root + layer) + ahead + head + message
-    # The root's gradients come last. Between micro-batches, weights that are kept are all there by then.
+    # The root's gradients come last. Between micro-batches, kept weights are all gathered by then.
     last = stays + (FULL * part + deferred if accumulated else FULL * (part - roots))
     last += FULL * (root + root // shards)
     if keep and accumulated:
@@ -142,7 +142,7 @@ def estimate_sharded(
 
 
 def _count_gradient_parts(micro: int) -> int:
-    """The gradient of a tied embedding comes in two parts; from the third micro-batch on, their sum is one more."""
+    """The gradient of a tied embedding has two parts; from the third micro-batch on, their sum is a third."""
     return 2 if micro == 2 else 3  # noqa: PLR2004 - the second adds to what the first one left
 
 
@@ -151,7 +151,7 @@ def _count_numbers(group: Sequence[Sequence[int]]) -> int:
 
 
 def _count_shard(group: Sequence[Sequence[int]], shards: int) -> int:
-    """Of the rank that has the most: rows are cut in even parts, and the last ones are short."""
+    """The shard of the rank with the most rows: rows are split evenly, and the last shards are smaller."""
     return sum(-(-shape[0] // shards) * _multiply_shape(shape[1:]) for shape in group)
 
 

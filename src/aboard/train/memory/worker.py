@@ -14,10 +14,10 @@ from aboard.train.worker_protocol import write_reply
 
 
 def answer_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """To {"training": …, "ranks": {node: how many}, "memory": the least bytes that any rank has, or null}.
+    """Answers {"training": …, "ranks": {node: count}, "memory": the least bytes that any rank has, or null}.
 
-    `enough` is None where the memory isn't known; `fits` has what to type so that it fits. `why_not_apart` says what
-    keeps documents of one sequence from being kept apart in this model, if anything does.
+    `enough` is None if the memory is unknown; `fits` has the options that make it fit. `why_not_apart` says why
+    documents of one sequence can't be separated in this model; None if they can.
     """
     training, nodes = Training.of(request["training"]), tuple(request["ranks"].values())
     room: int | None = request.get("memory")

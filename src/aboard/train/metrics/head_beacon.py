@@ -1,4 +1,4 @@
-"""Tells the head what a line of metrics says, by the beacon that the keeper put into this rank; alone, nobody."""
+"""Sends metrics to the head through the beacon that the supervisor put into this rank; without one, does nothing."""
 
 import json
 import sys
@@ -11,14 +11,14 @@ from aboard.core.run.training_metrics import METRICS
 
 
 def set_first_step(step: int) -> None:
-    """Steps that the beacon reports from now on are the training's own: `step` of them were made before a resume."""
+    """Sets the step that the beacon counts from: `step` steps were done before a resume."""
     beacon = getattr(sys.modules.get("aboard_beacon"), "armed", None)
     if beacon is not None:
         beacon.first_step = step
 
 
 def send_metrics(metrics: Mapping[str, Any]) -> None:
-    """Never waits and never raises: what can't be sent now is superseded by the next."""
+    """Never waits and never raises: metrics that can't be sent now are superseded by the next."""
     beacon = getattr(sys.modules.get("aboard_beacon"), "armed", None)
     if beacon is not None:
         with suppress(Exception):
@@ -26,6 +26,6 @@ def send_metrics(metrics: Mapping[str, Any]) -> None:
 
 
 def _select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Those that the head shows; a loss that isn't finite is no number that JSON knows."""
+    """The numbers that the head shows; JSON has no value for a non-finite loss."""
     values = {name: metrics.get(name) for name in METRICS}
     return {name: value for name, value in values.items() if isinstance(value, int | float) and isfinite(value)}

@@ -1,4 +1,4 @@
-"""What a log line says: computed from a window of steps and the time that they took, the same on every rank."""
+"""The metrics of a log line: computed from a window of steps and their time, the same on every rank."""
 
 import resource
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from aboard.train.metrics.step_statistics import LogWindow
 from aboard.train.metrics.time_ledger import TimeKind
 from aboard.train.progress import TrainingProgress
 
-# Not part of a step: tokens per second are those of the steps.
+# Not part of a step: tokens per second count steps only.
 _BESIDE: tuple[TimeKind, ...] = ("init", "checkpoint", "evaluation")
 
 
 class MetricsMeter:
-    """From one log line to the next."""
+    """Measures from one log line to the next."""
 
     def __init__(self, peers: RankConsensus, *, flops_per_token: float, since: TrainingProgress) -> None:
         self._peers = peers
@@ -26,7 +26,7 @@ class MetricsMeter:
         self._since = since
 
     def line(self, window: LogWindow, progress: TrainingProgress, seconds: Mapping[TimeKind, float]) -> dict[str, Any]:
-        """Every rank asks, since the loss is summed over all of them; seconds are means over ranks."""
+        """Every rank must call it, since the loss is summed over all; seconds are means over ranks."""
         world = self._peers.world
         memory = [0.0] * world.size
         memory[world.rank] = read_peak_memory(world.device)
@@ -54,13 +54,13 @@ class MetricsMeter:
 
 
 def read_peak_memory(device: torch.device) -> float:
-    """The most bytes that this rank has had: of the accelerator, or of the process where there is none."""
+    """The peak memory of this rank: of the accelerator, or of the process if there is none."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
-# The first that is a part of the device's name counts, so the longer names stand first.
+# The first name contained in the device's name counts, so longer names come first.
 PEAKS = (
     ("GB300", 2.5e15),
     ("B300", 2.5e15),
@@ -94,7 +94,7 @@ PEAKS = (
 
 
 def find_peak_flops(device: torch.device) -> float | None:
-    """Of one device, None where it is not known: then no utilisation is told."""
+    """Peak FLOPS of one device; None if unknown, so that no utilization is reported."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)

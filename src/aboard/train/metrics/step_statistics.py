@@ -1,4 +1,4 @@
-"""What the steps since the last log line came to, kept on the device, and who made one that isn't finite."""
+"""Statistics of the steps since the last log line, kept on the device, and the origin of non-finite steps."""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -15,13 +15,13 @@ from aboard.train.batch_plan import PlannedStep
 from aboard.train.distributed.rank_consensus import RankConsensus
 from aboard.train.training_data import TrainingData
 
-# Bins, and steps, that are named in one message.
+# Sequences, and steps, named in one message.
 _NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogWindow:
-    """The steps between two log lines; `loss` is the sum over this rank's tokens, of those steps that were finite."""
+    """The steps between two log lines; `loss` is the sum over this rank's tokens in finite steps."""
 
     steps: int
     loss: float
@@ -32,14 +32,14 @@ class LogWindow:
 
 @dataclass(frozen=True, kw_only=True)
 class NonFiniteStep:
-    """A step whose gradient wasn't finite, and those of this rank's bins whose loss wasn't."""
+    """A step with a non-finite gradient, and this rank's sequences with a non-finite loss."""
 
     step: int
     bins: tuple[SequenceDraw, ...]
 
 
 class StepStatistics:
-    """Losses of micro-batches and norms of steps stay on the device until someone reads them."""
+    """Losses of micro-batches and norms of steps stay on the device until they are read."""
 
     def __init__(self) -> None:
         self._steps: list[tuple[PlannedStep, Tensor]] = []
@@ -48,7 +48,7 @@ class StepStatistics:
         self._steps.append((planned, torch.stack((norm, *losses))))
 
     def read(self) -> LogWindow:
-        """The one wait for the device."""
+        """The only wait for the device."""
         numbers: list[float] = torch.cat([numbers for _, numbers in self._steps]).tolist()
         loss, supervised, norm, at = 0.0, 0, 0.0, 0
         bad: list[NonFiniteStep] = []
@@ -71,7 +71,7 @@ def _find_nonfinite_bins(planned: PlannedStep, losses: Sequence[float]) -> tuple
 
 
 def describe_nonfinite(bad: Sequence[NonFiniteStep], stream: TrainingData, peers: RankConsensus) -> str:
-    """In words, where it came from; the same on every rank, each of which must ask."""
+    """Describes where it came from; the same on every rank, each of which must call it."""
     bins_by_rank = peers.words([_format_bins(each, stream) for each in bad])
     words = []
     for place, each in enumerate(bad[:_NAMED]):
@@ -94,7 +94,7 @@ def build_nonfinite_error(words: str) -> AboardError:
 
 
 def _format_bins(bad: NonFiniteStep, stream: TrainingData) -> str:
-    """The bins with the file and line of their first document."""
-    bins = [f"bin {draw.bin} of {draw.source} ({stream.where(draw)})" for draw in bad.bins[:_NAMED]]
+    """The sequences with file and line of their first document."""
+    bins = [f"sequence {draw.bin} of {draw.source} ({stream.where(draw)})" for draw in bad.bins[:_NAMED]]
     more = [f"{len(bad.bins) - _NAMED} more"] if len(bad.bins) > _NAMED else []
     return ", ".join(bins + more)

@@ -1,4 +1,4 @@
-"""The time ledger: every second of a rank belongs to one class, so that they add up to wall time."""
+"""The time ledger: every second of a rank belongs to one class, so that all add up to wall time."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ TIME_KINDS: tuple[TimeKind, ...] = (
 
 
 class TimeLedger:
-    """One class is current at any time; `spend` makes it another one."""
+    """One class is current at any time; `switch_to` changes it."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -24,7 +24,7 @@ class TimeLedger:
         self._taken = dict(self._seconds)
 
     def switch_to(self, kind: TimeKind) -> TimeKind:
-        """From now on; returns what it was before."""
+        """Switches from now on; returns the previous class."""
         now, before = self._clock(), self._kind
         self._seconds[before] += now - self._since
         self._since, self._kind = now, kind
@@ -39,7 +39,7 @@ class TimeLedger:
             self.switch_to(before)
 
     def take(self) -> dict[TimeKind, float]:
-        """The seconds of each class since the last take."""
+        """The seconds of each class since the last call."""
         self.switch_to(self._kind)
         window = {kind: self._seconds[kind] - self._taken[kind] for kind in TIME_KINDS}
         self._taken = dict(self._seconds)

@@ -1,8 +1,8 @@
-"""What a model is told so that documents of one row never see each other, without a wait for the device.
+"""Attention masks that separate the documents of one row, without a device sync.
 
-transformers finds packed rows by looking at position ids, and waits for the device to see the answer
-(`find_packed_sequence_indices`); so masks are made here, in the form in which `generate` gives them
-(`create_masks_for_generate`), and none is made where causality alone is enough.
+transformers detects packed rows from position ids, which syncs with the device (`find_packed_sequence_indices`). So
+masks are built here, in the form that `generate` passes (`create_masks_for_generate`), and none is built if causality
+is enough.
 """
 
 import inspect
@@ -18,18 +18,18 @@ from aboard.lazy_dataclass import dataclass
 from aboard.train.collate import Collator, LogitPositions, MicroBatch
 from aboard.train.model.packing_support import WINDOWED, build_packing_error, find_packing_obstacle, has_position_ids
 
-# A name under which transformers makes no mask of its own, and so leaves None alone: causal, by the kernel's own flag.
+# Under this name transformers builds no mask of its own and leaves None alone: causal by the kernel's own flag.
 _CAUSAL = "aboard_sdpa"
 _FLASH = ("flash_attention_2", "flash_attention_3")
-# One mask for all layers, rather than one for each kind of them.
+# One mask for all layers, instead of one per kind of layer.
 _ALL = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionMasks:
-    """`windows`: for each kind of layer how far it looks back, None being all the way.
+    """`windows`: the attention window per kind of layer, None for full attention.
 
-    Where `why_not` says that documents can't be kept apart, each row has one of them, and the model masks by itself.
+    If `why_not` says that documents can't be separated, each row has only one, and the model builds its own mask.
     """
 
     attention: str
@@ -40,11 +40,11 @@ class AttentionMasks:
     dtype: torch.dtype
 
     def collate(self) -> Collator:
-        # End to end, rows are as good as packed.
+        # Concatenated rows are like packed ones.
         return Collator(flat=self.attention in _FLASH and self.why_not is None, keeps=self.keeps)
 
     def inputs(self, micro: MicroBatch) -> dict[str, Any]:
-        """The keyword arguments of the model's forward for this micro-batch, which is on the device by now."""
+        """The keyword arguments of the model's forward for this micro-batch, which is already on the device."""
         named: dict[str, Any] = {"input_ids": micro.input_ids, "use_cache": False}
         if self.positions:
             named["position_ids"] = micro.position_ids
@@ -79,7 +79,7 @@ class AttentionMasks:
 
 
 def build_masks(model: PreTrainedModel, dtype: torch.dtype) -> AttentionMasks:
-    """For this model, which computes in `dtype`; its sdpa is taken over under a name of ours."""
+    """For this model, which computes in `dtype`; switches its sdpa to our registered variant."""
     config = model.config.get_text_config()
     attention = str(config._attn_implementation)  # noqa: SLF001 - transformers has no other way to ask
     why_not = find_packing_obstacle(model)
@@ -98,7 +98,7 @@ def build_masks(model: PreTrainedModel, dtype: torch.dtype) -> AttentionMasks:
 
 
 def _read_windows(config: Any) -> dict[str, int | None]:
-    """As `create_masks_for_generate` reads the config; chunks and recurrences are not ours to mask."""
+    """Reads the config as `create_masks_for_generate` does; chunked and recurrent layers are not masked here."""
     window = cast("int | None", getattr(config, "sliding_window", None))
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
@@ -110,5 +110,5 @@ def _find_logit_positions(model: PreTrainedModel) -> LogitPositions:
     forward = inspect.unwrap(type(model).forward)
     if "logits_to_keep" not in inspect.signature(forward).parameters:
         return "none"
-    # In transformers 5.22, rows may have positions of their own in those models that slice by this function.
+    # In transformers 5.22, models that slice by this function accept different positions per row.
     return "each" if "slice_logits_to_keep" in forward.__code__.co_names else "all"

@@ -81,18 +81,20 @@ def modify_model(model: PreTrainedModel, training: Training) -> None:
 
 
 def _describe_sharding(world: RankContext) -> str:
-    """What was settled, in words."""
+    """The chosen layout, for the log."""
     if world.sharding == "none":
-        return "every rank has the whole model" if world.distributed else "one rank has the whole model"
+        return "the model is replicated on every rank" if world.distributed else "one rank has the whole model"
     where = "over all ranks" if world.sharding == "full" else "within each node"
-    keep_note = "; there is room to keep gathered weights for the backward" if world.keep else ""
-    hold_note = "; there is room to reduce gradients once a step" if world.hold else ""
-    return f"weights, gradients and optimizer are spread {where}{keep_note}{hold_note}"
+    keep_note = "; gathered weights are kept for the backward" if world.keep else ""
+    hold_note = "; gradients are reduced once per step" if world.hold else ""
+    return f"weights, gradients and optimizer states are sharded {where}{keep_note}{hold_note}"
 
 
 def _enable_checkpointing(model: PreTrainedModel) -> None:
     if not model.supports_gradient_checkpointing:
-        raise AboardError(training.CHECKPOINTING_UNKNOWN, f"a {type(model).__name__} can't recompute its activations")
+        raise AboardError(
+            training.CHECKPOINTING_UNKNOWN, f"a {type(model).__name__} doesn't support gradient checkpointing"
+        )
     model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
@@ -104,14 +106,14 @@ def _shard_layers(model: PreTrainedModel, training: Training, world: RankContext
     fully_shard(model, mesh=world.mesh, mp_policy=policy)
     for each in model.modules():
         if isinstance(each, FSDPModule):
-            # Gradients are summed: the loss has been divided by the tokens of all ranks already. Told to sum, since
+            # Gradients are summed: the loss is already divided by the tokens of all ranks. The sum is forced, since
             # gloo has no other reduction with a factor.
             each.set_gradient_divide_factor(1.0)
             each.set_force_sum_reduction_for_comms(True)
 
 
 def _allocate_tensors(model: PreTrainedModel, device: torch.device) -> None:
-    """Room for every tensor on the device. Buffers that are real keep their values, and tied parameters stay one."""
+    """Allocates every tensor on the device. Real buffers keep their values, and tied parameters stay tied."""
     tied = _find_tied_parameters(model)
     buffers = {name: buffer for name, buffer in model.named_buffers() if not buffer.is_meta}
     model.to_empty(device=device)
@@ -142,22 +144,22 @@ def _wrap_model(module: PreTrainedModel, training: Training, world: RankContext)
         module,
         device_ids=[world.device.index] if world.device.type == "cuda" else None,
         gradient_as_bucket_view=True,
-        # Every rank has read the same files.
+        # Every rank has loaded the same weights.
         init_sync=False,
         **_disable_buffer_sync(),
     )
 
 
 def _disable_buffer_sync() -> dict[str, Any]:
-    """Buffers are the same everywhere, and stay so; torch 2.13 gave the switch another name."""
+    """Buffers are and stay equal on all ranks; torch 2.13 renamed the option."""
     names = inspect.signature(DistributedDataParallel).parameters
     return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
 
 
 def count_flops_per_token(model: PreTrainedModel, length: int) -> float:
-    """Forward and backward: six per weight that a token meets, and attention over half of the positions before it.
+    """Forward and backward: six per weight that a token uses, and attention over half of the positions before it.
 
-    Looking up an embedding is no multiplication, but a head that is tied to it is one (https://arxiv.org/abs/2204.02311,
+    An embedding lookup is not a multiplication, but a head tied to it is one (https://arxiv.org/abs/2204.02311,
     appendix B, which counts attention as if it were not causal).
     """
     return 6.0 * _count_used_weights(model) + sum(
@@ -196,14 +198,14 @@ def _list_windows(config: object, length: int) -> list[int]:
     return [window] * int(getattr(config, "num_hidden_layers", 0))
 
 
-# Of each file: how many places are looked at, and how much at each. It is a look, not a proof, and takes no time.
+# Samples per file and their size: a quick comparison, not a proof.
 SAMPLES_PER_FILE = 16
 SAMPLE_BYTES = 4096
 DIGEST_BYTES = 16
 
 
 def check_same_files(folder: Path, world: RankContext) -> None:
-    """Refuses ranks whose files differ from those of most others, by name."""
+    """Raises if the model files of some ranks differ from those of most, and names these ranks."""
     if not world.distributed:
         return
     mine = torch.frombuffer(bytearray(_hash_file_samples(folder)), dtype=torch.uint8).to(world.device)
@@ -215,7 +217,7 @@ def check_same_files(folder: Path, world: RankContext) -> None:
     if others:
         raise AboardError(
             model.DIFFERS,
-            f"{folder} isn't the same everywhere: rank {', '.join(others)} has other files than most",
+            f"{folder} is not the same on all ranks: rank {', '.join(others)} has different files than most",
             folder=folder,
         )
 

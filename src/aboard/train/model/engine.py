@@ -1,4 +1,4 @@
-"""A model that is ready to train: what is called, what is saved, and what differs between the layouts."""
+"""A model that is ready to train: the wrapped model, the module to save, and what differs between layouts."""
 
 from collections.abc import Callable
 
@@ -28,12 +28,12 @@ class Engine:
     _switch: Callable[[bool], None]
 
     def micro(self, *, last: bool) -> None:
-        """Called before the forward of a micro-batch: gradients are reduced at the last one of a step only."""
+        """Called before the forward of a micro-batch: gradients are reduced only at the last one of a step."""
         self._switch(last)
 
     @torch.no_grad()
     def norm(self) -> torch.Tensor:
-        """The length of the whole gradient, over all ranks, on the device; nobody waits for it here."""
+        """The norm of the full gradient over all ranks, on the device, without a sync."""
         gradients = (each.grad for each in self.parameters)
         parts = [each.to_local() if isinstance(each, DTensor) else each for each in gradients if each is not None]
         # Tied weights are one parameter, so they count once.
@@ -41,14 +41,14 @@ class Engine:
         norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(lengths))
         if self.world.mesh is None:
             return norm
-        # Over the shards and not over their copies: with hybrid, each node already has the whole sum.
+        # Over shards, not replicas: with hybrid, each node already has the full sum.
         total: torch.Tensor = norm.square()
         dist.all_reduce(total, group=self.world.mesh["shard"].get_group())
         return total.sqrt()
 
 
 def make_sync_switch(model: torch.nn.Module, world: RankContext) -> Callable[[bool], None]:
-    """What turns the reduction of gradients on and off; it costs nothing where nothing changes."""
+    """Returns the switch for gradient reduction; switching to the current state is free."""
     if isinstance(model, DistributedDataParallel):
         return lambda last: setattr(model, "require_backward_grad_sync", last)
     shards = [each for each in model.modules() if isinstance(each, FSDPModule)]
@@ -60,7 +60,7 @@ def make_sync_switch(model: torch.nn.Module, world: RankContext) -> Callable[[bo
             return
         state = last
         for shard in shards:
-            # Gradients that aren't reduced are whole on every rank: where there is no room, each micro-batch reduces.
+            # Unreduced gradients are replicated on every rank: if they don't fit, each micro-batch reduces.
             if world.hold:
                 shard.set_requires_gradient_sync(last, recurse=False)
             if world.keep:

@@ -1,4 +1,4 @@
-"""From a checkpoint to a directory that transformers loads: `python -m aboard.train.model.export CHECKPOINT OUT`."""
+"""Exports a checkpoint to a directory that transformers loads: `python -m aboard.train.model.export CHECKPOINT OUT`."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ from aboard.train.model.safetensors_writer import LazyTensor, write_safetensors
 from aboard.train.worker_protocol import write_reply
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# What a tokenizer is saved as, by any of its makers; copied as it is, so that nothing about it changes.
+# Files of a tokenizer, of any origin; copied unchanged.
 TOKENIZER = (
     "tokenizer*.json",
     "tokenizer.model*",
@@ -45,7 +45,7 @@ GENERATION = "generation_config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedModel:
-    """What was written: how many files of weights, and how many bytes they are."""
+    """The number of weight files, their bytes and type."""
 
     files: int
     bytes: int
@@ -55,9 +55,9 @@ class ExportedModel:
 def export_model(
     checkpoint: Path, model: Path, out: Path, *, dtype: str | None = None, tokenizer: Path | None = None
 ) -> ExportedModel:
-    """Weights as safetensors, config, generation config and tokenizer; the directory is there whole or not at all.
+    """Writes weights as safetensors, config, generation config and tokenizer; the directory appears atomically.
 
-    The type is that of the model's config where none is named. No more than one tensor is held at a time.
+    The default type is that of the model's config. At most one tensor is in memory at a time.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AboardError(checkpoints.EXPORT_TO, f"{out} is there already, and not empty")
@@ -78,13 +78,13 @@ def export_model(
     _write_settings(built, model, draft, target_dtype)
     _copy_files(tokenizer or model, draft, TOKENIZER)
     out.parent.mkdir(parents=True, exist_ok=True)
-    # Over an empty directory at most: that of a file system refuses any other.
+    # Replaces an empty directory at most: the file system rejects any other.
     draft.replace(out)
     return ExportedModel(files=files, bytes=size, dtype=_format_dtype(target_dtype))
 
 
 def _build_model(saved: SavedCheckpoint, model: Path) -> PreTrainedModel:
-    """The model on meta, as it was trained: its names are those of the checkpoint, or it is another model."""
+    """The model on meta as it was trained; raises if its tensors are not those of the checkpoint."""
     training = replace(Training.of(saved.marker.training), model=str(model), attn_implementation="auto")
     built = build_on_meta(training, torch.device("cpu"))
     if saved.marker.config is not None:
@@ -103,7 +103,7 @@ def _build_model(saved: SavedCheckpoint, model: Path) -> PreTrainedModel:
 def _list_tensors(
     saved: SavedCheckpoint, model: PreTrainedModel, dtype: torch.dtype
 ) -> Iterator[tuple[str, LazyTensor]]:
-    """By the names that the model's own files have. Where names are made of several, all of it is held at once."""
+    """Tensors by their names in the model's own files. If names are converted, all tensors are in memory at once."""
 
     def read(name: str) -> torch.Tensor:
         return _cast_tensor(saved.tensor(f"model/{name}"), dtype)
@@ -129,7 +129,7 @@ def _cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _read_default_dtype(model: Path) -> torch.dtype:
-    """The type that config.json names, by its name of today or of before."""
+    """The type in config.json, by its current or its former key."""
     content: Mapping[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
     return DTYPES.get(str(content.get("dtype") or content.get("torch_dtype")), torch.bfloat16)
 

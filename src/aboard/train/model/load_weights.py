@@ -1,4 +1,4 @@
-"""Into a model that is built and spread but empty: each rank reads its own part of every tensor, and no more."""
+"""Loads weights into a sharded, empty model: each rank reads only its own part of every tensor."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +16,13 @@ from aboard.train.distributed.rank_context import RankContext
 from aboard.train.model.weight_files import StoredTensor, open_weights, read_whole
 from aboard.train.model.weight_names import FusedWeights, WeightMatch, get_tied_names, match_weights
 
-# Reading waits for disks more than for cores; more than a few at once help nobody (transformers uses four, too).
+# Reading is bound by disks more than by cores; more than a few threads don't help (transformers uses four, too).
 THREADS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalShard:
-    """What this rank holds of one tensor: `local` is its rows from `start` on."""
+    """This rank's part of one tensor: `local` has its rows from `start` on."""
 
     local: torch.Tensor
     start: int
@@ -30,7 +30,7 @@ class LocalShard:
 
     @torch.no_grad()
     def fill(self, pieces: Iterable[torch.Tensor]) -> int:
-        """Writes the rows of this part, cast to its own type; how many bytes they were."""
+        """Writes the rows of this part, cast to its own type; returns the bytes read."""
         rows = self.local if self.local.dim() else self.local.view(1)
         at = size = 0
         for piece in pieces:
@@ -43,22 +43,22 @@ class LocalShard:
         return self.start + (len(self.local) if self.local.dim() else 1)
 
     def of(self, value: torch.Tensor) -> torch.Tensor:
-        """Its own rows of the whole tensor."""
+        """The rows of this part from a whole tensor."""
         return (value if value.dim() else value.view(1))[self.start : self.stop]
 
 
 def prepare_pretrained(model: PreTrainedModel, folder: Path) -> tuple[Callable[[RankContext], int], tuple[str, ...]]:
-    """Of a model on meta: what fills it once that is spread and has room, and what there is to say about it.
+    """Matches a model on meta with its files; returns what fills it once it is sharded and allocated, and notes.
 
-    Called with the world, the first returns how many bytes this rank has read.
+    The first, called with the rank's context, returns the bytes that this rank read.
     """
     files = open_weights(folder)
     matches = match_weights(model, files)
     notes = [*untie_differing(model, matches, files)]
     if matches.mixed:
-        notes.append(f"{len(matches.mixed)} tensors are put together from several: every rank reads those whole")
+        notes.append(f"{len(matches.mixed)} tensors are assembled from several: every rank reads these completely")
     for tensor in model.state_dict(keep_vars=True).values():
-        # So that transformers initialises only what no file has.
+        # So that transformers initializes only what no file has.
         tensor._is_hf_initialized = True  # noqa: SLF001 - transformers' own mark
     allocate_buffers(model)
     model.initialize_weights()
@@ -66,14 +66,14 @@ def prepare_pretrained(model: PreTrainedModel, folder: Path) -> tuple[Callable[[
 
 
 def allocate_buffers(model: PreTrainedModel) -> None:
-    """Buffers that no file has, rotary tables for one, are made where an ordinary load makes them: on the CPU."""
+    """Buffers that no file has, such as rotary tables, are computed on the CPU, as in an ordinary load."""
     for name, buffer in list(model.named_non_persistent_buffers()):
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, torch.empty_like(buffer, device="cpu"))
 
 
 def list_local_shards(model: torch.nn.Module, world: RankContext) -> dict[str, LocalShard]:
-    """Every parameter and saved buffer by its name, a tied one by each of its names."""
+    """Every parameter and persistent buffer by name, tied ones by each of their names."""
     tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
     return {name: _make_shard(tensors[name], world) for name in model.state_dict()}
 
@@ -81,7 +81,7 @@ def list_local_shards(model: torch.nn.Module, world: RankContext) -> dict[str, L
 def fill_from_files(
     model: PreTrainedModel, matches: WeightMatch, files: Mapping[str, StoredTensor], world: RankContext
 ) -> int:
-    """Fills all of it from the files; returns how many bytes this rank has read."""
+    """Fills the model from the files; returns the bytes that this rank read."""
     shards = list_local_shards(model, world)
     _check_shapes(matches.plain, files, shards)
     twice = {
@@ -100,7 +100,7 @@ def _make_shard(tensor: torch.Tensor, world: RankContext) -> LocalShard:
         return LocalShard(local=tensor.detach(), start=0, shape=tuple(tensor.shape))
     local = tensor.to_local().detach()
     shards = world.mesh["shard"]
-    # As torch.chunk cuts: all parts alike but the last ones, which may be smaller or empty.
+    # As torch.chunk splits: all parts equal except the last ones, which may be smaller or empty.
     chunk = -(-tensor.shape[0] // shards.size())
     start = min(chunk * shards.get_local_rank(), tensor.shape[0])
     return LocalShard(local=local, start=start, shape=tuple(tensor.shape))
@@ -116,7 +116,7 @@ def _check_shapes(
     ]
     if wrong:
         raise AboardError(
-            model.SHAPES, f"{len(wrong)} tensors have another shape than the model's: {'; '.join(wrong[:3])}"
+            model.SHAPES, f"{len(wrong)} tensors have a different shape than in the model: {'; '.join(wrong[:3])}"
         )
 
 
@@ -127,7 +127,7 @@ def _fill_plain(part: LocalShard, stored: StoredTensor) -> int:
 def _fill_fused(
     mixture: FusedWeights, files: Mapping[str, StoredTensor], shards: Mapping[str, LocalShard], model: PreTrainedModel
 ) -> int:
-    """Every rank makes the whole of what is fused, one layer at a time, and keeps its part."""
+    """Every rank computes the whole fused tensor, one layer at a time, and keeps its part."""
     tensors = mixture.convert(lambda source: read_whole(files[source]), model)
     for name, value in tensors.items():
         shards[name].fill([shards[name].of(value)])
@@ -139,7 +139,7 @@ def _count_bytes(stored: StoredTensor) -> int:
 
 
 def untie_differing(model: PreTrainedModel, matches: WeightMatch, files: Mapping[str, StoredTensor]) -> Iterator[str]:
-    """Unties, on meta, what the files have with different values, as transformers does; says so for each."""
+    """Unties, on meta, tensors that have different values in the files, as transformers does; yields notes."""
     for name, source in list(get_tied_names(model).items()):
         both = name in matches.plain and source in matches.plain
         if both and not _is_equal(files[matches.plain[name]], files[matches.plain[source]]):
@@ -148,7 +148,7 @@ def untie_differing(model: PreTrainedModel, matches: WeightMatch, files: Mapping
             setattr(module, own, torch.nn.Parameter(torch.empty_like(getattr(module, own))))
             del get_tied_names(model)[name]
             model.config.tie_word_embeddings = False
-            yield f"{name} and {source} differ in the files, so they aren't tied, whatever config.json says"
+            yield f"{name} and {source} differ in the files, so they are not tied, regardless of config.json"
 
 
 def _is_equal(one: StoredTensor, other: StoredTensor) -> bool:

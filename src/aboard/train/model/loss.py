@@ -9,15 +9,15 @@ from torch.autograd.function import once_differentiable
 
 from aboard.train.collate import IGNORED
 
-# Logits in float32 at a time: what stays in a core's cache, and on an accelerator what few kernels do.
+# Rows of float32 logits at a time: what fits a core's cache, and few kernels on an accelerator.
 _ELEMENTS = {"cpu": 1 << 20}
 _ELEMENTS_ELSEWHERE = 1 << 26
 
 
 def compute_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum over all labels but the ignored ones, in float32.
+    """The sum over all labels except ignored ones, in float32.
 
-    The gradient is made beside it, a few rows at a time, so that no second copy of the logits is ever whole in float32.
+    The gradient is computed along with it, a few rows at a time, so that the logits never exist in float32 as a whole.
     """
     apply: Callable[[Tensor, Tensor], Tensor] = _SummedCrossEntropy.apply
     return apply(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))

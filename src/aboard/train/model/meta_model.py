@@ -1,4 +1,4 @@
-"""A model without its weights: shapes only."""
+"""A model on meta: shapes without weights."""
 
 from importlib.util import find_spec
 
@@ -14,7 +14,7 @@ from aboard.diagnoses.untrusted import escape_text
 
 
 def build_on_meta(training: Training, device: torch.device) -> PreTrainedModel:
-    """The model without its weights: shapes only, in fp32, in which weights are kept."""
+    """The model without weights: shapes only, in fp32, the type that weights are kept in."""
     config = _load_config(training)
     config.use_cache = False
     implementation = choose_attention(training, device)
@@ -32,7 +32,7 @@ def build_on_meta(training: Training, device: torch.device) -> PreTrainedModel:
 
 
 def find_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The blocks that repeat, inner ones first."""
+    """The repeated blocks, inner ones first."""
     names = set(model._no_split_modules or ())  # noqa: SLF001 - transformers' contract with its models
     children = [child for each in model.modules() if isinstance(each, nn.ModuleList) for child in each]
     return [
@@ -48,19 +48,18 @@ def _load_config(training: Training) -> PreTrainedConfig:
     except (OSError, ValueError) as error:
         raise AboardError(
             models.MISSING,
-            f"{training.model} has no config.json of a model that we know:"
-            f" {escape_text(str(error).splitlines()[0], 300)}",
+            f"{training.model} has no config.json of a supported model: {escape_text(str(error).splitlines()[0], 300)}",
             folder=training.model,
         ) from error
     if getattr(config, "quantization_config", None) is not None and not training.from_scratch:
         raise AboardError(
-            models.QUANTIZED, f"{training.model} is quantized, and a quantized model can't be trained in full"
+            models.QUANTIZED, f"{training.model} is quantized, and full training of a quantized model is not supported"
         )
     return config
 
 
 def choose_attention(training: Training, device: torch.device) -> str | None:
-    """As asked; `auto` is flash-attn on a GPU in bf16 where it is installed, else None: the model's own choice."""
+    """The user's choice; `auto` is flash-attn on a GPU in bf16 if installed, else None: the model's own choice."""
     if training.attn_implementation != "auto":
         return training.attn_implementation
     flash = device.type == "cuda" and training.bf16 and find_spec("flash_attn") is not None

@@ -1,4 +1,4 @@
-"""AdamW in one pass over the gradients: they are clipped, and a step that isn't finite undone, where they are read."""
+"""AdamW in one pass over the gradients: it clips them, and skips a non-finite step, as it reads them."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from aboard.core.plan.training_settings import Training
 
 
 def build_adamw(training: Training, module: nn.Module) -> AdamW:
-    """Matrices decay; norms and biases don't, being no weights."""
+    """Weight decay applies to matrices, not to norms and biases."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     groups = [
         {"params": [each for each in parameters if each.ndim > 1], "weight_decay": training.weight_decay},
@@ -30,7 +30,7 @@ def update_weights(optimizer: AdamW, *, norm: Tensor, max_norm: float, learning_
     """One step with gradients of this norm, clipped to `max_norm` unless that is 0.
 
     If the norm isn't finite, nothing changes: neither weights nor the optimizer's state. All of it is decided on the
-    device, by what the fused kernel has for loss scaling (`torch.amp.GradScaler`): it divides and skips as it reads.
+    device, with the fused kernel's support for loss scaling (`torch.amp.GradScaler`): it divides and skips as it reads.
     """
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
@@ -43,9 +43,9 @@ def update_weights(optimizer: AdamW, *, norm: Tensor, max_norm: float, learning_
 
 
 class _LocalAdamW(AdamW):
-    """AdamW that hands this rank's own parts to the kernel: elementwise as it is, it needs to know of no others.
+    """AdamW that passes this rank's local shards to the kernel: it is elementwise, so no other shards are needed.
 
-    The usual way asks DTensor, for each tensor of each list in Python, how the parts belong together.
+    The default path goes through DTensor in Python for each tensor of each list.
     """
 
     def _init_group(self, group: dict[str, Any], *lists: list[Tensor]) -> bool:

@@ -1,7 +1,7 @@
-"""Whether a model can be told which tokens of a row belong together, so that documents of one row stay apart.
+"""Whether a model can separate the documents of one packed row.
 
-Most can: by position ids and a mask of four dimensions. Where one can't, packed rows would either crash it deep in a
-step (bloom) or train it, in silence, on documents that see each other (rwkv, xlstm, recurrent_gemma).
+Most can, with position ids and a four-dimensional mask. In others, packed rows would either crash deep in a step
+(bloom) or silently train on documents that attend to each other (rwkv, xlstm, recurrent_gemma).
 """
 
 import inspect
@@ -14,9 +14,9 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import training
 
 FULL, WINDOWED = "full_attention", "sliding_attention"
-# They have no position ids, and need none: how far apart two tokens are is all that they know of positions.
+# They have and need no position ids: they use only distances between tokens.
 _RELATIVE = {"mpt"}
-# They take a mask of two dimensions only, as all do that make ALiBi's biases of it.
+# They accept two-dimensional masks only, like all models that derive ALiBi's biases from the mask.
 _ONE_ROW = {"openai-gpt"}
 
 
@@ -25,22 +25,22 @@ def has_position_ids(model: PreTrainedModel) -> bool:
 
 
 def find_packing_obstacle(model: PreTrainedModel) -> str | None:
-    """What keeps documents of one row from being kept apart; None where nothing does."""
+    """Why documents of one row can't be separated; None if they can."""
     config: Any = model.config.get_text_config()
     if model._is_stateful or any(isinstance(part, nn.Conv1d) for part in model.modules()):  # noqa: SLF001 - its only name
-        return "it has layers that carry a state from token to token, also from one document to the next"
+        return "it has recurrent layers that carry state from one document to the next"
     if not has_position_ids(model) and config.model_type not in _RELATIVE:
-        return "its forward takes no position_ids, so that a second document would not begin at position 0"
+        return "its forward takes no position_ids, so a second document would not start at position 0"
     if getattr(config, "alibi", False) or config.model_type in _ONE_ROW:
-        return "its attention mask has one row for all tokens, and no room for several documents"
+        return "its attention mask has one row for all tokens, so it can't separate documents"
     if not set(getattr(config, "layer_types", None) or ()) <= {FULL, WINDOWED}:
-        return "it has layers of a kind that we know no mask for"
+        return "it has layers of a kind without a supported mask"
     if getattr(config, "sliding_window", None) is None and getattr(config, "attention_chunk_size", None) is not None:
-        return "its attention goes by chunks of the row, whatever documents lie in it"
+        return "its attention is chunked by row position, regardless of documents"
     return None
 
 
 def build_packing_error(why: str) -> AboardError:
-    """What a run with packed data ends with, before its first step."""
-    seen = f"documents of one sequence would see each other in this model: {why}"
+    """The error of a run with packed data, before its first step."""
+    seen = f"packed documents would attend to each other in this model: {why}"
     return AboardError(training.PACKING_UNKNOWN, seen)

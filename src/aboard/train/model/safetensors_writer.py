@@ -1,4 +1,4 @@
-"""Safetensors files, written a tensor at a time: https://huggingface.co/docs/safetensors, "Format"."""
+"""Writes safetensors files one tensor at a time: https://huggingface.co/docs/safetensors, "Format"."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ import torch
 
 from aboard.lazy_dataclass import dataclass
 
-# What the hub's own tools cut at.
+# The shard size of the hub's own tools.
 SHARD_BYTES = 5 * 10**9
 DTYPE_NAMES = {
     torch.float64: "F64",
@@ -40,7 +40,7 @@ class LazyTensor:
 
 
 def write_safetensors(tensors: Mapping[str, LazyTensor], folder: Path, *, limit: int = SHARD_BYTES) -> tuple[int, int]:
-    """One file, or several and their index; how many, and the bytes of all tensors."""
+    """Writes one file, or several and their index; returns the number of files and the bytes of all tensors."""
     shards = _split_shards(tensors, limit)
     names = [
         "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
@@ -69,7 +69,7 @@ def _split_shards(tensors: Mapping[str, LazyTensor], limit: int) -> list[dict[st
 
 
 def _write_shard(tensors: Mapping[str, LazyTensor], path: Path) -> None:
-    # transformers asks for the format; larger types first, so that each stands where its type wants it.
+    # transformers requires the format key; wide types first, so that each is aligned.
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
     at = 0

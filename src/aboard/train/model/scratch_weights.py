@@ -1,7 +1,7 @@
-"""New weights for a model: by its own distributions, and the same on any number of ranks and in any layout.
+"""Initializes a model from scratch: with its own distributions, and equal for any number of ranks and any layout.
 
-Each tensor is drawn whole from a seed of its own, made of the run's seed and its name; a rank keeps its part.
-What the model would do to its parameters is recorded on meta, where it costs nothing, then done to one at a time.
+Each tensor is drawn whole from its own seed, derived from the run's seed and its name; a rank keeps its part.
+The model's own initialization is recorded on meta, where it costs nothing, then replayed on one tensor at a time.
 """
 
 import hashlib
@@ -23,98 +23,97 @@ from aboard.train.model.weight_names import get_tied_names
 
 @dataclass(frozen=True, kw_only=True)
 class InitOperation:
-    """One operation in place on a parameter, or on a view of it."""
+    """One in-place operation on a parameter, or on a view of it."""
 
-    does: Any
+    operator: Any
     size: torch.Size
     stride: tuple[int, ...]
     offset: int
     args: tuple[Any, ...]
-    named: Mapping[str, Any]
+    kwargs: Mapping[str, Any]
 
-    def on(self, whole: torch.Tensor, generator: torch.Generator) -> None:
+    def apply(self, whole: torch.Tensor, generator: torch.Generator) -> None:
         view = whole.as_strided(self.size, self.stride, self.offset)
-        takes = any(argument.name == "generator" for argument in self.does._schema.arguments)  # noqa: SLF001 - an operator's schema has no other name
-        self.does(view, *self.args, **{**self.named, **({"generator": generator} if takes else {})})
+        accepts_generator = any(argument.name == "generator" for argument in self.operator._schema.arguments)  # noqa: SLF001 - an operator's schema has no other name
+        self.operator(view, *self.args, **{**self.kwargs, **({"generator": generator} if accepts_generator else {})})
 
 
 def prepare_scratch(model: PreTrainedModel, *, seed: int) -> Callable[[RankContext], int]:
-    """Of a model on meta; what it returns fills the model once that is spread and has room, and reads nothing."""
+    """Records the initialization of a model on meta; the result fills it once it is sharded and allocated."""
     allocate_buffers(model)
-    acts = record_operations(model)
+    operations = record_operations(model)
 
     def into(world: RankContext) -> int:
-        fill_from_scratch(model, acts, world, seed=seed)
+        fill_from_scratch(model, operations, world, seed=seed)
         return 0
 
     return into
 
 
 def record_operations(model: PreTrainedModel) -> dict[str, list[InitOperation]]:
-    """What the model's own initialisation does to each of its tensors on meta; those that are real are initialised."""
+    """The initialization of each tensor on meta, as recorded operations; real tensors are initialized directly."""
     names = {_identify_storage(tensor): name for name, tensor in reversed(list(model.state_dict().items()))}
     recorder = _Recorder(names)
     with recorder:
         model.initialize_weights()
-    return recorder.acts
+    return recorder.operations
 
 
 def fill_from_scratch(
-    model: PreTrainedModel, acts: Mapping[str, list[InitOperation]], world: RankContext, *, seed: int
+    model: PreTrainedModel, operations: Mapping[str, list[InitOperation]], world: RankContext, *, seed: int
 ) -> None:
     """Draws every tensor, and keeps this rank's part of it."""
     left_out = [
         name
         for name in list_local_shards(model, world)
-        if name not in acts and get_tied_names(model).get(name) not in acts
+        if name not in operations and get_tied_names(model).get(name) not in operations
     ]
     if left_out:
-        raise AboardError(
-            models.NO_START, f"a {type(model).__name__} doesn't say how these begin: {', '.join(left_out[:5])}"
-        )
+        raise AboardError(models.NO_START, f"a {type(model).__name__} doesn't initialize: {', '.join(left_out[:5])}")
     for name, part in list_local_shards(model, world).items():
-        if name in acts:
-            part.fill([part.of(draw_tensor(part.shape, acts[name], seed=seed, name=name))])
+        if name in operations:
+            part.fill([part.of(draw_tensor(part.shape, operations[name], seed=seed, name=name))])
 
 
-def draw_tensor(shape: tuple[int, ...], acts: list[InitOperation], *, seed: int, name: str) -> torch.Tensor:
-    """One whole tensor, the same wherever it is asked for."""
+def draw_tensor(shape: tuple[int, ...], operations: list[InitOperation], *, seed: int, name: str) -> torch.Tensor:
+    """Draws one whole tensor, the same on every rank."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     value = torch.empty(shape, dtype=torch.float32)
-    for act in acts:
-        act.on(value, generator)
+    for operation in operations:
+        operation.apply(value, generator)
     return value
 
 
 class _Recorder(TorchDispatchMode):
-    """Writes down what is done in place to a tensor on meta, by the name that its storage has in the model."""
+    """Records in-place operations on meta tensors, by the name that their storage has in the model."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.acts: dict[str, list[InitOperation]] = defaultdict(list)
+        self.operations: dict[str, list[InitOperation]] = defaultdict(list)
         self._names = names
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = kwargs or {}
+        kwargs = kwargs or {}
         written = func._schema.arguments[:1]  # noqa: SLF001 - an operator's schema has no other name
         if not (written and written[0].alias_info and written[0].alias_info.is_write and args[0].is_meta):
-            return func(*args, **named)
+            return func(*args, **kwargs)
         target = args[0]
         name = self._names.get(_identify_storage(target))
-        if any(isinstance(each, torch.Tensor) and each.is_meta for each in (*args[1:], *named.values())):
+        if any(isinstance(each, torch.Tensor) and each.is_meta for each in (*args[1:], *kwargs.values())):
             raise AboardError(
-                models.NO_START, f"how {name or 'a tensor'} begins depends on other tensors, which isn't supported"
+                models.NO_START,
+                f"the initialization of {name or 'a tensor'} depends on other tensors, which is not supported",
             )
         if name:
-            self.acts[name].append(
+            self.operations[name].append(
                 InitOperation(
-                    does=func,
+                    operator=func,
                     size=target.size(),
                     stride=target.stride(),
                     offset=target.storage_offset(),
                     args=args[1:],
-                    named={key: value for key, value in named.items() if key != "generator"},
+                    kwargs={key: value for key, value in kwargs.items() if key != "generator"},
                 )
             )
         return target

@@ -1,6 +1,6 @@
-"""The weights of a model's directory: every tensor by its name, and any of its rows read from where they stand.
+"""The weight files of a model directory: every tensor by name, with random access to its rows.
 
-Read by pread and not mapped: not every cloud file system can be mapped, and what is read can be counted.
+Read by pread instead of mmap: not every cloud file system supports mmap, and the bytes read can be counted.
 """
 
 import json
@@ -18,7 +18,7 @@ from aboard.diagnoses.trainer import model
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 
-# https://huggingface.co/docs/safetensors: what a header may call a type.
+# https://huggingface.co/docs/safetensors: the type names of a header.
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -31,7 +31,7 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-# Rows are read in pieces, so that what is read but not yet cast stays small.
+# Rows are read in blocks, so that little is read but not yet cast.
 PIECE_BYTES = 64 << 20
 HEADER_LIMIT = 100 << 20
 
@@ -46,7 +46,7 @@ class StoredTensor(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     def rows(self, start: int, stop: int) -> Iterator[torch.Tensor]:
-        """Those rows in order, in pieces, in the file's own type; a tensor without dimensions is one row."""
+        """These rows in order, in blocks, in the file's own type; a scalar is one row."""
         ...
 
 
@@ -58,18 +58,18 @@ def open_weights(folder: Path) -> Mapping[str, StoredTensor]:
     files = _list_files(folder, "pytorch_model.bin")
     if files:
         return {name: PickledTensor(tensor) for file in files for name, tensor in _load_pickle(file).items()}
-    raise AboardError(model.NO_WEIGHTS, f"{folder} has no model.safetensors, nor its index")
+    raise AboardError(model.NO_WEIGHTS, f"{folder} has neither model.safetensors nor its index")
 
 
 def read_whole(stored: StoredTensor) -> torch.Tensor:
-    """All of a tensor."""
+    """Reads a whole tensor."""
     pieces = list(stored.rows(0, stored.shape[0] if stored.shape else 1))
     return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).view(stored.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SafetensorsTensor:
-    """A tensor in a safetensors file: its bytes are one run, row after row."""
+    """A tensor in a safetensors file: contiguous, row by row."""
 
     file: "OpenFile"
     shape: tuple[int, ...]
@@ -88,7 +88,7 @@ class SafetensorsTensor:
 
 @dataclass(frozen=True)
 class PickledTensor:
-    """A tensor of a file that torch.save wrote; the file is mapped, so that only what is touched is read."""
+    """A tensor in a file of torch.save; the file is mapped, so that only accessed parts are read."""
 
     tensor: torch.Tensor
 
@@ -112,7 +112,7 @@ class OpenFile:
         self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def into(self, data: torch.Tensor, offset: int) -> None:
-        """Fills the tensor with the bytes at a place."""
+        """Fills the tensor with the bytes at an offset."""
         view: memoryview = memoryview(data.numpy())  # type: ignore[arg-type] # numpy's arrays are buffers
         while view:
             count = os.preadv(self._handle, [view], offset)
@@ -137,14 +137,14 @@ def _list_files(folder: Path, name: str) -> list[Path]:
 
 
 def _read_index(index: Path) -> list[str]:
-    """The files that an index names. A downloaded model must not choose others: a fix may tell to remove one."""
+    """The files that an index names. A downloaded model must not point to others: a fix may suggest to remove one."""
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _build_damage_error(index, "it is no index of weights") from error
+        raise _build_damage_error(index, "it is not an index of weights") from error
     for name in names:
         if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
-            raise _build_damage_error(index, f"it names a file outside of its directory: {escape_text(str(name))}")
+            raise _build_damage_error(index, f"it names a file outside its directory: {escape_text(str(name))}")
     return names
 
 
@@ -155,12 +155,12 @@ def _read_header(path: Path) -> dict[str, SafetensorsTensor]:
         raise _build_damage_error(path, f"it can't be read ({error.strerror})") from error
     length = int.from_bytes(_read_bytes(file, 0, 8), "little")
     if length > HEADER_LIMIT:
-        raise _build_damage_error(path, "its header is longer than any can be")
+        raise _build_damage_error(path, "its header is longer than the format allows")
     entries: dict[str, Any] = json.loads(_read_bytes(file, 8, length))
     entries.pop("__metadata__", None)
     ends = max((each["data_offsets"][1] for each in entries.values()), default=0)
     if 8 + length + ends > file.size:
-        raise _build_damage_error(path, f"it has {file.size} bytes, and its header speaks of {8 + length + ends}")
+        raise _build_damage_error(path, f"it has {file.size} bytes, but its header describes {8 + length + ends}")
     return {name: _make_tensor(file, name, each, 8 + length) for name, each in entries.items()}
 
 
@@ -174,8 +174,8 @@ def _make_tensor(file: OpenFile, name: str, entry: Mapping[str, Any], base: int)
     if entry["dtype"] not in DTYPES:
         raise AboardError(
             model.QUANTIZED,
-            f"{escape_text(name)} in {file.path} is of type {escape_text(str(entry['dtype']))}, which can't be"
-            " trained in full",
+            f"{escape_text(name)} in {file.path} is of type {escape_text(str(entry['dtype']))}, which full"
+            " training doesn't support",
         )
     return SafetensorsTensor(
         file=file, shape=tuple(entry["shape"]), dtype=DTYPES[entry["dtype"]], offset=base + entry["data_offsets"][0]

@@ -1,4 +1,4 @@
-"""Which tensor of the files is which of the model, by transformers' own rules of renaming and conversion."""
+"""Matches the tensors of the files with those of the model, by transformers' own renaming and conversion rules."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -22,17 +22,17 @@ MAX_SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class WeightMatch:
-    """`plain`: the model's name → the file's. `mixed`: tensors that several of the file make, as fused experts are."""
+    """`plain`: the model's name → the file's. `mixed`: tensors assembled from several, as fused experts."""
 
     plain: Mapping[str, str]
     mixed: tuple["FusedWeights", ...]
-    # Names of the model that transformers too would leave to their first values.
+    # Names in the model that transformers too would leave initialized.
     fresh: tuple[str, ...]
 
 
 @dataclass(kw_only=True)
 class FusedWeights:
-    """What one conversion takes from the files; it yields whole tensors, by their names in the model."""
+    """One conversion from tensors of the files; it yields whole tensors, by their names in the model."""
 
     target: str
     pattern: str
@@ -42,14 +42,14 @@ class FusedWeights:
     def convert(self, read: Callable[[str], torch.Tensor], model: PreTrainedModel) -> dict[str, torch.Tensor]:
         converter = deepcopy(self.converter)
         for source, pattern in self.sources:
-            # Called when its turn comes; transformers' own type says Future, its `materialize_tensors` takes both.
+            # Called when it is needed; transformers' own type says Future, its `materialize_tensors` accepts both.
             converter.add_tensor(self.target, source, pattern, partial(read, source))  # type: ignore[arg-type]
         tensors = converter.convert(self.target, model=model, config=model.config)
         return {name: value[0] if isinstance(value, list) else value for name, value in tensors.items()}
 
 
 def match_weights(model: PreTrainedModel, names: Iterable[str]) -> WeightMatch:
-    """Every name of the files and of the model is accounted for, or it is an error that lists those that aren't."""
+    """Accounts for every name in the files and in the model; raises with those that don't match."""
     expected = model.state_dict()
     transforms = get_model_conversion_mapping(model)
     renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
@@ -83,7 +83,7 @@ def get_tied_names(model: PreTrainedModel) -> dict[str, str]:
 
 
 def _list_aliases(model: PreTrainedModel, name: str) -> set[str]:
-    """All names of the parameter that this is one of."""
+    """All names of the same parameter."""
     source = get_tied_names(model).get(name, name)
     return {source, *(other for other, its in get_tied_names(model).items() if its == source)}
 
@@ -102,7 +102,7 @@ def _check_complete(
     missing: list[str],
     unexpected: list[str],
 ) -> WeightMatch:
-    # Rotary tables and positions were once saved by some; they are computed now (transformers does the same).
+    # Some old files contain rotary tables and positions; they are computed now (transformers ignores them, too).
     passing = [*(model._keys_to_ignore_on_load_unexpected or ()), r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$"]  # noqa: SLF001 - transformers' contract with its models
     optional = [*(model._keys_to_ignore_on_load_missing or ())]  # noqa: SLF001 - as above
     unexpected = [name for name in unexpected if not _has_match(passing, name)]

@@ -1,4 +1,4 @@
-"""Control tokens that stand in the data as text."""
+"""Control tokens that appear in the data as text."""
 
 from collections.abc import Iterator
 from re import sub
@@ -13,7 +13,7 @@ from aboard.diagnoses.trainer import data_quality
 from aboard.diagnoses.untrusted import Untrusted
 
 SPECIAL = "special-text"
-# No control token of a real tokenizer is longer.
+# No real tokenizer has a longer control token.
 _LONGEST = 200
 
 
@@ -21,7 +21,7 @@ def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
     if terms.special_text is None:
         return
     for who, text in item.texts:
-        # Most texts don't even have a letter that one begins with, and to see that is quick.
+        # Fast path: most texts contain no character that a control token starts with.
         if not any(start in text for start in terms.special_starts):
             continue
         match = terms.special_text.search(text)
@@ -31,21 +31,21 @@ def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
 
 
 def check_control_tokens(evidence: DataEvidence) -> Iterator[Finding]:
-    """A tokenizer can't tell the text from the token: whoever writes it in a prompt can speak as somebody else."""
+    """A tokenizer can't distinguish such text from the token: whoever writes it in a prompt poses as another role."""
     flagged = evidence.tally.seen(SPECIAL)
     if flagged:
         yield data_quality.SPECIAL_TEXT.finding(
             nodes=(),
             seen=f"{format_share(flagged.count, evidence.tally.rows)} have a control token in their text:"
             f" {format_locations(flagged)}",
-            why="The tokenizer makes the control token of it: a turn ends in the middle of a sentence, or a user"
-            " speaks as the system. Or the rows went through a template before, and would twice.",
+            why="The tokenizer encodes it as the control token: a turn ends in the middle of a sentence, or a user"
+            " speaks as the system. Or a chat template was already applied to the rows, and would be applied twice.",
             fix=join_fixes(_build_removal_fix(flagged.examples[0]), evidence.allow(data_quality.SPECIAL_TEXT)),
         )
 
 
 def _build_removal_fix(example: ExampleRow) -> Fix:
-    """A line for sed, where there are lines; brackets and dots are signs to it."""
+    """A sed command where the file has lines; brackets and dots are escaped."""
     token = example.note.raw().rpartition(" in the ")[0]
     if example.where.unit != "line" or example.where.file.endswith(COMPRESSED_SUFFIXES) or len(token) > _LONGEST:
         return NO_FIX

@@ -1,4 +1,4 @@
-"""Two begin-of-sequence tokens: the template writes one, and somebody adds another."""
+"""Two begin-of-sequence tokens: the template writes one, and something else adds another."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ DOUBLE_BOS = "double-bos"
 
 def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
     encoded = item.encoded
-    # A tokenizer whose begin and end are one token (gpt2) may well have an empty document in front.
+    # If begin and end are the same token (gpt2), an empty document may precede.
     if not isinstance(encoded, EncodedRow) or terms.bos is None or terms.bos in terms.stops:
         return
     if len(encoded.ids) > 1 and encoded.ids[0] == encoded.ids[1] == terms.bos:
@@ -23,7 +23,7 @@ def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
 
 
 def check_double_bos(evidence: DataEvidence) -> Iterator[Finding]:
-    """The model was never shown two, and is not shown two when it is used."""
+    """The model never saw two begin tokens in pretraining and never sees two at inference."""
     flagged, rows = evidence.tally.seen(DOUBLE_BOS), evidence.tally.encoded
     if flagged:
         fix = NO_FIX
@@ -34,6 +34,6 @@ def check_double_bos(evidence: DataEvidence) -> Iterator[Finding]:
             nodes=(),
             seen=f"{format_share(flagged.count, rows)} begin with two begin-of-sequence tokens:"
             f" {format_locations(flagged)}",
-            why="The model was never shown two, and won't be when it is used: answers get worse, and nobody sees why.",
+            why="The model never sees two in pretraining or inference, so its answers silently get worse.",
             fix=join_fixes(fix, evidence.allow(data_quality.DOUBLE_BOS)),
         )

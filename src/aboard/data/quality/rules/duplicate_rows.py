@@ -1,4 +1,4 @@
-"""Rows that are there more than once, and validation rows that are trained on."""
+"""Rows that occur more than once, and validation rows that are also training rows."""
 
 from collections.abc import Iterator
 
@@ -11,12 +11,12 @@ from aboard.data.rows import RowLocation
 from aboard.diagnoses import NO_FIX, Finding, Fix, Severity, join_fixes
 from aboard.diagnoses.trainer import data_quality
 
-# Below a hundredth it is worth a line; from here on a file is probably there twice.
+# Below 1 % it is worth a line; above this a file was probably included twice.
 COPIED_FILE_SHARE = 0.3
 
 
 def check_duplicates(evidence: DataEvidence) -> Iterator[Finding]:
-    """What is there twice is learned twice, and by heart."""
+    """A row that occurs twice is weighted twice and tends to be memorized."""
     prints = evidence.tally.prints
     hashes = prints.hashes
     order = np.argsort(hashes, kind="stable")
@@ -31,21 +31,22 @@ def check_duplicates(evidence: DataEvidence) -> Iterator[Finding]:
         if count >= SIGNIFICANT_SHARE * rows
         else Severity.INFO
     )
-    # By place, so that the first ones are named, whatever their hashes.
+    # By location, so that the first ones are reported, whatever their hashes.
     pairs = sorted((int(order[at]), int(order[at - 1])) for at in again)[:MAX_EXAMPLES]
     examples = ", ".join(f"{prints.where(one)} as {prints.where(other)}" for one, other in pairs)
     yield data_quality.DUPLICATES.finding(
         severity=severity,
         nodes=(),
-        seen=f"{_format_sampling(prints)}{format_share(count, rows)} are there already:"
+        seen=f"{_format_sampling(prints)}{format_share(count, rows)} are duplicates:"
         f" {examples}{' …' if count > MAX_EXAMPLES else ''}",
-        why="What is there twice is learned twice, and by heart. A whole file that is there twice is usually a slip.",
+        why="Duplicates are weighted twice and tend to be memorized. A whole file that occurs twice is usually a"
+        " mistake.",
         fix=join_fixes(_build_dedupe_fix(evidence), evidence.allow(data_quality.DUPLICATES)),
     )
 
 
 def check_validation_leaks(evidence: DataEvidence) -> Iterator[Finding]:
-    """A validation row that is trained on makes the validation loss a lie."""
+    """A validation row that is also trained on makes the validation loss meaningless."""
     if evidence.validation is None:
         return
     level = max(evidence.validation.prints.level, evidence.tally.prints.level)
@@ -60,10 +61,10 @@ def check_validation_leaks(evidence: DataEvidence) -> Iterator[Finding]:
     yield data_quality.LEAK.finding(
         severity=Severity.BLOCK if count >= SIGNIFICANT_SHARE * rows else Severity.WARN,
         nodes=(),
-        seen=f"{_format_sampling(validation)}{format_share(count, rows, 'validation rows')} are trained on too:"
+        seen=f"{_format_sampling(validation)}{format_share(count, rows, 'validation rows')} are also training rows:"
         f" {examples}"
         f"{' …' if count > MAX_EXAMPLES else ''}",
-        why="The validation loss then says how well rows were learned by heart, and falls while the model gets worse.",
+        why="The validation loss then measures memorization, and falls while the model gets worse.",
         fix=join_fixes(_build_leak_fix(evidence), evidence.allow(data_quality.LEAK)),
     )
 
@@ -73,20 +74,20 @@ def _build_dedupe_fix(evidence: DataEvidence) -> Fix:
 
 
 def _build_leak_fix(evidence: DataEvidence) -> Fix:
-    if len(evidence.held) != 1 or not _has_only_jsonl((*evidence.held, *evidence.files)):
+    if len(evidence.validation_files) != 1 or not _has_only_jsonl((*evidence.validation_files, *evidence.files)):
         return NO_FIX
-    return data_quality.LEAK.fix("apart", held=evidence.held[0], files=evidence.files)
+    return data_quality.LEAK.fix("apart", held=evidence.validation_files[0], files=evidence.files)
 
 
 def _has_only_jsonl(files: tuple[str, ...]) -> bool:
-    """What works on lines is told for files of lines only."""
+    """Commands that work on lines are suggested for files of lines only."""
     return all(name.endswith(".jsonl") for name in files)
 
 
 def _format_sampling(prints: RowFingerprints) -> str:
-    return f"in one of {1 << prints.level} rows, looked at for all: " if prints.level else ""
+    return f"in a sample of one in {1 << prints.level} rows: " if prints.level else ""
 
 
 def _find_location(prints: RowFingerprints, value: np.uint64) -> RowLocation:
-    """Where the first row with this hash stands."""
+    """The location of the first row with this hash."""
     return prints.where(int(np.flatnonzero(prints.hashes == value)[0]))

@@ -1,4 +1,4 @@
-"""Signs that the format was guessed wrong: columns that are swapped, prompts that are empty, chats kept as text."""
+"""Symptoms of a wrongly guessed format: swapped columns, empty prompts, conversations stored as text."""
 
 from collections.abc import Iterator
 from re import MULTILINE
@@ -14,7 +14,7 @@ from aboard.diagnoses.untrusted import NO_TEXT
 
 FORMAT_FLAGS = ("misfit", "answer-alone", "answer-asks", "answers-first", "asks-last", "json-text", "turns-text")
 MISFIT, ALONE, ASKS, ANSWERS_FIRST, ASKS_LAST, JSON_TEXT, TURNS_TEXT = FORMAT_FLAGS
-# Of so many rows a sign must be seen, and in so large a part of them, before a format is doubted for it.
+# A flag counts only from this many rows on, and only if this share of them has it.
 MIN_ROWS, MOST = 20, 0.5
 NEARLY_ALL = 0.9
 
@@ -24,7 +24,7 @@ _TURNS = compile_pattern(
     MULTILINE,
 )
 _QUESTION = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}")
-# Rows that can be read, but not as this format.
+# Rows that can be parsed, but not in this format.
 _MISFITS = ("row-columns", "row-role", "row-type", "row-tokens")
 _SCANNED_CHARACTERS = 4000
 _SYSTEM_ROLES = ("system", "developer")
@@ -52,7 +52,7 @@ def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]
 
 
 def check_format(evidence: DataEvidence) -> Iterator[Finding]:
-    """Each sign alone is harmless in a row, and telling in most of them."""
+    """Each flag is harmless in single rows; in most of the rows it shows a wrong format."""
     tally = evidence.tally
     pairs, chats, texts = tally.of("pair"), tally.of("chat"), tally.of("text")
     yield from _check_flag(evidence, MISFIT, tally.rows, MOST, Severity.BLOCK)
@@ -84,37 +84,40 @@ def _has_text(content: object) -> bool:
 
 _MESSAGES = {
     MISFIT: (
-        "are no rows of the format",
-        "Nothing would be learned from them. Roles or columns have names that this format doesn't know.",
+        "don't fit the format",
+        "They would be skipped. Their roles or columns have names that this format doesn't know.",
     ),
     ALONE: (
         "have an answer and an empty prompt",
-        "The model would learn to answer without being asked. The prompt is probably in a column of another name.",
+        "The model would learn to answer without a prompt. The prompt is probably in a column with another name.",
     ),
     ASKS: (
-        "have a prompt that asks nothing and an answer that ends in a question mark",
-        "The two columns look swapped: the model would learn to ask what it should answer.",
+        "have an answer that ends in a question mark and a prompt that doesn't",
+        "The two columns look swapped: the model would learn to write prompts instead of answers.",
     ),
     ANSWERS_FIRST: ("begin with the assistant", "The roles look swapped: the model would learn to speak as the user."),
-    ASKS_LAST: ("end with the user, unanswered", "The roles look swapped, or the last answer is missing in the file."),
+    ASKS_LAST: (
+        "end with an unanswered user turn",
+        "The roles look swapped, or the last answers are missing from the file.",
+    ),
     JSON_TEXT: (
-        "are taken as plain text, and the text is JSON",
-        "The model would learn brackets and keys. A conversation was probably written as a string.",
+        "are read as plain text, but the text is JSON",
+        "The model would learn JSON syntax. A conversation was probably serialized to a string.",
     ),
     TURNS_TEXT: (
-        "are taken as plain text, and the text has turns of a conversation in it",
-        "The loss would be taken of what users say, too, and the turns are marked as another model wants them.",
+        "are read as plain text, but the text contains conversation turns",
+        "The loss would include user turns, and the turn markers are those of another model's template.",
     ),
 }
 
 
-def _check_flag(evidence: DataEvidence, sign: str, rows: int, least: float, severity: Severity) -> Iterator[Finding]:
-    flagged = evidence.tally.seen(sign)
+def _check_flag(evidence: DataEvidence, flag: str, rows: int, least: float, severity: Severity) -> Iterator[Finding]:
+    flagged = evidence.tally.seen(flag)
     if rows < MIN_ROWS or flagged.count < least * rows:
         return
-    message, why = _MESSAGES[sign]
+    message, why = _MESSAGES[flag]
     yield data_quality.FORMAT.finding(
-        # Who has named the format has looked; a guess of ours must be looked at.
+        # A format that the user named is only a warning; our own guess may block.
         severity=min(severity, Severity.WARN) if evidence.given else severity,
         nodes=(),
         seen=f"{format_share(flagged.count, rows)} {message}: {format_locations(flagged)}; the format"
@@ -122,13 +125,13 @@ def _check_flag(evidence: DataEvidence, sign: str, rows: int, least: float, seve
         why=why,
         fix=join_fixes(
             data_quality.FORMAT.fix("show", again=evidence.again("show", 2)),
-            _build_format_fix(evidence, sign),
+            _build_format_fix(evidence, flag),
             evidence.allow(data_quality.FORMAT),
         ),
     )
 
 
-def _build_format_fix(evidence: DataEvidence, sign: str) -> Fix:
-    if sign == JSON_TEXT:
+def _build_format_fix(evidence: DataEvidence, flag: str) -> Fix:
+    if flag == JSON_TEXT:
         return data_quality.FORMAT.fix("json")
     return data_quality.FORMAT.fix("other", again=evidence.again("format", "NAME"))

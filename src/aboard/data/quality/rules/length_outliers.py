@@ -1,4 +1,4 @@
-"""A row that is far longer than the others."""
+"""Rows that are far longer than the others."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ MIN_ROWS = 100
 
 
 def check_length_outliers(evidence: DataEvidence) -> Iterator[Finding]:
-    """Usually two files in one row, or a download that is no text."""
+    """Usually two files in one row, or a download that isn't text."""
     tally = evidence.tally
     unit, lengths = ("tokens", tally.tokens) if tally.encoded else ("characters", tally.characters)
     usual = lengths.percentile(0.99)
@@ -20,7 +20,7 @@ def check_length_outliers(evidence: DataEvidence) -> Iterator[Finding]:
         yield data_quality.OUTLIER.finding(
             nodes=(),
             seen=f"the longest row has {lengths.longest:,} {unit}, 99 % have at most {usual:,}: {tally.longest.where}",
-            why="It is often no text: two files in one row, a page of binary data, a log.",
+            why="Such a row is often not text: two files in one row, binary data, or a log.",
             fix=_build_fix(evidence, tally.longest.where),
         )
 

@@ -1,4 +1,4 @@
-"""The token that ends an answer: if it is never supervised, the model never learns to stop."""
+"""The stop token of answers: if it is never supervised, the model never learns to stop."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
     if not isinstance(encoded, EncodedRow) or not terms.stops or not encoded.mask.any():
         return
     supervised = encoded.ids[encoded.mask]
-    # Most answers end in one: then the last token tells, and the others need no look.
+    # Fast path: most answers end in a stop token.
     if int(supervised[-1]) in terms.stops or any((supervised == stop).any() for stop in terms.stops):
         return
     yield ENDLESS, NO_TEXT
@@ -30,34 +30,34 @@ def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
 
 
 def check_stop_token(evidence: DataEvidence) -> Iterator[Finding]:
-    """Masked, left out by the template, or the same as padding: generation then runs to its limit."""
+    """Stop tokens that are masked, omitted by the template, or equal to padding: generation then runs to its limit."""
     tally, terms = evidence.tally, evidence.terms
     flagged, hidden = tally.seen(ENDLESS), tally.seen(HIDDEN)
-    # A row whose end is cut off has one all the same: another rule tells of that.
+    # A truncated row still has a stop token; another rule reports truncation.
     rows = tally.encoded - tally.seen(UNSUPERVISED).count
     if terms.tokenizer is not None and tally.encoded and not terms.stops:
         yield data_quality.EOS.finding(
             severity=Severity.WARN,
             nodes=(),
             seen=f"{escape_text(terms.tokenizer)} has no end-of-sequence token",
-            why="No row can end in one, so a model that is trained on them can't learn to stop.",
+            why="No row can end in one, so the model can't learn to stop.",
             fix=data_quality.EOS.fix("no-token"),
         )
     if flagged.count >= SIGNIFICANT_SHARE * rows and flagged:
         named = " or ".join(name.visible() for name in terms.stop_names) or "the end token"
         masked = (
-            f"; in {format_share(hidden.count, flagged.count, 'of these')} it is there, but masked" if hidden else ""
+            f"; in {format_share(hidden.count, flagged.count, 'of these')} it is present but masked" if hidden else ""
         )
-        # Tokens that somebody else prepared are answers if a good part of them is masked.
+        # Pre-tokenized data counts as answers if a large part of it is masked.
         answers = tally.of("chat", "pair") > 0 or tally.supervised < MASKED * tally.tokens.total
         yield data_quality.EOS.finding(
             severity=Severity.BLOCK if answers and flagged.count == rows else Severity.WARN,
             nodes=(),
-            seen=f"{format_share(flagged.count, rows)} with a loss never supervise {named}:"
+            seen=f"{format_share(flagged.count, rows)} with a loss don't supervise {named}:"
             f" {format_locations(flagged)}{masked}",
-            why="The model is never taught to stop: it answers rightly and goes on until the limit of tokens."
+            why="The model never learns to stop: it answers correctly, then continues until the token limit."
             if answers
-            else "Documents that are packed run into each other, and the model isn't taught where one ends.",
+            else "Packed documents run into each other, and the model doesn't learn where one ends.",
             fix=_build_fix(evidence, hidden=bool(hidden)),
         )
 

@@ -1,4 +1,4 @@
-"""Answers that `max_length` cuts off."""
+"""Answers that `max_length` truncates."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from aboard.diagnoses.trainer import data_quality
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 
 CUT, LOST = "cut", "answer-lost"
-# So many rows may lose their end before a run is stopped for it: long tails are common, and often meant to be cut.
+# This share of rows may be truncated before the data check fails: long tails are common and often truncated on purpose.
 TOLERATED_SHARE = 0.05
 _ROUND = 256
 
@@ -25,7 +25,7 @@ def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
 
 
 def flag_truncation(encoded: EncodedRow, limit: int) -> Iterator[RowFlag]:
-    """Of a row that is truncated; a text goes on in the next bin instead."""
+    """Flags a row that is truncated; longer text continues in the next sequence instead."""
     if len(encoded.ids) > limit and encoded.mask[limit:].any():
         yield CUT, Untrusted(f"{len(encoded.ids):,} tokens")
         if not encoded.mask[:limit].any():
@@ -33,24 +33,24 @@ def flag_truncation(encoded: EncodedRow, limit: int) -> Iterator[RowFlag]:
 
 
 def check_truncated_answers(evidence: DataEvidence) -> Iterator[Finding]:
-    """What is cut off is the end of the answer, and with it the token that says stop."""
+    """Truncation removes the end of the answer, including its stop token."""
     tally, limit = evidence.tally, evidence.terms.max_length
     flagged, lost, rows = tally.seen(CUT), tally.seen(LOST), tally.encoded
     if flagged and limit is not None:
-        whole = f"; nothing of the answer is left in {lost.count:,} of them" if lost else ""
+        whole = f"; {lost.count:,} of them lose the whole answer" if lost else ""
         is_significant = flagged.count >= TOLERATED_SHARE * rows or lost.count >= SIGNIFICANT_SHARE * rows
         yield data_quality.CUT.finding(
             severity=Severity.BLOCK if is_significant else Severity.WARN,
             nodes=(),
-            seen=f"answers of {format_share(flagged.count, rows)} are cut off at {limit:,} tokens:"
+            seen=f"the answers of {format_share(flagged.count, rows)} are truncated at {limit:,} tokens:"
             f" {format_locations(flagged)}{whole}",
-            why="A model that is shown answers without an end learns to break off, or not to stop.",
+            why="The model learns to break off answers, or not to stop.",
             fix=join_fixes(*_suggest_lengths(evidence, limit), evidence.allow(data_quality.CUT)),
         )
 
 
 def _suggest_lengths(evidence: DataEvidence, limit: int) -> Iterator[Fix]:
-    """How long would do for nearly all, and for all."""
+    """Lengths that fit 99 % of the rows, and all of them."""
     tokens = evidence.tally.tokens
     most, every = (-(-length // _ROUND) * _ROUND for length in (tokens.percentile(0.99), tokens.longest))
     if limit < most < every:

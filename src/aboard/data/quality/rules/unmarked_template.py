@@ -1,4 +1,4 @@
-"""Chat templates that don't show which tokens are the model's own."""
+"""Chat templates that don't mark the assistant's tokens."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from aboard.diagnoses import Finding, Fix, Severity, join_fixes
 from aboard.diagnoses.trainer import data_quality
 
 ANSWERS_NOT_FOUND = "untold"
-# How the encoder says that a conversation was refused, or that its answers stand nowhere for certain.
+# The encoder's codes for a conversation that the template rejects, or whose answers can't be located.
 TEMPLATE_CODES = ("row-template", "row-rewritten")
 _NOTE = 200
 
@@ -22,23 +22,23 @@ def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]
 
 
 def check_template(evidence: DataEvidence) -> Iterator[Finding]:
-    """Without markers, answers are found by what the template writes around them; where that fails, nothing is."""
+    """Without markers, answers are located by the text around them; rows where that fails are left out."""
     tally, terms = evidence.tally, evidence.terms
     flagged, unsupervised, chats = tally.seen(ANSWERS_NOT_FOUND), tally.seen(UNSUPERVISED), tally.of("chat")
     if flagged:
         yield data_quality.TEMPLATE.finding(
             severity=Severity.BLOCK if flagged.count >= SIGNIFICANT_SHARE * tally.rows else Severity.WARN,
             nodes=(),
-            seen=f"the chat template doesn't show the answers of {format_share(flagged.count, tally.rows)}:"
+            seen=f"the answers of {format_share(flagged.count, tally.rows)} can't be located in the rendered template:"
             f" {format_locations(flagged, _NOTE)}",
-            why="They are left out: a loss on the wrong tokens teaches what no one wants to hear.",
+            why="They are left out: a loss on the wrong tokens would train the model on text that isn't an answer.",
             fix=_build_fix(evidence),
         )
     elif chats and unsupervised.count == tally.encoded and terms.marked is False and terms.loss_on != "all":
         yield data_quality.TEMPLATE.finding(
             nodes=(),
-            seen="the chat template has no {% generation %} markers, and no answer is found without them",
-            why="No token would be supervised: training would run on nothing, and the curve would look fine.",
+            seen="the chat template has no {% generation %} markers, and no answer can be located without them",
+            why="No token would be supervised: training would learn nothing, and the loss curve would look normal.",
             fix=_build_fix(evidence),
         )
 

@@ -1,4 +1,4 @@
-"""Rows that can't be read, and rows with nothing in them."""
+"""Rows that can't be read, and rows without content."""
 
 from collections.abc import Iterator
 
@@ -31,21 +31,21 @@ def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]
 
 
 def check_no_rows(evidence: DataEvidence) -> Iterator[Finding]:
-    """A run over nothing ends at once, or never starts."""
+    """A run without rows ends at once, or never starts."""
     if evidence.tally.rows == 0:
         yield data_quality.NO_ROWS.finding(
             nodes=(),
-            seen=f"{escape_text(', '.join(evidence.files), 300)}: there is no row in it",
+            seen=f"{escape_text(', '.join(evidence.files), 300)}: no rows found",
             why="There is nothing to train on.",
             fix=data_quality.NO_ROWS.fix(file=evidence.files[0]) if evidence.files else NO_FIX,
         )
 
 
 def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
-    """A line that is no row is never there on purpose: a copy that broke off, two files in one, a wrong format."""
+    """Unreadable lines are never intended: an interrupted copy, two files in one, or a wrong format."""
     flagged = evidence.tally.seen(BROKEN)
     if flagged:
-        # Where nothing can be read it is another kind of file, and deleting lines is no help.
+        # If no row can be read, the file has another format, and deleting lines doesn't help.
         repair = (
             _build_repair_fix(flagged)
             if flagged.count < evidence.tally.rows
@@ -54,23 +54,23 @@ def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
         yield data_quality.BROKEN.finding(
             nodes=(),
             seen=f"{format_share(flagged.count, evidence.tally.rows)} can't be read: {format_locations(flagged)}",
-            why="They would be left out of training. The last line of a file that is broken often means a copy that"
-            " broke off: then rows are missing that nobody can count.",
+            why="They would be left out of training. A broken last line usually means an interrupted copy: an unknown"
+            " number of rows is missing.",
             fix=join_fixes(repair, evidence.allow(data_quality.BROKEN)),
         )
 
 
 def check_empty_rows(evidence: DataEvidence) -> Iterator[Finding]:
-    """An empty row teaches at most to say nothing."""
+    """An empty row teaches the model nothing, or to stop at once."""
     flagged = evidence.tally.seen(EMPTY)
     if flagged:
         is_significant = flagged.count >= SIGNIFICANT_SHARE * evidence.tally.rows
         yield data_quality.EMPTY.finding(
             severity=Severity.BLOCK if is_significant else Severity.WARN,
             nodes=(),
-            seen=f"{format_share(flagged.count, evidence.tally.rows)} hold no text at all: {format_locations(flagged)}",
-            why="They count as rows and teach nothing, or to end at once. Often a column has another name in a part of"
-            " the file.",
+            seen=f"{format_share(flagged.count, evidence.tally.rows)} contain no text: {format_locations(flagged)}",
+            why="They count as rows but teach the model nothing, or to stop at once. Often a column has another name in"
+            " part of the file.",
             fix=join_fixes(_build_view_fix(flagged, data_quality.EMPTY), evidence.allow(data_quality.EMPTY)),
         )
 
@@ -82,7 +82,7 @@ def _is_empty(item: CheckedRow, row: DataRow) -> bool:
 
 
 def _build_repair_fix(flagged: FlaggedRows) -> Fix:
-    """Few lines of one file can be deleted; of more, what can be read is kept."""
+    """Deletes a few lines of one file, or else keeps the readable ones."""
     first = flagged.examples[0].where
     if first.unit != "line" or first.file.endswith(COMPRESSED_SUFFIXES):
         return data_quality.BROKEN.fix("names", file=first.file)

@@ -1,4 +1,4 @@
-"""Rows that the loss never sees: no token of them is supervised."""
+"""Rows without a supervised token."""
 
 from collections.abc import Iterator
 
@@ -19,15 +19,15 @@ def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]
 
 
 def check_supervision(evidence: DataEvidence) -> Iterator[Finding]:
-    """Such rows cost time and teach nothing, and the curve looks fine."""
+    """Such rows cost time and teach nothing, while the loss curve looks normal."""
     flagged, rows = evidence.tally.seen(UNSUPERVISED), evidence.tally.encoded
     if flagged:
         yield data_quality.NO_LOSS.finding(
             severity=Severity.BLOCK if flagged.count >= SIGNIFICANT_SHARE * rows else Severity.WARN,
             nodes=(),
             seen=f"{format_share(flagged.count, rows)} have no supervised token: {format_locations(flagged)}",
-            why="The loss is taken of none of their tokens, so they cost time and teach nothing, while the curve of"
-            " the others looks fine.",
+            why="None of their tokens enters the loss: they cost time and teach nothing, while the loss curve looks"
+            " normal.",
             fix=_build_fix(evidence),
         )
 
@@ -36,7 +36,7 @@ def _explain_missing_loss(row: DataRow) -> str:
     if row.kind == "chat":
         answers = [each for each in row.messages or () if each.get("role") == "assistant"]
         if not answers:
-            return "nobody answers"
+            return "no assistant message"
         return "" if any(each.get("content") or each.get("tool_calls") for each in answers) else "the answer is empty"
     return "the answer is empty" if row.kind == "pair" and not (row.completion or "").strip() else ""
 
@@ -46,7 +46,7 @@ def _build_fix(evidence: DataEvidence) -> Fix:
     notes = {each.note for each in evidence.tally.seen(UNSUPERVISED).examples}
     if evidence.terms.loss_on != "all" and notes == {""}:
         line = data_quality.NO_LOSS.fix("all", again=evidence.again("loss-on", "all"))
-    elif "nobody answers" in notes and evidence.format == "messages":
+    elif "no assistant message" in notes and evidence.format == "messages":
         file = evidence.tally.seen(UNSUPERVISED).examples[0].where.file
         line = data_quality.NO_LOSS.fix("answered", file=file)
     return join_fixes(line, evidence.allow(data_quality.NO_LOSS))
