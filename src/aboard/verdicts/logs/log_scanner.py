@@ -1,4 +1,4 @@
-"""Reads logs line by line and keeps what matters: bounded by messages and ranks, not by the size of the log."""
+"""Reads logs line by line; memory is bounded by messages and ranks, not by the size of the log."""
 
 import re
 from collections import deque
@@ -28,7 +28,7 @@ _UNKNOWN = 5
 _RECENT = 40
 # torchrun's summary of a failure, one field a line.
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)(?: \((?:local_rank|pid): (\d+)\))?")
-# NCCL tells each try to connect as an information; the last one is the end.
+# NCCL logs each connection attempt as INFO; the last one is fatal.
 _LAST_TRY = re.compile(r"retrying \((\d+)/\1\)")
 # Times, ports and process numbers. Short ones decide: errno 111 or 113, Xid 79 or 48, try 34 of 34.
 _LONG_NUMBER = re.compile(r"\d{4,}|(?<=\d\d:\d\d:)\d\d")
@@ -82,7 +82,7 @@ class LogScanner:
         self._last = b""
 
     def begin(self, name: str) -> None:
-        """The lines that follow are of this file."""
+        """Starts a file: the following lines belong to it."""
         self._files.append(name)
         self._number = 0
         self._recent.clear()
@@ -165,7 +165,7 @@ class LogScanner:
             parsed.rank = known.rank
 
     def _take_summary_line(self, parsed: ParsedLogLine) -> bool:
-        """The fields of torchrun's summary: the host and rank of a failure, better known there than anywhere."""
+        """Parses the fields of torchrun's summary, the best source for the host and rank of a failure."""
         found = _FIELD.match(parsed.text)
         if found is None:
             if "first observed failure" in parsed.text:
@@ -267,14 +267,14 @@ def _parse_number(groups: Mapping[str, Untrusted], name: str, otherwise: int | N
 
 
 _MOST = 200_000
-# A log of one node or one rank mostly says so in its name: gpu07.log, rank_3.txt, nccl.gpu07.4711.
+# A log of one node or rank usually has it in its name: gpu07.log, rank_3.txt, nccl.gpu07.4711.
 _FILE_RANK = re.compile(r"(?:^|[._-])rank[._-]?(\d+)(?=[._-]|$)")
 _FILE_NODE = re.compile(r"(?:^|[._-])((?:gpu|node|host|worker|compute|cn|dgx|n)[A-Za-z]*-?\d+)(?=[._-]|$)")
 
 
 @dataclass(kw_only=True)
 class LogNodeIndex:
-    """Learns from lines; bounded."""
+    """Maps addresses, pids and ranks to nodes, as lines name them; bounded."""
 
     by_address: dict[str, str] = field(default_factory=dict)
     by_pid: dict[int, str] = field(default_factory=dict)
@@ -294,17 +294,17 @@ class LogNodeIndex:
             self.rank_of_pid[line.host, line.pid] = known.rank
 
     def told(self, parsed: ParsedLogLine) -> None:
-        """A prefix that names both ties them together."""
+        """Records the node of a rank from a prefix that names both."""
         if parsed.node and parsed.rank is not None and len(self.by_rank) < _MOST:
             self.by_rank.setdefault(parsed.rank, parsed.node)
 
     def node(self, name: str) -> str:
-        """The node's own name for an address, where a line told it."""
+        """The node's name for an address, where a line gave it."""
         return self.by_address.get(name, name)
 
 
 def parse_file_name(name: str) -> tuple[str, int | None]:
-    """The node and the rank that a file's name tells of."""
+    """The node and rank in a file's name."""
     base = name.rpartition("/")[2]
     node, rank = _FILE_NODE.search(base), _FILE_RANK.search(base)
     return (node[1] if node else ""), (int(rank[1]) if rank else None)
