@@ -69,13 +69,13 @@ def find_down_links(facts: Facts) -> Iterator[Finding]:
     known = facts.of(INTERFACES)
     failing = {name for pair, each in outcome.tries.items() if each.outcome != "ok" for name in pair[:2]}
     for node in (name for name in outcome.targets if name in failing and name in known):
-        card = outcome.interface(node, find_node_address(outcome, node))
-        if card in known[node] and known[node][card].state in _DOWN:
+        interface = outcome.interface(node, find_node_address(outcome, node))
+        if interface in known[node] and known[node][interface].state in _DOWN:
             yield network.LINK_DOWN.finding(
                 nodes=(node,),
-                seen=f"{card} on {node} ({find_node_address(outcome, node)}) has no link: it is"
-                f" {known[node][card].state}",
-                fix=network.LINK_DOWN.fix(interface=card, node=node),
+                seen=f"{interface} on {node} ({find_node_address(outcome, node)}) has no link: it is"
+                f" {known[node][interface].state}",
+                fix=network.LINK_DOWN.fix(interface=interface, node=node),
             )
 
 
@@ -106,17 +106,17 @@ def find_differing_mtu(facts: Facts) -> Iterator[Finding]:
     if not isinstance(outcome, MeshResult):
         return
     sizes = {
-        node: (card, known[node][card].mtu)
-        for node, card in outcome.interfaces.items()
-        if card in known.get(node, {}) and card != _LOOPBACK
+        node: (interface, known[node][interface].mtu)
+        for node, interface in outcome.interfaces.items()
+        if interface in known.get(node, {}) and interface != _LOOPBACK
     }
     usually = find_most_common({node: mtu for node, (_card, mtu) in sizes.items()}, better=int)
     odd = {node: each for node, each in sizes.items() if each[1] != usually}
-    for (card, mtu), nodes in group_by_value(odd).items():
+    for (interface, mtu), nodes in group_by_value(odd).items():
         yield network.MTU_DIFFERS.finding(
             nodes=nodes,
-            seen=f"{card} on {fold_names(nodes)} has an MTU of {mtu} bytes; the others have {usually}",
-            fix=network.MTU_DIFFERS.fix(interface=card, mtu=str(usually), where=quote_folded_names(nodes)),
+            seen=f"{interface} on {fold_names(nodes)} has an MTU of {mtu} bytes; the others have {usually}",
+            fix=network.MTU_DIFFERS.fix(interface=interface, mtu=str(usually), where=quote_folded_names(nodes)),
         )
 
 

@@ -21,7 +21,7 @@ def build_finding(chosen: Sighting, fatal: list[Sighting], reading: ScannedLog) 
     """The verdict from a sighting, with what the rest of the log adds."""
     hint = _find_hint(chosen, reading)
     named = hint or chosen
-    node, rank = _find_speaker(chosen, fatal)
+    node, rank = _find_source(chosen, fatal)
     ranks: tuple[int, ...] = () if rank is None else (rank,)
     seen = [_format_quote(chosen, node, rank, reading)]
     if hint:
@@ -100,7 +100,7 @@ def _find_hint(chosen: Sighting, reading: ScannedLog) -> Sighting | None:
     return next(reversed(unresolved or hints), None)
 
 
-def _find_speaker(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | None]:
+def _find_source(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | None]:
     """The node and rank of a message, or those that related messages name: a kernel line has no rank."""
     node, rank = chosen.node, chosen.rank
     same = [each for each in fatal if each.code == chosen.code and each is not chosen]
