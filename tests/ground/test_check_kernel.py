@@ -42,7 +42,7 @@ def test_a_small_control_group(box: Sandbox) -> None:
     with inject_temporarily(box, box.host("n3"), MemoryLimit(mib=512)):
         (finding,) = findings = check(box)
         assert told(findings) == [("host-memory-limit", "warn", ["n3"])]
-        assert "ranks may have 512 MiB of " in finding["seen"]
+        assert "ranks may use 512 MiB of " in finding["seen"]
     assert check(box) == []
 
 

@@ -139,7 +139,7 @@ def test_read_only(box: Sandbox, job: str) -> None:
     findings = check(box, job)
     box.host("n3").run(["chown", str(box.crew_id), job], root=True)
     assert told(findings) == [("storage-read-only", "warn", ["n3"])]
-    assert "belongs to user 0" in findings[0]["seen"]
+    assert "which user 0 owns" in findings[0]["seen"]
     assert told(check(box, job)) == []
 
 

@@ -137,7 +137,7 @@ def test_a_script_that_is_only_on_the_head_stops_the_launch_and_the_fix_copies_i
     done = aboard(box, "plain", "launch", "n1", "n2", "--", "show.py", folder="/private/job")
     assert done.returncode == 2
     assert "phase" not in done.stdout
-    assert "/private/job/show.py is not there on n[1-2]" in " ".join(done.stdout.split())
+    assert "/private/job/show.py is missing on n[1-2]" in " ".join(done.stdout.split())
     for line in done.stdout.splitlines():
         if "tar -C" in line:
             run(box.head, line.replace("  fix   ", "").strip())

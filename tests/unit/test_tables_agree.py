@@ -8,7 +8,7 @@ import pytest
 
 import aboard
 from aboard.agent.beacon import aboard_beacon, report_receiver
-from aboard.checks.reach import login_time
+from aboard.checks import reach
 from aboard.cli.data import LOSS_ON
 from aboard.cli.export import DTYPES
 from aboard.config.schema.aboard_yaml import DataSection
@@ -34,7 +34,7 @@ def _list_values(field: str) -> tuple[str, ...]:
         pytest.param(report_receiver.PHASES, tuple(BEACON_PHASES), id="phases of a rank, in the supervisor"),
         pytest.param(report_receiver.ACTIVITIES, ACTIVITIES, id="activities of a rank"),
         pytest.param(
-            tuple(login_time._PHASES), (*(name for name, _pattern in ssh_log._PHASES), "agent"), id="phases of a login"
+            tuple(reach._PHASES), (*(name for name, _pattern in ssh_log._PHASES), "agent"), id="phases of a login"
         ),
         pytest.param(LOSS_ON, get_args(LossOn), id="--loss-on"),
         pytest.param(_list_values("loss_on"), get_args(LossOn), id="data.loss_on"),

@@ -1,1 +1,1 @@
-"""Rules over what a run left behind, of the same shape as those in `checks`: the earliest cause, not the cascade."""
+"""Rules over a run's evidence, of the same kind as those in `checks`: the earliest cause, not the cascade."""

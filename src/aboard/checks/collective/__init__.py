@@ -1,28 +1,29 @@
 """Collective: a real torch.distributed job over all nodes, checked for correct sums and even rates on every link."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from aboard.checks.collective import multi_node_probe
-from aboard.checks.collective.finding_text import (
-    MAX_COMMANDS,
-    NODES_OF_LINK,
-    describe_nodes,
-    find_interface,
-    list_torch_commands,
-)
 from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveFault, CollectiveResult
 from aboard.checks.collective.nccl_rules import NCCL_RULES
 from aboard.checks.collective.participants import TORCH
 from aboard.checks.majority import group_by_value
+from aboard.checks.network.mesh_probe import MESH
+from aboard.checks.network.mesh_result import MeshResult
+from aboard.checks.node_scripts import format_node_command, get_setup_lines
 from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_rule
 from aboard.core.cluster import node_sets
+from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
-from aboard.diagnoses import Finding, join_fixes
+from aboard.diagnoses import Finding, Shell, chain_commands, format_shell, join_fixes
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import collective
+
+# A fault with two names is the link between them.
+_NODES_OF_LINK = 2
+_MAX_COMMANDS = 3
 
 
 def find_dead_ranks(facts: Facts) -> Iterator[Finding]:
@@ -31,7 +32,7 @@ def find_dead_ranks(facts: Facts) -> Iterator[Finding]:
         yield collective.NO_RANK.finding(
             nodes=names,
             seen=f"the test rank failed: {why}",
-            fix=join_fixes(*(collective.NO_RANK.fix(command=each) for each in list_torch_commands(facts, names))),
+            fix=join_fixes(*(collective.NO_RANK.fix(command=each) for each in _list_torch_commands(facts, names))),
         )
 
 
@@ -40,9 +41,9 @@ def find_failures(facts: Facts) -> Iterator[Finding]:
     for fault in _get_result(facts).failed:
         yield collective.FAILED.finding(
             nodes=fault.nodes,
-            seen=f"an all-reduce fails {describe_nodes(fault.nodes, _get_result(facts).nodes)}: {fault.seen}",
+            seen=f"an all-reduce fails {_describe_nodes(fault.nodes, _get_result(facts).nodes)}: {fault.seen}",
             fix=collective.FAILED.fix(
-                where=quote_folded_names(fault.nodes), interface=find_interface(facts, fault.nodes)
+                where=quote_folded_names(fault.nodes), interface=_find_interface(facts, fault.nodes)
             ),
         )
 
@@ -50,10 +51,10 @@ def find_failures(facts: Facts) -> Iterator[Finding]:
 def find_wrong_results(facts: Facts) -> Iterator[Finding]:
     """Wrong sums are worse than a failure: the run continues with them."""
     for fault in _get_result(facts).wrong:
-        tries = [collective.WRONG.fix("torch", command=each) for each in list_torch_commands(facts, fault.nodes[:1])]
+        tries = [collective.WRONG.fix("torch", command=each) for each in _list_torch_commands(facts, fault.nodes[:1])]
         yield collective.WRONG.finding(
             nodes=fault.nodes,
-            seen=f"a collective returns wrong values {describe_nodes(fault.nodes, _get_result(facts).nodes)}:"
+            seen=f"a collective returns wrong values {_describe_nodes(fault.nodes, _get_result(facts).nodes)}:"
             f" {fault.seen}",
             fix=join_fixes(*tries, collective.WRONG.fix("hardware", where=quote_folded_names(fault.nodes))),
         )
@@ -62,15 +63,15 @@ def find_wrong_results(facts: Facts) -> Iterator[Finding]:
 def find_slow_links(facts: Facts) -> Iterator[Finding]:
     """A link with a fraction of the others' rate, in two jobs in a row."""
     for fault in _get_result(facts).slow:
-        diagnosis = collective.SLOW_LINK if len(fault.nodes) == NODES_OF_LINK else collective.SLOW_NODE
+        diagnosis = collective.SLOW_LINK if len(fault.nodes) == _NODES_OF_LINK else collective.SLOW_NODE
         yield diagnosis.finding(
             nodes=fault.nodes,
             seen=f"{_name_link(fault)}: {fault.seen}",
             why="Every collective waits for its slowest link, so the whole run is limited to this rate.",
             fix=join_fixes(
                 *(
-                    diagnosis.fix(interface=find_interface(facts, [node]), node=node)
-                    for node in fault.nodes[:MAX_COMMANDS]
+                    diagnosis.fix(interface=_find_interface(facts, [node]), node=node)
+                    for node in fault.nodes[:_MAX_COMMANDS]
                 )
             ),
         )
@@ -103,7 +104,7 @@ def find_skipped_nodes(facts: Facts) -> Iterator[Finding]:
                 nodes=names,
                 seen=f"{why} on {node_sets.fold_names(names)}: no collective was run",
                 why=risk,
-                fix=join_fixes(*(collective.NOT_HELD.fix(command=each) for each in list_torch_commands(facts, names))),
+                fix=join_fixes(*(collective.NOT_HELD.fix(command=each) for each in _list_torch_commands(facts, names))),
             )
 
 
@@ -142,9 +143,38 @@ def _get_result(facts: Facts) -> CollectiveResult:
 def _name_link(fault: CollectiveFault) -> str:
     return (
         f"{fault.nodes[0]} ↔ {fault.nodes[1]}"
-        if len(fault.nodes) == NODES_OF_LINK
+        if len(fault.nodes) == _NODES_OF_LINK
         else f"the links of {fault.nodes[0]}"
     )
+
+
+def _describe_nodes(nodes: Sequence[str], all_nodes: Sequence[str]) -> str:
+    """Where the job fails, as far as it was located."""
+    if len(nodes) == _NODES_OF_LINK:
+        return f"between {nodes[0]} and {nodes[1]}"
+    if len(all_nodes) <= 1:
+        return f"on {node_sets.fold_names(nodes)}"
+    if len(nodes) > _NODES_OF_LINK:
+        return f"on {node_sets.fold_names(nodes)}, in every subset tried"
+    return f"with {nodes[0]} and succeeds without it"
+
+
+def _list_torch_commands(facts: Facts, names: Sequence[str]) -> list[Shell]:
+    """Commands that import torch on these nodes the way their ranks do."""
+    return [_format_torch_command(facts.cluster.node(name)) for name in names[:_MAX_COMMANDS]]
+
+
+def _format_torch_command(node: Node) -> Shell:
+    steps = [format_shell("cd {folder}", folder=node.workdir)] if node.workdir else []
+    run = format_shell("{python} -c 'import torch; print(torch.__version__)'", python=node.rank_python)
+    return format_node_command(node, chain_commands(*steps, *get_setup_lines(node), run))
+
+
+def _find_interface(facts: Facts, nodes: Sequence[str]) -> str:
+    """The interface that peers reach the first of these nodes on, as far as it is known."""
+    mesh = MESH.outcome(facts)
+    found = mesh.interfaces if isinstance(mesh, MeshResult) else {}
+    return next((found[node] for node in nodes if node in found), "eth0")
 
 
 SUBJECT = Subject(

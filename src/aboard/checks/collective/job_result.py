@@ -66,7 +66,7 @@ class CollectiveJob:
         }
 
     @property
-    def told(self) -> set[Pair]:
+    def reported_pairs(self) -> set[Pair]:
         """Pairs in which a node reported waiting for the other, or wrong values from it."""
         pairs: set[Pair] = set()
         for node, reports in self.reports.items():

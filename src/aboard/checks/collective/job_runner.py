@@ -60,7 +60,7 @@ class JobContext:
 
     facts: Facts
     mesh: MeshResult | None
-    crew: Participants
+    participants: Participants
 
     def place(self, name: str) -> str:
         """The address at which peers reach a node."""
@@ -72,7 +72,7 @@ class JobContext:
         for name, own in (self.mesh.addresses if self.mesh is not None else {}).items():
             for each in own:
                 found[each.host] = "" if each.host in found else name
-        return {**found, **{self.place(name): name for name in self.crew.ranks}}
+        return {**found, **{self.place(name): name for name in self.participants.ranks}}
 
 
 def run_jobs(
@@ -93,14 +93,14 @@ def _build_asks(
 ) -> dict[str, ProbeRequest]:
     about, leader, count = context.facts.of(TORCH), group[0], len(group)
     first = _find_first_ranks(context, group)
-    factor = NCCL_FACTOR if context.crew.nccl else 1
-    patience = 4.0 if context.crew.nccl else 1.0
+    factor = NCCL_FACTOR if context.participants.nccl else 1
+    patience = 4.0 if context.participants.nccl else 1.0
     load = LOAD_SECONDS + LOAD_PER_NODE * count
     within = workload.meet + load + 60 + 2 * count
     task = {
-        "world": sum(context.crew.ranks[name] for name in group),
+        "world": sum(context.participants.ranks[name] for name in group),
         "local": 0,
-        "backend": "nccl" if context.crew.nccl else "gloo",
+        "backend": "nccl" if context.participants.nccl else "gloo",
         "address": context.place(leader),
         "port": about[leader].port + attempt,
         "token": about[leader].token,
@@ -122,7 +122,7 @@ def _build_asks(
 
 
 def _build_ask(context: JobContext, name: str, task: Mapping[str, Any], within: float) -> ProbeRequest:
-    node, ranks = context.facts.cluster.node(name), context.crew.ranks[name]
+    node, ranks = context.facts.cluster.node(name), context.participants.ranks[name]
     text = json.dumps({**task, "locals": ranks, "defaults": _build_rank_defaults(context, node)})
     argv = build_rank_argv(node, *build_python_arguments(text, ranks))
     fields = {"argv": list(argv), "env": dict(node.env), "timeout": within + 5}
@@ -133,15 +133,15 @@ def _build_ask(context: JobContext, name: str, task: Mapping[str, Any], within: 
 
 def _build_rank_defaults(context: JobContext, node: Node) -> dict[str, str]:
     """Variables that a rank gets unless the user, the login or a `setup` line set them."""
-    card = context.mesh.interfaces.get(node.name) if context.mesh is not None else None
-    cards = dict(zip(IFNAMES, (f"={card}", card), strict=True)) if card else {}
+    interface = context.mesh.interfaces.get(node.name) if context.mesh is not None else None
+    interfaces = dict(zip(IFNAMES, (f"={interface}", interface), strict=True)) if interface else {}
     picked = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, node.picked))} if node.picked is not None else {}
-    return {**cards, **picked, "OMP_NUM_THREADS": "1"}
+    return {**interfaces, **picked, "OMP_NUM_THREADS": "1"}
 
 
 def _find_first_ranks(context: JobContext, group: NodeGroup) -> dict[str, int]:
-    ends = accumulate(context.crew.ranks[name] for name in group)
-    return {name: end - context.crew.ranks[name] for name, end in zip(group, ends, strict=True)}
+    ends = accumulate(context.participants.ranks[name] for name in group)
+    return {name: end - context.participants.ranks[name] for name, end in zip(group, ends, strict=True)}
 
 
 def _schedule_pairs(ranks: Sequence[int]) -> list[list[tuple[int, int]]]:

@@ -78,7 +78,7 @@ def _run_collective_probe(facts: Facts, *, every: bool) -> Script[CollectiveResu
     if mesh is None:
         # Without the network subject, the addresses and interfaces are still needed.
         mesh = yield from MESH.script(facts)
-    context = JobContext(facts=facts, mesh=mesh if isinstance(mesh, MeshResult) else None, crew=participants)
+    context = JobContext(facts=facts, mesh=mesh if isinstance(mesh, MeshResult) else None, participants=participants)
     names = tuple(participants.ranks)
     dead: dict[str, str] = {}
     lost: dict[str, str] = {}
@@ -104,7 +104,7 @@ def _confirm_slow_links(
     context: JobContext, job: CollectiveJob
 ) -> Generator[Round, Replies, tuple[CollectiveFault, ...]]:
     """Measures slow links again before reporting them: a briefly busy machine is no slow link."""
-    sockets = not context.crew.nccl
+    sockets = not context.participants.nccl
     bad = find_slow_pairs(job.rates, sockets=sockets)
     rates = dict(job.rates)
     if bad:
@@ -125,7 +125,7 @@ def _locate_failure(context: JobContext, job: CollectiveJob) -> Script[Collectiv
     seen = _describe_failure(job)
     wrong = any(report.wrong for reports in job.reports.values() for report in reports)
     tried: list[CollectiveJob] = []
-    search = locate_faults(job.nodes, job.told)
+    search = locate_faults(job.nodes, job.reported_pairs)
     blamed: tuple[NodeGroup, ...] = ()
     if len(job.nodes) > 1:
         try:
@@ -139,10 +139,10 @@ def _locate_failure(context: JobContext, job: CollectiveJob) -> Script[Collectiv
     if not blamed:
         again = (yield from run_jobs(context, [job.nodes], FULL_WORKLOAD))[0]
         if again.well:
-            return _build_result(context.crew, again, once=seen)
+            return _build_result(context.participants, again, once=seen)
         blamed = (job.nodes,)
     faults = tuple(CollectiveFault(nodes=nodes, seen=_describe_fault(nodes, [job, *tried], seen)) for nodes in blamed)
-    return _build_result(context.crew, job, failed=() if wrong else faults, wrong=faults if wrong else ())
+    return _build_result(context.participants, job, failed=() if wrong else faults, wrong=faults if wrong else ())
 
 
 def _build_result(
@@ -195,6 +195,6 @@ def _describe_fault(nodes: Sequence[str], jobs: Sequence[CollectiveJob], seen: s
     smallest = min(own, key=lambda job: len(job.nodes), default=None)
     if smallest is None:
         return seen
-    waiting = sorted({one for job in own for one, other in job.told if other in nodes and one not in nodes})
+    waiting = sorted({one for job in own for one, other in job.reported_pairs if other in nodes and one not in nodes})
     waiting_text = f"; {', '.join(waiting[:6])} wait for it" if waiting else ""
     return f"{_describe_failure(smallest)}{waiting_text}"

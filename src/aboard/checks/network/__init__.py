@@ -8,6 +8,7 @@ from aboard.checks.list_formatting import format_list
 from aboard.checks.network.connection_text import DIAGNOSES, build_fix, describe_fault
 from aboard.checks.network.interfaces import (
     INTERFACES,
+    find_differing_mtu,
     find_down_links,
     find_missing_interfaces,
     report_used_interfaces,
@@ -16,7 +17,6 @@ from aboard.checks.network.link_rates import RATES, find_bad_links
 from aboard.checks.network.mesh_explanation import FaultShape, explain_mesh
 from aboard.checks.network.mesh_probe import MESH, build_mesh_probe
 from aboard.checks.network.mesh_result import MeshResult
-from aboard.checks.network.mtu import find_differing_mtu
 from aboard.checks.network.name_resolution import find_differing_names, find_loopback_peers, find_unresolved_names
 from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_rule
 from aboard.core.probes.check_subject import Subject

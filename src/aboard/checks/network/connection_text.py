@@ -151,8 +151,8 @@ def _is_in_network(place: str, network: str) -> bool:
 
 def _build_mtu_fix(mesh: MeshResult, fault: ConnectionFault) -> Fix:
     here = _list_fix_nodes(fault)
-    card = next(
+    interface = next(
         (name for name in (mesh.interface(node, find_node_address(mesh, node)) for node in here) if name), "eth0"
     )
     peer = next((name for pair in sorted(fault.pairs) for name in pair if name not in here), here[0])
-    return network.MTU.fix(address=find_node_address(mesh, peer), interface=card, where=quote_folded_names(here))
+    return network.MTU.fix(address=find_node_address(mesh, peer), interface=interface, where=quote_folded_names(here))

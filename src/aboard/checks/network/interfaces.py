@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from aboard.checks.fix_values import format_yaml_value
 from aboard.checks.list_formatting import format_list
+from aboard.checks.majority import find_most_common, group_by_value
 from aboard.checks.network.connection_text import find_node_address
 from aboard.checks.network.mesh_probe import IFNAMES, MESH
 from aboard.checks.network.mesh_result import MeshResult
 from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import FileContents, Probe, ProbeAnswer, ProbeFiles, ProbeParseError
 from aboard.diagnoses import Finding, join_fixes
@@ -19,6 +21,8 @@ from aboard.lazy_dataclass import dataclass
 
 _STATE = "[a-z]{1,20}"
 _DOWN = ("down", "lowerlayerdown", "notpresent")
+# Two names of one machine meet there, whatever the network is.
+_LOOPBACK = "lo"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +69,13 @@ def find_down_links(facts: Facts) -> Iterator[Finding]:
     known = facts.of(INTERFACES)
     failing = {name for pair, each in outcome.tries.items() if each.outcome != "ok" for name in pair[:2]}
     for node in (name for name in outcome.targets if name in failing and name in known):
-        card = outcome.interface(node, find_node_address(outcome, node))
-        if card in known[node] and known[node][card].state in _DOWN:
+        interface = outcome.interface(node, find_node_address(outcome, node))
+        if interface in known[node] and known[node][interface].state in _DOWN:
             yield network.LINK_DOWN.finding(
                 nodes=(node,),
-                seen=f"{card} on {node} ({find_node_address(outcome, node)}) has no link: it is"
-                f" {known[node][card].state}",
-                fix=network.LINK_DOWN.fix(interface=card, node=node),
+                seen=f"{interface} on {node} ({find_node_address(outcome, node)}) has no link: it is"
+                f" {known[node][interface].state}",
+                fix=network.LINK_DOWN.fix(interface=interface, node=node),
             )
 
 
@@ -94,6 +98,26 @@ def find_missing_interfaces(facts: Facts) -> Iterator[Finding]:
                         variable=variable, interface=format_yaml_value(use), node=node.name
                     ),
                 )
+
+
+def find_differing_mtu(facts: Facts) -> Iterator[Finding]:
+    """TCP endpoints agree on the smaller MTU; RoCE, UDP and the switches between them may not."""
+    outcome, known = MESH.outcome(facts), facts.of(INTERFACES)
+    if not isinstance(outcome, MeshResult):
+        return
+    sizes = {
+        node: (interface, known[node][interface].mtu)
+        for node, interface in outcome.interfaces.items()
+        if interface in known.get(node, {}) and interface != _LOOPBACK
+    }
+    usually = find_most_common({node: mtu for node, (_card, mtu) in sizes.items()}, better=int)
+    odd = {node: each for node, each in sizes.items() if each[1] != usually}
+    for (interface, mtu), nodes in group_by_value(odd).items():
+        yield network.MTU_DIFFERS.finding(
+            nodes=nodes,
+            seen=f"{interface} on {fold_names(nodes)} has an MTU of {mtu} bytes; the others have {usually}",
+            fix=network.MTU_DIFFERS.fix(interface=interface, mtu=str(usually), where=quote_folded_names(nodes)),
+        )
 
 
 def report_used_interfaces(facts: Facts) -> Iterator[Finding]:

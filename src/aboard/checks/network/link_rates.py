@@ -183,5 +183,5 @@ def _name_links(nodes: tuple[str, ...], pairs: frozenset[Pair]) -> str:
 
 def _build_fix(diagnosis: Diagnosis, facts: Facts, nodes: tuple[str, ...]) -> Fix:
     outcome = MESH.outcome(facts)
-    cards = outcome.interfaces if isinstance(outcome, MeshResult) else {}
-    return join_fixes(*(diagnosis.fix(interface=cards.get(node, "eth0"), node=node) for node in nodes[:3]))
+    interfaces = outcome.interfaces if isinstance(outcome, MeshResult) else {}
+    return join_fixes(*(diagnosis.fix(interface=interfaces.get(node, "eth0"), node=node) for node in nodes[:3]))

@@ -1,23 +1,47 @@
 """Reach: which nodes are reachable, how long the login takes, and which shell ranks get."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
+from itertools import pairwise
 
 from aboard.checks.majority import group_by_value
-from aboard.checks.reach import address_lookup, login_time
 from aboard.checks.reach.rank_shell import SHELL, find_failed_setup, find_lost_python
-from aboard.checks.reach.ssh_fix_values import build_fix_values, format_login, format_ssh_arguments
 from aboard.core.cluster.contact import NO_KEY, ReachedNode, UnreachedNode
 from aboard.core.cluster.node import Node
 from aboard.core.probes.check_subject import Subject
-from aboard.core.probes.facts import Facts
-from aboard.diagnoses import Finding, Fix, join_fixes
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
+from aboard.core.text.input_text import decode_latin1
+from aboard.diagnoses import Finding, Fix, Shell, format_shell, join_fixes
 from aboard.diagnoses.catalogue import list_diagnoses
+from aboard.diagnoses.fixes import Value
 from aboard.diagnoses.nodes import reach, unanswered_probes
 from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.diagnoses.untrusted import Untrusted
 
 # ssh(1) skips such a key and then has none to offer.
 _KEY_FILE = re.compile(r"Permissions [0-7]+ for '(.+)' are too open")
+
+SLOW_SECONDS = 3.0
+# The head's own load: a handshake takes up to 150 ms of a core, and 64 run at once.
+OWN_SECONDS = 0.2
+MOST_AT_ONCE = 64
+
+# In login order: what took the time, and the variant of the fix.
+_PHASES = {
+    "connected": ("the TCP connection", "connect"),
+    "greeted": ("the sshd banner", "greeting"),
+    "keys": ("the key exchange", "keys"),
+    "logged-in": ("authentication", "login"),
+    "agent": ("starting the shell and Python", "shell"),
+}
+
+# One node may have the same gap; more than a few add nothing.
+_MAX_LOOKUP_NODES = 3
+_MAX_LOOKUP_NAMES = 16
+_LOOKUP_SECONDS = 3.0
+_LOOK_UP = 'for name; do echo "of $name"; getent ahosts "$name"; done; true'
 
 
 def find_unreachable_nodes(facts: Facts) -> Iterator[Finding]:
@@ -60,8 +84,50 @@ def find_noisy_shells(facts: Facts) -> Iterator[Finding]:
             yield reach.NOISY_SHELL.finding(
                 nodes=(name,),
                 seen=f"the login shell prints before any command: {contact.noise}",
-                fix=reach.NOISY_SHELL.fix(node=name, ssh=format_ssh_arguments(facts.cluster.node(name))),
+                fix=reach.NOISY_SHELL.fix(node=name, ssh=_format_ssh_arguments(facts.cluster.node(name))),
             )
+
+
+def find_slow_logins(facts: Facts) -> Iterator[Finding]:
+    """Every launch pays for a slow login; it is often the first sign of a dead DNS server or home directory."""
+    took = {
+        name: _compute_durations(contact)
+        for name, contact in facts.contacts.items()
+        if isinstance(contact, ReachedNode)
+    }
+    most = OWN_SECONDS * min(len(took), MOST_AT_ONCE)
+    for phase, (what, variant) in _PHASES.items():
+        seconds = {name: durations[phase] for name, durations in took.items() if phase in durations}
+        late = [name for name in seconds if seconds[name] >= SLOW_SECONDS]
+        slow = [name for name in late if seconds[name] - _estimate_own_load(seconds, name, most) >= SLOW_SECONDS]
+        for name in slow:
+            node = facts.cluster.node(name)
+            yield reach.SLOW_LOGIN.finding(
+                nodes=(name,),
+                seen=f"{what} took {seconds[name]:.1f} s",
+                fix=reach.SLOW_LOGIN.fix(variant, node=name, target=node.target, python=node.python),
+            )
+
+
+def ask_other_nodes(facts: Facts) -> "Script[Mapping[str, str]]":
+    """Queries a few nodes for the names that the head could not resolve; none when all resolved."""
+    unresolved_names = {node.target: node.name for node in facts.cluster if _is_unresolved(facts, node)}
+    found: dict[str, str] = {}
+    for peer in [node.name for node in facts.reached()][:_MAX_LOOKUP_NODES]:
+        names = [target for target, name in unresolved_names.items() if name not in found][:_MAX_LOOKUP_NAMES]
+        if names:
+            fields = {"argv": ["sh", "-c", _LOOK_UP, "sh", *names], "timeout": _LOOKUP_SECONDS}
+            reply = (yield {peer: ProbeRequest(op="run", fields=fields, within=_LOOKUP_SECONDS + 2)})[peer]
+            stdout = "" if isinstance(reply, Unknown) else decode_latin1(reply.get("stdout"))
+            for part in stdout.split("of ")[1:]:
+                target, _, lines = part.partition("\n")
+                if target in names and (usable := _parse_first_address(lines)):
+                    found[unresolved_names[target]] = usable
+    return found
+
+
+# Optional: where the links are closed already, the fix says ADDRESS.
+ADDRESS_LOOKUP = MultiNodeProbe(name="elsewhere", script=ask_other_nodes, needs=lambda _node: False)
 
 
 def _build_fix(facts: Facts, node: Node, contact: UnreachedNode) -> Fix:
@@ -73,8 +139,8 @@ def _build_fix(facts: Facts, node: Node, contact: UnreachedNode) -> Fix:
     if contact.reason is UnreachableReason.OLD_PYTHON and newer:
         best = max(newer, key=lambda path: int(path.rpartition(".")[2]))
         return reach.OLD_PYTHON.fix("newer", path=best, node=node.name)
-    address = address_lookup.get_known_address(facts, node) or "ADDRESS"
-    return reach.UNREACHED[contact.reason].fix(**build_fix_values(node), line=f"{address} {node.target}")
+    address = _get_known_address(facts, node) or "ADDRESS"
+    return reach.UNREACHED[contact.reason].fix(**_build_fix_values(node), line=f"{address} {node.target}")
 
 
 def _fix_missing_key(nodes: Sequence[Node]) -> Fix:
@@ -82,14 +148,77 @@ def _fix_missing_key(nodes: Sequence[Node]) -> Fix:
     lines = [reach.KEY_REFUSED.fix("make")]
     for port, names in group_by_value({node.name: node.port for node in nodes}).items():
         own = [node for node in nodes if node.name in names]
-        targets = list(map(format_login, own))
+        targets = list(map(_format_login, own))
         if len(own) == 1:
-            lines.append(reach.KEY_REFUSED.fix("bring", ssh=format_ssh_arguments(own[0])))
+            lines.append(reach.KEY_REFUSED.fix("bring", ssh=_format_ssh_arguments(own[0])))
         elif port is None:
             lines.append(reach.KEY_REFUSED.fix("bring-all", targets=targets))
         else:
             lines.append(reach.KEY_REFUSED.fix("bring-all-port", targets=targets, port=port))
     return join_fixes(*lines)
+
+
+def _build_fix_values(node: Node) -> dict[str, Value]:
+    """The values that fixes for an unreachable node need."""
+    return {
+        "node": node.name,
+        "target": node.target,
+        "port": node.port or 22,
+        "ssh": _format_ssh_arguments(node),
+        "known": node.target if node.port is None else f"[{node.target}]:{node.port}",
+        "find": _format_python_lookup(node),
+        "ask": format_shell("{python} --version", python=node.python),
+    }
+
+
+def _format_ssh_arguments(node: Node) -> Shell:
+    """The arguments of `ssh`."""
+    if node.port is None:
+        return format_shell("{login}", login=_format_login(node))
+    return format_shell("-p {port} {login}", port=node.port, login=_format_login(node))
+
+
+def _format_login(node: Node) -> str:
+    return f"{node.user}@{node.target}" if node.user else node.target
+
+
+def _format_python_lookup(node: Node) -> Shell:
+    """One ssh argument that locates the node's Python in a login shell."""
+    find = format_shell("bash -lc {find}", find=format_shell("command -v {python}", python=node.python))
+    # Double quotes are easier to read, where they are sufficient.
+    return Shell(f'"{find}"') if not set(find) & set('"$`\\!') else format_shell("{find}", find=find)
+
+
+def _get_known_address(facts: Facts, node: Node) -> str:
+    """The address that other nodes resolve its name to; "" when none does."""
+    outcome = ADDRESS_LOOKUP.outcome(facts)
+    return "" if outcome is None or isinstance(outcome, Unknown) else outcome.get(node.name, "")
+
+
+def _is_unresolved(facts: Facts, node: Node) -> bool:
+    contact = facts.contacts.get(node.name)
+    return isinstance(contact, UnreachedNode) and contact.reason is UnreachableReason.UNRESOLVED
+
+
+def _parse_first_address(text: str) -> str:
+    """The first address from getent that others can use: a node's own name is often 127.0.1.1."""
+    for line in text.splitlines():
+        found = Untrusted(line.partition(" ")[0]).as_address()
+        if found is not None and not ip_address(found).is_loopback and not ip_address(found).is_link_local:
+            return found
+    return ""
+
+
+def _estimate_own_load(seconds: dict[str, float], name: str, most: float) -> float:
+    """The part that the head's own load may explain: the third quartile of the other nodes, up to `most`."""
+    others = sorted(other for node, other in seconds.items() if node != name)
+    return min(others[len(others) * 3 // 4], most) if others else 0.0
+
+
+def _compute_durations(contact: ReachedNode) -> dict[str, float]:
+    """How long each phase took; a phase without a time stamp counts toward the next one."""
+    ends = [("", 0.0), *((phase, contact.phases[phase]) for phase in _PHASES if phase in contact.phases)]
+    return {phase: end - before for (_, before), (phase, end) in pairwise(ends)}
 
 
 SUBJECT = Subject(
@@ -100,10 +229,10 @@ SUBJECT = Subject(
         find_unreachable_nodes,
         find_dropped_logins,
         find_noisy_shells,
-        login_time.find_slow_logins,
+        find_slow_logins,
         find_failed_setup,
         find_lost_python,
     ),
-    multi_node_probes=(address_lookup.ADDRESS_LOOKUP, SHELL),
+    multi_node_probes=(ADDRESS_LOOKUP, SHELL),
     diagnoses=(*list_diagnoses(reach), unanswered_probes.SHELL),
 )

@@ -1,4 +1,4 @@
-"""What a death says, and what its node says of it: from an exception, an exit code or a signal to a diagnosis."""
+"""Explains a rank's death: from an exception, exit code or signal, and its node's state, to a diagnosis."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,10 +27,10 @@ _SHOWN = 300
 _LAST_LINES = 3
 _WARNING = re.compile(r"\bwarn(ing|ings)?\b|Warning\b", re.IGNORECASE)
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
-# Module names come from ranks: only these may stand in a command.
+# Module names come from ranks: only these may appear in a command.
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-# What differs between ranks in the same message, beside their numbers and nodes. Of a GPU without memory, torch also
-# tells how much each process on it holds.
+# Text that differs between ranks in the same message, besides their numbers and nodes. For a GPU out of memory, torch
+# also lists how much each process on it uses.
 _OWN = (
     (re.compile(r"/tmp/tmp\w{8}\b"), "/tmp/tmp"),  # noqa: S108 - a part of a message
     (re.compile(r"\b0x[0-9a-fA-F]+"), "0x"),
@@ -40,7 +40,7 @@ _PIECE = re.compile(r"\d+|\D+")
 # Nodes are Linux, whatever the head is: signal(7).
 _NAMES = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL"}
 _NAMES |= {10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM"}
-# Why a process gets a signal, and the fix of a death by it.
+# Why a process gets a signal, and the variant of the fix.
 _SIGNALS = {
     9: (
         "The kernel sends it to the largest process when memory runs out; otherwise a user or a program did.",
@@ -57,7 +57,7 @@ _SHM = "/dev/shm"  # noqa: S108 - its name, and nothing is written there
 
 @dataclass(frozen=True, kw_only=True)
 class DeathExplanation:
-    """What is said of one death."""
+    """The finding's parts for one death."""
 
     diagnosis: Diagnosis
     seen: str
@@ -67,9 +67,9 @@ class DeathExplanation:
 
 @dataclass(frozen=True, kw_only=True)
 class DeathContext:
-    """What a fix needs: the nodes on which ranks failed in the same way, and another one that may have what they lack.
+    """What a fix needs: the nodes whose ranks failed in the same way, and another that may have what they lack.
 
-    `several` says that more than one rank did; `output` are the last lines of the first, of both streams.
+    `several` means that more than one rank did; `output` are the last lines of the first, from both streams.
     """
 
     parts: tuple[NodePlan, ...]
@@ -83,7 +83,7 @@ class DeathContext:
 
 
 def explain_death(child: RankProcess, tail: Sequence[Untrusted], context: DeathContext) -> DeathExplanation:
-    """By what is surest: that it never started, its own exception, the signal, the last words on stderr."""
+    """From the surest source: that it never started, its exception, the signal, its last lines on stderr."""
     gave_up = (
         "These ranks failed in the same way, so the cause is in the script, its arguments or its data, not in one node."
         if context.several
@@ -123,7 +123,7 @@ def explain_death(child: RankProcess, tail: Sequence[Untrusted], context: DeathC
 
 
 def add_node_evidence(evidence: Evidence, cause: RankProcess, explanation: DeathExplanation) -> DeathExplanation:
-    """The same death with what was seen on its node; unchanged where nothing there explains it."""
+    """Adds what its node's snapshot explains; unchanged where nothing does."""
     node = evidence.snapshots.get(cause.node)
     if node is None:
         why = evidence.unheard.get(cause.node, "")
@@ -157,16 +157,16 @@ def add_node_evidence(evidence: Evidence, cause: RankProcess, explanation: Death
 
 
 def find_error(child: RankProcess, tail: Sequence[Untrusted]) -> RankException | None:
-    """The exception that ended a rank, or how it exited and with which last error; None if a signal killed it."""
+    """The exception of a rank, or its exit code and last error; None if a signal killed it."""
     if child.raised is not None or child.state != "exited" or (child.code or 0) < 0:
         return child.raised
     return RankException(type=Untrusted(f"exit code {child.code}"), message=find_error_line(tail))
 
 
 def find_error_line(tail: Sequence[Untrusted]) -> Untrusted:
-    """The last line, unless that is a warning: what a process says before it goes on does not explain its exit.
+    """The last line, unless that is a warning, which does not explain an exit.
 
-    Only an exception with its traceback may stand before warnings: torch prints some when a process group is left open.
+    Only an exception with its traceback may precede warnings: torch prints some when a process group is left open.
     """
     lines = [parse_log_line(line.raw()).text for line in tail if line.raw().strip()]
     mild = [is_mild(line) for line in tail if line.raw().strip()]
@@ -176,7 +176,7 @@ def find_error_line(tail: Sequence[Untrusted]) -> Untrusted:
 
 
 def is_mild(line: Untrusted) -> bool:
-    """Whether a program says it as a warning or an information."""
+    """Whether a line is logged as a warning or lower."""
     parsed = parse_log_line(line.raw())
     return parsed.mild or (line.match(_WARNING) is not None and not is_exception_line(parsed.text))
 
@@ -208,7 +208,7 @@ def _mask_names(text: str, names: tuple[str, ...]) -> str:
 
 
 def _explain_own_error(child: RankProcess, context: DeathContext) -> DeathExplanation | None:
-    """An error of our own trainer; a script that raises one by that name is a script that raised."""
+    """An error of our own trainer; a user's script that raises one by that name counts as any exception."""
     starts = [start for part in context.parts if part.node.name == child.node for start in part.starts]
     is_ours = any(start.child == child.name and start.code for start in starts)
     if child.raised is None or not is_ours or (error := read_error(child.raised.error.raw())) is None:
@@ -230,7 +230,7 @@ def _explain_signal(child: RankProcess, number: int) -> DeathExplanation:
 
 
 def _match_known_error(text: Untrusted, diagnosis: Diagnosis, context: DeathContext) -> tuple[str, Fix]:
-    """Why, and the fix of the death, if what was said last is known."""
+    """The explanation and the fix, if the last message is known."""
     known = death.RAISED.match_death(text)
     if known is None:
         return "", NO_FIX
@@ -245,7 +245,7 @@ def _match_known_error(text: Untrusted, diagnosis: Diagnosis, context: DeathCont
 
 
 def _build_copy_fix(diagnosis: Diagnosis, path: str, context: DeathContext) -> Fix:
-    """By way of the head, which has keys for both."""
+    """Copies through the head, which has keys for both."""
     peer, names = context.peer, [part.node.name for part in context.parts]
     look = diagnosis.fix("file", path=path, nodes=context.where)
     if not peer:
@@ -256,7 +256,7 @@ def _build_copy_fix(diagnosis: Diagnosis, path: str, context: DeathContext) -> F
 
 
 def _describe_interpreters(context: DeathContext) -> str:
-    """The Python that ran the ranks; with its nodes where it isn't the same on all."""
+    """The ranks' Python, with its nodes where they differ."""
     by_python: dict[str, list[str]] = {}
     for part in context.parts:
         by_python.setdefault(_find_interpreter(part), []).append(part.node.name)
@@ -289,7 +289,7 @@ def _build_install_fix(diagnosis: Diagnosis, module: str, context: DeathContext)
 
     def command(part: NodePlan) -> Shell:
         python = _find_interpreter(part)
-        # A record does not hold the setup lines: without them, pip would install into another environment.
+        # A record lacks the setup lines: without them, pip would install into another environment.
         known = part.node.setup or strip_setup(part.starts[0].argv) == part.starts[0].argv
         install = format_shell("{python} -m pip install {module}", python=python, module=module)
         return chain_commands(*get_setup_lines(part.node), install) if python and known else Shell()
@@ -303,8 +303,8 @@ def _build_install_fix(diagnosis: Diagnosis, module: str, context: DeathContext)
 
 
 def _build_ssh_commands(command: Shell, parts: Iterable[NodePlan]) -> Iterator[Shell]:
-    """What to type on the head to run a command on these nodes: a loop, but for nodes that ssh needs options for."""
-    # A record may be a stranger's: its names go into a command only if they are names of hosts.
+    """Commands for the head that run a command on these nodes: a loop, except for nodes that need ssh options."""
+    # A record may come from someone else: its names go into a command only if they are valid hostnames.
     nodes = [part.node for part in parts if find_host_error(part.node.target) is None]
     plain = [node for node in nodes if node.transport is not TransportKind.LOCAL and node.port is None]
     if len(plain) > 1:
@@ -316,7 +316,7 @@ def _build_ssh_commands(command: Shell, parts: Iterable[NodePlan]) -> Iterator[S
 
 
 def _format_excerpt(text: Untrusted) -> str:
-    """The first lines of what was said, on one line."""
+    """The beginning of a message on one line."""
     return escape_text(" ".join(text.raw().split()), _SHOWN)
 
 

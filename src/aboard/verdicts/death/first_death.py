@@ -1,4 +1,4 @@
-"""The earliest death of a run, and whether a death is only an echo: a rank that complains about a lost peer."""
+"""The earliest death of a run, and whether a death is only an echo: a rank that reports a lost peer."""
 
 import re
 from functools import cache
@@ -11,7 +11,7 @@ from aboard.diagnoses.messages import MessageRole, MessageSource
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.verdicts.death.explain_death import is_mild
 
-# An echo comes within this time of the death that it follows from.
+# An echo follows the original death within this time.
 _ECHO_SECONDS = 5.0
 
 
@@ -31,13 +31,13 @@ def find_first_death(evidence: Evidence) -> RankProcess | None:
 
 
 def is_echo(evidence: Evidence, child: RankProcess) -> bool:
-    """Whether a death only says that somebody else could not be reached, or did not come in time."""
+    """Whether a death only reports that a peer could not be reached or timed out."""
     text = read_last_words(evidence, child)
     return any(text.match(pattern) for pattern in _list_echo_patterns())
 
 
 def read_last_words(evidence: Evidence, child: RankProcess) -> Untrusted:
-    """The exception of a rank that died, else its last lines on stderr that are no warnings."""
+    """The exception of a rank that died, else its last lines on stderr without warnings."""
     if child.raised is not None:
         return child.raised.text
     return Untrusted("\n".join(line.raw() for line in get_tail(evidence, child)[-5:] if not is_mild(line)))
@@ -48,13 +48,13 @@ def get_tail(evidence: Evidence, child: RankProcess) -> tuple[Untrusted, ...]:
 
 
 def find_lost_node(evidence: Evidence) -> str:
-    """The first node that was lost while its ranks ran, else one that nothing is heard of; "" if there is none."""
+    """The first node that was lost while its ranks ran, else a silent one; "" if there is none."""
     now = evidence.run.generation
     return next(iter((*now.lost, *(name for name, place in now.places.items() if place.state == "cut"))), "")
 
 
 def _is_ended_by_us(now: Generation, child: RankProcess) -> bool:
-    """Whether it was we who ended it, after somebody else's death."""
+    """Whether Aboard terminated it after another rank's death."""
     return now.ending is not None and child.at > now.ending and child.raised is None and child.code in (-15, -9)
 
 

@@ -16,7 +16,7 @@ _LEASE_ENDS_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class LostConductor:
-    """What a record tells of a conductor that died: its process, when it last wrote, and what starts the run again.
+    """What the record knows of a dead conductor: its process, its last write, and the command that restarts the run.
 
     `saved` is the step of the last checkpoint of a training.
     """
@@ -31,7 +31,7 @@ class LostConductor:
 
 
 def explain_lost_conductor(run: Run, conductor: LostConductor, *, now: float) -> Finding:
-    """The verdict on a run whose conductor is gone without a word, by what it had recorded until then."""
+    """The verdict on a run whose conductor died, from its record."""
     running = sorted(
         (child for child in run.generation.children.values() if child.state == "started"), key=attrgetter("rank")
     )

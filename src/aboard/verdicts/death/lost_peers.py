@@ -1,4 +1,4 @@
-"""Deaths that say why a rank lost its peers: whom they name is the cause, not the ranks that died."""
+"""Deaths that name a lost peer: the peer is the cause, not the ranks that died."""
 
 import re
 from collections import Counter
@@ -17,15 +17,15 @@ from aboard.lazy_dataclass import dataclass
 from aboard.verdicts.death.first_death import get_tail
 from aboard.verdicts.fix_commands import build_check_command, build_firewall_rules, build_loopback_fix
 
-# The connections of a rank that leaves close a moment before its process is gone.
+# The connections of an exiting rank close a moment before its process ends.
 _LEAVING_SECONDS = 3.0
-# A process that dies ends its connections, too; two clocks may differ by this.
+# A dying process closes its connections, too; two clocks may differ by this.
 _CLOCK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Complaint:
-    """A rank that died, what its exception says, and the node of the peer that it names; its own if it names none."""
+    """A dead rank, its exception, and the node of the peer that it names; its own if it names none."""
 
     child: RankProcess
     diagnosis: Diagnosis
@@ -34,7 +34,7 @@ class _Complaint:
 
 
 def find_early_exit(evidence: Evidence, cause: RankProcess) -> Iterator[Finding]:
-    """A rank that ended well before another one lost its connections: those were to it."""
+    """A rank that exited successfully before another lost its connections to it."""
     done = [child for child in evidence.run.generation.children.values() if child.state == "exited" and child.code == 0]
     near = [child for child in done if child.at <= cause.died_at + _LEAVING_SECONDS]
     if near:
@@ -49,7 +49,7 @@ def find_early_exit(evidence: Evidence, cause: RankProcess) -> Iterator[Finding]
 
 
 def find_unreachable_peer(evidence: Evidence, _cause: RankProcess) -> Iterator[Finding]:
-    """The node that most of them could not reach; if only one node complains, and of several, that one."""
+    """Blames the node that most could not reach, or the only node that could not reach several."""
     complaints = _find_complaints(evidence, network.EPHEMERAL_REFUSED, network.EPHEMERAL_DROPPED)
     on_loopback = [each.child for each in complaints if is_loopback(each.match["peer"])]
     if on_loopback and len(evidence.plan.parts) > 1:
@@ -78,7 +78,7 @@ def find_unreachable_peer(evidence: Evidence, _cause: RankProcess) -> Iterator[F
 
 
 def find_missed_barrier(evidence: Evidence, _cause: RankProcess) -> Iterator[Finding]:
-    """A barrier with a time-out knows who did not come to it."""
+    """A barrier with a timeout names the ranks that did not reach it."""
     found = [each.match["ranks"] for each in _find_complaints(evidence, hang.ABSENT)]
     ranks = {int(rank) for ranks in found for rank in re.findall(r"\d+", ranks)}
     views = [view for view in evidence.views if view.rank in ranks]
@@ -95,9 +95,9 @@ def find_missed_barrier(evidence: Evidence, _cause: RankProcess) -> Iterator[Fin
 
 
 def find_connection_reset(evidence: Evidence, _cause: RankProcess) -> Iterator[Finding]:
-    """Connections that were ended though nobody had died: something between the nodes did it.
+    """Connections that were reset although no rank died: something between the nodes did it.
 
-    It is at the node at which all that were lost first have an end; if there is none, at both ends of the first.
+    Blames the node that all lost connections share; if there is none, both ends of the first.
     """
     found = [each for each in _find_complaints(evidence, network.RESET) if each.peer != each.child.node]
     losses = [loss for loss in found if not _has_died_before(evidence, loss)]
@@ -123,7 +123,7 @@ def find_connection_reset(evidence: Evidence, _cause: RankProcess) -> Iterator[F
 
 
 def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator[Finding]:
-    """Two ranks met with different sizes: the one that differs from most, if records tell, else the one that died."""
+    """Two ranks issued different sizes: blames the one that differs from most if records show it, or the dead one."""
     texts = [*([cause.raised.message] if cause.raised is not None else []), *get_tail(evidence, cause)]
     if not any(map(hang.MISMATCH.match_death, texts)):
         return
@@ -146,7 +146,7 @@ def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator
 
 
 def _build_loopback_finding(evidence: Evidence, tried: list[RankProcess]) -> Finding:
-    """Who was told to connect to itself does not know by whom: nodes whose own name is the loopback, or else all."""
+    """The peer that advertised loopback is unknown: blames nodes whose hostname is loopback, else all."""
     named = tuple(name for name, node in evidence.snapshots.items() if node.names_itself_loopback)
     blamed = named or tuple(part.node.name for part in evidence.plan.parts)
     return rendezvous.LOOPBACK.finding(
@@ -162,7 +162,7 @@ def _has_died_before(evidence: Evidence, loss: _Complaint) -> bool:
 
 
 def _find_complaints(evidence: Evidence, *diagnoses: Diagnosis) -> list[_Complaint]:
-    """The ranks that died of an exception that is a message of one of these; each fits the first that it can."""
+    """The ranks that died of an exception that matches one of these diagnoses, the first that fits."""
     found = []
     for child in evidence.run.generation.dead:
         text = child.raised.text if child.raised is not None else NO_TEXT

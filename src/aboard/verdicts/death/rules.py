@@ -1,4 +1,4 @@
-"""The rules over the evidence of a run that ended: the earliest death, what it says, and what only followed from it."""
+"""The rules over the evidence of a run that ended: the earliest death, its explanation, and its consequences."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,20 +29,20 @@ _END = "end"
 
 
 def conclude_run(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> Judgement:
-    """Why a run ended: what kept it from going on, or whoever was the first to die; a good end has no finding.
+    """Why a run ended: what stalled it, or the first death; a successful end has no finding.
 
-    `stall` is the verdict that stood when it ended; `unhurt` is a run that was ended and did not die.
+    `stall` is the verdict at its end; `unhurt` is a run that was stopped and did not die.
     """
     why = Judgement() if unhurt else judge_evidence(evidence, DEATH_RULES)
     cause = find_first_death(evidence)
     if stall is not None and (unhurt or (cause is not None and is_echo(evidence, cause))):
-        # What kept it from going on is what it ended of, whoever was the first to give up waiting.
+        # The stall is the cause, whichever rank gave up waiting first.
         return replace(why, findings=(replace(stall, consequences=(*stall.consequences, *why.findings)),))
     return why
 
 
 def report_gpu_failure(evidence: Evidence) -> Iterator[RuleResult]:
-    """The GPU that the first rank died of, by the kernel's own word."""
+    """The GPU failure in the kernel log that killed the first rank."""
     cause = find_first_death(evidence)
     if cause is not None:
         echo, text = is_echo(evidence, cause), read_last_words(evidence, cause)
@@ -60,7 +60,7 @@ def report_first_death(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def _make_blame_rule(explain: Callable[[Evidence, RankProcess], Iterator[Finding]], *, echo: bool) -> VerdictRule:
-    """The rule that explains a first death which is an echo, or one which is none, by somebody else."""
+    """Builds the rule that blames another rank or node for a first death that is, or isn't, an echo."""
 
     @wraps(explain)
     def rule(evidence: Evidence) -> Iterator[RuleResult]:
@@ -116,7 +116,7 @@ def report_stubborn_processes(evidence: Evidence) -> Iterator[RuleResult]:
         yield Cause(finding=finding, sure=Confidence.LIKELY, explains="leftovers")
 
 
-# All but the last explain the same end: the surest is told, and among those that are as sure, the first in this list.
+# All but the last explain the same end: the surest wins, and among equals the first in this list.
 DEATH_RULES: tuple[VerdictRule, ...] = (
     report_gpu_failure,
     *(
@@ -157,7 +157,7 @@ def _describe_death(evidence: Evidence, cause: RankProcess) -> Finding:
 
 
 def _find_same_deaths(evidence: Evidence, cause: RankProcess) -> list[RankProcess]:
-    """The ranks that died in the same way, the cause among them, in rank order: what all do is no node's own fault."""
+    """The ranks that died in the same way, the cause among them, in rank order."""
     own = find_error(cause, get_tail(evidence, cause))
     if own is None:
         return [cause]
@@ -187,7 +187,7 @@ def _build_context(evidence: Evidence, cause: RankProcess, same: list[RankProces
 
 
 def _describe_followers(evidence: Evidence, cause: RankProcess, others: list[RankProcess]) -> Iterator[Finding]:
-    """One line for all the ranks that died of the first one's death, or were ended because of it."""
+    """One finding for all ranks that died of the first death or were terminated because of it."""
     after = [child for child in others if child.died_at >= cause.died_at or is_echo(evidence, child)]
     if after:
         own = sorted((each for each in after if each.code is None or each.code > 0), key=attrgetter("died_at"))

@@ -1,4 +1,4 @@
-"""Why a collective does not end: a rank that never came to it, one that is at another, one that has left for good."""
+"""Why a collective does not finish: a rank that never entered it, one in another collective, or one that exited."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,12 +16,12 @@ from aboard.verdicts.live.rank_activity import RankActivity, describe_activity
 from aboard.verdicts.live.stuck_ranks import RULES as STUCK
 
 _LAST_SECONDS = 10.0
-# How one waits for a process of its own.
+# Waits that may be for a child process.
 _OWN_CHILDREN = (hang.LOCK, hang.DATA, hang.ABSENT)
 
 
 def find_early_finishers(evidence: Evidence) -> Iterator[RuleResult]:
-    """Some ranks have finished, the others wait for them."""
+    """Some ranks have finished, and the others wait for them."""
     done = [view for view in evidence.views if view.finished]
     waiting = _list_waiting_ranks(evidence)
     if done and waiting and len(done) + len(waiting) == len(evidence.views):
@@ -40,7 +40,7 @@ def find_early_finishers(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def find_lingering_ranks(evidence: Evidence) -> Iterator[RuleResult]:
-    """Most ranks have finished, and one that waits for nobody of them does not."""
+    """Most ranks have finished, and one that doesn't wait for them hasn't."""
     done = [view for view in evidence.views if view.finished]
     remaining = [view for view in evidence.views if view.alive]
     if (
@@ -54,7 +54,7 @@ def find_lingering_ranks(evidence: Evidence) -> Iterator[RuleResult]:
     waited = evidence.now - since
     for views in _group_by_activity(remaining, evidence):
         activity = describe_activity(views[0], evidence.usual, run=evidence.plan.run)
-        # The last one may have more to do than the others: to write the model, to upload it.
+        # The last rank may have more to do than the others: write or upload the model.
         grave = waited >= max(_LAST_SECONDS, activity.patience)
         have = "has" if len(done) == 1 else "have"
         beside = f"{format_count(len(done), 'rank')} {have} finished, the last of them {waited:.0f} s ago"
@@ -63,7 +63,7 @@ def find_lingering_ranks(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def find_collective_mismatch(evidence: Evidence) -> Iterator[RuleResult]:
-    """All are in a collective of the same number, and not in the same one."""
+    """All ranks are at the same sequence number, but not in the same collective."""
     for standing in evidence.standings:
         if standing.odd and standing.usual is not None:
             odd = [evidence.view(rank) for rank in standing.odd]
@@ -90,7 +90,7 @@ def find_crossed_groups(evidence: Evidence) -> Iterator[RuleResult]:
             there = [evidence.view(rank) for rank in one.behind if rank in other.waiting]
             back = [evidence.view(rank) for rank in other.behind if rank in one.waiting]
             if len(there) > len(back):
-                # The few who do otherwise are named.
+                # The minority is blamed.
                 one, other, there, back = other, one, back, there  # noqa: PLW2901 - the same two, the other way round
             if there and back:
                 yield Cause(
@@ -109,9 +109,9 @@ def find_crossed_groups(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def find_absent_ranks(evidence: Evidence) -> Iterator[RuleResult]:
-    """Most are in a collective, and some never came to it: what those do instead is the cause."""
+    """Most ranks are in a collective that some never entered: what those do instead is the cause."""
     if any(isinstance(result, Cause) for rule in STUCK for result in rule(evidence)):
-        # Whoever is stopped is absent for that.
+        # A stopped rank is absent because it is stopped.
         return
     late, waiting, standing = _find_absent_and_waiting(evidence)
     if not waiting:
@@ -141,13 +141,13 @@ RULES = (find_early_finishers, find_lingering_ranks, find_collective_mismatch, f
 
 
 def list_hang_findings(evidence: Evidence) -> list[Finding]:
-    """What holds the run up by what its own ranks show, for a while or for good: for rules that have others' word."""
+    """What holds up the run according to its ranks, for rules that use other sources."""
     results = (each for rule in (*STUCK, *RULES) for each in rule(evidence))
     return [each.finding for each in results if isinstance(each, Cause)]
 
 
 def _add_oom_kill(evidence: Evidence, view: RankView, activity: RankActivity) -> RankActivity:
-    """Who waits for a process of its own, on a node where the kernel has killed one for memory, waits for that."""
+    """A rank that waits for a child process, on a node where the kernel OOM-killed one, waits for that process."""
     node = evidence.snapshots.get(view.node)
     before, after = (node.oom_before, node.oom_kills) if node is not None else (None, None)
     if activity.diagnosis not in _OWN_CHILDREN or before is None or after is None or after <= before:
@@ -170,7 +170,7 @@ def _build_hang_cause(
     since: float | None,
     why: str | None = None,
 ) -> Cause:
-    """Ranks that do something else, as the cause; it is only noted until it has lasted for too long."""
+    """Ranks that do something else, as the cause; information only until it lasts too long."""
     nodes = tuple(dict.fromkeys(view.node for view in views))
     return Cause(
         finding=activity.diagnosis.finding(
@@ -187,10 +187,10 @@ def _build_hang_cause(
 
 
 def _find_absent_and_waiting(evidence: Evidence) -> tuple[list[RankView], list[RankView], GroupProgress | None]:
-    """Who is not there, who waits, and in what: from flight records, else from stacks."""
+    """The absent ranks, the waiting ranks, and the collective: from flight records, else from stacks."""
     for standing in evidence.standings:
         behind = [evidence.view(rank) for rank in standing.behind]
-        # One that is behind in this group and waits in another is no cause by itself.
+        # A rank that is behind in this group but waits in another is no cause by itself.
         behind = [view for view in behind if view.alive and not view.open_collective]
         blind = [
             view for view in evidence.views if _has_no_record(view, evidence) and view.rank not in standing.waiting
@@ -204,7 +204,7 @@ def _find_absent_and_waiting(evidence: Evidence) -> tuple[list[RankView], list[R
 
 
 def _has_no_record(view: RankView, evidence: Evidence) -> bool:
-    """A rank that gave no flight record: its interpreter is held, or its torch keeps none while others' do."""
+    """Whether a rank gave no flight record: its interpreter is blocked, or its torch keeps none."""
     return view.alive and view.phase >= Phase.GROUP and view.seen is not None and view.rank not in evidence.records
 
 
@@ -213,7 +213,7 @@ def _list_waiting_ranks(evidence: Evidence) -> list[RankView]:
 
 
 def _group_by_activity(views: list[RankView], evidence: Evidence) -> list[list[RankView]]:
-    """Ranks that do the same at the same line are one line; those that wait longest to be told come first."""
+    """Groups ranks that do the same at the same line."""
     found: dict[tuple[str, str], list[RankView]] = {}
     for view in views:
         activity = describe_activity(view, evidence.usual, run=evidence.plan.run)
@@ -234,7 +234,7 @@ def _find_usual_rank(standing: GroupProgress) -> int:
 
 
 def _format_collective(entry: CollectiveRecord) -> str:
-    """`all_reduce of [[10]]`: the backend's prefix says nothing here."""
+    """`all_reduce of [10]`, without the backend's prefix."""
     op = entry.op.partition(":")[2] or entry.op
     sizes = entry.sizes.partition("]]")[0].lstrip("[") if entry.sizes else ""
     return f"{op} of [{sizes}]" if sizes else op

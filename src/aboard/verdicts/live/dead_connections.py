@@ -1,4 +1,4 @@
-"""Connections between ranks that carry nothing any more: cut, down, or too narrow for what is sent."""
+"""Connections between ranks that carry no data: cut, down, or with too small an MTU on the path."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,13 +15,14 @@ from aboard.diagnoses.runs import hang, slow
 from aboard.lazy_dataclass import dataclass
 from aboard.verdicts.fix_commands import LINK_UP, build_check_command, build_firewall_rules, find_nearest_address
 
-# What fits into one packet is not lost for its size.
+_UP = ("up", "unknown", "")
+# Data that fits into one packet is not lost for its size.
 _ONE_PACKET = 1200
 # Fits through the tunnels of VPNs and clouds.
 _SMALL = 1400
-# A way that is whole again is tried again within the time that it was cut for; after so long it was, and in vain.
+# TCP retries within as long as the path was cut, so after this long a repaired path has been retried in vain.
 _FORGOTTEN_SECONDS = 20.0
-# Of packets to a node, some of which were answered, this part and at least so many are lost: it isn't cut.
+# A node that replies to some packets is lossy, not cut, if at least this share and number of packets are lost.
 _LOSSY, _LEAST_LOST = 0.1, 2
 _FORGOTTEN = (
     "A firewall on the path lost its state of existing connections (its table was flushed), or drops connections that"
@@ -31,7 +32,7 @@ _FORGOTTEN = (
 
 @dataclass(frozen=True, kw_only=True)
 class _StalledConnection:
-    """One connection in trouble: from which rank's node to which."""
+    """One stalled connection, from a rank's node to its peer."""
 
     rank: int
     node: str
@@ -40,7 +41,7 @@ class _StalledConnection:
 
 
 def find_cut_links(evidence: Evidence) -> Iterator[RuleResult]:
-    """Bytes that were sent again and again and never arrived, between nodes that all take part."""
+    """Connections between the run's nodes that retransmit without success."""
     bad = list(_list_stalled_connections(evidence))
     if not bad:
         if any(view.phase >= Phase.GROUP for view in evidence.views) and evidence.snapshots:
@@ -62,7 +63,7 @@ def find_cut_links(evidence: Evidence) -> Iterator[RuleResult]:
     passes = bool(echoes) and all(each.small and each.large for each in echoes)
     narrow = any(each.small for each in echoes) and not any(each.large for each in echoes)
     if not any(each.small for each in echoes):
-        # Nobody answers such packets here: a new connection, and more to send than fits into one packet, tell the same.
+        # Pings are filtered here: a new connection works and the queue exceeds one packet, which shows the same.
         narrow = "connected" in outcomes and min(each.socket.tx for each in bad) > _ONE_PACKET
     lossy = _describe_loss(echoes)
     diagnosis, seen, fix, why = _describe_failure(evidence, example, nodes, len(bad), down, narrow=narrow, lossy=lossy)
@@ -72,7 +73,7 @@ def find_cut_links(evidence: Evidence) -> Iterator[RuleResult]:
         back, seen, why = False, f"{seen}; new connections work", _FORGOTTEN
     yield Cause(
         finding=diagnosis.finding(
-            # What was cut and is whole again goes on by itself, at TCP's next try.
+            # A path that works again recovers at TCP's next retry.
             severity=Severity.INFO if back else Severity.WARN if lossy else Severity.BLOCK,
             nodes=nodes,
             ranks=tuple(sorted({each.rank for each in bad if each.node in nodes})),
@@ -91,7 +92,7 @@ RULES = (find_cut_links,)
 def _pick_blamed_nodes(
     evidence: Evidence, worst: list[str], bad: list[_StalledConnection], *, single: bool
 ) -> tuple[str, ...]:
-    """The end that others can't reach either; one that has a part in every pair; else both ends of the only pair."""
+    """The end that others can't reach either, else the one in every pair, else both ends of the only pair."""
     ends = sorted({end for each in bad for end in (each.node, each.peer)})
     failing = {name: _measure_loss(evidence, name) for name in ends}
     most = max(failing.values())
@@ -103,7 +104,7 @@ def _pick_blamed_nodes(
 
 
 def _measure_loss(evidence: Evidence, node: str) -> float:
-    """The part of the others' packets that it did not answer, of either size."""
+    """The share of the others' packets that got no reply from it, of either size."""
     echoes = _list_echoes(evidence, (node,))
     return sum(each.lost for each in echoes) / max(1, sum(each.sent for each in echoes))
 
@@ -118,7 +119,7 @@ def _list_echoes(evidence: Evidence, nodes: tuple[str, ...]) -> list[PingResult]
 
 
 def _describe_loss(echoes: list[PingResult]) -> str:
-    """How many packets were lost where others of their size got through; empty where all did, or none."""
+    """How many packets were lost where others of their size got through; empty where all or none did."""
     through = [each for each in echoes if each.small and each.large]
     sent, lost = sum(each.sent for each in through), sum(each.lost for each in through)
     return f"{lost} of {sent} packets to it were lost" if lost >= max(_LEAST_LOST, _LOSSY * sent) else ""
@@ -134,7 +135,7 @@ def _list_stalled_connections(evidence: Evidence) -> Iterator[_StalledConnection
 
 
 def _list_used_links(evidence: Evidence, node: str) -> list[NicTraffic]:
-    """The cards by which its ranks speak."""
+    """The NICs that its ranks use."""
     snapshot = evidence.snapshots.get(node)
     if snapshot is None:
         return []
@@ -215,7 +216,7 @@ def _is_address_gone(evidence: Evidence, node: str, address: str) -> bool:
 
 
 def _build_mtu_fixes(evidence: Evidence, target: str) -> Iterator[Fix]:
-    """A size that most networks carry, on all nodes: what is sent to the bad one must fit, too."""
+    """An MTU that most networks carry, for all nodes: packets to the bad one must fit, too."""
     cards: dict[str, list[str]] = {}
     for part in evidence.plan.parts:
         own = find_nearest_address(evidence, part.node.name, target)

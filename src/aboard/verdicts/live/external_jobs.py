@@ -1,4 +1,4 @@
-"""A training that somebody else started: the same verdicts in words that fit it, and what only such a look can miss."""
+"""A training that another launcher started: the same verdicts, reworded, and what such an inspection can't see."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ _FEW = 3
 _RANKS = re.compile(r"\brank(s?)(?= \d)")
 _ENV = re.compile(r"^aboard launch --env (\S+) -- …", re.MULTILINE)
 _LOGS = re.compile(r"^aboard logs .*$\n?", re.MULTILINE)
-# What an agent says that would let py-spy read a stack; nothing else that a node says becomes a command.
+# The agent's suggestions that let py-spy read a stack; no other text from a node becomes a command.
 _STACK_FIXES = {
     "install": re.compile(r"(?P<python>.+) -m pip install py-spy"),
     "scope": re.compile(r"sudo sysctl kernel\.yama\.ptrace_scope=0"),
@@ -29,9 +29,9 @@ _STACK_FIXES = {
 def judge_external_job(
     world: ExternalJob, others: Sequence[ExternalJob], evidence: Evidence, *, asked: Sequence[str]
 ) -> Judgement:
-    """The verdict, then what was not found: a process that is gone leaves no other trace than that.
+    """The verdict, then the ranks that were not found: a dead process leaves no other trace.
 
-    `asked` are the nodes that were to be all of the training's; none where processes of one machine were asked for.
+    `asked` are all nodes of the training; empty when only processes of one machine were inspected.
     """
     why = judge_evidence(evidence)
     run_findings = [
@@ -48,7 +48,7 @@ def judge_external_job(
 
 
 def _is_transient(finding: Finding) -> bool:
-    """What is only worth a word if it lasts: in a training that moves, ranks wait for each other all the time."""
+    """Whether a finding matters only if it lasts: in a healthy training, ranks wait for each other all the time."""
     return finding.severity is Severity.INFO and finding.code.startswith(("hang-", "init-"))
 
 
@@ -78,7 +78,7 @@ def _list_silent_nodes(unheard: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _find_missing_stacks(world: ExternalJob, evidence: Evidence) -> Iterator[Finding]:
-    """By reason: most often it is one for all."""
+    """Ranks without a stack, grouped by reason."""
     reasons: dict[tuple[str, str], list[int]] = {}
     for view in evidence.views:
         answer = view.seen.why.get("stack", "") if view.seen is not None else ""
@@ -117,7 +117,7 @@ def _list_other_jobs(others: Sequence[ExternalJob]) -> Iterator[Finding]:
 
 
 def _reword_finding(finding: Finding, world: ExternalJob) -> Finding:
-    """There is no run of ours whose logs could be shown; launchers are no ranks."""
+    """Rewords a finding for a job without an Aboard run: no `aboard logs`, and launchers aren't ranks."""
     fix = Fix(_ENV.sub(r"export \1", _LOGS.sub("", finding.fix).rstrip("\n")))
     if not fix and finding.ranks and finding.ranks[0] in world.seats:
         seat = world.seats[finding.ranks[0]]

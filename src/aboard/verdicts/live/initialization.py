@@ -1,4 +1,4 @@
-"""Why ranks don't meet: nodes that are late or silent, ranks that never ask, a world that nobody has started."""
+"""Why ranks don't join: late or silent nodes, ranks that never reach the store, a wrong world size."""
 
 from collections.abc import Iterator
 
@@ -13,20 +13,20 @@ from aboard.diagnoses.runs import death, hang, rendezvous
 from aboard.verdicts.fix_commands import build_check_command
 from aboard.verdicts.live.rank_activity import describe_activity
 
-# A node that isn't there after so long is worth a word; logins take seconds.
+# Report a node that hasn't connected after this long; logins take seconds.
 _NODE_SECONDS = 8.0
-# A management network may flap while all ranks go on. Once the others wait, a node that was cut off before is dark.
+# A management network may flap while all ranks continue. Once the others wait, a node cut off before is silent.
 _SILENT_SECONDS = 10.0
 _DARK_SECONDS = 1.0
 _WAIT_SECONDS = 3.0
 _LATE_SECONDS = 8.0
-# One that only waits is given more than a package may sleep. Who works is told of as slow, and is never called stuck.
+# An idle import gets more time than a package may sleep. A busy one is reported as slow, never as stuck.
 _IMPORT_SECONDS = 20.0
 _BUSY_SECONDS = 25.0
 
 
 def find_silent_nodes(evidence: Evidence) -> Iterator[RuleResult]:
-    """Nodes from which nothing comes: the others wait for their ranks."""
+    """Nodes that send nothing, while the others wait for their ranks."""
     for name, place in evidence.run.generation.places.items():
         seconds = evidence.now - place.at
         if place.state == "cut" and seconds >= _DARK_SECONDS:
@@ -65,7 +65,7 @@ def find_silent_nodes(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def find_wrong_world_size(evidence: Evidence) -> Iterator[RuleResult]:
-    """A script that asks the store for another number of ranks than there are waits for ever."""
+    """A script that requests another world size than the run has waits forever."""
     wrong = [
         (view, view.seen.joining)
         for view in evidence.views
@@ -87,7 +87,7 @@ def find_wrong_world_size(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def find_duplicate_ranks(evidence: Evidence) -> Iterator[RuleResult]:
-    """Two that join as the same rank: nobody is the one that is missing then, and all wait for it."""
+    """Two processes join as the same rank, so another rank is missing and all wait for it."""
     joined: dict[int, list[RankView]] = {}
     for view in evidence.views:
         joining = view.seen.joining if view.alive and view.phase < Phase.COLLECTIVE and view.seen is not None else None
@@ -111,10 +111,10 @@ def find_duplicate_ranks(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def find_late_ranks(evidence: Evidence) -> Iterator[RuleResult]:
-    """Some have come to the store or the group, and others not: what those do is told."""
+    """Some ranks have reached the store or the group, and others haven't: reports what those do."""
     alive = [view for view in evidence.views if view.alive]
     ahead = [view for view in alive if view.phase >= Phase.STORE or (view.seen is not None and view.seen.joining)]
-    # Of ranks on a node that does not answer, nobody knows what they do.
+    # What ranks do on a node that does not respond is unknown.
     answering = [view for view in alive if view not in ahead and view.node not in evidence.unheard]
     behind = [view for view in answering if view.phase >= Phase.STARTED]
     if not ahead or not behind or any(view.phase >= Phase.COLLECTIVE for view in alive):
@@ -147,7 +147,7 @@ RULES = (find_silent_nodes, find_wrong_world_size, find_duplicate_ranks, find_la
 
 
 def _is_collective_waiting(evidence: Evidence) -> bool:
-    """Whether those that are heard are in a collective which does not end."""
+    """Whether the responding ranks wait in a collective."""
     began = [standing.since for standing in evidence.standings if standing.waiting and standing.since is not None]
     return any(evidence.now - since >= _WAIT_SECONDS for since in began)
 

@@ -1,4 +1,4 @@
-"""What NCCL itself knows of its ranks, where flight records and stacks tell nothing: whom it misses, who lags."""
+"""NCCL's own view of its ranks, where flight records and stacks show nothing: missing and lagging ranks."""
 
 from collections.abc import Iterable, Iterator
 
@@ -15,13 +15,13 @@ from aboard.verdicts.fix_commands import build_check_command
 from aboard.verdicts.live.collective_hang import list_hang_findings
 from aboard.verdicts.live.rank_activity import describe_activity
 
-# Counts differ for moments in every run that moves, and a node that is busy answers late.
+# Counts differ briefly in every healthy run, and a busy node replies late.
 _QUIET_SECONDS = 5.0
 _QUIET_STEPS = 3.0
 
 
 def diagnose_by_ras(evidence: Evidence) -> Iterator[RuleResult]:
-    """One answer is as good as another, since each is collected from all; who gave none is told."""
+    """Uses the first reply, since each covers all ranks; reports nodes without one."""
     answers = {name: node.ras for name, node in evidence.snapshots.items() if node.ras is not None}
     for name, answer in answers.items():
         if isinstance(answer, str):
@@ -53,7 +53,7 @@ RULES = (diagnose_by_ras,)
 
 @dataclass(frozen=True, kw_only=True)
 class _LocatedRanks:
-    """Ranks of ours that RAS speaks of, where they are, and all of them in words."""
+    """Ranks of the run that RAS names, their nodes, and the text for them."""
 
     ranks: tuple[int, ...]
     nodes: tuple[str, ...]
@@ -78,7 +78,7 @@ def _find_missing_processes(evidence: Evidence, status: RasStatus) -> Iterator[F
 
 def _find_failed_ranks(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
     found = [(comm, part) for comm in status.odd for part in comm.failed]
-    # That a peer has failed is said by all the others.
+    # All other ranks report a failed peer.
     own = [(comm, part) for comm, part in found if "Remote" not in part.what] or found
     if own:
         who = _locate_ranks(evidence, [(comm, rank) for comm, part in own for rank in part.ranks])
@@ -103,7 +103,7 @@ def _find_lagging_ranks(evidence: Evidence, status: RasStatus) -> Iterator[Findi
             difference = f"has launched {what} up to {odd[0].what}; the others up to {usual.what}"
             if not what:
                 difference = f"is in state {odd[0].what}; the others are in {usual.what}"
-            # To compute or to write may be what it is there for.
+            # Computing or writing may be legitimate.
             activities = (
                 describe_activity(evidence.view(rank), evidence.usual, run=evidence.plan.run) for rank in who.ranks
             )
@@ -119,7 +119,7 @@ def _find_lagging_ranks(evidence: Evidence, status: RasStatus) -> Iterator[Findi
 
 
 def _pick_odd_parts(parts: tuple[RasPart, ...]) -> list[RasPart]:
-    """Those that RAS names, for there are few of them: who is behind before who is ahead."""
+    """The minority that RAS names: ranks that are behind before ranks that are ahead."""
     if len(parts) < 2:  # noqa: PLR2004 - none differs from itself
         return []
     most = max(part.reached for part in parts)
@@ -146,7 +146,7 @@ def _locate_ranks(evidence: Evidence, named: Iterable[tuple[RasComm | None, RasR
 
 
 def _find_rank(evidence: Evidence, comm: RasComm | None, each: RasRank) -> int | None:
-    """By its process; in a container that has another number, so that only a communicator of all ranks tells."""
+    """By its process; in a container its pid differs, so only a communicator of all ranks identifies it."""
     if each.process is not None:
         found = next((view.rank for view in evidence.views if _is_process_of(evidence, view.rank, each.process)), None)
         if found is not None:
@@ -178,7 +178,7 @@ def _format_communicator(comm: RasComm) -> str:
 
 
 def _describe_oddity(status: RasStatus) -> str:
-    """Two halves of a communicator that differ are named by nobody."""
+    """The state of communicators that are out of sync without a minority that RAS names."""
     if not status.odd:
         return f"its {status.comms} communicators are in sync"
     comm = status.odd[0]

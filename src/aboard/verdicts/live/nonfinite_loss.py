@@ -1,4 +1,4 @@
-"""A loss that is no number any more: the run goes on, and learns nothing."""
+"""A non-finite loss: the run continues and learns nothing."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _LINES = 2
 
 
 def is_suspicious_output(data: bytes) -> bool:
-    """Whether a piece of output is worth a look; most are not, and are passed by quickly."""
+    """Whether a chunk of output may contain a non-finite loss; a quick filter."""
     low = data.lower()
     return (
         b"loss" in low
@@ -25,7 +25,7 @@ def is_suspicious_output(data: bytes) -> bool:
 
 
 def find_nonfinite_loss(evidence: Evidence) -> Iterator[RuleResult]:
-    """Said by a rank itself, in its own words, more than once."""
+    """A rank printed a non-finite loss more than once."""
     for rank, lines in evidence.said.items():
         found = [line for line in lines if line.match(_NO_NUMBER)]
         if len(found) >= _LINES:

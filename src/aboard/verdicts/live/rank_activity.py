@@ -1,4 +1,4 @@
-"""What a rank does that others wait for: in words, from its state, its stack and what it waits for in the kernel."""
+"""What a rank does that others wait for: described from its state, stack and kernel wait."""
 
 from aboard.core.evidence.run_evidence import RankView
 from aboard.diagnoses import Diagnosis, Fix
@@ -6,15 +6,15 @@ from aboard.diagnoses.runs import hang
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# Cores that a process uses which works; one that only waits uses none.
+# Cores that a working process uses; one that only waits uses none.
 BUSY = 0.2
-# Whoever works is given time: to compute or to write may be what it is there for.
+# A busy rank gets more time: computing or writing may be legitimate.
 _BUSY_SECONDS = 45.0
 _IDLE_SECONDS = 4.0
-# Where no step has shown yet what is usual.
+# While the usual step time is unknown.
 _FIRST_SECONDS = 8.0
 _PURPOSE_SECONDS = {"checkpoint": 300.0, "evaluation": 300.0, "compiling": 300.0, "compile": 300.0}
-# So many steps may pass while a rank is busy elsewhere.
+# A rank may be busy for this many steps.
 _BUSY_STEPS = 30.0
 _IDLE_STEPS = 8.0
 _PURPOSES = {
@@ -29,7 +29,7 @@ _PURPOSES = {
 
 @dataclass(frozen=True, kw_only=True)
 class RankActivity:
-    """What it does, how that is called, and after how many seconds it is no more to be taken for work."""
+    """What a rank does, its diagnosis, and after how many seconds it no longer counts as work."""
 
     diagnosis: Diagnosis
     words: str
@@ -38,7 +38,7 @@ class RankActivity:
 
 
 def describe_activity(view: RankView, usual: float | None, *, run: str) -> RankActivity:
-    """Told by what is surest: what it says itself, what it was written for, how it waits."""
+    """From the surest source: what the rank reports, the purpose of its code, how it waits."""
     busy = view.cpu >= BUSY or 2 * view.states.count("R") > len(view.states) > 0
     where = f" at {view.site}" if view.site is not None else ""
     purpose = _PURPOSES.get(view.at)
@@ -123,7 +123,7 @@ def _describe_idle_wait(view: RankView, where: str, run: str, idle: float) -> Ra
 
 
 def _find_awaited_file(view: RankView) -> Untrusted:
-    """The file that it waits for: whoever else has it owns a lock, or should write to a pipe."""
+    """The file that it waits for: another process holds its lock, or should write to the pipe."""
     snapshot = view.seen
     waiting = (
         [each for each in (snapshot.process, *snapshot.workers) if each is not None] if snapshot is not None else []

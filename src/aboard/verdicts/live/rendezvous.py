@@ -1,4 +1,4 @@
-"""Why ranks can't reach the store of rank 0, or each other: dropped, refused, unknown, elsewhere, on the loopback."""
+"""Why ranks can't reach rank 0's store or each other: dropped, refused, unresolved, elsewhere, on loopback."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ from aboard.verdicts.fix_commands import (
     resolve_host,
 )
 
-# A packet that was sent for the second time is a second old, for the third time three: RFC 6298.
+# The first retransmission comes after one second, the second after three: RFC 6298.
 _RESENT = 1
 _LATE_SECONDS = 8.0
 _BARRED = {
@@ -33,7 +33,7 @@ _BARRED = {
 
 
 def find_unreachable_store(evidence: Evidence) -> Iterator[RuleResult]:
-    """Ranks that can't reach the store, and which of the ways it is."""
+    """Ranks that can't reach the store, and why."""
     waiting: dict[tuple[str, int], list[RankView]] = {}
     for view in evidence.views:
         joining = view.seen.joining if view.alive and view.phase < Phase.STORE and view.seen is not None else None
@@ -48,7 +48,7 @@ def find_unreachable_store(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def find_unreachable_peers(evidence: Evidence) -> Iterator[RuleResult]:
-    """After the store, ranks connect to each other; who can't is told by the kernel within seconds."""
+    """After the store, ranks connect to each other; the kernel shows within seconds which can't."""
     views = [view for view in evidence.views if view.alive and Phase.STORE <= view.phase < Phase.COLLECTIVE]
     on_loopback = [view for view in views if len(evidence.plan.parts) > 1 and _is_on_loopback(evidence, view)]
     if on_loopback:
@@ -80,7 +80,7 @@ def _list_store_causes(evidence: Evidence, host: str, port: int, views: list[Ran
     for view in views:
         outcomes.setdefault(_find_outcome(evidence, view, host, port), []).append(view)
     if "rejected" in outcomes:
-        # The kernel says no to few of many tries: icmp_ratelimit in icmp(7). To the others it seems silent.
+        # The kernel rejects only some of many tries (icmp_ratelimit in icmp(7)); the others look dropped.
         outcomes["rejected"] = sorted((*outcomes["rejected"], *outcomes.pop("dropped", ())), key=lambda view: view.rank)
     for outcome, those in outcomes.items():
         astray = _find_wrong_name(evidence, host, those)
@@ -98,14 +98,14 @@ def _list_store_causes(evidence: Evidence, host: str, port: int, views: list[Ran
         elif outcome == "refused":
             yield from _explain_refusal(evidence, host, port, those)
         elif outcome in _BARRED:
-            # Another way to say the same place is no other place.
+            # Another name of the same address is no other place.
             is_elsewhere = evidence.owners.get(resolve_host(evidence, "", host)) != evidence.view(0).node
             astray = _find_wrong_place(evidence, host, port, those) if is_elsewhere else None
             yield astray or _build_barred_cause(evidence, outcome, f"{host}:{port}", those)
 
 
 def _find_wrong_name(evidence: Evidence, host: str, views: list[RankView]) -> Cause | None:
-    """A name that stands for another machine on some nodes than on those that find rank 0 by it."""
+    """A name that resolves to another machine on some nodes than on those that find rank 0."""
     master = evidence.view(0).node
     addresses = {
         name: found for name, node in evidence.snapshots.items() if isinstance(found := node.names.get(host), tuple)
@@ -135,7 +135,7 @@ def _find_wrong_name(evidence: Evidence, host: str, views: list[RankView]) -> Ca
 
 
 def _build_barred_cause(evidence: Evidence, outcome: str, store: str, views: list[RankView]) -> Cause:
-    """At the end of those who can't, if others can; else at rank 0's."""
+    """Blames the nodes that can't connect if others can, else rank 0's node."""
     master = evidence.view(0).node
     well = {view.node for view in evidence.views if view.phase >= Phase.STORE} - {master}
     nodes = list_nodes(views) if well else (master,)
@@ -167,7 +167,7 @@ def _build_barred_cause(evidence: Evidence, outcome: str, store: str, views: lis
 
 
 def _build_opening_rules(evidence: Evidence, nodes: tuple[str, ...], master: str, target: str) -> tuple[Shell, ...]:
-    """Rank 0's node lets others in; those who alone can't reach it may be kept at either end."""
+    """Rules for rank 0's node, or for both ends where only some nodes can't reach it."""
     if nodes == (master,):
         return (build_firewall_rules(evidence, nodes, target, ["in"]),)
     return build_firewall_rules(evidence, nodes, target, ["out"]), build_firewall_rules(
@@ -176,7 +176,7 @@ def _build_opening_rules(evidence: Evidence, nodes: tuple[str, ...], master: str
 
 
 def _explain_refusal(evidence: Evidence, host: str, port: int, views: list[RankView]) -> Iterator[Cause]:
-    """Nobody listens there: rank 0 is late, which is told of itself, or is elsewhere."""
+    """No process listens there: rank 0 is elsewhere, or late, which has its own finding."""
     master = evidence.view(0)
     own = master.seen.joining if master.seen is not None else None
     listens = (
@@ -199,7 +199,7 @@ def _explain_refusal(evidence: Evidence, host: str, port: int, views: list[RankV
 
 
 def _find_wrong_place(evidence: Evidence, host: str, port: int, views: list[RankView]) -> Cause | None:
-    """Rank 0 itself was told of another place than they: the few have it wrong, be it rank 0 alone."""
+    """Rank 0 uses another address than these ranks: the minority is wrong, even if it is rank 0 alone."""
     master = evidence.view(0)
     own = master.seen.joining if master.seen is not None else None
     if own is None or (own.host, own.port) == (host, port):
@@ -214,7 +214,7 @@ def _find_wrong_place(evidence: Evidence, host: str, port: int, views: list[Rank
 
 
 def _build_peer_cause(evidence: Evidence, trying: dict[str, list[tuple[RankView, str]]]) -> Cause:
-    """The node that most can't reach; if it is one who can't reach anybody, that one."""
+    """Blames the node that most can't reach, or the only node that can't reach the others."""
     peer = max(trying, key=lambda name: len({view.node for view, _remote in trying[name]}))
     sources = {view.node for tries in trying.values() for view, _remote in tries}
     blamed = next(iter(sources)) if len(trying) > 1 and len(sources) == 1 else peer
@@ -240,7 +240,7 @@ def _build_peer_cause(evidence: Evidence, trying: dict[str, list[tuple[RankView,
 
 
 def _build_name_fix(evidence: Evidence, host: str, nodes: tuple[str, ...]) -> Fix:
-    """A line for the name: where rank 0 itself is told to be, if that is an address."""
+    """An /etc/hosts line for the name, if rank 0's own address is known."""
     own = evidence.view(0).seen
     places = [own.joining.host if own is not None and own.joining is not None else "", evidence.plan.master.address]
     address = next((place for place in places if is_address(place)), "")
@@ -251,7 +251,7 @@ def _build_name_fix(evidence: Evidence, host: str, nodes: tuple[str, ...]) -> Fi
 
 
 def _find_outcome(evidence: Evidence, view: RankView, host: str, port: int) -> str:
-    """How a rank's way to the store ends: by its own connection, else by the node's try of the same."""
+    """The outcome of a rank's connection to the store: from its own socket, else from the node's test."""
     node = evidence.snapshots.get(view.node)
     if node is None or view.seen is None:
         return ""
@@ -268,7 +268,7 @@ def _find_outcome(evidence: Evidence, view: RankView, host: str, port: int) -> s
     ]
     dialled = [node.dials.get((address, port)) for address in addresses]
     if any(_is_unanswered(each) for each in own):
-        # TCP tries again also after a no; the node's own try tells whether there was one.
+        # TCP also retries after a rejection; the node's own test shows whether there was one.
         return "rejected" if "rejected" in dialled else "dropped"
     if any(each.state == "ESTABLISHED" for each in own):
         return ""
@@ -280,7 +280,7 @@ def _is_unanswered(each: TcpConnection) -> bool:
 
 
 def _is_on_loopback(evidence: Evidence, view: RankView) -> bool:
-    """Whether it listens for its peers on the loopback, because its node's own name stands for that."""
+    """Whether it listens for its peers on loopback because its node's own hostname resolves to that."""
     node = evidence.snapshots.get(view.node)
     if node is None or view.seen is None or view.phase >= Phase.GROUP:
         return False

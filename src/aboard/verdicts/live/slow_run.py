@@ -1,4 +1,4 @@
-"""Why a run is slow: the rank that comes last to every collective and why it does, or the link that they wait for."""
+"""Why a run is slow: the rank that is last at every collective and its cause, or a slow link."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,24 +14,24 @@ from aboard.diagnoses import Diagnosis, Fix, Severity
 from aboard.diagnoses.runs import slow
 from aboard.verdicts.fix_commands import build_check_command
 
-# A rank that costs all others this part of their time is worth a word; clocks of nodes agree to some milliseconds.
+# Report a rank that costs all others this share of their time; node clocks agree to some milliseconds.
 _SHARE = 0.25
 _LEAST_SECONDS = 0.03
-# Nothing has moved for so long, and for some steps: that is not slow any more, and another rule's.
+# Without progress for this long and some steps, the run is stuck, not slow.
 _STUCK_SECONDS = 2.5
 _THROTTLED = 0.05
 _RATIONED = 0.8
 _DELAY = 0.4
 _DISK = 0.3
 _NEIGHBOUR = 0.5
-# A queue in the network: round trips so many times as long as they can be, and at least so long.
+# A queue in the network: round trips this many times the minimum, and at least this long.
 _LONGER, _LONG_SECONDS = 8.0, 0.02
 _LOSSES, _LEAST_LOSSES = 0.01, 20
 _LEAST_WAITING = 16 * 1024
 
 
 def find_stragglers(evidence: Evidence) -> Iterator[RuleResult]:
-    """Who comes last again and again, by how much, and what keeps it."""
+    """The rank that is last again and again, by how much, and why."""
     if not _has_steps(evidence) or _is_stuck(evidence):
         return
     found = measure_lateness(evidence.records, evidence.offsets)
@@ -62,7 +62,7 @@ def find_stragglers(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def find_throttled_nodes(evidence: Evidence) -> Iterator[RuleResult]:
-    """A node whose control group had used up its share in nearly every period: it may be too slow to answer at all."""
+    """A node whose control group is throttled in nearly every period; it may be too slow to reply."""
     for part in evidence.plan.parts:
         node = part.node.name
         sample = evidence.run.samples.get((node, ""))
@@ -85,7 +85,7 @@ def find_throttled_nodes(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def find_slow_links(evidence: Evidence) -> Iterator[RuleResult]:
-    """Ranks come at the same time, and what they send stands in a queue or is lost on the way."""
+    """Ranks arrive together, but their data is queued or lost on the way."""
     if not _has_steps(evidence):
         return
     ends: Counter[str] = Counter()
@@ -112,7 +112,7 @@ def find_slow_links(evidence: Evidence) -> Iterator[RuleResult]:
         return
     most = max(ends.values())
     nodes = tuple(sorted(name for name, count in ends.items() if count == most))
-    # A link has two ends: one alone can't be measured.
+    # Measuring a link takes both ends.
     both, look = (*nodes, *_find_far_end(pairs, nodes)), "measures it; then check NIC and cable"
     yield Cause(
         finding=slow.LINK.finding(
@@ -129,12 +129,12 @@ RULES = (find_stragglers, find_throttled_nodes, find_slow_links)
 
 
 def _find_far_end(pairs: list[tuple[str, str]], nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """The other end of the first link that has one at these."""
+    """Both ends of the first link that involves these nodes."""
     return next((pair for pair in pairs if pair[0] in nodes or pair[1] in nodes), ())
 
 
 def _explain_straggler(view: RankView, node: NodeSnapshot) -> tuple[Diagnosis, str, Fix]:
-    """What keeps it, from what was counted on its node."""
+    """Why a rank is slow, from measurements on its node."""
     snapshot = view.seen
     process = snapshot.process if snapshot is not None else None
     neighbour = node.neighbours[0] if node.neighbours else None
@@ -168,7 +168,7 @@ def _explain_straggler(view: RankView, node: NodeSnapshot) -> tuple[Diagnosis, s
 
 
 def _build_quota_fix(snapshot: NodeSnapshot | None, name: str) -> Fix:
-    """Version 2 has quota and period in one file, version 1 a file for each: cgroups(7)."""
+    """The fix for a quota; version 2 has quota and period in one file, version 1 a file for each: cgroups(7)."""
     if snapshot is None or not snapshot.quota:
         return slow.THROTTLED.fix("group", node=name)
     variant = "quota-v1" if snapshot.quota.endswith("cfs_quota_us") else "quota"
@@ -176,7 +176,7 @@ def _build_quota_fix(snapshot: NodeSnapshot | None, name: str) -> Fix:
 
 
 def _format_link_rate(evidence: Evidence, nodes: tuple[str, ...]) -> str:
-    """What the busiest card of the first of them carries."""
+    """The throughput of the first node's busiest NIC."""
     links = [(link.sent + link.received, link.name) for link in evidence.snapshots[nodes[0]].links] if nodes else []
     if not links:
         return ""

@@ -1,4 +1,4 @@
-"""Ranks that can't go on whatever their code does: stopped by a signal, held by a debugger, or asleep in the kernel."""
+"""Ranks blocked outside their code: stopped by a signal, traced by a debugger, or asleep in the kernel."""
 
 import re
 from collections.abc import Iterator
@@ -12,18 +12,18 @@ from aboard.diagnoses.runs import death, hang
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.verdicts.fix_commands import build_check_command
 
-# Where the kernel waits for a file system of another machine or another program.
+# Kernel functions that wait for a remote or FUSE file system.
 _FILES = re.compile(
     r"rpc_|nfs|request_wait_answer|fuse|folio_wait|io_schedule|cifs|smb|ceph|lustre|\bll_|cl_sync|gpfs|wait_on_page|p9_|v9fs"
 )
-# Of the looks in half a second, nearly all: a disk that works lets a process go now and then.
+# Nearly all samples within half a second: a working disk lets a process run now and then.
 _ALWAYS = 0.85
-# A disk that is only slow is given this time.
+# A slow disk gets this much time.
 _SLOW_DISK_SECONDS = 10.0
 
 
 def find_stopped_ranks(evidence: Evidence) -> Iterator[RuleResult]:
-    """State T: the process lives and does nothing until somebody lets it go on."""
+    """State T: the process does nothing until it is continued."""
     stopped_views = [view for view in evidence.views if view.alive and _has_only_state(view, "T")]
     for node, views in _group_by_node(stopped_views).items():
         pids = [str(view.seen.process.pid) for view in views if view.seen and view.seen.process]
@@ -52,7 +52,7 @@ def find_stopped_ranks(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def find_hung_mounts(evidence: Evidence) -> Iterator[RuleResult]:
-    """Asleep in the kernel for a file system that does not answer; the look at its disk may hang on the same."""
+    """Ranks asleep in the kernel on a file system that does not respond; the snapshot of its disk may hang too."""
     found = False
     for name, node in evidence.snapshots.items():
         waiting = [view for view in evidence.views if view.node == name and view.alive and _is_waiting_for_files(view)]
@@ -89,7 +89,7 @@ RULES = (find_stopped_ranks, find_hung_mounts)
 
 
 def _build_mount_fix(evidence: Evidence, name: str, place: Untrusted, kind: str) -> Fix:
-    """Let go first, with an error, whoever waits; what was mounted comes back when its server does."""
+    """Unmounts first, which releases waiting processes with an error; the mount returns with its server."""
     if place in ("", "/"):
         return hang.MOUNT.fix(
             "check", check=build_check_command(evidence, (name,), "storage", "shows which mount is dead")
@@ -135,7 +135,7 @@ def _describe_wait(views: list[RankView]) -> str:
 
 
 def _find_mount(node: NodeSnapshot, views: list[RankView], hung_path: Untrusted) -> tuple[Untrusted, str]:
-    """The mount that a file is on: the longest that is a beginning of its path."""
+    """The mount of a file: the one with the longest matching prefix."""
     path = _find_file(views) or hung_path
     fitting = [mount for mount in node.mounts if path == mount[0] or path.startswith(mount[0].raw().rstrip("/") + "/")]
     best = max(fitting, key=lambda mount: len(mount[0]), default=None)
@@ -146,7 +146,7 @@ _REMOTE = re.compile(r"nfs|cifs|smb|fuse|ceph|lustre|gpfs|beegfs|9p|afs|gluster"
 
 
 def _is_remote_wait(node: NodeSnapshot, views: list[RankView]) -> bool:
-    """Whether the kernel itself waits for somebody else's server."""
+    """Whether the kernel waits for a remote server."""
     _place, kind = _find_mount(node, views, NO_TEXT)
     processes = [each for view in views if view.seen and view.seen.process for each in (view.seen.process,)]
     return bool(_REMOTE.search(kind)) or any(re.search(r"rpc_|nfs|request_wait|fuse", each.wchan) for each in processes)

@@ -1,4 +1,4 @@
-"""When no rule knows, or we ourselves fail: what is known all the same, and the commands that would tell most."""
+"""Findings for a stall that no rule explains, and for failures of the inspection itself."""
 
 from collections.abc import Iterator, Sequence
 from traceback import extract_tb
@@ -11,12 +11,12 @@ from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.runs import hang
 from aboard.diagnoses.untrusted import escape_text
 
-# Before this, quiet is no news: a run that doesn't tell its steps may work for long.
+# A run that doesn't report steps may work silently for this long.
 _QUIET_SECONDS = 120.0
 
 
 def describe_unknown_stall(evidence: Evidence, ruled_out: Sequence[RuledOut]) -> Iterator[Finding]:
-    """An honest end: where the ranks are, by line, and where nothing could be seen."""
+    """Reports where the ranks are, by line, and which nodes did not reply."""
     quiet = evidence.quiet
     steps = evidence.run.generation.phases[Phase.STEPS]
     if quiet is None or quiet < (_QUIET_SECONDS if not steps else max(30.0, 10 * (evidence.usual or 3.0))):
@@ -42,7 +42,7 @@ def describe_unknown_stall(evidence: Evidence, ruled_out: Sequence[RuledOut]) ->
 
 
 def report_internal_error(error: Exception, *, run: str) -> Finding:
-    """The look itself failed, by a mistake of ours: it is said once, and the run is looked at again."""
+    """The inspection failed through a bug of ours; reported once, and the run is inspected again."""
     frames = extract_tb(error.__traceback__)[-1:]
     where = f" in {frames[0].name}, line {frames[0].lineno}" if frames else ""
     return hang.WHY_FAILED.finding(
@@ -53,6 +53,6 @@ def report_internal_error(error: Exception, *, run: str) -> Finding:
 
 
 def report_failed_rule(rule: str, error: Exception) -> RuledOut:
-    """A rule that fails by a mistake of ours keeps no other rule from being heard."""
+    """A rule that fails through a bug of ours doesn't stop the other rules."""
     message = f"{type(error).__name__}: {escape_text(str(error), 200)}"
     return RuledOut(what=f"a cause by the rule {rule!r}", why=f"the rule failed, a bug in Aboard: {message}")

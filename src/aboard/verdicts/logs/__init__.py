@@ -1,4 +1,4 @@
-"""Logs of runs that weren't ours, read line by line in bounded memory: the earliest cause, its echoes folded under it.
+"""Logs of any launcher, read line by line in bounded memory: the earliest cause, with its echoes under it.
 
-`said` takes prefixes off a line, `families` hold what is known of messages, `reader` looks for them, `judge` decides.
+`line_prefixes` strips prefixes off a line, `log_scanner` looks for known messages, `judge_log` decides.
 """

@@ -1,4 +1,4 @@
-"""From what was seen in a log to a verdict: the earliest, most specific cause; what followed from it folded under."""
+"""From sightings in a log to a verdict: the earliest, most specific cause, with its consequences under it."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -14,7 +14,7 @@ from aboard.verdicts.logs.sighting import ScannedLog, Sighting
 from aboard.verdicts.logs.sighting_findings import build_finding, describe_followers, find_code, list_odd_findings
 from aboard.verdicts.logs.sighting_order import is_clearly_before, is_near, sort_sightings
 
-# A run that printed so much progress after an error has survived it; what buffers held back is less.
+# A run that printed this many lines of progress after an error survived it; buffers hold back fewer.
 _SURVIVED = 100
 _MOST_CONSEQUENCES = 6
 
@@ -51,7 +51,7 @@ def choose_cause(fatal: list[Sighting]) -> Sighting | None:
 
 
 def _pick_best_cause(causes: list[Sighting]) -> Sighting | None:
-    """The earliest, unless one beside it, or one that is always told late, names the thing itself."""
+    """The earliest, unless one near it, or one that is always logged late, is more specific."""
     if not causes:
         return None
     first = causes[0]
@@ -60,12 +60,12 @@ def _pick_best_cause(causes: list[Sighting]) -> Sighting | None:
 
 
 def _is_stopped_before(best: Sighting, ends: list[Sighting]) -> bool:
-    """Whether the launcher was told to stop before a rank raised: what ranks raise at their end is no cause."""
+    """Whether the launcher was stopped before a rank raised: exceptions during shutdown are no cause."""
     return any(each.code == "log-told-to-stop" and is_clearly_before(each, best) for each in ends)
 
 
 def _pick_strongest(sightings: list[Sighting]) -> Sighting | None:
-    """The heaviest; of equal ones the first."""
+    """The one with the highest weight; the first among equals."""
     return max(sightings, key=lambda each: each.message.weight, default=None)
 
 
@@ -76,7 +76,7 @@ def _build_verdict(chosen: Sighting, fatal: list[Sighting], reading: ScannedLog)
 
 
 def _list_consequences(after: list[Sighting], verdict: Finding) -> Iterator[Finding]:
-    """One line for each thing that was said besides, and one for all that lost a peer."""
+    """One finding for each other message, and one for all ranks that lost a peer."""
     codes: set[str] = {verdict.code}
     for each in sort_sightings(
         [one for one in after if one.message.role in (MessageRole.CAUSE, MessageRole.WAIT, MessageRole.END)]
@@ -94,7 +94,7 @@ def _list_consequences(after: list[Sighting], verdict: Finding) -> Iterator[Find
 
 
 def _explain_without_cause(fatal: list[Sighting], reading: ScannedLog) -> list[Finding]:
-    """Nothing in the log is a cause: it lost a peer, it never came to be set up, or nobody knows what it says."""
+    """Explains a log without a cause: a lost peer, an incomplete initialization, or unknown errors."""
     for finding in (
         find_incomplete_init(reading),
         find_lost_peer(_filter_by_role(fatal, MessageRole.ECHO)),
@@ -106,7 +106,7 @@ def _explain_without_cause(fatal: list[Sighting], reading: ScannedLog) -> list[F
 
 
 def _list_survived_errors(reading: ScannedLog) -> Iterator[Finding]:
-    """Errors after which the run went on: worth a line each."""
+    """Errors that the run survived, as information."""
     codes: set[str] = set()
     for each in reading.sightings:
         if _is_survived(each, reading) and each.message.role is MessageRole.CAUSE and each.code not in codes:
@@ -127,7 +127,7 @@ _SOCKET = "Socket"
 
 
 def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
-    """Sockets on some nodes while others have the fabric, or although the same node names its adapters."""
+    """Sockets on some nodes while others use the fabric, or although the same node has adapters."""
     took: dict[str, set[str]] = {}
     hcas: dict[str, tuple[str, ...]] = {}
     for each in log.ranks.values():
@@ -165,7 +165,7 @@ def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
 
 
 def find_incomplete_init(reading: ScannedLog) -> Finding | None:
-    """NCCL's set-up began and never ended: who is in it, and who never came."""
+    """NCCL's initialization began and never completed: which ranks are in it, and which never appeared."""
     waiting = reading.nccl.open()
     if not waiting or reading.progress:
         return None
@@ -185,7 +185,7 @@ def find_incomplete_init(reading: ScannedLog) -> Finding | None:
 
 
 def find_lost_peer(echoes: list[Sighting]) -> Finding | None:
-    """Only echoes: who died first is in another log."""
+    """Only echoes: the first death is in another log."""
     if not echoes:
         return None
     first = sort_sightings(echoes)[0]
@@ -198,7 +198,7 @@ def find_lost_peer(echoes: list[Sighting]) -> Finding | None:
 
 
 def describe_unknown_errors(reading: ScannedLog) -> Finding | None:
-    """Something went wrong, in words that have no name here."""
+    """Errors that match no known message."""
     if not reading.unknown:
         return None
     seen = "; ".join(f'"{text.visible(200)}"' for text in dict.fromkeys(reading.unknown[-3:]))

@@ -1,4 +1,4 @@
-"""Which lines are worth a look: most of a log is progress, and a gigabyte of it must be passed by quickly."""
+"""A fast filter for lines worth parsing: most of a log is progress, and a gigabyte must be skipped quickly."""
 
 _WORDS = (
     *("rror", "xception", "raceback", "ailed", "ailure", "FAIL", "NCCL WARN", "imed out", "imeout", "IMEOUT", "timed"),
@@ -30,7 +30,7 @@ DULL, PROGRESS, WORTH = 0, 1, 2
 
 
 class LineFilter:
-    """Remembers the shapes of lines, digits left out: a line like one that was passed by is passed by for free."""
+    """Remembers the shapes of lines without digits, so that a line like a known one is classified for free."""
 
     def __init__(self) -> None:
         self._shapes: dict[int, int] = {}

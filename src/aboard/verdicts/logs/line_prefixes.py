@@ -1,4 +1,4 @@
-"""A line of a log without what launchers, loggers and terminals put before it, and who it says that it is from."""
+"""A log line without the prefixes of launchers, loggers and terminals, and the rank and node that they name."""
 
 import re
 
@@ -60,7 +60,7 @@ _RANK_WITHIN = re.compile(r"\[rank(\d+)\]:|\[Rank (\d+)\]")
 
 @dataclass(slots=True, kw_only=True)
 class ParsedLogLine:
-    """What a line says, and of its speaker what the line tells. `task` is srun's number, of a rank or of a node."""
+    """A line's text and source. `task` is srun's number, of a rank or of a node."""
 
     text: str
     node: str = ""
@@ -73,24 +73,24 @@ class ParsedLogLine:
 
     @property
     def mild(self) -> bool:
-        """Told as a warning or an information."""
+        """Whether it is logged as a warning or lower."""
         return self.level[:1] in ("I", "W", "D")
 
     @property
     def source(self) -> tuple[object, ...]:
-        """Lines of one speaker that belong together share it."""
+        """The key that lines of one source share."""
         return self.node, self.rank, self.local, self.task
 
 
 def split_terminal_line(line: bytes) -> list[str]:
-    """The line as text without what a terminal obeys; a progress bar that writes over itself gives several."""
+    """The line as text without terminal control sequences; a progress bar that overwrites itself gives several."""
     text = line.decode("utf-8", "replace")
     parts = text.split("\r") if "\r" in text else [text]
     return [_ANSI.sub("", part).rstrip() for part in parts if part.strip()]
 
 
 def parse_log_line(line: str) -> ParsedLogLine:
-    """Takes off one prefix after another, in whatever order they were put on."""
+    """Strips one prefix after another, in any order."""
     parsed = ParsedLogLine(text=line, at=parse_timestamp(line))
     for _ in range(_MOST_PREFIXES):
         if not _strip_prefix(parsed):
@@ -112,7 +112,7 @@ def _strip_prefix(parsed: ParsedLogLine) -> bool:
         if node and ((parsed.node and form is _PREFIXES[-1]) or _NO_HOST.match(node)):
             continue
         parsed.node = node or parsed.node
-        # Whoever passes on the lines of ranks gives them a level of its own, which says nothing.
+        # A launcher that forwards ranks' lines adds a level of its own, which is meaningless.
         parsed.level = "" if form is _RANK_PREFIX else parsed.level or groups.get("level") or ""
         for name in ("rank", "local", "task", "pid"):
             value = groups.get(name)

@@ -1,4 +1,4 @@
-"""Reads logs line by line and keeps what matters: bounded by messages and ranks, not by the size of the log."""
+"""Reads logs line by line; memory is bounded by messages and ranks, not by the size of the log."""
 
 import re
 from collections import deque
@@ -28,7 +28,7 @@ _UNKNOWN = 5
 _RECENT = 40
 # torchrun's summary of a failure, one field a line.
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)(?: \((?:local_rank|pid): (\d+)\))?")
-# NCCL tells each try to connect as an information; the last one is the end.
+# NCCL logs each connection attempt as INFO; the last one is fatal.
 _LAST_TRY = re.compile(r"retrying \((\d+)/\1\)")
 # Times, ports and process numbers. Short ones decide: errno 111 or 113, Xid 79 or 48, try 34 of 34.
 _LONG_NUMBER = re.compile(r"\d{4,}|(?<=\d\d:\d\d:)\d\d")
@@ -74,7 +74,7 @@ class LogScanner:
         self._fitting: dict[str, tuple[KnownMessage, ...]] = {}
         self._unknown: deque[Untrusted] = deque(maxlen=_UNKNOWN)
         self._traces = TracebackParser()
-        self._roster = LogNodeIndex()
+        self._index = LogNodeIndex()
         self._nccl = NcclLogSummary()
         self._block: dict[str, str] = {}
         self._root_cause = False
@@ -82,7 +82,7 @@ class LogScanner:
         self._last = b""
 
     def begin(self, name: str) -> None:
-        """The lines that follow are of this file."""
+        """Starts a file: the following lines belong to it."""
         self._files.append(name)
         self._number = 0
         self._recent.clear()
@@ -103,7 +103,7 @@ class LogScanner:
                 self._recent.append(line)
             return
         for text in split_terminal_line(line[:LINE_LIMIT]):
-            self._look(text)
+            self._parse_line(text)
         self._recent.append(line)
 
     def reading(self) -> ScannedLog:
@@ -114,14 +114,14 @@ class LogScanner:
             nccl=self._nccl,
             unknown=list(self._unknown),
             progress=self._progress,
-            by_address=self._roster.by_address,
-            by_rank=self._roster.by_rank,
+            by_address=self._index.by_address,
+            by_rank=self._index.by_rank,
             last=tuple(Untrusted(text[:_SHOWN]) for text in split_terminal_line(self._last[:LINE_LIMIT])[-1:]),
         )
 
-    def _look(self, line: str) -> None:
+    def _parse_line(self, line: str) -> None:
         parsed = parse_log_line(line)
-        self._roster.told(parsed)
+        self._index.add_prefix(parsed)
         if "NCCL" in line:
             self._take_nccl_line(line, parsed)
         if parsed.rank is not None and ("WorkNCCL(" in line or "last enqueued" in line):
@@ -136,7 +136,7 @@ class LogScanner:
                 self._record_sighting(known, found, parsed, text, raised)
                 return
         if raised:
-            self._raised(raised, parsed)
+            self._record_exception(raised, parsed)
         elif not parsed.mild and is_exception_line(parsed.text):
             self._unknown.append(Untrusted(parsed.text[:_SHOWN]))
 
@@ -157,7 +157,7 @@ class LogScanner:
         if own is None:
             return
         self._nccl.take(own)
-        self._roster.nccl(own, self._nccl)
+        self._index.add_nccl_line(own, self._nccl)
         parsed.node, parsed.pid = own.host, own.pid
         parsed.level = "I" if own.level == "INFO" and not _LAST_TRY.search(line) else ""
         known = self._nccl.ranks.get((own.host, own.pid))
@@ -165,7 +165,7 @@ class LogScanner:
             parsed.rank = known.rank
 
     def _take_summary_line(self, parsed: ParsedLogLine) -> bool:
-        """The fields of torchrun's summary: the host and rank of a failure, better known there than anywhere."""
+        """Parses the fields of torchrun's summary, the best source for the host and rank of a failure."""
         found = _FIELD.match(parsed.text)
         if found is None:
             if "first observed failure" in parsed.text:
@@ -177,24 +177,22 @@ class LogScanner:
         elif self._block:
             self._block[name] = value
             if name == "exitcode":
-                self._ended()
+                self._record_summary()
         return True
 
-    def _ended(self) -> None:
+    def _record_summary(self) -> None:
         block, self._block = self._block, {}
         code = block["exitcode"]
         rank = int(block["rank"]) if block.get("rank", "").isdecimal() else None
-        speaker = ParsedLogLine(text="", node=block.get("host", ""), rank=rank, at=parse_timestamp(block["time"]))
-        self._roster.told(speaker)
+        source = ParsedLogLine(text="", node=block.get("host", ""), rank=rank, at=parse_timestamp(block["time"]))
+        self._index.add_prefix(source)
         known = (SUMMED_UP_KILLED if code.startswith("-") else SUMMED_UP)[self._root_cause]
         self._root_cause = False
         match = re.match(r"(?P<code>.*)", code)
         if match:
-            self._record_sighting(
-                known, match, speaker, f"torchrun: rank {rank} on {speaker.node} exitcode {code}", None
-            )
+            self._record_sighting(known, match, source, f"torchrun: rank {rank} on {source.node} exitcode {code}", None)
 
-    def _raised(self, raised: LoggedException, parsed: ParsedLogLine) -> None:
+    def _record_exception(self, raised: LoggedException, parsed: ParsedLogLine) -> None:
         if any(name in raised.text for name in _WRAPPERS):
             return
         match = re.match(r"(?P<type>[\w.]+)", raised.text)
@@ -211,7 +209,7 @@ class LogScanner:
     ) -> None:
         diagnosis, message = known
         groups = {name.rstrip("234"): Untrusted(value) for name, value in found.groupdict().items() if value}
-        node, rank = self._find_speaker(parsed, groups)
+        node, rank = self._find_source(parsed, groups)
         mild = parsed.mild and message.role in (MessageRole.CAUSE, MessageRole.WAIT, MessageRole.ECHO)
         key = (id(message), node, rank, mild, len(self._files))
         before = self._seen.get(key)
@@ -238,19 +236,19 @@ class LogScanner:
             frame=Untrusted(raised.frame) if raised else NO_TEXT,
         )
 
-    def _find_speaker(self, parsed: ParsedLogLine, groups: dict[str, Untrusted]) -> tuple[str, int | None]:
+    def _find_source(self, parsed: ParsedLogLine, groups: dict[str, Untrusted]) -> tuple[str, int | None]:
         rank = _parse_number(groups, "rank", parsed.rank)
         if rank is None and parsed.task is not None and parsed.local is None:
             rank = parsed.task
         if rank is None:
             rank = self._of_file[1]
         pid = _parse_number(groups, "pid", parsed.pid)
-        node = groups.get("node", NO_TEXT).visible() or parsed.node or self._roster.by_pid.get(pid or -1, "")
+        node = groups.get("node", NO_TEXT).visible() or parsed.node or self._index.by_pid.get(pid or -1, "")
         if not node and rank is not None:
-            node = self._roster.by_rank.get(rank, "")
+            node = self._index.by_rank.get(rank, "")
         if rank is None and pid is not None:
-            rank = self._roster.rank_of_pid.get((node, pid))
-        return self._roster.node(node) or self._of_file[0], rank
+            rank = self._index.rank_of_pid.get((node, pid))
+        return self._index.node(node) or self._of_file[0], rank
 
     def _find_previous_time(self) -> float | None:
         """The time of the nearest line before that has one."""
@@ -267,21 +265,21 @@ def _parse_number(groups: Mapping[str, Untrusted], name: str, otherwise: int | N
 
 
 _MOST = 200_000
-# A log of one node or one rank mostly says so in its name: gpu07.log, rank_3.txt, nccl.gpu07.4711.
+# A log of one node or rank usually has it in its name: gpu07.log, rank_3.txt, nccl.gpu07.4711.
 _FILE_RANK = re.compile(r"(?:^|[._-])rank[._-]?(\d+)(?=[._-]|$)")
 _FILE_NODE = re.compile(r"(?:^|[._-])((?:gpu|node|host|worker|compute|cn|dgx|n)[A-Za-z]*-?\d+)(?=[._-]|$)")
 
 
 @dataclass(kw_only=True)
 class LogNodeIndex:
-    """Learns from lines; bounded."""
+    """Maps addresses, pids and ranks to nodes, as lines name them; bounded."""
 
     by_address: dict[str, str] = field(default_factory=dict)
     by_pid: dict[int, str] = field(default_factory=dict)
     by_rank: dict[int, str] = field(default_factory=dict)
     rank_of_pid: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def nccl(self, line: NcclLine, log: NcclLogSummary) -> None:
+    def add_nccl_line(self, line: NcclLine, log: NcclLogSummary) -> None:
         """NCCL's prefix has the host and the process, and its lines the address and the rank."""
         known = log.ranks.get((line.host, line.pid))
         if known is None or len(self.by_pid) >= _MOST:
@@ -293,18 +291,18 @@ class LogNodeIndex:
             self.by_rank[known.rank] = line.host
             self.rank_of_pid[line.host, line.pid] = known.rank
 
-    def told(self, parsed: ParsedLogLine) -> None:
-        """A prefix that names both ties them together."""
+    def add_prefix(self, parsed: ParsedLogLine) -> None:
+        """Records the node of a rank from a prefix that names both."""
         if parsed.node and parsed.rank is not None and len(self.by_rank) < _MOST:
             self.by_rank.setdefault(parsed.rank, parsed.node)
 
     def node(self, name: str) -> str:
-        """The node's own name for an address, where a line told it."""
+        """The node's name for an address, where a line gave it."""
         return self.by_address.get(name, name)
 
 
 def parse_file_name(name: str) -> tuple[str, int | None]:
-    """The node and the rank that a file's name tells of."""
+    """The node and rank in a file's name."""
     base = name.rpartition("/")[2]
     node, rank = _FILE_NODE.search(base), _FILE_RANK.search(base)
     return (node[1] if node else ""), (int(rank[1]) if rank else None)

@@ -1,6 +1,6 @@
-"""NCCL's log, and torch's words about it, as values: who is set up, over which network, and who waits in what.
+"""NCCL's log, and torch's watchdog lines, as values: which ranks initialized, over which network, and who waits.
 
-Lines are `host:pid:tid [dev] NCCL INFO …`; a WARN has its place in the source before it, and the time from 2.26 on.
+Lines are `host:pid:tid [dev] NCCL INFO …`; a WARN is preceded by its source location, and from 2.26 on by the time.
 """
 
 import re
@@ -47,7 +47,7 @@ class NcclLine:
 
 @dataclass(kw_only=True)
 class NcclRank:
-    """What one process has told of its set-up; "" and None are what it didn't tell."""
+    """What one process has logged of its initialization; "" and None are unknown."""
 
     host: str
     pid: int
@@ -78,7 +78,7 @@ class NcclWork:
 
 @dataclass(frozen=True, kw_only=True)
 class NcclStall:
-    """Who waits where: `apart` are the ranks that keep the others waiting, and `how` they differ from them."""
+    """Which ranks wait where: `apart` are the ranks that keep the others waiting, and `how` they differ."""
 
     waiting: tuple[int, ...]
     at: NcclWork | None
@@ -88,14 +88,14 @@ class NcclStall:
 
 @dataclass(kw_only=True)
 class NcclLogSummary:
-    """The fold over all lines: bounded by the number of ranks."""
+    """The summary of all lines; bounded by the number of ranks."""
 
     ranks: dict[tuple[str, int], NcclRank] = field(default_factory=dict)
     works: dict[int, NcclWork] = field(default_factory=dict)
     last: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, line: NcclLine) -> None:
-        """One line of NCCL's own."""
+        """Adds one line of NCCL's own."""
         known = self.ranks.get((line.host, line.pid))
         if known is None:
             if len(self.ranks) >= MOST_RANKS:
@@ -104,7 +104,7 @@ class NcclLogSummary:
         _update_rank(known, line.text)
 
     def add_watchdog_line(self, rank: int, text: str) -> None:
-        """What torch's watchdog said of a rank: of several groups, the first work that it gave up on counts."""
+        """Adds a line of torch's watchdog for a rank; of several groups, the first work that timed out counts."""
         work = parse_work(text)
         if work is not None:
             self.works.setdefault(rank, work)
@@ -113,7 +113,7 @@ class NcclLogSummary:
             self.last[rank] = int(last["enqueued"]), int(last["completed"])
 
     def open(self) -> list[NcclRank]:
-        """Those whose set-up began and never ended."""
+        """The ranks whose initialization began and never completed."""
         return [each for each in self.ranks.values() if each.started and not each.completed]
 
     @property
@@ -146,7 +146,7 @@ def parse_group(text: str) -> str:
 
 
 def find_stall(works: Mapping[int, NcclWork], last: Mapping[int, tuple[int, int]], world: int | None) -> NcclStall:
-    """Who keeps whom waiting, by what watchdogs said: another collective, an earlier one, or not a word."""
+    """Which ranks keep the others waiting, from watchdog lines: another collective, an earlier one, or none."""
     waiting = tuple(sorted(works))
     if not works:
         return NcclStall(waiting=(), at=None, apart=(), how="")
@@ -178,7 +178,7 @@ def find_stall(works: Mapping[int, NcclWork], last: Mapping[int, tuple[int, int]
 
 
 def format_stall(stall: NcclStall) -> str:
-    """One sentence of it."""
+    """The sentence for a stall."""
     if stall.at is None:
         return ""
     start = f"{format_rank_names(stall.waiting)} waited in {stall.at}"
@@ -191,7 +191,7 @@ def format_rank_names(ranks: Collection[int]) -> str:
 
 
 def list_missing_ranks(ranks: Collection[NcclRank], world: int | None) -> tuple[int, ...]:
-    """Ranks of the world that no process in the log has; none when nothing tells how many there are."""
+    """Ranks of the world that no process in the log has; empty when the world size is unknown."""
     there = {each.rank for each in ranks if each.rank is not None}
     return tuple(rank for rank in range(world) if rank not in there) if world and there else ()
 
@@ -206,7 +206,7 @@ def _update_rank(known: NcclRank, text: str) -> None:
     elif text.startswith("NET/IB") and "Using" in text:
         known.hcas = tuple(_HCA.findall(text))
     elif found := _COMM.search(text):
-        # The first communicator is the world's; later ones are of parts of it.
+        # The first communicator is the world's; later ones are subgroups.
         if known.rank is None or int(found[2]) >= (known.world or 0):
             known.rank, known.world = int(found[1]), int(found[2])
         known.started |= _START in text
@@ -215,7 +215,7 @@ def _update_rank(known: NcclRank, text: str) -> None:
 
 
 def _pick_minority(all_ranks: tuple[int, ...], some: set[int], most: int) -> tuple[int, ...]:
-    """Those ranks, if they are the fewer ones."""
+    """Those ranks, if they are the minority."""
     return tuple(sorted(some)) if some and len(some) < len(all_ranks) and len(some) <= most else ()
 
 

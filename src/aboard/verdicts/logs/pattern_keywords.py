@@ -1,4 +1,4 @@
-"""Words that a line must hold for a pattern to fit it: a word is found a hundred times as fast as a pattern."""
+"""Words that a line must contain for a pattern to match: finding a word is a hundred times as fast."""
 
 from functools import cache
 
@@ -6,10 +6,10 @@ _SHORTEST = 3
 _QUANTIFIERS = "?*+{"
 
 
-# A reader is made for each log and asks for all of them, which takes longer than most logs.
+# Each scanner needs all of them, and extracting them takes longer than reading most logs.
 @cache
 def extract_keywords(source: str) -> tuple[str, ...]:
-    """One word for each way in which the pattern can fit; none where some way has no such word."""
+    """One word for each alternative of the pattern; empty where an alternative has none."""
     if source.startswith("(?i)"):
         return ()
     words = [_find_longest_literal(part) for part in _split_alternatives(source)]

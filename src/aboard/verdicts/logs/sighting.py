@@ -1,4 +1,4 @@
-"""Messages as they were seen in a log, and all that one reading of it gives."""
+"""Known messages found in a log, and the result of scanning it."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -15,7 +15,7 @@ from aboard.verdicts.logs.nccl_log import NcclLogSummary
 class Sighting:
     """The first time that a node and rank printed a message, and how often they did.
 
-    `mild` was told as a warning or an information: by itself it ended nothing. `progress` is how many lines of progress
+    `mild` was logged as a warning or lower: by itself it ended nothing. `progress` is how many lines of progress
     had been read until then, `frame` the user's own line in a traceback.
     """
 
@@ -39,12 +39,12 @@ class Sighting:
         return self.diagnosis.code
 
     def why(self, words: Mapping[str, str | Untrusted]) -> str:
-        """What it means, with each blank filled in."""
+        """The explanation, with each blank filled in."""
         sentence = Advice(self.message.why or self.diagnosis.explanation)
         return sentence.fill(_choose_values(sentence, words))
 
     def fix(self, words: Mapping[str, str | Untrusted]) -> Fix:
-        """What to type, as above: each word that a log printed is one word of it."""
+        """The fix, with each blank filled in; text from the log stays one shell word."""
         templates = self.diagnosis.templates
         variant = next((each for each in (self.message.fix or "log", "") if each in templates), None)
         return NO_FIX if variant is None else self.diagnosis.fix(variant, **_choose_values(templates[variant], words))
@@ -52,7 +52,7 @@ class Sighting:
 
 @dataclass(slots=True, kw_only=True)
 class ScannedLog:
-    """What was read: sightings in the order in which they came, what nobody knows, and who is who."""
+    """What a scan found: sightings in order, unknown errors, and the nodes of ranks and addresses."""
 
     files: tuple[str, ...]
     lines: int
@@ -60,13 +60,13 @@ class ScannedLog:
     nccl: NcclLogSummary
     unknown: list[Untrusted]
     progress: int
-    # Names of nodes by address, by process and by rank, as far as lines told.
+    # Names of nodes by address and by rank, where lines gave them.
     by_address: Mapping[str, str]
     by_rank: Mapping[int, str]
-    # The last words, for a log that says nothing wrong and nothing right.
+    # The last lines, for a log without errors or progress.
     last: tuple[Untrusted, ...] = ()
 
 
 def _choose_values(template: FixTemplate, words: Mapping[str, str | Untrusted]) -> dict[str, str | Untrusted]:
-    """The words for its blanks; a blank that the log has no word for shows its name in capitals."""
+    """The values for its blanks; a blank without a value in the log shows its name in capitals."""
     return {name: words.get(name) or name.upper() for name in list_blanks(template)}

@@ -1,4 +1,4 @@
-"""A sighting in words: the finding with who it was, what it said, and the commands with their blanks filled in."""
+"""Findings from sightings: the rank and node, the quoted message, and the fix with its blanks filled in."""
 
 from collections.abc import Iterator
 
@@ -12,16 +12,16 @@ from aboard.verdicts.logs.sighting import ScannedLog, Sighting
 from aboard.verdicts.logs.sighting_order import is_near, sort_sightings
 
 _QUOTED = 300
-# What doesn't end a run.
+# Messages that don't end a run.
 _SEVERITIES = {MessageRole.ODD: Severity.WARN, MessageRole.INFO: Severity.INFO}
 _LINKS = ("network-", "fabric-rail", "collective-fabric", "log-store")
 
 
 def build_finding(chosen: Sighting, fatal: list[Sighting], reading: ScannedLog) -> Finding:
-    """The verdict that a sighting is, with what the rest of the log knows of it."""
+    """The verdict from a sighting, with what the rest of the log adds."""
     hint = _find_hint(chosen, reading)
     named = hint or chosen
-    node, rank = _find_speaker(chosen, fatal)
+    node, rank = _find_source(chosen, fatal)
     ranks: tuple[int, ...] = () if rank is None else (rank,)
     seen = [_format_quote(chosen, node, rank, reading)]
     if hint:
@@ -55,7 +55,7 @@ def find_code(sighting: Sighting, reading: ScannedLog) -> str:
 
 
 def describe_followers(echoes: list[Sighting]) -> Iterator[Finding]:
-    """One line for all that lost a peer."""
+    """One finding for all ranks that lost a peer."""
     if echoes:
         ranks = sorted({each.rank for each in echoes if each.rank is not None})
         first = sort_sightings(echoes)[0]
@@ -68,7 +68,7 @@ def describe_followers(echoes: list[Sighting]) -> Iterator[Finding]:
 
 
 def list_odd_findings(reading: ScannedLog) -> Iterator[Finding]:
-    """What doesn't stop a run: one finding for each, with all nodes that showed it."""
+    """Messages that don't stop a run: one finding each, with all nodes that logged it."""
     groups: dict[int, list[Sighting]] = {}
     for each in reading.sightings:
         if each.message.role in _SEVERITIES:
@@ -88,20 +88,20 @@ def list_odd_findings(reading: ScannedLog) -> Iterator[Finding]:
 
 
 def format_place(sighting: Sighting, reading: ScannedLog) -> str:
-    """Where it stands: the file's own name, and the line."""
+    """The file name and line of a sighting."""
     name = escape_text(reading.files[sighting.file - 1].rpartition("/")[2])
     return f"line {sighting.line}" if name == "-" else f"{name}:{sighting.line}"
 
 
 def _find_hint(chosen: Sighting, reading: ScannedLog) -> Sighting | None:
-    """What decides between the readings of a cause; the last of them, since the first tries are often too early."""
+    """The message that refines a cause; the last one, since the first attempts are often too early."""
     hints = [each for each in reading.sightings if chosen.code in each.message.refines]
     unresolved = [each for each in hints if each.code == "network-unresolved"]
     return next(reversed(unresolved or hints), None)
 
 
-def _find_speaker(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | None]:
-    """The node and rank that said it, or that others name for the same thing: a kernel's line has no rank."""
+def _find_source(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | None]:
+    """The node and rank of a message, or those that related messages name: a kernel line has no rank."""
     node, rank = chosen.node, chosen.rank
     same = [each for each in fatal if each.code == chosen.code and each is not chosen]
     ends = [each for each in fatal if each.message.role is MessageRole.END and not each.code.startswith("log-")]
@@ -111,7 +111,7 @@ def _find_speaker(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | N
         if fits and chosen.message.role is not MessageRole.WAIT:
             node, rank = node or each.node, each.rank if rank is None else rank
     if rank is None and chosen.message.role is MessageRole.CAUSE:
-        # NCCL's own line has no rank; torch passes the error on right after it, and has.
+        # NCCL's own line has no rank; torch repeats the error right after it with the rank.
         beside = {
             each.rank for each in fatal if each.message.weight == 1 and each.rank is not None and is_near(chosen, each)
         }
@@ -120,7 +120,7 @@ def _find_speaker(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | N
 
 
 def _list_nodes(chosen: Sighting, hint: Sighting | None, node: str, reading: ScannedLog) -> tuple[str, ...]:
-    """Of a link both ends, the far one first: that is where nobody listens or a firewall is."""
+    """The nodes of a sighting; for a link both ends, the far one first, where the firewall or the dead service is."""
     code = (hint or chosen).code
     peer = _find_peer(chosen, hint, reading)
     if code == "network-unresolved":
@@ -131,7 +131,7 @@ def _list_nodes(chosen: Sighting, hint: Sighting | None, node: str, reading: Sca
 
 
 def _find_peer(chosen: Sighting, hint: Sighting | None, reading: ScannedLog) -> str:
-    """The far end of a link: its node, if the log tells whose address it is."""
+    """The far end of a link: its node, if the log names the node of the address."""
     found = {**chosen.groups, **(hint.groups if hint else {})}.get("peer", NO_TEXT).visible()
     return reading.by_address.get(found, found)
 

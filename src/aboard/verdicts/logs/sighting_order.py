@@ -1,8 +1,8 @@
-"""Which of two sightings came first: by the time that their lines tell, else by their place in one file."""
+"""Which of two sightings came first: by their timestamps, else by their position in one file."""
 
 from aboard.verdicts.logs.sighting import Sighting
 
-# Lines of one failure stand within this of each other, however buffers mixed them.
+# Lines of one failure are within this distance, however buffers reordered them.
 NEAR_SECONDS = 5.0
 NEAR_LINES = 200
 
@@ -16,7 +16,7 @@ def sort_sightings(sightings: list[Sighting]) -> list[Sighting]:
 
 
 def is_clearly_before(one: Sighting, other: Sighting) -> bool:
-    """Whether one came so long before the other that the other can't be its cause; False where nothing tells."""
+    """Whether one came so long before the other that the other can't be its cause; False where unknown."""
     if one.at is not None and other.at is not None and (one.file != other.file or one.at != other.at):
         return other.at - one.at > NEAR_SECONDS
     return one.file == other.file and other.line - one.line > NEAR_LINES

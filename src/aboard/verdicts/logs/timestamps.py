@@ -1,6 +1,6 @@
-"""When a line was written, from the many ways in which logs say so: as seconds since the year began.
+"""A line's timestamp, parsed from the many formats of logs, as seconds since the year began.
 
-The year is left out, since glog and syslog leave it out too, and lines of both stand in one file.
+The year is left out, since glog and syslog leave it out too, and one file may mix formats.
 """
 
 import re
@@ -17,12 +17,12 @@ _FORMS = (
     # Nov 15 08:00:00 and Sun Nov 15 08:00:00 2026: syslog, dmesg -T.
     re.compile(rf"\b(?P<name>{'|'.join(_MONTHS)}) +(?P<day>\d{{1,2}}) " + _TIME),
 )
-# Where a stamp stands: what comes later in a line is part of what is said.
+# Timestamps are at the start of a line; later ones belong to the message.
 _WITHIN = 120
 
 
 def parse_timestamp(line: str) -> float | None:
-    """The first time that the line's beginning names; None when it names none."""
+    """The first timestamp at the beginning of a line, or None."""
     start = line[:_WITHIN]
     for form in _FORMS:
         found = form.search(start)

@@ -24,14 +24,14 @@ class _OpenTraceback:
 
 @dataclass(frozen=True)
 class LoggedException:
-    """An exception as a traceback ends with it, and the last line of the user's own code."""
+    """The exception that ends a traceback, and the last frame in the user's own code."""
 
     text: str
     frame: str
 
 
 class TracebackParser:
-    """One is open per speaker at most; a speaker that goes on forever is forgotten."""
+    """Parses interleaved tracebacks, at most one open per source; an endless one is dropped."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[object, ...], _OpenTraceback] = {}
@@ -44,7 +44,7 @@ class TracebackParser:
         """The exception, when this line is one that ends a traceback."""
         if _OPENS in text:
             if len(self._open) < _MOST_OPEN:
-                # Below `traceback : Traceback …` of torchrun's summary the rest stands four blanks in.
+                # Below `traceback : Traceback …` in torchrun's summary the rest is indented by four.
                 begun = text.lstrip()
                 indent = len(text) - len(begun) if begun.startswith("Traceback") else 4
                 self._open[source] = _OpenTraceback(indent)
@@ -63,7 +63,7 @@ class TracebackParser:
                 del self._open[source]
             return None
         if not is_exception_line(bare):
-            # Another rank's line came between; a few of them do no harm.
+            # A line of another rank came in between, which is harmless.
             if trace.lines > _MOST_LINES:
                 del self._open[source]
             return None
