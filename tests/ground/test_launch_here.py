@@ -133,7 +133,7 @@ def test_an_old_command_is_pasted(here: Here) -> None:
         (("--dry-run", "--as", "torchrun", "--json", "--", "say.py"), "launch-dry", "remove --json"),
         (("--env", "NOT_THERE", "--", "say.py"), "launch-env", "--env NOT_THERE=VALUE"),
         (("--env-file", "nowhere", "--", "say.py"), "launch-env", "ls -l nowhere"),
-        (("--env", "RANK=3", "--", "say.py"), "launch-plan", "take RANK out"),
+        (("--env", "RANK=3", "--", "say.py"), "launch-plan", "remove RANK"),
     ],
 )
 def test_what_is_typed_wrong(here: Here, argv: tuple[str, ...], code: str, fix: str) -> None:

@@ -69,7 +69,7 @@ def test_ambiguous() -> None:
         ({"body": "a", "n": 1}, {}, "no format fits the columns body, n", "text_column: body"),
         ({"chosen": "a", "rejected": "b"}, {}, "preferences", "prompt and completion"),
         ({"text": "a"}, {"format_name": "alpacca"}, "did you mean 'alpaca'?", "format: alpaca"),
-        ({"text": "a"}, {"format_name": "alpaca", "text_column": "x"}, "text_column needs format text", "leave one"),
+        ({"text": "a"}, {"format_name": "alpaca", "text_column": "x"}, "text_column needs format text", "remove one"),
     ],
 )
 def test_no_format(fields: dict[str, Any], given: dict[str, str], seen: str, fix: str) -> None:
