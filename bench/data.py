@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from time import monotonic, perf_counter
 
-from aboard.data.sampling.epoch_permutation import build_permutation
+from aboard.data.sampling.source_mixing import build_permutation
 from data_corpus import make_tokenizer, write_corpus
 from figures import Figures, main
 

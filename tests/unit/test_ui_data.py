@@ -16,10 +16,9 @@ from aboard.data.quality.data_report import DataReport
 from aboard.data.rows import EncodedRow, RowLocation
 from aboard.data.tokens.row_preview import PreviewToken, RowPreview, build_row_preview
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.ui.data.length_histogram import HistogramView
 from aboard.ui.data.plain_report import format_data_json, format_data_lines
 from aboard.ui.data.reading_progress import DataReadingView
-from aboard.ui.data.report_view import DataReportView
+from aboard.ui.data.report_view import DataReportView, HistogramView
 from aboard.ui.data.token_row import TokenRowView, format_row_line
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import errno
 import os
 import select
@@ -9,16 +10,18 @@ import socket
 import time
 
 from aboard.agent import frames
-from aboard.agent.network.name_resolution import TIMED_OUT as NO_NAME
-from aboard.agent.network.name_resolution import NameResolver
 from aboard.agent.network.peer_listener import CHUNK, ECHO
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Union
+
+    Found = Union[list[tuple[int, Any]], str]
 
 # Fits any packet: if only larger data is lost, its size is the reason.
 SMALL = 64
+RESOLVERS = 16
+NO_NAME = "timed out"
 # Time reserved for the reply itself.
 SPARE = 0.3
 REJECTED_ERRNOS = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EPERM, errno.ENETDOWN, errno.EHOSTDOWN)
@@ -36,7 +39,7 @@ def connect_to_peers(message: frames.Message) -> frames.Message:
     probes = [_TcpProbe(str(name), int(port), int(size)) for name, port, size in message["targets"]]
     names = NameResolver({own, *(dial.name for dial in probes), *map(str, message.get("resolve", ()))})
     _ProbeRunner(probes, names, float(message["seconds"]), int(message.get("parallel", 256))).run(end)
-    return {"hostname": own, "resolved": names.told(), "results": [dial.result() for dial in probes]}
+    return {"hostname": own, "resolved": names.list_results(), "results": [dial.result() for dial in probes]}
 
 
 class _ProbeRunner:
@@ -214,3 +217,50 @@ class _TcpProbe:
         else:
             outcome = "reset"
         self.end(outcome, os.strerror(code))
+
+
+class NameResolver:
+    """Resolves names in threads: getaddrinfo blocks, and a dead name server must not delay the rest.
+
+    `wake` becomes readable when a result arrives.
+    """
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = sorted(names)
+        self._left = list(self._names)
+        self._found: dict[str, Found] = {}
+        self.wake, self._waker = os.pipe()
+        for _ in range(min(RESOLVERS, len(names))):
+            _thread.start_new_thread(self._resolve, ())
+
+    def find(self, name: str) -> Found | None:
+        """Families and addresses, or why there are none; None while pending."""
+        return self._found.get(name)
+
+    @property
+    def open(self) -> bool:
+        return len(self._found) < len(self._names)
+
+    def list_results(self) -> dict[str, list[str] | str]:
+        """The addresses of each name, or why there are none."""
+        return {name: _format_addresses(self._found.get(name)) for name in self._names}
+
+    def _resolve(self) -> None:
+        while True:
+            try:
+                name = self._left.pop()
+            except IndexError:
+                return
+            try:
+                # As bytes: to encode a str, Python would import its tables for international names first.
+                addresses = socket.getaddrinfo(name.encode(), 0, 0, socket.SOCK_STREAM)
+                self._found[name] = [(family, to) for family, _, _, _, to in addresses]
+            except (OSError, UnicodeError) as error:
+                self._found[name] = str(getattr(error, "strerror", None) or error)
+            os.write(self._waker, b".")
+
+
+def _format_addresses(addresses: Found | None) -> list[str] | str:
+    if addresses is None:
+        return NO_NAME
+    return addresses if isinstance(addresses, str) else [to[0] for _family, to in addresses]
