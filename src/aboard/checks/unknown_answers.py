@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from aboard.checks.node_scripts import format_node_command
 from aboard.core.cluster.node import Node
 from aboard.core.probes.check_subject import Rule
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeFiles, ProbeQuestion
-from aboard.core.text.shell_quoting import join_argv, quote_word
+from aboard.core.text.shell_quoting import join_argv
 from aboard.diagnoses import Diagnosis, Finding, Fix, Shell
 from aboard.diagnoses.nodes import unanswered_probes
 
@@ -35,8 +36,6 @@ def list_unknown_diagnoses(probes: Iterable[Probe[Any]]) -> tuple[Diagnosis, ...
 
 
 def _build_manual_fix(fact: Diagnosis, node: Node, question: ProbeQuestion) -> Fix:
-    if isinstance(question, ProbeFiles):
-        # The pattern is ours, and the node's shell expands it.
-        return fact.fix("files", target=node.target, glob=Shell(question.globs[0]))
-    # Quoted twice, since the node's shell parses the words of ssh again.
-    return fact.fix("command", target=node.target, command=Shell(quote_word(join_argv(question.argv))))
+    # The pattern is ours, and the node's shell expands it.
+    line = f"cat {question.globs[0]}" if isinstance(question, ProbeFiles) else join_argv(question.argv)
+    return fact.fix(line=format_node_command(node, Shell(line)))

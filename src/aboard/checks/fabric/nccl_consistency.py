@@ -14,6 +14,7 @@ from aboard.checks.fabric.rdma_ports import PORTS
 from aboard.checks.fix_values import quote_yaml
 from aboard.checks.list_formatting import format_list
 from aboard.checks.majority import find_majority
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
@@ -126,7 +127,7 @@ def find_topology_differences(facts: Facts) -> Iterator[Finding]:
             yield _build_topology_finding(
                 name,
                 f"{TOPOLOGY_VARIABLE} is {file.path.visible()}, which is unreadable here",
-                _fix_missing_topology(topology_files, file.path, node.target, bind=bool(node.container)),
+                _fix_missing_topology(topology_files, file.path, node),
             )
     yield from _compare_digests(
         {name: file.digest for name, file in topology_files.items() if file.digest}, "the topology file"
@@ -135,15 +136,13 @@ def find_topology_differences(facts: Facts) -> Iterator[Finding]:
     yield from _compare_digests(loaded, TOPOLOGY)
 
 
-def _fix_missing_topology(
-    topology_files: Mapping[str, TopologyFile], path: Untrusted, target: str, *, bind: bool
-) -> Fix:
+def _fix_missing_topology(topology_files: Mapping[str, TopologyFile], path: Untrusted, node: Node) -> Fix:
     """How to copy the file from a node that has it, or how to look for it where none has."""
     giver = next((name for name, file in topology_files.items() if file.path == path and file.digest), None)
-    if giver is None:
-        return fabric.TOPOLOGY.fix("absent-bind" if bind else "absent", path=path, node=target)
-    source, goal = (Untrusted(f"{node}:{path.raw()}") for node in (giver, target))
-    return fabric.TOPOLOGY.fix("copy-bind" if bind else "copy", source=source, target=goal)
+    if giver is None or node.transport is not TransportKind.SSH:
+        return fabric.TOPOLOGY.fix("absent-bind" if node.container else "absent", path=path, node=node.target)
+    source, goal = (Untrusted(f"{target}:{path.raw()}") for target in (giver, node.target))
+    return fabric.TOPOLOGY.fix("copy-bind" if node.container else "copy", source=source, target=goal)
 
 
 def _compare_digests(digests: Mapping[str, str | None], what: str) -> Iterator[Finding]:

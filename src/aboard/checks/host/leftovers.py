@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
+from aboard.checks.node_scripts import format_node_command
 from aboard.core.decoding import DecodeError, KeyedBy, Matching, MaxLength, decode
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, format_shell
 from aboard.diagnoses.nodes import host, unanswered_probes
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
@@ -153,7 +154,11 @@ def find_unknown_leftovers(facts: Facts) -> Iterator[Finding]:
             yield unanswered_probes.LEFTOVERS.finding(
                 nodes=(name,),
                 seen=f"leftovers of earlier runs are unknown: {leftovers.why}",
-                fix=unanswered_probes.LEFTOVERS.fix(target=facts.cluster.node(name).target),
+                fix=unanswered_probes.LEFTOVERS.fix(
+                    line=format_node_command(
+                        facts.cluster.node(name), format_shell("ps -u $USER -o pid,stat,etime,args")
+                    )
+                ),
             )
 
 

@@ -10,14 +10,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from aboard.checks.node_scripts import format_node_command
 from aboard.core.cluster import node_sets
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
 from aboard.core.text.input_text import decode_latin1
 from aboard.core.text.secret_names import is_secret
-from aboard.diagnoses import Finding, Fix
-from aboard.diagnoses import format_shell as piece
+from aboard.diagnoses import Finding, Fix, format_shell
 from aboard.diagnoses.nodes import reach, unanswered_probes
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
@@ -101,7 +101,9 @@ def find_failed_setup(facts: Facts) -> Iterator[Finding]:
             yield unanswered_probes.SHELL.finding(
                 nodes=(name,),
                 seen=f"the shell that ranks get is unknown: {shell.why}",
-                fix=unanswered_probes.SHELL.fix(target=facts.cluster.node(name).target),
+                fix=unanswered_probes.SHELL.fix(
+                    line=format_node_command(facts.cluster.node(name), format_shell("sh -c true"))
+                ),
             )
     for (setup, shell), names in failed.items():
         line = setup[shell.line - 1]
@@ -207,5 +209,4 @@ def _fix_failed_setup(facts: Facts, names: Sequence[str], number: int) -> Fix:
             where=format_config_place(facts, names),
             otherwise=_ALTERNATIVES[first],
         )
-    # Quoted twice, since the node's shell parses the words of ssh again.
-    return reach.SETUP.fix("try", target=node.target, line=piece("{line}", line=line))
+    return reach.SETUP.fix("try", line=format_node_command(node, format_shell("bash -c {line}", line=line)))

@@ -120,9 +120,7 @@ def find_unknown_storage(facts: Facts) -> Iterator[Finding]:
         yield fact.finding(
             nodes=(name,),
             seen=f"its storage is unknown: {answer.why}",
-            fix=fact.fix(
-                "by-hand", line=format_node_command(facts.cluster.node(name), format_shell("timeout 5 df -h"))
-            ),
+            fix=fact.fix(line=format_node_command(facts.cluster.node(name), format_shell("timeout 5 df -h"))),
         )
 
 

@@ -298,7 +298,7 @@ SETUP = Diagnosis(
     " such as /opt/venv/bin/python. `ssh NODE bash -c \"'LINE'\"` runs a line as a rank would.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; {otherwise}"),
-        "try": FixCommand("ssh {target} bash -c {line}    # here; runs it as ranks do; fix it in aboard.yaml"),
+        "try": FixCommand("{line:shell ssh NODE 'bash -c …'}    # here; runs it as ranks do; fix it in aboard.yaml"),
     },
     leads_to=UNANSWERED,
 )

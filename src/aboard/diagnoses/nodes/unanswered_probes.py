@@ -3,7 +3,6 @@
 from functools import cache
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import FixCommand
 
 WHY = "This was not tested."
 
@@ -19,11 +18,7 @@ def declare_unanswered(name: str) -> Diagnosis:
         explanation=f"{WHY} The file or command is missing, unreadable or too slow, or its output has a format that"
         " this version doesn't recognize.",
         remedy="Run the command of the finding. If its output looks right, please open an issue that includes it.",
-        fixes={
-            "files": FixCommand("ssh {target} cat {glob:shell}"),
-            "command": FixCommand("ssh {target} {command:shell}"),
-            "by-hand": FixCommand("{line:shell}"),
-        },
+        fixes="{line:shell}",
     )
 
 
@@ -33,7 +28,7 @@ SHELL = Diagnosis(
     severity=Severity.WARN,
     symptoms=("the shell that ranks get is unknown",),
     explanation="Not tested: `sh` could not be run on the node, or its output makes no sense.",
-    fixes="ssh {target} sh -c true    # if it works, please open an issue",
+    fixes="{line:shell ssh NODE 'sh -c true'}    # if it works, please open an issue",
 )
 
 LEFTOVERS = Diagnosis(
@@ -42,8 +37,8 @@ LEFTOVERS = Diagnosis(
     severity=Severity.WARN,
     symptoms=("leftovers of earlier runs are unknown",),
     explanation="Not tested: the node's processes could not be listed in time.",
-    fixes="ssh {target} 'ps -u $USER -o pid,stat,etime,args'    # state D means blocked in the kernel, mostly on a"
-    " dead mount",
+    fixes="{line:shell ssh NODE 'ps -u $USER -o pid,stat,etime,args'}    # state D means blocked in the kernel, mostly"
+    " on a dead mount",
 )
 
 ENVIRONMENT = Diagnosis(

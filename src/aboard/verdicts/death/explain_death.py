@@ -248,7 +248,7 @@ def _build_copy_fix(diagnosis: Diagnosis, path: str, context: DeathContext) -> F
     """Copies through the head, which has keys for both."""
     peer, names = context.peer, [part.node.name for part in context.parts]
     look = diagnosis.fix("file", path=path, nodes=context.where)
-    if not peer:
+    if not peer or any(part.node.transport is not TransportKind.SSH for part in context.parts):
         return look
     if len(names) > 1:
         return join_fixes(look, diagnosis.fix("copy-to-all", nodes=names, peer=peer, path=path))
@@ -306,7 +306,7 @@ def _build_ssh_commands(command: Shell, parts: Iterable[NodePlan]) -> Iterator[S
     """Commands for the head that run a command on these nodes: a loop, except for nodes that need ssh options."""
     # A record may come from someone else: its names go into a command only if they are valid hostnames.
     nodes = [part.node for part in parts if find_host_error(part.node.target) is None]
-    plain = [node for node in nodes if node.transport is not TransportKind.LOCAL and node.port is None]
+    plain = [node for node in nodes if node.transport is TransportKind.SSH and node.port is None]
     if len(plain) > 1:
         targets = [f"{node.user}@{node.target}" if node.user else node.target for node in plain]
         yield format_shell(
