@@ -40,12 +40,12 @@ def test_lines_that_work() -> None:
     ("line", "said", "fix"),
     [
         ("module load cuda", "module: command not found", "modules.sh"),
-        ("source /opt/venv/bin/activate", "No such file or directory", "ssh me bash"),
+        ("source /opt/venv/bin/activate", "No such file or directory", "bash"),
         ("conda activate x", "conda: command not found", "conda.sh"),
-        (". /nowhere/activate", "No such file", "ssh me"),
-        ("if then", "yntax error", "ssh me"),
-        ("exit 0", "the shell exited with code 0", "ssh me"),
-        ("false", "the shell exited with code 1", "ssh me"),
+        (". /nowhere/activate", "No such file", "bash -c"),
+        ("if then", "yntax error", "bash -c"),
+        ("exit 0", "the shell exited with code 0", "bash -c"),
+        ("false", "the shell exited with code 1", "bash -c"),
     ],
 )
 def test_the_failing_line_is_named(line: str, said: str, fix: str) -> None:

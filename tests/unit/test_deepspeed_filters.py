@@ -56,9 +56,9 @@ def test_exclude(exclude: str, expected: dict[str, tuple[int, ...] | None]) -> N
         ("worker-9", "no node is called 'worker-9'", "did you mean 'worker-"),
         ("worker-1:4", "worker-1 has no slot 4", "the slots of worker-1 are 0 to 3"),
         ("worker-1@worker-0:1@5", "no node is called '5'", "the nodes are"),
-        ("worker-0:0,worker-1", "no list of slot numbers", '--include "worker-0:0@worker-1"'),
+        ("worker-0:0,worker-1", "not a list of slot numbers", '--include "worker-0:0@worker-1"'),
         ("worker-0,worker-1", "with '@' between them", '--include "worker-0@worker-1"'),
-        ("worker-0:", "no list of slot numbers", "worker-0:0,2"),
+        ("worker-0:", "not a list of slot numbers", "worker-0:0,2"),
         ("worker-0@", "no node is named", "name a node"),
         ("worker-[0-1", "never closed", "worker-[0-1]"),
         ("worker-0:1:2", "a name and a number", "for 1 slot, put"),
@@ -99,7 +99,7 @@ def test_unknown_slots() -> None:
     """Of a node with unknown slots, some can be picked; what is left after others is unknown, and refused."""
     one = (Node(name="localhost"),)
     assert left(one, include="localhost:0,1") == {"localhost": (0, 1)}
-    with pytest.raises(InputError, match="isn't known"):
+    with pytest.raises(InputError, match="are unknown"):
         filter_nodes(one, exclude="localhost:0")
 
 

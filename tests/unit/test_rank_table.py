@@ -29,5 +29,5 @@ def test_what_a_rank_raises_reaches_no_terminal_as_it_is(hostile: str) -> None:
     scene.event(3.0, "failed", "n1", "0", why=f"can't{hostile}")
     lines: list[str] = []
     PlainLaunchWriter(lines.append).update(scene.at(9.0))
-    assert any("died" in line for line in lines)
+    assert any("dead" in line for line in lines)
     assert all(line.isprintable() for line in lines)
