@@ -150,7 +150,7 @@ class _Reader:
         self._problem("", f"{escape_text(name)} is not a flag of {launcher}", fix)
 
     def _value(self, flag: LauncherFlag, name: str, attached: str | None) -> Iterator[Value]:
-        """The flag's value, unless the flag is ignored."""
+        """The flag's value, if it is obeyed; for other flags, adds the note or the problem."""
         text = attached
         if flag.takes is FlagValueKind.NOTHING:
             if attached:

@@ -12,7 +12,7 @@ INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 @dataclass(frozen=True, kw_only=True)
 class RankLayout:
-    """A rank's numbers: global, local and per node."""
+    """A rank's position in the world and on its node, and its node's position (`group` of `groups`)."""
 
     rank: int
     world: int

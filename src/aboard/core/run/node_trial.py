@@ -12,7 +12,7 @@ from aboard.lazy_dataclass import dataclass
 
 # Long enough for a slow import from a network file system, short enough to wait for.
 STUCK_SECONDS = 45.0
-# A program without torch that has run this long has succeeded.
+# A program without torch has succeeded if all of its processes still run after this long.
 ALIVE_SECONDS = 5.0
 
 

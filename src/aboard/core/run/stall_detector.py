@@ -20,7 +20,7 @@ CUT_SECONDS = 1.2
 AGAIN_SECONDS = 1.0
 GROWTH = 1.6
 LONGEST_SECONDS = 30.0
-# The typical step time is averaged over about this many reports, and first used after this many steps.
+# The typical step time is averaged over about this many reports; the first few only replace it.
 _MEMORY = 20
 _WARM_UP = 3
 
@@ -49,7 +49,7 @@ class StallDetector:
             self.__init__(_generation=generation.number, moved=max(now, generation.moved))  # type: ignore[misc]
             return True
         steps = [sample.values["step"] for sample in run.samples.values() if "step" in sample.values]
-        # A node that only lost contact keeps its last step, so it must not make the run look stuck.
+        # The furthest rank decides: if it advances, nothing is stuck, even if a silent node's last step stays.
         step = max(steps, default=-1)
         moved = generation.moved > self.moved or step != self._step
         if moved:
