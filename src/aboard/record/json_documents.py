@@ -33,7 +33,7 @@ class RecordedFinding:
     consequences: "Annotated[tuple[RecordedFinding, ...], MaxLength(100)]" = ()
 
     def recall(self, *, own: bool = False) -> Finding:
-        """Rebuilds the finding; with its fix only from the user's own record, since a bundle's author could choose it."""
+        """Rebuilds the finding; with its fix only from the user's own record, since a bundle's author chooses it."""
         return Finding(
             diagnosis=recall_diagnosis(self.code),
             severity=Severity[self.severity.upper()],

@@ -24,7 +24,7 @@ class Journal:
         self.dropped = 0
 
     def append(self, entry: Mapping[str, Any]) -> bool:
-        """Appends a line and returns whether it was written; the first line after a loss has the number of lost lines."""
+        """Appends a line; returns whether it was written. The first line after a loss has the number of lost lines."""
         line = _encode_line(entry)
         lost = _encode_line({"dropped": self._unreported}) if self._unreported else b""
         try:

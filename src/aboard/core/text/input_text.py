@@ -90,7 +90,7 @@ def suggest_fix(diagnosis: "Diagnosis", word: str, known: "Iterable[str]") -> "F
 
 
 def suggest_word(word: str, known: "Iterable[str]") -> str:
-    """ "Did you mean" with the nearest known word, or the list of known words if none is near."""
+    """Suggests the nearest known word, or lists the known words if none is near."""
     known = list(known)
     near = find_nearest(word, known)
     return f"did you mean '{near}'?" if near else f"known here: {', '.join(known)}"

@@ -7,7 +7,7 @@ from aboard.record.rank_logs.log_index import CONTINUES, CUT
 LINE_LIMIT = 65_536
 # The block size: a reader of thousands of ranks holds one of each.
 BLOCK = 16_384
-# An unfinished line (a prompt, a progress bar) is shown after the first delay, or the second while it grows.
+# An unfinished line (a prompt, a progress bar) is emitted after this much silence, or at this age while it grows.
 SILENCE = 0.5
 GROWING = 5.0
 

@@ -91,7 +91,7 @@ class LogWriter:
             self._let_go(LineSplitter.finish)
 
     def tick(self, now: float) -> None:
-        """Call it about once a second with a monotonic clock: emits unfinished lines that are due, and flushes buffers."""
+        """Call it about once a second with a monotonic clock: emits unfinished lines that are due, flushes buffers."""
         self._let_go(lambda splitter: splitter.tick(now))
         self._flush(max(AT_ONCE, len(self._ranks) // TICKS_LATE))
 

@@ -75,7 +75,7 @@ class RankLog:
         self.waiting += ENTRY.size
 
     def flush(self, now: float) -> tuple[int, int]:
-        """Writes the buffered blocks; returns the bytes added on disk, and those that didn't fit. `now` is wall time."""
+        """Writes the buffered blocks; returns the bytes added on disk, and those lost. `now` is wall time."""
         data, entries = b"".join(self._parts), b"".join(self._index)
         if not entries:
             return 0, 0
@@ -101,7 +101,7 @@ class RankLog:
         return len(data) + len(index_data), 0
 
     def drop_oldest(self) -> tuple[int, int]:
-        """Removes the oldest segment except the first, which has the start of the run; returns its bytes without and with index."""
+        """Removes the oldest segment except the run's first; returns its bytes without and with its index."""
         if len(self._segments) <= 2:  # noqa: PLR2004 - the first, and the one that is being written
             return 0, 0
         oldest = self._segments.pop(1)
