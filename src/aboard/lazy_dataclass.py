@@ -1,7 +1,7 @@
-"""Dataclasses whose methods are generated at their first use.
+"""Dataclasses whose methods are generated on first use.
 
-Generating them takes almost a millisecond for each class. A command imports some 250 and uses a third of them, so this
-halves the time that it takes to load.
+Generating them takes almost a millisecond per class. A command imports about 250 classes and uses a third of them, so
+this halves its load time.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ _lock = RLock()
 
 
 class _Fields:
-    """Stands for the fields until somebody asks for them."""
+    """A placeholder for the fields until they are first read."""
 
     def __get__(self, instance: object, owner: type) -> Any:
         _complete_class(owner)
@@ -23,7 +23,7 @@ class _Fields:
 
 
 def _make_lazy(cls: type | None = None, /, **options: Any) -> Any:
-    """As `dataclasses.dataclass`; with `slots`, which makes another class, at once."""
+    """Like `dataclasses.dataclass`; with `slots`, which creates another class, methods are generated immediately."""
     if cls is None:
         return lambda cls: _make_lazy(cls, **options)
     if options.get("slots"):
@@ -52,12 +52,12 @@ def _complete_class(cls: type) -> None:
 
 
 def _generate_methods(cls: type) -> None:
-    """Generates the methods on a copy: at no moment may another thread find the class without one of them."""
+    """Generates the methods on a copy, so that other threads never see the class without one of them."""
     options, stubs = vars(cls)[_PENDING]
     left_out = {*stubs, _PENDING, "__dataclass_fields__", "__dict__", "__weakref__"}
     copy = type(cls.__name__, cls.__bases__, {name: each for name, each in vars(cls).items() if name not in left_out})
     generated = vars(dataclasses.dataclass(**options)(copy))
-    # Those that refuse assignment know the class that they are for, and are made for this one.
+    # The methods that refuse assignment refer to their class, so they are generated for this one.
     dataclasses.dataclass(**{**options, "init": False, "repr": False, "eq": False})(cls)
     for name in stubs:
         if name in generated:

@@ -1,1 +1,1 @@
-"""The words, as values, and the decisions over them: stdlib only, no I/O, no clock."""
+"""Aboard's values and the pure decisions over them: stdlib only, no I/O, no clock."""

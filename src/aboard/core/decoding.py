@@ -1,16 +1,16 @@
-"""The one decoder of JSON from outside: a dataclass says by its annotations what is taken, and nothing else is.
+"""Decodes all JSON from outside: the annotations of a dataclass say what is accepted.
 
-    Untrusted           text as it came, for whoever shows or quotes it
+    Untrusted           text as received, for code that shows or quotes it
     str                 the same text made visible, on one line; `Lines` keeps the line ends
     Word, Address, …    text of a safe alphabet; anything else is refused
     int, float          finite, and exact in every program that reads JSON; int is never negative (but see `Signed`)
     X | Y               the first that fits
     tuple[X, ...]       the elements that fit; Mapping[K, V] likewise
-    tuple[X, Y]         a row; a dataclass may come as a row, too
+    tuple[X, Y]         a row; a dataclass may also come as a row
     Mapping[tuple[X, Y], Z]  from rows of three
 
-A field that is wrong or missing takes its default; without one, its object is refused. With `strict`, whatever is wrong
-refuses the whole. Everything is bounded: a node that lies can't fill the head's memory.
+A wrong or missing field takes its default; without a default, its object is refused. With `strict`, any error refuses
+the whole value. Every size is limited, so that a malicious node can't fill the head's memory.
 """
 
 import re
@@ -30,12 +30,12 @@ _CHARACTERS, _ELEMENTS, _EXACT = 400, 256, 2**53
 
 
 class DecodeError(ValueError):
-    """The JSON isn't what was asked for; it names the field."""
+    """The JSON doesn't match the type; the message names the field."""
 
 
 @dataclass(frozen=True)
 class MaxLength:
-    """At most so many characters of a text, or elements of a collection; `last` keeps the end of it."""
+    """The maximum of characters in a text or elements in a collection; `last` keeps the end instead of the start."""
 
     most: int
     last: bool = False
@@ -43,35 +43,35 @@ class MaxLength:
 
 @dataclass(frozen=True)
 class MinValue:
-    """The smallest number that is taken; without it, zero."""
+    """The smallest accepted number; the default is zero."""
 
     least: int
 
 
 @dataclass(frozen=True)
 class Matching:
-    """Text that fits the pattern as a whole, and so needs no escaping."""
+    """Text that matches the pattern completely, and so needs no escaping."""
 
     pattern: str
 
 
 @dataclass(frozen=True)
 class JsonKey:
-    """The field's name in the JSON, where it is another."""
+    """The field's key in the JSON, if it differs from the field's name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class KeyedBy:
-    """A tuple of dataclasses that comes as an object: its keys are this field of theirs."""
+    """A tuple of dataclasses encoded as an object, whose keys are this field of theirs."""
 
     field: str
 
 
 @dataclass(frozen=True)
 class CustomDecoder:
-    """Decoded by this function, which raises a DecodeError."""
+    """Decodes with this function, which raises a DecodeError."""
 
     function: Decoder
 
@@ -88,7 +88,7 @@ Signed = Annotated[int, MinValue(-_EXACT)]
 
 
 def decode(kind: type[T], value: object, *, strict: bool = False) -> T:
-    """The JSON value as a value of that type; what it isn't raises a DecodeError."""
+    """Decodes the JSON value as this type; raises a DecodeError if it doesn't match."""
     try:
         decoded: T = _build_decoder(cast("Any", kind), strict)(value)
     except RecursionError:
@@ -97,12 +97,12 @@ def decode(kind: type[T], value: object, *, strict: bool = False) -> T:
 
 
 def make_decoder(kind: Any, *, strict: bool = False) -> Decoder:
-    """The same for a hot place: to look a decoder up by its annotation takes longer than to decode most values."""
+    """A decoder for hot loops: looking one up by its annotation takes longer than decoding most values."""
     return _build_decoder(kind, strict)
 
 
 def try_decode(kind: type[T], value: object) -> T | None:
-    """As `decode`; None for what it isn't."""
+    """Like `decode`; None if the value doesn't match."""
     try:
         return decode(kind, value)
     except DecodeError:
@@ -147,7 +147,7 @@ def _decode_plain(hint: Any, marks: tuple[Any, ...], strict: bool) -> Decoder:  
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _decode_choice({each.value: each for each in hint})
     if isinstance(hint, type) and is_dataclass(hint):
-        # A dataclass may hold others of its own kind: their decoder is made when the first of them comes.
+        # A dataclass may contain its own type, so its decoder is built on first use.
         return lambda given: _build_object_decoder(hint, strict)(given)  # noqa: PLW0108 - as said
     raise TypeError(f"no decoder for {hint}")
 
@@ -186,7 +186,7 @@ def _decode_bool(given: object) -> bool:
 
 def _decode_choice(choices: Mapping[Any, Any]) -> Decoder:
     def read(given: object) -> Any:
-        # To Python, true is the number 1.
+        # In Python, True == 1.
         if isinstance(given, str | int) and not isinstance(given, bool) and given in choices:
             return choices[given]
         raise DecodeError("unexpected value")

@@ -1,4 +1,4 @@
-"""The events of a run on disk: rare, durable, and all that is needed to fold the run again."""
+"""The events of a run on disk: rare, durable, and sufficient to fold the run again."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,13 +10,13 @@ from aboard.core.run.events import Event
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.record.json_lines_journal import Journal, read_entries
 
-# What the record itself tells when events are missing; folds that don't know the kind pass it by.
+# The kind that the record inserts where events are missing; other code ignores it.
 DROPPED = "dropped"
 _TEXT = 20_000
 
 
 class EventLog:
-    """Append-only, each event on disk before the next."""
+    """Append-only; each event is on disk before the next."""
 
     def __init__(self, path: Path) -> None:
         self._journal = Journal(path)
@@ -40,7 +40,7 @@ class EventLog:
 
 
 def replay_events(path: Path) -> Iterator[Event]:
-    """The events in the order in which they were written; `dropped` stands where some are missing."""
+    """The events in the order written; `dropped` marks where some are missing."""
     at = 0.0
     for entry in read_entries(path):
         event = decode_event(entry) or Event(
@@ -51,7 +51,7 @@ def replay_events(path: Path) -> Iterator[Event]:
 
 
 def decode_event(entry: object) -> Event | None:
-    """None for what is none; texts in it are those of ranks and nodes, or of whoever packed a bundle."""
+    """Decodes an event, or returns None; its texts come from ranks, nodes, or whoever packed a bundle."""
     event = try_decode(Event, entry)
     if event is None:
         return None

@@ -1,4 +1,4 @@
-"""The whole documents of a run: plan, findings, check. Written all or not at all, and again when the disk is full."""
+"""The JSON documents of a run (plan, findings, check): written atomically, and retried after a full disk."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from aboard.diagnoses.untrusted import encode_text
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import PRIVATE_FILE
 
-# More than any run of ours, and few enough to be judged.
+# Limits above any real run, and low enough to judge.
 MOST_NODES, MOST_RANKS = 16_384, 32_768
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedFinding:
-    """A finding as JSON holds it."""
+    """A finding in its JSON form."""
 
     code: str
     severity: Literal["info", "warn", "block"]
@@ -33,7 +33,7 @@ class RecordedFinding:
     consequences: "Annotated[tuple[RecordedFinding, ...], MaxLength(100)]" = ()
 
     def recall(self, *, own: bool = False) -> Finding:
-        """Its fix is recalled only from the user's own record: whoever packed a bundle chose what is in it."""
+        """Rebuilds the finding; with its fix only from the user's own record, since a bundle's author chooses it."""
         return Finding(
             diagnosis=recall_diagnosis(self.code),
             severity=Severity[self.severity.upper()],
@@ -62,23 +62,23 @@ def recall_findings(recorded: Iterable[RecordedFinding], *, own: bool = False) -
 
 
 def decode_findings(content: object, *, own: bool = False) -> tuple[Finding, ...]:
-    """Those that are findings, of what may be anybody's JSON."""
+    """Decodes the valid findings of untrusted JSON."""
     return recall_findings(decode(Findings, content), own=own) if isinstance(content, list) else ()
 
 
 class DocumentWriter:
-    """The latest version of each file; one that can't be written is tried again."""
+    """Writes the latest version of each file; retries one that can't be written."""
 
     def __init__(self) -> None:
         self._waiting: dict[Path, bytes] = {}
 
     @property
     def waiting(self) -> int:
-        """How many files are behind what they should say."""
+        """The number of files that still have to be written."""
         return len(self._waiting)
 
     def write(self, path: Path, content: Any, *, indent: int | None = 1) -> None:
-        """Large ones go without an indent: json writes those in C."""
+        """Writes a document; large ones need `indent=None`, which json encodes in C."""
         text = json.dumps(content, indent=indent, ensure_ascii=False, default=encode_text) + "\n"
         self._waiting[path] = text.encode("utf-8", "backslashreplace")
         self.retry()
@@ -95,7 +95,7 @@ class DocumentWriter:
 
 
 def read_document(path: Path) -> Any:
-    """What the file says; None when it isn't there, or is no JSON."""
+    """The parsed file; None if it doesn't exist or isn't JSON."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -128,7 +128,7 @@ def encode_judgement(judgement: Judgement) -> dict[str, Any]:
 
 
 def decode_judgement(content: object) -> Judgement:
-    """From what `why_words` made."""
+    """Decodes the JSON form of a judgement."""
     document = decode(_JudgementDocument, content)
     return Judgement(
         findings=recall_findings(document.findings, own=True),
@@ -139,7 +139,7 @@ def decode_judgement(content: object) -> Judgement:
 
 
 def read_findings(path: Path) -> list[Finding]:
-    """The findings as they were written; none when there are none to read."""
+    """The findings in the file; an empty list if it can't be read."""
     return list(decode_findings(read_document(path), own=True))
 
 

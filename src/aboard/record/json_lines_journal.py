@@ -1,4 +1,4 @@
-"""A journal: JSON lines, each on disk when it is written. A full disk loses lines, which are counted, and no more."""
+"""A journal of JSON lines, each on disk when it is written. A full disk loses lines, which are counted."""
 
 import json
 import os
@@ -14,7 +14,7 @@ _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=en
 
 
 class Journal:
-    """One writer's file. A line that didn't fit is written over by the next one that does."""
+    """One writer's file. A line that didn't fit is overwritten by the next one that does."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -24,7 +24,7 @@ class Journal:
         self.dropped = 0
 
     def append(self, entry: Mapping[str, Any]) -> bool:
-        """Tells whether it was kept; the first line after a loss says how many lines were lost before it."""
+        """Appends a line; returns whether it was written. The first line after a loss has the number of lost lines."""
         line = _encode_line(entry)
         lost = _encode_line({"dropped": self._unreported}) if self._unreported else b""
         try:
@@ -50,7 +50,7 @@ class Journal:
             while done < len(data):
                 done += os.pwrite(self._fd, data[done:], self.size + done)
         except OSError:
-            # What a reader would take for the beginning of a line.
+            # Removes a partial line, which a reader would take for the start of the next one.
             with suppress(OSError):
                 os.ftruncate(self._fd, self.size)
             raise
@@ -58,7 +58,7 @@ class Journal:
 
 
 def read_entries(path: Path) -> Iterator[dict[str, Any]]:
-    """What was written, in its order; a torn last line is none, and any other that can't be read is one dropped."""
+    """The entries in order; skips a torn last line, and counts any other unreadable line as dropped."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -75,12 +75,12 @@ def read_entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _encode_line(entry: Mapping[str, Any]) -> bytes:
-    # A lone surrogate, as in a file name of other bytes, must not end the run.
+    # A lone surrogate, as in a file name that isn't UTF-8, must not crash the run.
     return (_ENCODE(entry) + "\n").encode("utf-8", "backslashreplace")
 
 
 def _find_last_newline(fd: int) -> int:
-    """Where the last whole line ends: an earlier writer may have been killed in the middle of one."""
+    """The end of the last complete line: an earlier writer may have been killed while writing."""
     size = os.fstat(fd).st_size
     while size:
         start = max(0, size - 65536)

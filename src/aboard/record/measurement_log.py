@@ -1,4 +1,4 @@
-"""The samples of a run on disk: all of them at first, then thinned, so that a run of weeks has a bounded file."""
+"""The measurements of a run on disk: all of them at first, then thinned, so that the file stays bounded for weeks."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.record.json_lines_journal import Journal, read_entries
 
 LIMIT = 256 * 2**20
-# Start-up is where runs get stuck: it is kept whole, but for clusters of which that would be too much.
+# Runs get stuck during start-up, so it is recorded completely unless the cluster is too large.
 FIRST_SECONDS = 180.0
 FIRST_LINES_A_SECOND = 100.0
 LATER_SECONDS = 10.0
@@ -18,7 +18,7 @@ _MOST_STAGES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class NodeMeasurement:
-    """The figures of one node and of its children at one time."""
+    """The measurements of one node and its children at one time."""
 
     node: str
     at: float
@@ -26,7 +26,7 @@ class NodeMeasurement:
 
 
 class MeasurementLog:
-    """A line per node and time. The latest of each node is written at the end, so that the last state is there."""
+    """One line per node and time. At the end, the latest line of each node is written, to record the final state."""
 
     def __init__(self, path: Path, limit: int = LIMIT) -> None:
         self._journal = Journal(path)
@@ -37,7 +37,7 @@ class MeasurementLog:
 
     @property
     def dropped(self) -> int:
-        """Lines that a full disk lost; those that were thinned out don't count."""
+        """Lines lost to a full disk, without those that were thinned out."""
         return self._journal.dropped
 
     def take(self, sample: NodeMeasurement) -> None:
@@ -47,7 +47,7 @@ class MeasurementLog:
             age=sample.at - self._began, nodes=len(self._written), share=self._journal.size / max(1, self._limit)
         )
         last = self._written.get(sample.node)
-        # Samples come a second apart, more or less: one that is nearly due is due.
+        # Measurements come about a second apart, so one that is almost due counts as due.
         if gap is None or (last is not None and sample.at - last < gap - 0.5):
             self._latest[sample.node] = sample
         else:
@@ -65,10 +65,10 @@ class MeasurementLog:
 
 
 def choose_spacing(*, age: float, nodes: int, share: float) -> float | None:
-    """How many seconds lie between two lines of a node; None when the file is as full as it may get.
+    """The seconds between two lines of a node; None when the file is full.
 
-    Each time that half of the room which is left has been filled, the spacing grows fourfold: every stage then lasts
-    twice as long as the one before.
+    Each time that half of the remaining space is filled, the spacing grows fourfold, so each stage lasts twice as long
+    as the one before.
     """
     later = max(LATER_SECONDS, nodes / LATER_LINES_A_SECOND)
     usual = nodes / FIRST_LINES_A_SECOND if age < FIRST_SECONDS else later
@@ -81,7 +81,7 @@ def choose_spacing(*, age: float, nodes: int, share: float) -> float | None:
 
 
 def read_measurements(path: Path) -> Iterator[NodeMeasurement]:
-    """What was kept, in its order."""
+    """The recorded measurements, in order."""
     for entry in read_entries(path):
         match entry:
             case {"node": str(node), "at": int() | float() as at, "figures": dict(figures)}:

@@ -1,4 +1,4 @@
-"""Where a run keeps its things: the one class that knows the names of all files in a run directory."""
+"""The run directory: the only class that knows the names of its files."""
 
 import fcntl
 import os
@@ -14,14 +14,14 @@ from aboard.lazy_dataclass import dataclass
 
 PRIVATE = 0o700
 PRIVATE_FILE = 0o600
-# How the names of looks begin; they sort in their order.
+# The prefix of snapshot files, whose names sort in order.
 SNAPSHOT_PREFIX = "look-"
-# A look at whether the run lives takes the lock for some microseconds: longer than this, somebody else has it.
+# Checking whether the run is alive holds the lock for microseconds: beyond this, another process owns it.
 _CLAIM_SECONDS = 0.5
 
 
 class RunState(Enum):
-    """Of a run's conductor: it runs; it has ended the run and tidied up; it died and left the run to the leases."""
+    """The state of a run's conductor: running; ended in order; or dead, so that leases end the run."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -30,7 +30,7 @@ class RunState(Enum):
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """One run's directory, 0700."""
+    """The directory of one run, mode 0700."""
 
     path: Path
 
@@ -56,7 +56,7 @@ class RunDirectory:
 
     @property
     def stacks(self) -> Path:
-        """Where each rank was in its Python code when the first one failed."""
+        """The Python stacks of all ranks when the first one failed."""
         return self.path / "stacks.json"
 
     @property
@@ -64,7 +64,7 @@ class RunDirectory:
         return self.path / "check.json"
 
     def look(self, number: int) -> Path:
-        """What the nodes answered when they were asked, and was judged."""
+        """A snapshot that was judged: the replies of the nodes."""
         return self.path / f"{SNAPSHOT_PREFIX}{number:04}.json"
 
     @property
@@ -81,7 +81,7 @@ class RunDirectory:
 
     @property
     def logs(self) -> Path:
-        """One file per rank and segment, each with its index; `nodes` lists the names that indexes number."""
+        """One file per rank and segment, each with its index; `nodes` lists the node names that indexes refer to."""
         return self.path / "logs"
 
     @property
@@ -90,19 +90,19 @@ class RunDirectory:
 
     @property
     def began(self) -> float:
-        """When the run was made; ids of one minute don't sort by time. 0 when that can't be read."""
+        """When the run was created, since ids of the same minute don't sort by time. 0 if that can't be read."""
         with suppress(OSError):
             return self._birth.stat().st_mtime
         return 0.0
 
     def make(self) -> None:
-        """Makes the directory; raises FileExistsError if the run is there already."""
+        """Creates the directory; raises FileExistsError if the run already exists."""
         self.path.mkdir(mode=PRIVATE)
         self.logs.mkdir(mode=PRIVATE)
         self._birth.touch(mode=PRIVATE_FILE)
 
     def claim(self) -> "ConductorLock":
-        """Says that this process conducts the run, for as long as it lives."""
+        """Marks this process as the run's conductor for as long as it lives."""
         return ConductorLock.take(self.pid)
 
     @property
@@ -151,13 +151,13 @@ class ConductorLock:
         return claim
 
     def sign(self) -> None:
-        """Writes this process's number, which is another one after a fork; a full disk leaves the file empty."""
+        """Writes this process's pid, which changes with a fork; on a full disk the file stays empty."""
         with suppress(OSError):
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
-        """The run has ended in order."""
+        """Releases the lock after an orderly end."""
         with suppress(OSError):
             self._path.unlink()
         os.close(self._fd)

@@ -1,4 +1,4 @@
-"""The record of a run, as its conductor writes it. Nothing here raises for what a disk does: it is counted."""
+"""The record of a run, written by its conductor. Disk errors never raise here: they are counted."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -18,7 +18,7 @@ DEFAULT_LIMITS = LogLimits()
 
 
 class Record:
-    """All that a run leaves behind, in one run directory."""
+    """Everything that a run writes to its run directory."""
 
     def __init__(self, run: RunDirectory, events: EventLog, samples: MeasurementLog, logs: LogWriter) -> None:
         self.run = run
@@ -30,7 +30,7 @@ class Record:
 
     @classmethod
     def open(cls, run: RunDirectory, *, ranks: int, limits: LogLimits = DEFAULT_LIMITS) -> Self:
-        """`ranks` is how many there will be, by which the room for logs is shared out."""
+        """Opens a record; `ranks` is their expected number, which divides the space for logs."""
         return cls(
             run, EventLog(run.events), MeasurementLog(run.samples), LogWriter(run.logs, ranks=ranks, limits=limits)
         )
@@ -44,7 +44,7 @@ class Record:
     def piece(
         self, node: str, rank: int, stream: str, data: bytes, at: float, *, dropped: int = 0, end: bool = False
     ) -> None:
-        """A piece of a rank's output; `at` is the head's corrected time of its first byte."""
+        """Adds a chunk of a rank's output; `at` is the head's corrected time of its first byte."""
         self._logs.take(rank, node, stream, data, at, dropped=dropped, end=end)
 
     def tail(self, rank: int) -> tuple[Untrusted, ...]:
@@ -64,22 +64,22 @@ class Record:
         self._documents.write(self.run.stacks, {str(rank): text for rank, text in stacks.items()})
 
     def keep(self, snapshot: Snapshot) -> None:
-        """A look that led to a verdict; where it stands among the events, one of them is to say."""
+        """Records a snapshot that led to a verdict; the caller adds the event that refers to it."""
         self._looks.keep(snapshot)
 
     def tick(self, now: float) -> None:
-        """To be called about once a second, by a monotonic clock: what waits in memory goes to disk."""
+        """Call it about once a second with a monotonic clock: writes buffered data to disk."""
         self._logs.tick(now)
         self._documents.retry()
 
     def flush(self) -> None:
-        """All whole lines go to disk now: when a rank has died, say."""
+        """Writes all complete lines to disk now, such as when a rank has died."""
         self._logs.flush()
         self._documents.retry()
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """What could not be kept, by kind; only what is not zero."""
+        """The counts of lost data by kind, without zeros."""
         counts = {
             "events": self._events.dropped,
             "samples": self._samples.dropped,
@@ -91,7 +91,7 @@ class Record:
         return {kind: count for kind, count in counts.items() if count}
 
     def close(self) -> None:
-        """Writes all that is left; the lock on the run is the caller's to release, after this."""
+        """Writes everything that is buffered; the caller releases the run's lock afterwards."""
         self._logs.close()
         self._samples.close()
         self._events.close()

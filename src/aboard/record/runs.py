@@ -1,4 +1,4 @@
-"""All runs of this user: found by name, and pruned by limits."""
+"""All runs of this user: finds them by name, and prunes them by limits."""
 
 import os
 import shutil
@@ -29,13 +29,13 @@ class Runs:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """`$XDG_STATE_HOME/aboard/runs`; a relative path there is to be ignored, says the XDG specification."""
+        """`$XDG_STATE_HOME/aboard/runs`; a relative path is ignored, as the XDG specification requires."""
         state = environ.get("XDG_STATE_HOME", "")
         home = Path(environ.get("HOME") or Path.home())
         return cls((Path(state) if state.startswith("/") else home / ".local/state") / "aboard/runs")
 
     def create(self, now: datetime, random: Random) -> RunDirectory:
-        """A new run's directory, under a name that no run has."""
+        """Creates a run directory with an unused name."""
         try:
             self.base.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             for _ in range(_NAMES_TRIED):
@@ -54,7 +54,7 @@ class Runs:
         return RunDirectory(self.base / run)
 
     def all(self) -> list[RunDirectory]:
-        """The newest first."""
+        """All runs, the newest first."""
         try:
             names = [entry.name for entry in os.scandir(self.base) if entry.is_dir()]
         except FileNotFoundError:
@@ -62,18 +62,18 @@ class Runs:
         except OSError as error:
             raise _build_unreadable_error(self.base, error) from None
         runs = [self.named(name) for name in names if not name.startswith(".")]
-        # By the minute in the id, then by birth: a copied directory keeps its place.
+        # By the minute in the id, then by creation time: a copied directory keeps its position.
         return sorted(runs, key=lambda run: (run.id[:13], run.began), reverse=True)
 
     def latest(self) -> RunDirectory:
-        """The newest run; that there is none yet is an error which says how to get one."""
+        """The newest run; the error without any run says how to start one."""
         runs = self.all()
         if not runs:
             raise AboardError(run_records.RUN_NONE, f"there is no run yet under {self.base}", "launch")
         return runs[0]
 
     def find(self, name: str | None) -> RunDirectory:
-        """The run of this id, or the one whose id, or words at the end of it, begin so; None is the latest."""
+        """The run with this id, or whose id or trailing words start with it; None means the latest."""
         if name is None:
             return self.latest()
         known = {run.id: run for run in self.all()}
@@ -95,11 +95,11 @@ class Runs:
         raise InputError(run_records.RUN_NAME, [Problem(where="run", seen=seen, fix=fix)])
 
     def remove(self, run: RunDirectory) -> None:
-        """Of one that has not run at all."""
+        """Removes a run that never started."""
         _remove_run(run.path)
 
     def prune(self, *, runs: int = KEEP_RUNS, size: int = KEEP_BYTES) -> list[str]:
-        """Removes what is past either limit, oldest first, and tells which; never a live run, nor the newest."""
+        """Removes the oldest runs beyond either limit and returns their ids; never a live run or the newest."""
         count = 0
         total = 0
         removed = []
@@ -115,7 +115,7 @@ class Runs:
         return removed
 
     def _sweep(self) -> None:
-        """What an interrupted prune had begun to remove."""
+        """Finishes an interrupted prune."""
         for path in self.base.glob(f"{_GONE}*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -126,13 +126,13 @@ def _measure_folder(path: Path) -> int:
         for name in files:
             try:
                 total += os.lstat(f"{folder}/{name}").st_size
-            except OSError:  # gone since: it holds nothing
+            except OSError:  # removed meanwhile
                 continue
     return total
 
 
 def _remove_run(path: Path) -> None:
-    """By another name first, so that half of a run is never taken for a run."""
+    """Renames the run before deletion, so that a half-deleted one is never taken for a run."""
     doomed = path.with_name(f"{_GONE}{path.name}")
     try:
         path.rename(doomed)
@@ -166,5 +166,5 @@ _ANIMALS = (
 
 
 def make_run_id(now: datetime, random: Random) -> str:
-    """Such as `20261115-0507-brave-otter`."""
+    """A run id such as `20261115-0507-brave-otter`."""
     return f"{now:%Y%m%d-%H%M}-{random.choice(_ADJECTIVES.split())}-{random.choice(_ANIMALS.split())}"

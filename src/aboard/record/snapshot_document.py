@@ -1,6 +1,6 @@
-"""A look as JSON and back. It may come from a stranger's archive: what is of another kind is left out, and bounded.
+"""Encodes and decodes snapshots as JSON, possibly from an untrusted bundle: invalid parts are dropped, sizes limited.
 
-The answers are kept as they came and read where they are needed, by the reader that serves the wire too.
+Replies are stored unchanged, and decoded where needed by the transport's decoder.
 """
 
 from collections.abc import Mapping
@@ -79,7 +79,7 @@ def encode_snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def decode_snapshot(content: object, *, own: bool = False) -> Snapshot | None:
-    """None for what is no look; `own` says that it is of the user's own record."""
+    """Decodes a snapshot, or returns None; `own` says that it is from the user's own record."""
     document = try_decode(_SnapshotDocument, content)
     if document is None or not document.nodes or sum(len(node.ranks) for node in document.nodes) > MOST_RANKS:
         return None
@@ -111,7 +111,7 @@ def decode_snapshot(content: object, *, own: bool = False) -> Snapshot | None:
 
 
 def _encode_node(part: NodePlan) -> dict[str, Any]:
-    """What evidence asks of a plan: who has which ranks, and which addresses."""
+    """The parts of a plan that evidence needs: the ranks and addresses of each node."""
     node = part.node
     addresses = {"address": node.address, "fabric": node.fabric_address}
     return {

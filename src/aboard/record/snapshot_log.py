@@ -1,4 +1,4 @@
-"""The looks of a run on disk: of each verdict the last one, and only the last few verdicts."""
+"""The snapshots of a run on disk: the last one of each verdict, and only the last few verdicts."""
 
 from dataclasses import replace
 
@@ -8,12 +8,12 @@ from aboard.record.json_documents import DocumentWriter
 from aboard.record.run_directory import RunDirectory
 from aboard.record.snapshot_document import encode_snapshot
 
-# A run that hangs for a day is looked at thousands of times, and says the same of itself.
+# A run that hangs for a day has thousands of snapshots with the same verdict.
 MOST_SNAPSHOTS = 4
 
 
 class SnapshotLog:
-    """Numbers only grow; what they name may be gone."""
+    """Numbers only increase; an older snapshot may have been removed."""
 
     def __init__(self, run: RunDirectory, documents: DocumentWriter) -> None:
         self._run = run
@@ -34,6 +34,6 @@ class SnapshotLog:
 
 
 def _is_repeated(before: Snapshot, snapshot: Snapshot) -> bool:
-    """Whether it says what the last one said. How a run ended stands beside what it had been stuck at."""
+    """Whether it repeats the last verdict. The final snapshot is kept in addition to that of an earlier stall."""
     first, second = (each.findings[0] if each.findings else None for each in (before, snapshot))
     return before.ended == snapshot.ended and is_same_verdict(first, second)

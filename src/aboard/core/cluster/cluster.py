@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from aboard.core.cluster.node import Node
 from aboard.lazy_dataclass import dataclass
 
-# The source of a cluster for which nobody named a node.
+# `Cluster.source` when the user named no node.
 THIS_MACHINE = "this machine"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedWrites:
-    """`path` is a directory on every node; the disk behind it must have room for `size` bytes.
+    """`path` is a directory on every node; its disk needs `size` free bytes.
 
-    Where the nodes share that disk, it is the size of all that they write; where each has its own, of what one writes.
+    On a disk that the nodes share, `size` is the total that they write; otherwise what one node writes.
     """
 
     path: str
@@ -22,7 +22,7 @@ class PlannedWrites:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The nodes of this run. `source` is where they were read, for messages; `writes` is None when nobody said."""
+    """The nodes of a run. `source` says where they were read, for messages; `writes` is None if unknown."""
 
     nodes: tuple[Node, ...]
     source: str = ""

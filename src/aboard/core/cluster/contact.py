@@ -1,4 +1,4 @@
-"""The outcome of a login to a node: its phases, and where it failed."""
+"""The outcome of connecting to a node: the time of each phase, or the phase that failed."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -7,13 +7,13 @@ from typing import TypeAlias
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
 
-# How `said` begins where a login failed because this user has no key to offer.
+# `said` starts with this when the login failed because the user has no key.
 NO_KEY = "this user has no ssh key on this machine"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReachedNode:
-    """An agent responded. `phases` are seconds since dialling at which each phase was over."""
+    """An agent responded. `phases` maps each phase to the seconds from dialling to its end."""
 
     hostname: str
     user: str
@@ -28,7 +28,7 @@ class ReachedNode:
 
 @dataclass(frozen=True, kw_only=True)
 class UnreachedNode:
-    """No agent responded; `said` is the far end's or ssh's own line."""
+    """No agent responded; `said` is the error line of ssh or of the remote side."""
 
     reason: UnreachableReason
     said: str

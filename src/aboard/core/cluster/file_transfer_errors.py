@@ -1,4 +1,4 @@
-"""What keeps a node from taking in a file, in words: which node, which path, how much, and what to type."""
+"""The errors of copying files to a node: each names the node, the path, the amount and the fix."""
 
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
@@ -12,7 +12,7 @@ _SHOWN = 300
 
 
 def build_write_error(node: str, errno: str, path: Untrusted, why: Untrusted) -> AboardError:
-    """From what a system call of the node's said."""
+    """From the errno of a failed system call on the node."""
     seen = f"{node}: {path.visible(_SHOWN)} can't be written: {why.visible(_SHOWN)}"
     if errno in _FULL:
         return AboardError(file_sync.DISK_FULL, seen, "refused", path=path, node=node)
@@ -24,36 +24,36 @@ def build_write_error(node: str, errno: str, path: Untrusted, why: Untrusted) ->
 
 
 def build_no_room_error(node: str, path: Untrusted, *, free: int, needed: int) -> AboardError:
-    """Known before anything is sent."""
+    """Found before anything is sent."""
     seen = f"{node}: {format_size(needed)} are needed in {path.visible(_SHOWN)}, but only {format_size(free)} is free"
     return AboardError(file_sync.DISK_FULL, seen, "no-room", path=path, node=node)
 
 
 def build_permission_error(node: str, path: str, nearest: Untrusted) -> AboardError:
-    """Known before anything is sent."""
+    """Found before anything is sent."""
     seen = f"{node}: {escape_text(path, _SHOWN)} can't be written: no write permission in {nearest.visible(_SHOWN)}"
     return AboardError(file_sync.DENIED, seen, path=nearest, node=node)
 
 
 def build_stuck_error(node: str, path: str, seconds: float) -> AboardError:
-    """The node answers, and its disk doesn't."""
+    """The node responds, but its disk accepts no data."""
     seen = f"{node}: {escape_text(path, _SHOWN)} accepted no data for {seconds:g} s, although the node responds"
     return AboardError(file_sync.DISK, seen, "stuck", path=path, node=node)
 
 
 def build_busy_error(node: str, folder: str, name: str) -> AboardError:
-    """Another head sends the same at this moment."""
+    """Another head is sending the same files right now."""
     seen = f"{node}: another process is already sending {escape_text(name)} to {escape_text(folder, _SHOWN)}"
     return AboardError(file_sync.BUSY, seen, folder=folder, node=node)
 
 
 def build_hash_error(node: str, path: str, *, wanted: str, found: str) -> AboardError:
-    """Sent whole, from a file that is right, and yet it isn't the same there."""
+    """The copy on the node has another hash, although the whole file was sent and the source is intact."""
     seen = f"{node}: {escape_text(path, _SHOWN)} has sha256 {escape_text(found)} after the copy, expected {wanted}"
     return AboardError(file_sync.HASH, seen, node=node)
 
 
 def build_lost_error(node: str, why: str, tries: int) -> AboardError:
-    """Dialled again and again, and lost again each time."""
+    """Every reconnect was lost again."""
     seen = f"{node}: lost the connection {tries} times while copying files; last: {escape_text(why, _SHOWN)}"
     return AboardError(file_sync.LOST, seen)

@@ -1,7 +1,7 @@
-"""The head among the nodes: which of them is this machine, and what its peers are to call it.
+"""Which node is this machine, and the address by which its peers reach it.
 
-`localhost` means another machine on each of its peers. Beside other hosts it gets an address instead, and not the
-one that its own name has at home: Debian writes 127.0.1.1 for that in /etc/hosts.
+On each peer, `localhost` means the peer itself. With other hosts in the cluster, it is replaced by an address; not by
+the one that this machine's own name resolves to, since Debian maps that to 127.0.1.1 in /etc/hosts.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ _LOOPBACK_NAMES = frozenset({LOCALHOST, "localhost.localdomain", "localhost4", "
 
 @dataclass(frozen=True, kw_only=True)
 class HeadMachine:
-    """The machine that `aboard` runs on: the names and addresses it has, and the user who typed the command."""
+    """The machine that `aboard` runs on: its names, its addresses, and the user who runs the command."""
 
     names: frozenset[str]
     addresses: tuple[str, ...]
@@ -33,7 +33,7 @@ class HeadMachine:
 def is_head_node(node: Node, here: HeadMachine) -> bool:
     """Whether the node is this machine.
 
-    A port or another user asks for ssh: `localhost` with port 2222 is the end of a tunnel, or a container.
+    A port or another user means ssh: `localhost` with port 2222 is a tunnel or a container.
     """
     if node.port is not None or node.user not in {None, here.user}:
         return False
@@ -42,7 +42,7 @@ def is_head_node(node: Node, here: HeadMachine) -> bool:
 
 
 def is_loopback(target: str) -> bool:
-    """Whether a name or address means, on every machine, that machine itself."""
+    """Whether a name or address means the local machine on every machine."""
     if target.lower() in _LOOPBACK_NAMES:
         return True
     address = _parse_address(target)
@@ -52,7 +52,7 @@ def is_loopback(target: str) -> bool:
 def assign_head_address(nodes: "Sequence[Node]", here: HeadMachine, toward: "Iterable[str]") -> tuple[Node, ...]:
     """Gives a `localhost` among other nodes an address that its peers can reach.
 
-    `toward` holds the address from which this machine would speak to each peer, as its routes say.
+    `toward` holds this machine's source address for each peer, according to its routes.
     """
     local = [node for node in nodes if node.transport is TransportKind.LOCAL]
     if len(local) > 1:
@@ -66,7 +66,7 @@ def assign_head_address(nodes: "Sequence[Node]", here: HeadMachine, toward: "Ite
 
 
 def find_reachable_address(here: HeadMachine, toward: "Iterable[str]") -> str | None:
-    """The address that most peers would see, else the first of this machine that peers could reach at all."""
+    """The source address for most peers, else the first address of this machine that peers could reach."""
     counts = Counter(address for address in toward if _is_reachable(address))
     if counts:
         return counts.most_common(1)[0][0]

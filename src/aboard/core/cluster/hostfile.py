@@ -1,9 +1,9 @@
-"""DeepSpeed's hostfile, read as DeepSpeed reads it, with node sets allowed in the host column.
+"""Parses DeepSpeed's hostfile as DeepSpeed does, with node sets allowed in the host column.
 
-DeepSpeed (launcher/runner.py) strips a line, skips it when it is empty or starts with `#`, and else asks for a word,
-white space and `slots=` with digits; what follows the digits is not looked at, so `w0 slots=8 # rack 3` and MPI's
-`w0 slots=8 max_slots=8` are both 8 slots. A host that comes twice, any other line, and a file without hosts are
-errors. `slots=0` is read as zero.
+DeepSpeed (launcher/runner.py) strips each line and skips it if it is empty or starts with `#`. Any other line must be
+a word, white space and `slots=` with digits. Text after the digits is ignored, so `w0 slots=8 # rack 3` and MPI's `w0
+slots=8 max_slots=8` both mean 8 slots. A repeated host, any other line, and a file without hosts are errors. `slots=0`
+means zero.
 """
 
 import re
@@ -23,12 +23,12 @@ MAX_SLOTS = 65_536
 _ENTRY = re.compile(r"(\S+)\s+slots=(\d+)")
 _MAX_SLOT_DIGITS = 5
 _BRACKETS = re.compile(r"\[[^\]]*\]")
-# What Python's text files take for the end of a line, which is less than str.splitlines does.
+# The line ends of Python's text files: fewer than those of str.splitlines.
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def parse_hostfile(text: str, *, where: str = "hostfile") -> tuple[Node, ...]:
-    """The nodes of a hostfile in its order; every wrong line is reported, with the line to write instead."""
+    """The nodes of a hostfile in its order; reports every wrong line, with the line to write instead."""
     nodes: dict[str, Node] = {}
     lines: dict[str, int] = {}
     problems: list[Problem] = []
@@ -84,7 +84,7 @@ def _parse_entry(line: str, place: str) -> tuple[tuple[Login, ...], int]:
 
 
 def _build_line_problem(line: str, place: str) -> Problem:
-    # A blank inside brackets cuts the host column short; without it the line may well be right.
+    # A blank inside brackets cuts the host column short; without the blank, the line may be correct.
     host, *rest = _BRACKETS.sub(lambda match: "".join(match[0].split()), line).split()
     number = re.search(r"[0-9]+", " ".join(rest))
     slots = number[0][:_MAX_SLOT_DIGITS] if number else "8"

@@ -1,4 +1,4 @@
-"""Which Python runs the ranks of a node: the one that was configured, the head's environment, or the login shell's."""
+"""Which Python runs a node's ranks: the configured one, the head's environment, or the login shell's."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -11,13 +11,13 @@ from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
 PATH_LENGTH = 128 * 1024
-# What an environment can hold.
+# An environment variable can't hold a NUL.
 _VALUE = Matching(r"[^\0]*")
 NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
 class InterpreterSource(Enum):
-    """Why a node's ranks get their interpreter, as users read it."""
+    """Where a node's interpreter comes from, as shown to users."""
 
     CONFIGURED = "cluster.python"
     SETUP = "setup"
@@ -29,9 +29,10 @@ class InterpreterSource(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadEnvironment:
-    """The environment that is active where `aboard` was typed: nodes that have the same path use it.
+    """The environment in which `aboard` was started: nodes that have the same path use it.
 
-    `python` is not resolved, so that a virtual environment stays one. `running` says that it runs this very process.
+    `python` is not resolved, since a resolved path would leave the virtual environment. `running`: it runs this
+    process.
     """
 
     python: str
@@ -41,9 +42,9 @@ class HeadEnvironment:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundInterpreter:
-    """What an agent reports of a path, and the PATH of its node.
+    """What an agent reports about an interpreter path, and the node's PATH.
 
-    `prefix` and `variable` are set if it belongs to an environment; `unsafe` is who else could change it.
+    `prefix` and `variable` are set if it belongs to an environment; `unsafe` says who else could change it.
     """
 
     exists: bool = False
@@ -55,9 +56,9 @@ class FoundInterpreter:
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """The Python of a node's ranks, and what they get in their environment with it.
+    """The Python of a node's ranks, and the environment variables that come with it.
 
-    `lacking` is the head's environment where this node does not have it; `refused` is why it must not use it.
+    `lacking` is the head's environment if this node doesn't have it; `refused` is why the node must not use it.
     """
 
     path: str
@@ -73,9 +74,9 @@ class Interpreter:
 def choose_interpreter(
     configured: Interpreter | None, offered: HeadEnvironment | None, found: FoundInterpreter | None, *, local: bool
 ) -> Interpreter:
-    """What was configured wins; then the head's environment if the node has it; then `python3` of the login shell.
+    """Prefers the configured one, then the head's environment if the node has it, then the login shell's `python3`.
 
-    A path that somebody else could change is not used, except on this machine if it is already running us.
+    A path that somebody else could change is not used, except on this machine if it already runs this process.
     """
     if configured is not None:
         env = _build_activation_env(configured.path, found) if found is not None and found.exists else NO_ENV
@@ -92,10 +93,10 @@ def choose_interpreter(
 
 
 def _build_activation_env(path: str, found: FoundInterpreter) -> Mapping[str, str]:
-    """What `activate` sets: compilers and tools of the environment, such as ninja, come before the system's."""
+    """The variables that `activate` sets: the environment's tools, such as ninja, come before the system's."""
     if not found.prefix:
         return NO_ENV
     folder = path.rpartition("/")[0]
-    # They go back to where they came from, into the environment of ranks.
+    # Raw is safe: these values came from the node and go back into its ranks' environment.
     search = ":".join(filter(None, [folder, found.search_path.raw()]))
     return {"PATH": search, found.variable: found.prefix.raw()}

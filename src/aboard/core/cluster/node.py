@@ -9,7 +9,7 @@ from aboard.lazy_dataclass import dataclass
 
 
 class TransportKind(Enum):
-    """How a node is reached: `LOCAL` is this machine itself."""
+    """How to reach a node: `LOCAL` is this machine."""
 
     LOCAL = "local"
     SSH = "ssh"
@@ -17,7 +17,7 @@ class TransportKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """What wraps a rank's argv on a node; the agent stays outside."""
+    """The container that a node's ranks run in; the agent stays outside."""
 
     runtime: str
     image: str
@@ -26,13 +26,12 @@ class Container:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A machine, how it is reached, and what a rank gets there.
+    """A machine, how to reach it, and what its ranks get.
 
-    `name` is what the user wrote and what every finding says. `address` is what ssh gets; None means the
-    name itself, so that the user's ssh_config can map it. `fabric_address` is where peers reach it for
-    training traffic. `picked` lists the slots that include/exclude left; None means all of them. `env` stays
-    out of the repr: a traceback or a log line is no place for a token. `python` runs the agent; `interpreter` runs
-    ranks, and is None until it was configured or chosen.
+    `name` is what the user wrote, and what findings show. ssh gets `address`; None means the name, so that the user's
+    ssh_config can map it. Peers use `fabric_address` for training traffic. `picked` lists the slots that
+    include/exclude left; None means all. `env` is not in the repr, since it may hold tokens that tracebacks and logs
+    must not show. `python` runs the agent; `interpreter` runs ranks, and is None until it is configured or chosen.
     """
 
     name: str
@@ -52,10 +51,10 @@ class Node:
 
     @property
     def target(self) -> str:
-        """What ssh and peers are given to reach it."""
+        """The name or address that ssh and peers use."""
         return self.address or self.name
 
     @property
     def rank_python(self) -> str:
-        """What ranks are run by, and every check that stands in for them."""
+        """The Python that runs ranks, and the checks that simulate them."""
         return self.python if self.interpreter is None else self.interpreter.path

@@ -1,9 +1,9 @@
 """DeepSpeed's `--include "h1@h2:0,2"` and `--exclude`, with node sets allowed as hosts (`gpu[01-04]:0,1`).
 
-As DeepSpeed documents them and as its launcher does since its pull request 8239 (before, `--include h1` lost h1, and
-slots were not checked): only one of the two; `@` between hosts; no slots means all of the host's; slots of a host
-named twice add up, sorted; an unknown host or slot is an error; a host without a slot left is dropped; the order of
-the nodes stays.
+The rules are those of DeepSpeed's documentation, and of its launcher since pull request 8239 (before, `--include h1`
+lost h1, and slots were not validated): only one of the two options; `@` between hosts; a host without slots means all
+of its slots; slots of a repeated host are merged and sorted; an unknown host or slot is an error; a host with no slot
+left is dropped; the order of nodes is kept.
 """
 
 import re
@@ -27,7 +27,7 @@ _BRACKETS = re.compile(r"\[[^\]]*\]")
 
 
 def filter_nodes(nodes: "Sequence[Node]", *, include: str = "", exclude: str = "") -> "tuple[Node, ...]":
-    """The nodes that the filters leave, each with its picked slots."""
+    """The nodes that remain after the filters, each with its picked slots."""
     if include and exclude:
         seen = "--include and --exclude can't be used together"
         raise InputError(
@@ -51,7 +51,7 @@ def filter_nodes(nodes: "Sequence[Node]", *, include: str = "", exclude: str = "
 
 
 def _parse_filter(nodes: "Sequence[Node]", text: str, option: Shell) -> dict[str, set[int]]:
-    """The slots that the filter names for each host; an empty set means that it names the whole host."""
+    """The slots that the filter selects on each host; an empty set means the whole host."""
     known = {node.name: node for node in nodes}
     slots_by_host: dict[str, set[int]] = {}
     problems: list[Problem] = []
@@ -70,7 +70,7 @@ def _parse_filter(nodes: "Sequence[Node]", text: str, option: Shell) -> dict[str
 
 
 def _parse_term(term: str, known: "Mapping[str, Node]", option: Shell) -> tuple[tuple[str, ...], set[int]]:
-    if term in known:  # an IPv6 address has colons of its own
+    if term in known:  # an IPv6 address contains colons
         return (term,), set()
     hosts, colon, slots = term.rpartition(":")
     if not colon:
@@ -97,7 +97,7 @@ def _build_slots_problem(term: str, hosts: str, slots: str, option: Shell) -> Pr
 def _find_unknown(
     hosts: "Sequence[str]", slots: set[int], known: "Mapping[str, Node]", option: Shell
 ) -> "Iterator[Problem]":
-    """What of this term doesn't exist: one problem for all hosts alike, since a node set may name thousands."""
+    """The unknown hosts and slots of a term, in one problem each, since a node set may name thousands of hosts."""
     unknown_hosts = [host for host in hosts if host not in known]
     if unknown_hosts:
         near = find_nearest(unknown_hosts[0], known)

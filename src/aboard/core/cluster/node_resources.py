@@ -1,4 +1,4 @@
-"""The resources of a node, as the check before a run found them."""
+"""The resources that preflight found on a node."""
 
 from aboard.lazy_dataclass import dataclass
 
@@ -7,8 +7,8 @@ from aboard.lazy_dataclass import dataclass
 class NodeResources:
     """`accelerators` and `cores` are None where unknown.
 
-    `address` is where peers reach the node; `interface` is the one they come in by, "" where there is no choice.
-    `memory_nodes` are the cores of each NUMA node.
+    Peers reach the node at `address` through `interface`, which is "" where there is only one. `memory_nodes` lists
+    the cores of each NUMA node.
     """
 
     address: str

@@ -1,4 +1,4 @@
-"""Node sets: `gpu[01-16,20]`, `r[1-2]n[01-04]`, `a,b[1-3]` stand for lists of names, and back.
+"""Expands node sets (`gpu[01-16,20]`, `r[1-2]n[01-04]`, `a,b[1-3]`) into names, and folds names back into them.
 
 A range keeps the width of its first number: `[08-11]` is 08 09 10 11, `[8-11]` is 8 9 10 11.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_NAMES = 65_536
 MAX_DIGITS = 18
 
-# What a shell takes as it is, as far as nodes are named.
+# Node sets that need no shell quotes.
 _SAFE = re.compile(r"[\w.:@\[][\w.:@,\[\]-]*", re.ASCII)
 _ITEM = re.compile(r"(?:\[[^\]]*(?:\]|$)|[^\s,\[])+")
 _PART = re.compile(r"\[(?P<ranges>[^\]]*)\]|(?P<literal>[^\[\]]+)|(?P<stray>[\[\]])")
@@ -27,21 +27,21 @@ _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _OPEN_RANGE = re.compile(rf"([0-9]{{1,{MAX_DIGITS}}})-$")
 _NAME_AND_NUMBER = re.compile(r"([^:]+):([0-9]+)")
 SSH_PORT = 22
-# A node has fewer slots than this has digits; ports of an sshd that is not at 22 have more.
+# In `name:N`, a number with more digits than this is a port, not a number of slots.
 _SLOT_DIGITS = 3
 _NUMBERED = re.compile(rf"(.*?)([0-9]{{1,{MAX_DIGITS}}})([^0-9]*)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Login:
-    """A host name, and the user before its `@` if there was one."""
+    """A host name, with its user if written as `user@host`."""
 
     name: str
     user: str | None = None
 
 
 def expand_node_set(text: str, *, where: str = "node set") -> tuple[str, ...]:
-    """The names that a node set stands for, in the order written; repeated names stay repeated."""
+    """The names in a node set, in the order written; repeated names stay repeated."""
     logins = expand_logins(text, where=where)
     if any(login.user is not None for login in logins):
         column = text.index("@")
@@ -53,7 +53,7 @@ def expand_node_set(text: str, *, where: str = "node set") -> tuple[str, ...]:
 
 
 def expand_logins(text: str, *, where: str = "node set") -> tuple[Login, ...]:
-    """As `expand`, for sets in which a user may stand before a name: `alice@gpu[01-04]`."""
+    """Like `expand_node_set`, for sets with users: `alice@gpu[01-04]`."""
     logins: list[Login] = []
     problems: list[Problem] = []
     for item in _ITEM.finditer(text):
@@ -69,12 +69,12 @@ def expand_logins(text: str, *, where: str = "node set") -> tuple[Login, ...]:
 
 
 def split_node_set(text: str) -> list[str]:
-    """The members of a node set, brackets left as they are: `a,b[1,3]` is `a` and `b[1,3]`."""
+    """The members of a node set, with their brackets: `a,b[1,3]` is `a` and `b[1,3]`."""
     return _ITEM.findall(text)
 
 
 def fold_names(names: "Iterable[str]") -> str:
-    """The short way to write a list of names, in its order: `n[1-3,7]`."""
+    """Folds a list of names, in its order: `n[1-3,7]`."""
     groups: list[tuple[str, str, list[str]]] = []
     for name in names:
         match = _NUMBERED.fullmatch(name)
@@ -87,13 +87,13 @@ def fold_names(names: "Iterable[str]") -> str:
 
 
 def quote_folded_names(names: "Iterable[str]") -> Shell:
-    """The names as `n[1-3]`, for a command or the remark behind it; quoted if one of them is no name of a host."""
+    """The names as `n[1-3]`, for a command or its comment; quoted if one of them is not a valid host name."""
     text = fold_names(names)
     return Shell(text) if _SAFE.fullmatch(text) else format_shell("{names}", names=text)
 
 
 class _Trouble(Exception):
-    """Never leaves this file: expand_logins turns it into a Problem."""
+    """Internal to this file: expand_logins turns it into a Problem."""
 
     def __init__(self, column: int, seen: str, fix: Fix) -> None:
         super().__init__(seen)
@@ -141,7 +141,7 @@ def _expand_parts(hosts: str, column: int, room: int) -> "Iterator[list[str]]":
 
 
 def _describe_unclosed(before: str, ranges: str) -> tuple[str, Fix]:
-    """What was seen of a bracket that is never closed, and what to write: its end, and that of its last range."""
+    """The problem and the fix of an unclosed bracket: close it, and its last range if that is open."""
     if not ranges:
         return "this bracket is never closed", configuration.NODESET.fix("numbers", before=before)
     if end := _OPEN_RANGE.search(ranges):
@@ -151,12 +151,12 @@ def _describe_unclosed(before: str, ranges: str) -> tuple[str, Fix]:
 
 
 def _suggest_range_end(first: str) -> str:
-    """A number that a range from this one may end with, in the same width."""
+    """A plausible end for a range that starts with this number, in the same width."""
     return str(int(first) + 3).zfill(len(first))
 
 
 def _describe_numbered_name(name: str, number: str) -> tuple[str, Fix]:
-    """What was seen of `n1:8`, and what to write: to MPI it is 8 slots, to ssh a port."""
+    """The problem and the fix of `n1:8`, which is 8 slots to MPI and a port to ssh."""
     if len(number) > _SLOT_DIGITS or int(number) == SSH_PORT:
         seen = f"'{escape_text(name)}:{escape_text(number, 20)}' has a port"
         return seen, configuration.NODESET.fix("port", name=name, port=number)
@@ -207,7 +207,7 @@ def _fold_group(prefix: str, suffix: str, digits: list[str]) -> str:
         return f"{prefix}{digits[0]}{suffix}"
     runs: list[tuple[str, str]] = []
     for number in digits:
-        # The next number of a run is the one that `expand` would write after it: padded as the run's first.
+        # The next number of a run is padded like the run's first, as `expand_node_set` would write it.
         if runs and number == str(int(runs[-1][1]) + 1).zfill(len(runs[-1][0])):
             runs[-1] = (runs[-1][0], number)
         else:

@@ -1,7 +1,7 @@
-"""The `setup` lines of a node: one way to run them before a program, for ranks and for checks that stand in for them.
+"""Runs a node's `setup` lines before a program, the same way for ranks and for checks that simulate them.
 
-They are bash's, since `source venv/bin/activate`, `conda activate` and `module load` are. What they print goes to
-stderr: a rank's stdout is its program's own.
+bash runs them, since `source venv/bin/activate`, `conda activate` and `module load` need it. Their output goes to
+stderr: stdout belongs to the rank's program.
 """
 
 import shlex
@@ -10,7 +10,7 @@ from aboard.core.cluster.node import Node
 
 
 def prepend_setup(node: Node, argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The argv that runs the node's lines and then becomes `argv`; a line that fails ends it, by number."""
+    """The argv that runs the node's setup lines, then execs `argv`; a failing line stops it and is named by number."""
     if not node.setup:
         return argv
     return (
@@ -23,11 +23,11 @@ def prepend_setup(node: Node, argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def strip_setup(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """What `after_setup` was given."""
+    """Undoes `prepend_setup`."""
     return argv[4:] if argv[:2] == ("bash", "-c") and argv[3:4] == ("bash",) else argv
 
 
 def _build_step(number: int, line: str) -> str:
-    """Each in an eval: a line that can't be parsed must not take those before it along."""
+    """Wraps each line in an eval, so that a syntax error doesn't stop the lines before it."""
     message = shlex.quote(f"aboard: line {number} of setup failed: {line}")
     return f"eval {shlex.quote(line)} >&2 || {{ code=$?; printf '%s\\n' {message} >&2; exit $code; }}"

@@ -1,4 +1,4 @@
-"""Slurm's environment: a job of several nodes that nobody named, and copies of one command started by srun."""
+"""Refuses two misuses inside Slurm: an allocation whose nodes were not named, and copies started by srun."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,17 +8,17 @@ from aboard.diagnoses import AboardError, InputError, format_shell
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import planning
 
-# The step ids from here up are Slurm's own, as those of a batch script and of an interactive shell (slurm.h).
+# Step ids from here up are reserved by Slurm, such as for batch scripts and interactive shells (slurm.h).
 _FIRST_SPECIAL_STEP = 0xFFFF_FFF0
-# Named one by one in a command while they are few.
+# Up to this many nodes, a command lists them one by one.
 _NAMED = 8
 
 
 def refuse_srun_copies(env: Mapping[str, str], argv: Sequence[str]) -> None:
-    """Refuses to be one of several copies that `srun` started: each of them would start the whole run."""
+    """Refuses to run as one of several copies that `srun` started: each would start the whole run."""
     step = _read_number(env, "SLURM_STEP_ID")
     copies = _read_number(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-    # With --pty, only the first task has a terminal, and a person types there.
+    # With --pty, only the first task has a terminal, which is interactive.
     if step is None or step >= _FIRST_SPECIAL_STEP or copies is None or copies <= 1 or "SLURM_PTY_PORT" in env:
         return
     seen = f"{copies} copies of aboard were started by srun; start one: it starts the ranks on all nodes itself"
@@ -50,10 +50,10 @@ def refuse_allocation(env: Mapping[str, str], argv: Sequence[str]) -> None:
 def _parse_node_list(written: str) -> tuple[str, ...]:
     try:
         return expand_node_set(written) if written else ()
-    except InputError:  # a form that Slurm has and we don't know
+    except InputError:  # a node list syntax that we don't support
         return ()
 
 
 def _read_number(env: Mapping[str, str], *names: str) -> int | None:
-    """The first of these variables that holds a number."""
+    """The first of these variables that is a number."""
     return next((int(env[name]) for name in names if env.get(name, "").isdecimal()), None)

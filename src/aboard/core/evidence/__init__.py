@@ -1,1 +1,1 @@
-"""What was observed on the nodes while a run was judged."""
+"""Snapshots of a run's nodes, and the evidence and verdicts made from them."""

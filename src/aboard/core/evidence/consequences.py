@@ -1,4 +1,4 @@
-"""Causes and consequences: what one finding explains is folded under it, so that the first line is the one to mend."""
+"""Folds findings under the finding that causes them, so that the first line is the one to fix."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ _LeadsTo = Mapping[str, tuple[str, ...]]
 
 
 def fold_consequences(findings: Iterable[Finding], diagnoses: Iterable[Diagnosis]) -> list[Finding]:
-    """The findings in their order, without those that another one explains: they are its own now, and weigh as much."""
+    """The findings in their order; one that another explains moves into that one, which takes the worst severity."""
     leads_to: _LeadsTo = {diagnosis.code: diagnosis.leads_to for diagnosis in diagnoses}
     all_findings = list(findings)
     remaining = list(all_findings)
@@ -17,7 +17,7 @@ def fold_consequences(findings: Iterable[Finding], diagnoses: Iterable[Diagnosis
         consequences = [
             other for other in remaining if other is not cause and _is_cause_of(cause, other, all_findings, leads_to)
         ]
-        # Looked up by identity: an earlier cause may have taken this one, or been given consequences of its own.
+        # By identity: an earlier cause may have absorbed this one, or replaced it with a copy that has consequences.
         place = next((place for place, each in enumerate(remaining) if each is cause), None)
         if consequences and place is not None:
             remaining[place] = _add_consequences(cause, consequences)
@@ -26,15 +26,15 @@ def fold_consequences(findings: Iterable[Finding], diagnoses: Iterable[Diagnosis
 
 
 def _is_cause_of(cause: Finding, other: Finding, all_findings: Iterable[Finding], leads_to: _LeadsTo) -> bool:
-    """Where one of its own nodes is involved, or none of either, and it is about the same thing, if it says what."""
+    """Whether they share a node, or neither has any, and are about the same thing if the cause names one."""
     if other.code not in leads_to.get(cause.code, ()):
         return False
     if not set(cause.nodes) & set(other.nodes) and (cause.nodes or other.nodes):
         return False
     if cause.about and not set(cause.about) & set(other.about):
         return False
-    # A bad link is explained by one of its ends. What another subject found on several nodes is not a link: it is
-    # explained when something like this cause is wrong with each of them.
+    # A bad link is explained by one of its ends. A finding of another subject on several nodes isn't a link: it is
+    # explained only if each of them has a cause of this kind.
     if _get_subject(cause) == _get_subject(other):
         return True
     causes = [each for each in all_findings if other.code in leads_to.get(each.code, ())]
@@ -46,6 +46,6 @@ def _get_subject(finding: Finding) -> str:
 
 
 def _add_consequences(cause: Finding, consequences: list[Finding]) -> Finding:
-    """A warning that leads to what stops a run stops it too: folded away, the consequence could not say so."""
+    """A warning whose consequence stops the run becomes as severe, since the consequence is folded away."""
     worst = max(cause.severity, *(each.severity for each in consequences))
     return replace(cause, severity=worst, consequences=(*cause.consequences, *consequences))

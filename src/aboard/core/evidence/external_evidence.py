@@ -1,4 +1,4 @@
-"""A training that somebody else started, as evidence: nobody told its phases, so connections and stacks do."""
+"""Evidence of an external job: without phase reports, its phases are estimated from connections and stacks."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,9 +15,10 @@ from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import NodeConnection, RankProcess, Run
 
-# What stands for the nodes of ranks that were not found; no host has such a name.
+# The node of ranks that were not found; no host has this name.
 UNKNOWN_NODE = "elsewhere"
-# Cores of a process that works all the time, and of one that only waits: its threads may wake up now and then.
+# CPU use, in cores, of a process that is always busy, and of one that only waits: its threads may wake up now and
+# then.
 _BUSY, _IDLE = 0.2, 0.05
 _WAITS = ("collective", "group", "store")
 
@@ -31,7 +32,7 @@ def build_external_evidence(
     now: float,
     quiet: float,
 ) -> Evidence:
-    """As if it were a run of ours. Ranks that were not found have a place in it, and nothing is known of them."""
+    """Presents an external job like our own run; ranks that were not found are in it, with nothing known about them."""
     plan = _build_plan(job, nodes)
     run = Run(id=plan.run)
     run.generation.at = job.began
@@ -57,7 +58,7 @@ def build_external_evidence(
 
 
 def estimate_phases(job: ExternalJob, rank_snapshots: Mapping[int, RankSnapshot | None]) -> dict[int, Phase]:
-    """How far each has come: Python, torch, the store, the others."""
+    """Estimates the phase of each rank: Python, torch, store, process group."""
     ends = {
         (each.local, each.remote): rank
         for rank, snapshot in rank_snapshots.items()
@@ -78,16 +79,16 @@ def estimate_phases(job: ExternalJob, rank_snapshots: Mapping[int, RankSnapshot 
 
 
 def has_waiting_ranks(evidence: Evidence) -> bool:
-    """Whether any rank waits for others, or has not met them yet: a longer look tells whether that ends."""
+    """Whether any rank waits for others or has not joined them: a second snapshot then shows whether that ends."""
     waiting = (view for view in evidence.views if view.alive and (view.at in _WAITS or view.phase < Phase.GROUP))
     return len(evidence.views) > 1 and any(waiting)
 
 
 def has_moved(before: Evidence, after: Evidence) -> bool:
-    """Whether anything has happened between two looks.
+    """Whether the job made progress between two snapshots.
 
-    Whoever waits for others is at another place, or something was sent to it; whoever doesn't is elsewhere, or works a
-    little. One that works all the time may go round in a loop: that is no sign of progress.
+    A waiting rank made progress if its stack changed or it was sent data; any other rank if its stack changed or it
+    used some CPU. Constant CPU use is no progress, since it may be a loop.
     """
     pairs = list(zip(before.views, after.views, strict=True))
     if any(one.phase != other.phase for one, other in pairs):
@@ -109,7 +110,7 @@ def _build_plan(job: ExternalJob, nodes: Mapping[str, Node]) -> Plan:
     def place(rank: int) -> Node:
         if rank in job.seats:
             return nodes[job.seats[rank].node]
-        # The first one is where all look for it.
+        # Rank 0 is at the master address.
         return Node(name=job.address) if rank == 0 and job.address else Node(name=UNKNOWN_NODE)
 
     parts = []
@@ -130,13 +131,13 @@ def _estimate_phase(job: ExternalJob, external_rank: ExternalRank, at: str, *, s
     if peers and at not in ("store", "group"):
         return Phase.STEPS
     if at == "collective" and not job.launching:
-        # The first one makes the connections that it needs.
+        # The first collective opens the connections that it needs.
         return Phase.GROUP
     return Phase.STORE if stored or peers else Phase.TORCH
 
 
 def _add_rendezvous(job: ExternalJob, rank: int, snapshot: RankSnapshot, run: Run) -> RankSnapshot:
-    """What a beacon would tell of one that is on its way to the store, or waits there."""
+    """Adds what a beacon would report about a rank that connects to the store or waits there."""
     external_rank = job.seats[rank]
     phase = run.generation.children[external_rank.node, str(rank)].phase
     calls = any(each.state == "SYN_SENT" and split_endpoint(each.remote)[1] == job.port for each in snapshot.sockets)
@@ -149,14 +150,14 @@ def _add_rendezvous(job: ExternalJob, rank: int, snapshot: RankSnapshot, run: Ru
 
 
 def _is_store_connection(each: TcpConnection, port: int) -> bool:
-    """Whether it is a connection to the store, or the store itself."""
+    """Whether this is a connection to the store, or the store's listening socket."""
     if each.state == "LISTEN":
         return split_endpoint(each.local)[1] == port
     return each.state == "ESTABLISHED" and split_endpoint(each.remote)[1] == port
 
 
 def _count_sent_segments(view: RankView, evidence: Evidence) -> dict[int, int]:
-    """What went out to each of the others, without what was only sent again; the store is asked now and then."""
+    """Segments sent to each other rank, without retransmissions and without the store's regular traffic."""
     sockets = view.seen.sockets if view.seen is not None else ()
     return {
         each.inode: (each.segments or 0) - (each.losses or 0)

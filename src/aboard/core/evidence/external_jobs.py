@@ -1,4 +1,4 @@
-"""Worlds: which of the processes that were found belong to one training, and which of its ranks were not found."""
+"""Groups processes of external jobs by job, and finds which ranks are missing."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ class ExternalRank:
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalJob:
-    """One training: its ranks by number, or with `launching` the launchers that have started none yet."""
+    """One job: its ranks by number; with `launching`, the launchers that have not started ranks yet."""
 
     size: int
     seats: Mapping[int, ExternalRank]
@@ -48,11 +48,11 @@ class ExternalJob:
         return "launcher" if self.launching else "rank"
 
     def pids(self, node: str) -> dict[str, int]:
-        """The ranks of a node by their processes' numbers, as its snapshot names them."""
+        """The ranks of a node by pid, as its snapshot names them."""
         return {str(seat.process.pid): rank for rank, seat in self.seats.items() if seat.node == node}
 
     def without(self, node: str, pids: Collection[int]) -> "ExternalJob":
-        """After these processes of the node have ended: their ranks are missing."""
+        """The job without these processes of a node; their ranks become missing."""
         gone = {rank for rank, seat in self.seats.items() if seat.node == node and seat.process.pid in pids}
         return replace(self, seats={rank: seat for rank, seat in self.seats.items() if rank not in gone})
 
@@ -62,7 +62,7 @@ class ExternalJob:
 
 
 def group_external_jobs(processes_by_node: Mapping[str, Sequence[ExternalJobProcess]]) -> list[ExternalJob]:
-    """The newest first. Those that meet at the same place are one; a rank that is there twice counts as the newer."""
+    """The newest job first. Processes with the same rendezvous are one job; of duplicate ranks the newest counts."""
     groups: dict[tuple[object, ...], list[ExternalRank]] = {}
     for node, processes in processes_by_node.items():
         for process in processes:
@@ -71,7 +71,7 @@ def group_external_jobs(processes_by_node: Mapping[str, Sequence[ExternalJobProc
 
 
 def _build_key(node: str, process: ExternalJobProcess) -> tuple[object, ...]:
-    """Whoever meets at the loopback meets those of its own node only; who does not say where, those of its job."""
+    """A loopback rendezvous groups processes of one node only; without an address, Slurm's job step decides."""
     own = node if is_loopback(process.address) else "" if process.address else process.job or node
     return process.address, process.port, process.world, bool(process.launcher), own
 

@@ -1,4 +1,4 @@
-"""A process of a training that somebody else started, as its node tells of it."""
+"""A process of an external job, as its node reports it."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -12,11 +12,10 @@ _Text = Annotated[str, MaxLength(255)]
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalJobProcess:
-    """`rank` of `world` meets the others at `address` and `port`, where it `hosts` the store or is a guest.
+    """`rank` of `world` has its rendezvous at `address` and `port`; `hosts` says whether it hosts the store.
 
-    `job` is the step of Slurm's that it belongs to. A `launcher` is one that has started no rank yet; its number is
-    that of its node. `why` tells why a process that was asked for may not be looked at: absent, denied, or ours, of
-    `run`.
+    `job` is its Slurm step. A `launcher` has not started ranks yet; its rank is its node's number. `why` is why a
+    requested process can't be inspected: absent, denied, or ours (then `run` names the run).
     """
 
     pid: int
@@ -40,7 +39,7 @@ _Processes = Annotated[tuple[ExternalJobProcess, ...], MaxLength(4096)]
 
 
 def decode_external_processes(value: object, offset: float) -> tuple[ExternalJobProcess, ...]:
-    """What is no process is left out. `offset` is the node's clock less ours."""
+    """Ignores what isn't a process. `offset` is the node's clock minus ours."""
     rows = try_decode(_Processes, value) or ()
     return tuple(_normalize_process(row, offset) for row in rows if row.pid)
 

@@ -1,6 +1,6 @@
-"""Flight records of all ranks, read together: who is at which collective, who is missing, who disagrees, who is late.
+"""Merges the flight records of all ranks: the collective of each, and which are missing, mismatched or late.
 
-Torch's own reader (torchfrtrace) crashes on Gloo's records and needs a dump of every rank; this one takes what it gets.
+Torch's reader (torchfrtrace) crashes on Gloo's records and needs a dump of every rank; this one works with any part.
 """
 
 from collections import Counter
@@ -11,18 +11,18 @@ from statistics import median
 from aboard.core.evidence.node_snapshot import CollectiveRecord, ProcessGroupRecord
 from aboard.lazy_dataclass import dataclass
 
-# A collective seen by fewer ranks than this says nothing about who is late.
+# With fewer ranks than this, a collective doesn't show who is late.
 _LEAST_RANKS = 2
 _LEAST_COLLECTIVES = 5
-# One in so many may be out of the common.
+# One in this many may be an outlier.
 _RARE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupProgress:
-    """One process group over all ranks that have it. `waiting` are inside a collective, `behind` never came to it.
+    """One process group across its ranks. `waiting` are inside a collective, `behind` never reached it.
 
-    `odd` are those that wait with the same number in another collective than most; `number` is the one all wait for.
+    `odd` wait under the same number in another collective than most; `number` is the one that all wait for.
     """
 
     group: str
@@ -37,7 +37,7 @@ class GroupProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Lateness:
-    """How much later than the first each rank comes to a collective, in seconds, over `count` of them."""
+    """The seconds by which each rank arrives after the first one, over `count` collectives."""
 
     group: str
     count: int
@@ -48,7 +48,7 @@ class Lateness:
 def list_group_progress(
     records: Mapping[int, Sequence[ProcessGroupRecord]], offsets: Mapping[int, float]
 ) -> list[GroupProgress]:
-    """Groups in which somebody waits, the longest wait first. `offsets` are clocks less ours, by rank."""
+    """Groups with waiting ranks, the longest wait first. `offsets` are the clocks minus ours, by rank."""
     found = []
     for name in sorted({group.name for groups in records.values() for group in groups}):
         of_rank = {rank: group for rank, groups in records.items() for group in groups if group.name == name}
@@ -63,7 +63,7 @@ def _build_group_progress(
 ) -> GroupProgress:
     last_sequences = {rank: _find_last_sequence(group) for rank, group in of_rank.items()}
     number = max(last_sequences.values(), default=0)
-    # Each rank's oldest open one is where it stands; later ones wait behind it.
+    # The oldest open collective is where a rank is; later ones are queued behind it.
     open_now = {rank: entry for rank, group in of_rank.items() if (entry := _find_open_collective(group)) is not None}
     least = min((entry.seq for entry in open_now.values()), default=number)
     waiting = {rank: entry for rank, entry in open_now.items() if entry.seq == least}
@@ -92,7 +92,7 @@ def _build_group_progress(
 def measure_lateness(
     records: Mapping[int, Sequence[ProcessGroupRecord]], offsets: Mapping[int, float]
 ) -> Lateness | None:
-    """From the group with the most collectives that all its ranks have in their records; None where there are few."""
+    """From the group with the most collectives recorded by all of its ranks; None where there are few."""
     best: Lateness | None = None
     for name in {group.name for groups in records.values() for group in groups}:
         arrivals = {
@@ -120,16 +120,16 @@ def _compute_lateness(name: str, shared: Sequence[int], arrivals: Mapping[int, M
 
 
 def _compute_trimmed_mean(seconds: Sequence[float]) -> float:
-    """Their mean without the largest: one long wait, for a checkpoint or a stall that is over, is no custom.
+    """The mean without the largest values: one long wait, such as for a checkpoint, isn't typical.
 
-    No median: where a step has several collectives, a rank is late to the first of them only.
+    No median: where a step has several collectives, a rank is late only to the first of them.
     """
     typical = sorted(seconds)[: len(seconds) - max(1, len(seconds) // _RARE)]
     return sum(typical) / max(1, len(typical))
 
 
 def find_straggler(measured: Lateness) -> tuple[int, float] | None:
-    """The rank that comes last again and again, and by how many seconds more than the usual one."""
+    """The rank that is regularly last, and the seconds by which it exceeds the typical rank."""
     rank = max(measured.late, key=lambda each: measured.late[each])
     extra = measured.late[rank] - median(late for other, late in measured.late.items() if other != rank)
     return (rank, extra) if extra > 0 else None
@@ -150,5 +150,5 @@ def _get_shape(entry: CollectiveRecord) -> tuple[str, str]:
 
 
 def _is_different(entry: CollectiveRecord, usual: CollectiveRecord) -> bool:
-    # Sizes are only known of a rank's last few.
+    # Sizes are recorded only for a rank's last few collectives.
     return entry.op != usual.op or bool(entry.sizes and usual.sizes and entry.sizes != usual.sizes)

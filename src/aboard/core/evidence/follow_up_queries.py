@@ -1,4 +1,4 @@
-"""What a first look leaves open and a second one can settle: connections to try, names to resolve, node by node."""
+"""What to query after the first snapshot: connections to try and names to resolve, by node."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
@@ -8,17 +8,17 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.run.rank_phases import Phase
 from aboard.lazy_dataclass import dataclass
 
-# A connection whose peer has been silent for so long, or that sends the same for the second time, is in trouble.
+# A connection is in trouble if its peer has been silent for this long, or if it sends the same data a second time.
 SILENT_SECONDS = 1.0
 RESENT = 2
 MOST_TARGETS = 32
-# Who is asked to send packets to whom: enough to tell which end of a bad link is the bad one.
+# Limits of nodes that send packets and of those that get them: enough to find the bad end of a link.
 MOST_SENDERS, MOST_SUSPECTS = 8, 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class FollowUpQuery:
-    """Questions to one node: addresses to dial from there, names to resolve there, peers to send packets to."""
+    """The queries for one node: addresses to dial, names to resolve, and peers to send packets to."""
 
     targets: frozenset[tuple[str, int]] = field(default_factory=frozenset)
     names: frozenset[str] = field(default_factory=frozenset)
@@ -26,7 +26,7 @@ class FollowUpQuery:
 
 
 def build_follow_up_queries(evidence: Evidence) -> Mapping[str, FollowUpQuery]:
-    """By node; none where the first look was enough."""
+    """The queries by node; empty where the first snapshot is enough."""
     queries: dict[str, FollowUpQuery] = {}
     suspects = sorted(_find_suspects(evidence))[:MOST_SUSPECTS]
     for number, node in enumerate(evidence.snapshots):
@@ -45,7 +45,7 @@ def build_follow_up_queries(evidence: Evidence) -> Mapping[str, FollowUpQuery]:
 
 
 def _find_suspects(evidence: Evidence) -> set[str]:
-    """Both ends of every connection that is in trouble: the others tell which of them they reach."""
+    """Both ends of every connection in trouble: other nodes then show which end they can reach."""
     found = set()
     for view in evidence.views:
         for each in view.seen.sockets if view.seen is not None else ():
@@ -56,7 +56,7 @@ def _find_suspects(evidence: Evidence) -> set[str]:
 
 
 def _list_store_targets(evidence: Evidence, node: str) -> Iterator[tuple[str, int]]:
-    """Where its ranks look for the store, if that isn't where they were sent."""
+    """Where the node's ranks expect the store, if that isn't the planned address."""
     for view in evidence.views:
         joining = view.seen.joining if view.seen is not None and view.node == node else None
         if joining is not None and view.phase < Phase.GROUP and joining.host:
@@ -64,7 +64,7 @@ def _list_store_targets(evidence: Evidence, node: str) -> Iterator[tuple[str, in
 
 
 def _list_peer_targets(evidence: Evidence, node: str) -> Iterator[tuple[str, int]]:
-    """Somebody who listens at the far end of a connection that is in trouble, to see whether new ones get through."""
+    """A listening port at the far end of each connection in trouble, to test whether new connections work."""
     for view in evidence.views:
         if view.node == node and view.seen is not None:
             for each in view.seen.sockets:
@@ -86,7 +86,7 @@ def _find_listener(evidence: Evidence, address: str) -> Iterator[tuple[str, int]
 
 
 def is_stalled(each: TcpConnection) -> bool:
-    """It has something to send, and nobody takes it."""
+    """Whether it has unacknowledged data that the peer doesn't take."""
     stale = each.silent is not None and each.silent >= SILENT_SECONDS
     return each.state == "ESTABLISHED" and each.tx > 0 and (each.resent >= RESENT or (stale and each.resent > 0))
 

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver writes into the kernel's log of a GPU or a switch: Xid and SXid errors, and what they mean."""
+"""Parses the NVIDIA driver's errors in the kernel log (Xid of GPUs, SXid of switches), and says what they mean."""
 
 import re
 from enum import Enum
@@ -9,7 +9,7 @@ from aboard.lazy_dataclass import dataclass
 
 
 class FaultyPart(Enum):
-    """Who is at fault: the program, a part of the GPU, or nobody that we have a name for."""
+    """What is at fault: the program, a part of the GPU, or unknown."""
 
     PROGRAM = "program"
     MEMORY = "memory"
@@ -25,7 +25,7 @@ _DIAGNOSES = {FaultyPart.MEMORY: gpu.ECC, FaultyPart.LINK: gpu.NVLINK, FaultyPar
 
 @dataclass(frozen=True, kw_only=True)
 class XidMeaning:
-    """`ends`: nothing on the GPU goes on after it. `follows`: it only tells what became of an error before."""
+    """`ends`: all work on the GPU stops. `follows`: it only reports the outcome of an earlier error."""
 
     what: str
     part: FaultyPart = FaultyPart.OTHER
@@ -34,7 +34,7 @@ class XidMeaning:
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """Of a finding on it; what has none of its own shares that of all Xids."""
+        """The diagnosis of this error; one without its own shares the general Xid diagnosis."""
         return _DIAGNOSES.get(self.part, gpu.XID)
 
     @property
@@ -43,12 +43,12 @@ class XidMeaning:
 
     @property
     def harms(self) -> bool:
-        """Whether it is the GPU's own; what we have no name for is not held against it."""
+        """Whether the GPU is at fault; an unknown error doesn't count."""
         return self.part not in (FaultyPart.PROGRAM, FaultyPart.UNKNOWN)
 
     @property
     def gone(self) -> bool:
-        """Whether the GPU answers nobody until the node is started again."""
+        """Whether the GPU stays unusable until the node is rebooted."""
         return self.part in (FaultyPart.BUS, FaultyPart.PROCESSOR)
 
 
@@ -87,14 +87,14 @@ _XID = re.compile(
     rf"NVRM: Xid \((?:PCI:)?{_DEVICE}\):? (?P<number>\d{{1,4}})\b"
     r"(?:, pid='?(?P<pid>\d{1,9})\b'?)?(?:.*\bprevious Xid (?P<previous>\d{1,4})\b)?"
 )
-# A switch tells each error again with its registers behind; only the first line says how bad it is.
+# A switch repeats each error with its registers; only the first line has the severity.
 _SXID = re.compile(rf"SXid \(PCI:{_DEVICE}\): (?P<number>\d{{1,6}}), Fatal\b")
 _NO_XID = re.compile(rf"NVRM: .*?GPU (?:at )?(?:PCI:)?{_DEVICE}.*?(?P<how>fallen off the bus|RmInitAdapter failed)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuError:
-    """One line: the PCI address of the GPU or switch, the number where it has one, and whose program it hit."""
+    """One error line: the PCI address of the GPU or switch, the error's number if any, and the affected program."""
 
     device: str
     meaning: XidMeaning
@@ -104,17 +104,17 @@ class GpuError:
 
     @property
     def name(self) -> str:
-        """`Xid 79`, `SXid 20034`; "" for what has no number."""
+        """`Xid 79`, `SXid 20034`; "" for an error without a number."""
         return f"{'S' * self.switch}Xid {self.number}" if self.number is not None else ""
 
 
 def parse_gpu_error(line: str) -> GpuError | None:
-    """What a line of the kernel's log says of a GPU; None where it says nothing, or nothing that harms."""
+    """Parses a line of the kernel log; None if it isn't a GPU error, or a harmless one."""
     if found := _XID.search(line):
         number, pid = int(found["number"]), found["pid"]
         meaning = find_xid_meaning(number)
         if found["previous"] is not None and meaning.follows:
-            # The line of the error itself may be older than the log.
+            # The line of the original error may have left the log.
             number, meaning = int(found["previous"]), find_xid_meaning(int(found["previous"]))
         return GpuError(device=_get_device(found), meaning=meaning, number=number, pid=int(pid) if pid else None)
     if found := _SXID.search(line):
@@ -130,7 +130,7 @@ def find_xid_meaning(xid: int) -> XidMeaning:
 
 
 def build_gpu_fix(error: GpuError, node: str) -> Fix:
-    """What to type for it on its node."""
+    """The fix for this error on its node."""
     if not error.meaning.harms:
         return gpu.XID.fix("program", node=node)
     if error.meaning.gone:

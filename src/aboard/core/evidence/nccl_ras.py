@@ -1,8 +1,8 @@
-"""What NCCL's RAS says of a job: who can't be reached, who lags behind, who has errors; read from its own words.
+"""Parses the status text of NCCL's RAS: which processes are unreachable, lag behind or have errors.
 
-Every NCCL from 2.24 on gives the same text to whoever asks `VERBOSE STATUS`; its words changed a little with 2.26. (The
-JSON of 2.28 and later has each rank of each communicator, too much for a large job.) Lines that aren't known are passed
-by: newer versions will say more.
+NCCL 2.24 and later send the same text in reply to `VERBOSE STATUS`; the wording changed slightly in 2.26. (The JSON of
+2.28 and later lists each rank of each communicator, which is too much for a large job.) Unknown lines are ignored,
+since newer versions will add some.
 """
 
 import re
@@ -11,13 +11,13 @@ from dataclasses import field
 
 from aboard.lazy_dataclass import dataclass
 
-# More of one kind say nothing more.
+# Entries kept of each kind; more add no information.
 MOST = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class RasProcess:
-    """A process of the job: its number there, and the address of its node."""
+    """A process of the job: its pid, and the address of its node."""
 
     pid: int
     address: str
@@ -25,7 +25,7 @@ class RasProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class RasRank:
-    """A rank within one communicator, and the process that it is in, where that is told."""
+    """A rank within one communicator, and its process if RAS reports it."""
 
     number: int
     process: RasProcess | None = None
@@ -33,7 +33,7 @@ class RasRank:
 
 @dataclass(frozen=True, kw_only=True)
 class RasPart:
-    """So many ranks of a communicator that have something in common; `ranks` names them, if they are the fewer."""
+    """A number of ranks of a communicator with a common state; `ranks` lists them if they are the minority."""
 
     count: int
     what: str
@@ -43,9 +43,9 @@ class RasPart:
 
 @dataclass(frozen=True, kw_only=True)
 class RasComm:
-    """One communicator that RAS has something to say of. `size` is None where its table was not read.
+    """One communicator that RAS reports on. `size` is None if its table wasn't parsed.
 
-    `launched` has, for each kind of collective in which ranks differ, how far they have come.
+    `launched` has, for each kind of collective in which ranks differ, how far they are.
     """
 
     name: str
@@ -59,7 +59,7 @@ class RasComm:
 
 @dataclass(frozen=True, kw_only=True)
 class RasStatus:
-    """One answer. `silent` processes did not answer RAS in time, `dead` ones not for a minute; counts are of all."""
+    """One reply. `silent` processes missed RAS's timeout, `dead` ones were silent for a minute; counts cover all."""
 
     version: str = ""
     processes: int | None = None
@@ -72,7 +72,7 @@ class RasStatus:
 
 
 def parse_ras_status(text: str) -> RasStatus | None:
-    """None for what is no answer of RAS, or ends before its last part."""
+    """Parses RAS's reply; None if it isn't one, or is cut off before its last section."""
     if not _is_complete(text):
         return None
     version = _VERSION.search(text)
@@ -94,7 +94,7 @@ def parse_ras_status(text: str) -> RasStatus | None:
 
 _NUMBER = r"\d{1,9}"
 _ADDRESS = r"[\w.:%-]{1,80}"
-# It begins with the first of these, and has the others in this order: the last heading is always there.
+# A reply starts with the first of these and has the others in this order; the last heading is always present.
 _MARKS = ("NCCL version ", "\nJob summary\n", "\nCommunicators...", "\nErrors\n", "\nWarnings\n")
 _VERSION = re.compile(r"^\s*NCCL version ([\w.+-]{1,40})", re.MULTILINE)
 _TOTAL = re.compile(rf"^ *({_NUMBER}) +({_NUMBER}) +({_NUMBER})(?: +({_NUMBER}) +({_NUMBER}))? *$", re.MULTILINE)
@@ -122,7 +122,7 @@ _REPORTED = re.compile(r"reported ([\w ,.:;/'()-]{1,60})")
 
 @dataclass(kw_only=True)
 class _Comm:
-    """One communicator while its lines come; `topic` is what the last of them were about."""
+    """One communicator during parsing; `topic` is the subject of its latest lines."""
 
     name: str
     size: int | None
@@ -184,7 +184,7 @@ class _Comm:
 
 @dataclass(kw_only=True)
 class _Reading:
-    """The answer line by line: a heading at the margin, and what belongs to it below."""
+    """Parses the reply line by line: headings start at the margin, and their content is indented."""
 
     sizes: dict[int, int]
     counts: dict[str, int] = field(default_factory=lambda: {"INCOMPLETE": 0, "DEAD": 0})
@@ -210,7 +210,7 @@ class _Reading:
     def _heading(self, line: str) -> None:
         found = _HEAD.match(line)
         if found is None:
-            # Different kinds of collectives of one communicator have an empty line between them.
+            # An empty line separates the kinds of collectives of one communicator.
             if line:
                 self.at, self.comm = line, None
             return
@@ -232,7 +232,7 @@ def _is_complete(text: str) -> bool:
 
 
 def _parse_process_count(text: str) -> int | None:
-    """Of the job's table: nodes, per node, per process, processes, GPUs; or nodes, processes, GPUs."""
+    """The process count of the job table: nodes, per node, per process, processes, GPUs; or nodes, processes, GPUs."""
     table = text.partition("Job summary")[2].partition("Communicators...")[0]
     rows = list(_TOTAL.finditer(table))
     if not rows or "(total)" not in table:

@@ -1,4 +1,4 @@
-"""What the agents saw when a run was asked about: values, as they come over the wire and are kept in the record."""
+"""Snapshots of nodes and ranks: values, as agents send them and as the record stores them."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -24,16 +24,16 @@ from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
 _STACK, _RAS = 64 * 1024, 256 * 1024
-# As the beacon numbers them: agent/beacon/report_receiver.py.
+# In the order of the beacon's numbers: agent/beacon/report_receiver.py.
 ACTIVITIES = ("", "evaluation", "checkpoint", "data", "compiling")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TcpConnection:
-    """One TCP connection of a rank: `tx` bytes not acknowledged, `rx` unread, `resent` tries for the same bytes.
+    """One TCP connection: `tx` bytes unacknowledged, `rx` bytes unread, `resent` retries of the same bytes.
 
-    What only the kernel knows of a connection that stands: round trips in seconds, `losses` of `segments`, how long the
-    peer has been `silent`; None where it doesn't say.
+    The rest is known only to the kernel, for established connections: round trips in seconds, `losses` of `segments`,
+    how long the peer has been `silent`; None where it isn't reported.
     """
 
     local: Endpoint = ""
@@ -53,7 +53,7 @@ class TcpConnection:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSnapshot:
-    """One process over half a second: `states` are its looks (`SSSS`), `cpu` cores used, `delay` cores waited for."""
+    """One process over half a second: `states` are its samples (`SSSS`), `cpu` cores used, `delay` cores waited for."""
 
     pid: int = 0
     name: Untrusted = NO_TEXT
@@ -70,7 +70,7 @@ class ProcessSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveRecord:
-    """One entry of a flight record; `at` is the node's clock when the rank came to it, in seconds."""
+    """One entry of a flight record; `at` is when the rank reached it, in seconds by the node's clock."""
 
     seq: int
     op: Annotated[str, Matching(r"[\w:.()<> -]{0,80}")] = ""
@@ -81,7 +81,7 @@ class CollectiveRecord:
 
 
 def _decode_collective(row: object) -> CollectiveRecord:
-    """As the beacon tells it: numbers, kind, name, state, whether it is over, when it began, and some with sizes."""
+    """In the beacon's order: numbers, kind, name, state, whether it is over, when it began, and sometimes sizes."""
     match row:
         case [seq, p2p_seq, p2p, op, state, over, began, *sizes]:
             began = began / 1e9 if isinstance(began, int | float) else 0.0
@@ -93,7 +93,7 @@ def _decode_collective(row: object) -> CollectiveRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessGroupRecord:
-    """What a rank has done in one process group: the last collective that it began and that it completed."""
+    """A rank's progress in one process group: the last collective that it began, and the last that it completed."""
 
     name: str = ""
     what: str = ""
@@ -104,7 +104,7 @@ class ProcessGroupRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreRequest:
-    """What a rank asked of the store."""
+    """A rank's request to the store."""
 
     host: Word = ""
     port: int = 0
@@ -121,7 +121,7 @@ def _decode_activity(number: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RankSnapshot:
-    """One rank: its process, those below it, its connections, where its code is; `why` tells what could not be had."""
+    """One rank: its process and descendants, its connections, its stack; `why` says what could not be read."""
 
     process: ProcessSnapshot | None = None
     workers: tuple[ProcessSnapshot, ...] = ()
@@ -134,7 +134,7 @@ class RankSnapshot:
 
 
 def decode_rank_snapshot(answer: Mapping[str, Any]) -> RankSnapshot:
-    """What a node tells of a rank: its process stands among the rest of it."""
+    """Decodes a node's reply about a rank, in which the fields of its process are inlined."""
     stack, flight = answer.get("stack"), answer.get("flight")
     flight = flight if isinstance(flight, dict) else {}
     why = {"stack": stack.get("why")} if isinstance(stack, dict) else {}
@@ -147,7 +147,7 @@ def decode_rank_snapshot(answer: Mapping[str, Any]) -> RankSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class DiskUsage:
-    """The room behind a path; `inodes` is the part of its names that is free."""
+    """The free space at a path; `inodes` is the free share of inodes."""
 
     path: Untrusted = NO_TEXT
     free: int = 0
@@ -158,7 +158,7 @@ class DiskUsage:
 
 @dataclass(frozen=True, kw_only=True)
 class NicTraffic:
-    """A network card: bytes a second in and out, and how often its carrier has changed."""
+    """A NIC: bytes per second in and out, and how often its carrier changed."""
 
     name: Word
     state: Word = ""
@@ -170,7 +170,7 @@ class NicTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class OtherProcess:
-    """A process that isn't the run's, and the cores that it takes."""
+    """A process outside the run, and the cores that it uses."""
 
     pid: int = 0
     name: Untrusted = NO_TEXT
@@ -179,7 +179,7 @@ class OtherProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class PingResult:
-    """Packets to one address: whether a small one was answered, and one as large as the card allows; sent and lost."""
+    """Pings to one address: whether a small packet and one of the NIC's MTU were answered; packets sent and lost."""
 
     small: bool
     large: bool
@@ -198,10 +198,10 @@ def _decode_ras(answer: object) -> RasStatus | str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSnapshot:
-    """One node, `at` the head's time; `offset` is its clock less the head's. `hung` is a question that never ended.
+    """One node, `at` the head's time; `offset` is its clock minus the head's. `hung` is a query that never finished.
 
-    `gpus` are the PCI addresses of the driver's GPUs in their order. `ras` is what NCCL told there, or why it did not;
-    None where no rank of the run has it.
+    `gpus` are the PCI addresses of the driver's GPUs in their order. `ras` is the reply of NCCL's RAS there, or why
+    there is none; None if no rank of the run has RAS.
     """
 
     at: float = 0.0
@@ -216,7 +216,7 @@ class NodeSnapshot:
     oom_kills: int | None = None
     oom_before: int | None = None
     throttled: float | None = None
-    # The file that rations the time of its control group, where there is one.
+    # The file with the CPU quota of its control group, if there is one.
     quota: Untrusted = NO_TEXT
     others: float | None = None
     resent: float | None = None
@@ -236,15 +236,15 @@ class NodeSnapshot:
 
     @property
     def names_itself_loopback(self) -> bool:
-        """Whether its own name stands for the loopback alone, as some /etc/hosts have it."""
+        """Whether its own name resolves only to loopback, as in some /etc/hosts."""
         found = self.names.get(self.hostname)
         return isinstance(found, tuple) and bool(found) and all(is_loopback(each) for each in found)
 
 
 def decode_node_snapshot(answer: object, ranks: Mapping[str, int], offset: float) -> NodeSnapshot:
-    """`ranks` are the numbers of the node's children by name; `offset` is its clock less ours.
+    """Decodes a node's reply; `ranks` maps the names of its children to ranks; `offset` is its clock minus ours.
 
-    The same decoder serves the wire and the record, in which the answers are kept as they came.
+    The transport and the record use the same decoder, since replies are recorded unchanged.
     """
     content = answer if isinstance(answer, dict) else {}
     children = content.get("children")

@@ -1,4 +1,4 @@
-"""Where a rank's code is: Python's own dump of its stacks, read, and what it says about what is being waited for."""
+"""Parses Python's stack dumps of a rank, and tells from the stack what the rank is doing or waiting for."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from aboard.lazy_dataclass import dataclass
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)')
 _THREAD = re.compile(r"^(?:Thread|Current thread) 0x", re.MULTILINE)
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<frozen |/lib64/python3[^/]*/|\.zip/")
-# What a frame tells: by the file, the function, or both; the innermost frame that says anything decides.
+# What a frame means, by its file, its function, or both; the innermost frame that matches decides.
 _KINDS = (
     ("import", re.compile(r"^<frozen importlib|/importlib/"), None),
     ("checkpoint", re.compile(r"/torch/serialization\.py$|/torch/distributed/checkpoint/|/safetensors/"), None),
@@ -56,27 +56,27 @@ class StackFrame:
 
 @cache
 def parse_main_thread(stack: Untrusted) -> tuple[StackFrame, ...]:
-    """The frames of the main thread, the innermost first; it comes last in a dump."""
+    """The frames of the main thread, innermost first; a dump has that thread last."""
     *_, last = _parse_threads(stack.raw())
     return tuple(last)
 
 
 def extract_main_thread(stack: str) -> str:
-    """The dump without its other threads: what it is judged by, and mostly a tenth of it."""
+    """The dump without its other threads: only the main thread is judged, and it is often a tenth of the dump."""
     starts = [found.start() for found in _THREAD.finditer(stack)]
     return stack[starts[-1] :] if starts else stack
 
 
 def find_user_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
-    """The innermost line that is the user's own, else the outermost of all."""
+    """The innermost frame in the user's own code, else the outermost of all."""
     own = next((frame for frame in frames if not frame.library and "/aboard_beacon" not in frame.file), None)
     return own or (frames[-1] if frames else None)
 
 
 def classify_activity(frames: Sequence[StackFrame]) -> str:
-    """What the rank is at: import, store, group, collective, data, checkpoint, evaluation, lock …; "" where none fits.
+    """The rank's activity: import, store, group, collective, data, checkpoint, evaluation, lock …; "" if none fits.
 
-    What a rank does for a purpose (a checkpoint, an evaluation) is told before how it waits.
+    A purpose (a checkpoint, an evaluation) takes precedence over how the rank waits.
     """
     found = [activity for frame in frames for activity in _classify_frame(frame)]
     purposes = [activity for activity in found if activity in _PURPOSES]
@@ -89,7 +89,7 @@ _PURPOSES = ("import", "checkpoint", "evaluation", "data", "compile")
 def _classify_frame(frame: StackFrame) -> Iterator[str]:
     for activity, file, name in _KINDS:
         if (file is None or frame.file.match(file)) and (name is None or frame.name.match(name)):
-            # A function's name says what it is for only where the user gave it.
+            # A function's name is meaningful only in the user's code.
             if file is not None or not frame.library or "/site-packages/" in frame.file:
                 yield activity
             return

@@ -1,4 +1,4 @@
-"""Evidence: what is known of a run when it is judged."""
+"""Evidence: everything known about a run when it is diagnosed."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
@@ -14,14 +14,14 @@ from aboard.core.run.run_state import RankProcess, Run
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# Of each rank's stderr so much is held for a verdict.
+# The part of each rank's stderr that is kept for a verdict.
 TAIL_BYTES = 4096
 TAIL_LINES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankView:
-    """One rank: what it told, and what was seen of it."""
+    """One rank: what it reported, and what was observed."""
 
     rank: int
     node: str
@@ -50,7 +50,7 @@ class RankView:
 
     @cached_property
     def at(self) -> str:
-        """What it is at, by its own word or by its stack."""
+        """Its activity, as reported or from its stack."""
         if self.seen is not None and self.seen.doing:
             return self.seen.doing
         return classify_activity(self.frames)
@@ -62,7 +62,7 @@ class RankView:
 
     @property
     def cpu(self) -> float:
-        """Cores that its whole family uses."""
+        """CPU cores used by the rank and its descendants."""
         if self.seen is None or self.seen.process is None:
             return 0.0
         return self.seen.process.cpu + sum(worker.cpu for worker in self.seen.workers)
@@ -75,11 +75,11 @@ class RankView:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """`tails` are the last lines of each rank's stderr.
+    """What is known about a run: `tails` are the last stderr lines of each rank.
 
-    `snapshots` is what nodes reported, `unheard` why others did not. `quiet` is how long nothing has moved, `usual`
-    the seconds that a step mostly takes, `pace` what it takes now; None where that isn't known. `said` are the last
-    lines of some ranks, of both streams.
+    `snapshots` are the nodes' replies, `unheard` why others sent none. `quiet` is the seconds without progress,
+    `usual` the typical seconds of a step, `pace` the current ones; None where unknown. `said` are the last lines of
+    some ranks, of both streams.
     """
 
     plan: Plan
@@ -95,7 +95,7 @@ class Evidence:
 
     @cached_property
     def views(self) -> tuple[RankView, ...]:
-        """Every rank, in its order."""
+        """Every rank, in rank order."""
         return tuple(self._views())
 
     def view(self, rank: int) -> RankView:
@@ -103,7 +103,7 @@ class Evidence:
 
     @cached_property
     def records(self) -> Mapping[int, tuple[ProcessGroupRecord, ...]]:
-        """The flight records of the ranks that gave one."""
+        """The flight records, by rank, of the ranks that have one."""
         snapshots = ((view.rank, view.seen) for view in self.views)
         return {
             rank: snapshot.groups
@@ -121,14 +121,14 @@ class Evidence:
 
     @cached_property
     def owners(self) -> Mapping[str, str]:
-        """Which node has which address; loopback is everybody's, and so nobody's."""
+        """The node of each address, without loopback, which every node has."""
         configured = ((part.node.name, (part.node.address, part.node.fabric_address)) for part in self.plan.parts)
         found = {address: name for name, addresses in configured for address in addresses if address}
         for name, node in self.snapshots.items():
             for _interface, address in node.addresses:
                 if not is_loopback(address):
                     found[address] = name
-        # A node may have lost an address since: its ranks still hold connections from there.
+        # A node may have lost an address that its ranks' connections still use.
         connected: dict[str, set[str]] = {}
         for view in self.views:
             for each in view.seen.sockets if view.seen is not None else ():
@@ -148,12 +148,12 @@ class Evidence:
 
 
 def decode_tail(stderr: bytes | bytearray) -> tuple[Untrusted, ...]:
-    """The last words of a rank, as they are judged live and from a record."""
+    """The last lines of a rank's stderr, decoded the same way live and from a record."""
     return Untrusted(bytes(stderr[-TAIL_BYTES:]).decode("utf-8", "replace")).lines()[-TAIL_LINES:]
 
 
 def list_nodes(views: Iterable[RankView]) -> tuple[str, ...]:
-    """Each once, in their order."""
+    """The nodes of the ranks, each once, in order."""
     return tuple(dict.fromkeys(view.node for view in views))
 
 

@@ -1,4 +1,4 @@
-"""A look: what the nodes of a run answered at one moment, and all else by which it was judged and can be again."""
+"""A snapshot: the nodes' replies at one moment, and everything else needed to diagnose the run again."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -16,11 +16,11 @@ from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# What the answers of all nodes may take in a record. Eight ranks take some 100 KB, and stacks are most of it.
+# The limit of all replies in a record. Eight ranks take about 100 KB, mostly stacks.
 MOST_BYTES = 8 * MIB
-# Of more ranks it is not even tried to keep all: to measure that takes as long as to judge it.
+# With more ranks, replies are always reduced: measuring their size takes as long as judging them.
 WHOLE_RANKS = 512
-# Who is late is told by more than five collectives.
+# Lateness needs more than five collectives.
 LAST_ENTRIES = 16
 _OVER = 5
 NO_ROOM = "its reply was not recorded: too many nodes"
@@ -28,7 +28,7 @@ NO_ROOM = "its reply was not recorded: too many nodes"
 
 @dataclass(frozen=True, kw_only=True)
 class NodeAnswer:
-    """What one node told, as it came; `offset` is its clock less the head's."""
+    """One node's reply, unchanged; `offset` is its clock minus the head's."""
 
     told: Mapping[str, Any]
     offset: float = 0.0
@@ -36,9 +36,9 @@ class NodeAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """`findings` is what was said of it then, by `version`. `ended` looks are the last at a run, when a rank has died.
+    """`findings` were reported then, by `version`. An `ended` snapshot is a run's last, taken when a rank has died.
 
-    The run's state is not in it but in its events, among which `looked` with this number stands.
+    The run's state is in its events: the `looked` event with this number marks the place.
     """
 
     number: int
@@ -56,7 +56,7 @@ class Snapshot:
     version: str = ""
 
     def evidence(self, run: Run, tails: Mapping[int, tuple[Untrusted, ...]]) -> Evidence:
-        """What it was judged by. `run` is the fold of the events up to it; it gets the figures of that moment."""
+        """The evidence of that moment. `run` is the fold of the events before it, and gets its measurements."""
         for sample in self.samples:
             run.take(sample)
         return Evidence(
@@ -74,7 +74,7 @@ class Snapshot:
 
 
 def decode_answers(plan: Plan, answers: Mapping[str, NodeAnswer]) -> dict[str, NodeSnapshot]:
-    """The answers as values: the one way, live and from a record."""
+    """Decodes the replies, the same way live and from a record."""
     parts = {part.node.name: part for part in plan.parts}
     return {
         name: decode_node_snapshot(
@@ -93,7 +93,7 @@ def build_snapshot(
     number: int,
     ended: bool = False,
 ) -> Snapshot:
-    """What to keep of a judgement, within bounds: whom it names comes first, and who had no room is said."""
+    """The snapshot to record, limited in size: nodes named in the verdict come first, and omitted ones are listed."""
     named_nodes = dict.fromkeys(node for finding in findings for node in finding.nodes)
     recorded = _limit_answers(answers, named_nodes)
     left_out = {name: NO_ROOM for name in answers if name not in recorded}
@@ -114,7 +114,7 @@ def build_snapshot(
 
 
 def _limit_answers(answers: Mapping[str, NodeAnswer], first: Collection[str]) -> dict[str, NodeAnswer]:
-    """All as they came where they fit; else what is judged of each, and then as many nodes as there is room for."""
+    """All replies unchanged if they fit; else the judged part of each, for as many nodes as fit."""
     crowd = sum(len(_get_children(answer)) for answer in answers.values()) > WHOLE_RANKS
     if crowd or sum(map(_measure_answer, answers.values())) > MOST_BYTES:
         answers = {name: _slim_answer(answer) for name, answer in answers.items()}
@@ -143,7 +143,7 @@ def _get_children(answer: NodeAnswer) -> dict[str, Any]:
 
 
 def _slim_child(child: Mapping[str, Any]) -> dict[str, Any]:
-    """Of its stacks the main thread, of its flight record what is open and the last ones."""
+    """Keeps the main thread of its stack, and the open and the last entries of its flight record."""
     slim = dict(child)
     if isinstance(child.get("stack"), str):
         slim["stack"] = extract_main_thread(child["stack"])
@@ -161,5 +161,5 @@ def _slim_group(group: Any) -> Any:
 
 
 def _is_open(entry: Any) -> bool:
-    """As the beacon writes it: the sixth says whether it is over."""
+    """The beacon's sixth field says whether it is over."""
     return isinstance(entry, list) and len(entry) > _OVER and entry[_OVER] is not True

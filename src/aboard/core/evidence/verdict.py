@@ -1,4 +1,4 @@
-"""What a question about a run comes to: the cause first, and what was ruled out on the way."""
+"""The result of diagnosing a run: the cause first, and what was ruled out."""
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
@@ -8,12 +8,12 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.diagnoses import Finding, Severity
 from aboard.lazy_dataclass import dataclass
 
-# How the codes begin of runs that go on, but slower than they did.
+# The prefix of the codes of runs that still progress, but slower than before.
 SLOW = "slow-"
 
 
 class Confidence(IntEnum):
-    """How sure a rule is: it saw the cause itself, or what only this cause does, or it is the likeliest of several."""
+    """How sure a rule is: the cause itself was observed, or a symptom of only this cause, or it is the likeliest."""
 
     LIKELY = 1
     STRONG = 2
@@ -22,9 +22,9 @@ class Confidence(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What a rule holds to be the cause; `since` is when it began at the head's time, None where nobody can tell.
+    """The cause according to a rule; `since` is when it began by the head's clock, None if unknown.
 
-    Of the causes that have the same `explains`, if it is not empty, only the first is reported.
+    Of the causes with the same `explains`, if it is not empty, only the first is reported.
     """
 
     finding: Finding
@@ -35,7 +35,7 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class RuledOut:
-    """What it is not, and what shows that; or what could not be looked at."""
+    """A cause that was ruled out, with the evidence; or one that was not tested."""
 
     what: str
     why: str
@@ -47,7 +47,7 @@ VerdictRule: TypeAlias = Callable[[Evidence], Iterator[RuleResult]]
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """The answer: findings with the verdict first, what was ruled out, and the seconds that it took."""
+    """The findings with the verdict first, what was ruled out, and the seconds that it took."""
 
     findings: tuple[Finding, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
@@ -57,7 +57,7 @@ class Judgement:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedJudgement:
-    """What the evidence comes to now, and what was said of it then, by which version; "" where nobody knows that."""
+    """The judgement of recorded evidence now, and the one from back then with its version; "" if unknown."""
 
     run: str
     why: Judgement
@@ -66,20 +66,20 @@ class ReplayedJudgement:
 
     @property
     def changed(self) -> bool:
-        """Whether today's rules say something else than was said; a record in which nothing was said has no then."""
+        """Whether today's rules give another verdict; never true if the record has no earlier one."""
         first = self.why.findings[0] if self.why.findings else None
         return bool(self.then) and not is_same_verdict(self.then[0], first)
 
 
 def is_same_verdict(one: Finding | None, other: Finding | None) -> bool:
-    """Whether both say the same of the same nodes and ranks. Who is slow by how much changes from look to look."""
+    """Whether both have the same code, nodes and ranks; of slow runs only the code, since the slowest rank varies."""
     return _get_key(one) == _get_key(other)
 
 
 def order_causes(causes: Iterable[Cause]) -> list[Cause]:
-    """What was seen itself before what was inferred; among equals, the earliest on the corrected clock.
+    """Observed causes before inferred ones; among equals, the earliest by corrected time.
 
-    What is only worth knowing is no cause while there is one. Among equals in all of this, the order of rules decides.
+    Notes are causes only if there are no others. Among equals, the order of rules decides.
     """
     found: dict[object, Cause] = {}
     for cause in sorted(causes, key=_get_sort_key):

@@ -1,4 +1,4 @@
-"""`accelerate launch …`, with its config file, read as accelerate 1.15 reads them."""
+"""Parses `accelerate launch …` and its config file as accelerate 1.15 does."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,13 +24,13 @@ _IDS = re.compile(r"\d{1,4}(,\d{1,4})*")
 
 
 def parse_accelerate(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
-    """What `accelerate launch WORDS` asks for; its number of processes is that of all nodes together."""
+    """Parses `accelerate launch WORDS`; accelerate's number of processes is the total of all nodes."""
     flags = parse_flags(GRAMMAR, words)
     path = _find_config_file(flags, context)
     settings = merge_settings(flags, context.files.settings(path) if path else None, where=path or NAME)
     nodes, ranks, notes = _read_counts(settings)
     hosts = _read_hosts(settings, context)
-    if hosts.include or hosts.exclude:  # then these say how many
+    if hosts.include or hosts.exclude:  # then the filters decide the number of nodes
         ranks = None
     master_address = parse_master(settings.text("main_process_ip"), _read_port(settings), where="--main_process_ip")
     env = {**hosts.env, **build_accelerate_env(settings)}
@@ -60,7 +60,7 @@ def parse_accelerate(words: Sequence[str], context: LauncherContext) -> Launcher
 
 
 def _find_config_file(flags: ParsedFlags, context: LauncherContext) -> str | None:
-    """The named file, or the one that `accelerate config` wrote; with --cpu only a named one counts."""
+    """The named file, or the one that `accelerate config` wrote; with --cpu only a named one."""
     if named := flags.text("config_file"):
         return named
     cache = context.environ.get("XDG_CACHE_HOME", "~/.cache")
@@ -70,7 +70,7 @@ def _find_config_file(flags: ParsedFlags, context: LauncherContext) -> str | Non
 
 
 def _read_counts(settings: AccelerateSettings) -> tuple[int | None, int | None, tuple[str, ...]]:
-    """Nodes, and ranks on each. Where accelerate would round down, and so start fewer than asked for, it is refused."""
+    """The number of nodes, and of ranks on each; refused where accelerate would round down and start fewer ranks."""
     nodes, total = settings.count("num_machines"), settings.count("num_processes")
     if total is None:
         return nodes, None, ("No number of processes given: each node starts one rank per slot.",)
@@ -86,7 +86,7 @@ def _read_counts(settings: AccelerateSettings) -> tuple[int | None, int | None, 
 
 @dataclass(frozen=True, kw_only=True)
 class _Hosts:
-    """The nodes that DeepSpeed's settings name, and what its launcher would carry to them."""
+    """The nodes from DeepSpeed's settings, and the variables that its launcher would send to them."""
 
     hostfile: str | None = None
     include: str = ""
@@ -96,7 +96,7 @@ class _Hosts:
 
 
 def _read_hosts(settings: AccelerateSettings, context: LauncherContext) -> _Hosts:
-    """With DeepSpeed on several machines accelerate runs `deepspeed --hostfile …`, so what that does is done."""
+    """With DeepSpeed on several machines accelerate runs `deepspeed --hostfile …`, so this does the same."""
     if settings.way is not AccelerateMode.DEEPSPEED:
         return _Hosts()
     launcher = (settings.text("deepspeed_multinode_launcher") or "pdsh").lower()

@@ -1,6 +1,6 @@
-"""The environment variables by which `accelerate launch` tells `Accelerator()` how to train.
+"""The environment variables that `accelerate launch` sets for `Accelerator()`.
 
-As utils/launch.py of accelerate 1.15 sets them, in its spelling: `true` in some, `True` in others.
+As in utils/launch.py of accelerate 1.15, in its spelling: `true` in some, `True` in others.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from aboard.core.launchers.accelerate_settings import AccelerateMode, Accelerate
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import pasted_commands
 
-# variable: value's name, and whether it is written in lower case. What has no value is not set.
+# variable: name of the setting, and whether its value is lower-cased. A setting without a value is not set.
 _FSDP = (
     ("FSDP_VERSION", "fsdp_version", False),
     ("FSDP_SHARDING_STRATEGY", "fsdp_sharding_strategy", False),
@@ -35,7 +35,7 @@ _DEEPSPEED = (
     ("ACCELERATE_GRADIENT_CLIPPING", "gradient_clipping", True),
     ("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "offload_optimizer_device", True),
     ("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "offload_param_device", True),
-    # Its launcher forgets these two, which its DeepSpeedPlugin reads.
+    # Accelerate's launcher doesn't set these two, which its DeepSpeedPlugin reads.
     ("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH", "offload_optimizer_nvme_path", False),
     ("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH", "offload_param_nvme_path", False),
     ("ACCELERATE_DEEPSPEED_ZERO3_INIT", "zero3_init_flag", True),
@@ -52,13 +52,13 @@ _DYNAMO = (
 _PARALLELISM = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "cp_backend", "sp_size", "sp_backend")
 _IF_CP = ("cp_comm_strategy",)
 _IF_SP = ("sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation")
-# Flags of these are turned into a number; in the file they stay as they are, which is `True`.
+# As flags, these become a number; in the config file they stay `True`.
 _TYPED_AS_BIT = ("ACCELERATE_FP8_ENABLE_FSDP_FLOAT8_ALL_GATHER", "ACCELERATE_FP8_PAD_INNER_DIM")
 _WHOLE = frozenset({"fsdp_min_num_params", "zero_stage", "gradient_accumulation_steps"})
 
 
 def build_accelerate_env(settings: AccelerateSettings) -> dict[str, str]:
-    """What every rank gets, beside torch's own contract and the number of threads."""
+    """The variables of every rank, besides torch's own and the number of threads."""
     env = {"ACCELERATE_MIXED_PRECISION": str(settings.values["mixed_precision"]).lower()}
     if settings.on("debug"):
         env["ACCELERATE_DEBUG_MODE"] = "true"
@@ -135,7 +135,7 @@ def _fill_table(settings: AccelerateSettings, table: Iterable[tuple[str, str, bo
         value = settings.values.get(name)
         if value is not None:
             if name in _WHOLE and isinstance(value, float) and value.is_integer():
-                value = int(value)  # `1e8` in the file is a number that int() of the text would refuse
+                value = int(value)  # in the file, `1e8` is a number whose text int() would refuse
             env[variable] = str(value).lower() if lower else str(value)
     return env
 

@@ -1,6 +1,6 @@
 """Every flag of `accelerate launch` 1.15, and every key of the config file that `accelerate config` writes.
 
-A flag's default is the launcher's own, for it is what ends up in the environment when nothing else was said.
+A flag has the launcher's default, since that is what reaches the environment if the user sets nothing.
 """
 
 from aboard.core.launchers.deepspeed import OTHER_LAUNCHER
@@ -193,7 +193,7 @@ GRAMMAR = FlagGrammar(
     short_forms=False,
 )
 
-# Sections of the config file, and what accelerate puts before a key that lacks it.
+# Sections of the config file, and the prefix that accelerate adds to keys without it.
 SECTIONS = {
     "deepspeed_config": "",
     "fsdp_config": "fsdp_",

@@ -1,8 +1,8 @@
-"""What `accelerate launch` goes by: its flags, its config file where they are silent, and its defaults.
+"""The settings of `accelerate launch`: its flags, then its config file, then its defaults.
 
 The rules are those of `_validate_launch_command` in accelerate 1.15: a flag wins over the file; the file's
-`distributed_type` counts only if no flag says how to train; of the file's plain keys only those count whose flag has no
-default, so that `same_network` and `rdzv_backend` there change nothing.
+`distributed_type` counts only if no flag selects one; the file's plain keys count only if their flag has no default,
+so `same_network` and `rdzv_backend` there have no effect.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ _BOOLEANS = frozenset(flag.dest for flag in GRAMMAR.flags if isinstance(flag.def
 
 
 class AccelerateMode(Enum):
-    """How accelerate trains, which decides what it sets."""
+    """How accelerate trains; it decides which variables are set."""
 
     DEEPSPEED = "DeepSpeed"
     FSDP = "FSDP"
@@ -33,7 +33,7 @@ class AccelerateMode(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class AccelerateSettings:
-    """Values by their flag's name, and what the file alone can say."""
+    """Values by flag name, and the settings that only the file has."""
 
     way: AccelerateMode
     values: Mapping[str, object]
@@ -54,7 +54,7 @@ class AccelerateSettings:
 
 
 def merge_settings(flags: ParsedFlags, file: Mapping[str, object] | None, *, where: str) -> AccelerateSettings:
-    """Merges the flags with the file, `where` being its name; refuses what can't be had at once."""
+    """Merges the flags with the file called `where`; refuses settings that contradict each other."""
     _refuse_two_modes(flags)
     values: dict[str, object] = {flag.dest: flag.default for flag in GRAMMAR.flags}
     values |= {name: _convert_boolean(name, value) for name, value in flags.values.items()}
@@ -93,7 +93,7 @@ def merge_settings(flags: ParsedFlags, file: Mapping[str, object] | None, *, whe
 
 
 def _convert_boolean(name: str, value: Value) -> Value:
-    """`--megatron_lm_no_load_optim false` means false here; accelerate takes any text for true."""
+    """`--megatron_lm_no_load_optim false` means false here; accelerate treats any text as true."""
     return _is_true(value) if name in _BOOLEANS else value
 
 
@@ -121,9 +121,9 @@ def _read_sections(file: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     for section, prefix in SECTIONS.items():
         content = file.get(section)
         for key, value in content.items() if isinstance(content, Mapping) else ():
-            # accelerate asks for `fsdp`, not for `fsdp_`, before it adds the prefix
+            # Accelerate tests for `fsdp`, not `fsdp_`, before it adds the prefix.
             yield (key if key.startswith(prefix.rstrip("_")) else prefix + key), value
-    backend = file.get("dynamo_backend")  # as accelerate wrote it before it had a section
+    backend = file.get("dynamo_backend")  # older config files have it outside the section
     if backend is not None and backend != "NO":
         yield "dynamo_backend", backend
 

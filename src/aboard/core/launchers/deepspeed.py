@@ -1,4 +1,4 @@
-"""`deepspeed …`, read as DeepSpeed 0.19's launcher/runner.py reads it."""
+"""Parses `deepspeed …` as DeepSpeed 0.19's launcher/runner.py does."""
 
 from collections.abc import Sequence
 
@@ -76,7 +76,7 @@ GRAMMAR = FlagGrammar(
     ),
 )
 
-# Flags that DeepSpeed had before 0.19, and that guides still show.
+# Flags of DeepSpeed before 0.19, which guides still show.
 FORMER_FLAGS = (
     refuse_flag("--elastic_training", takes=FlagValueKind.NOTHING, says=_ELASTIC),
     refuse_flag("--min_elastic_nodes", says=_ELASTIC, fine=("-1",)),
@@ -87,12 +87,12 @@ _ALL_FLAGS = FlagGrammar(launcher=NAME, flags=(*GRAMMAR.flags, *FORMER_FLAGS))
 
 
 def parse_deepspeed(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
-    """What `deepspeed WORDS` asks for. A hostfile that was named must be there: DeepSpeed would go on without it."""
+    """Parses `deepspeed WORDS`. A named hostfile must exist, although DeepSpeed would continue without it."""
     flags = parse_flags(_ALL_FLAGS, words)
     _refuse_combinations(flags)
     hostfile, notes = _find_hostfile(flags, context)
     env: dict[str, str] = {}
-    if hostfile is not None:  # DeepSpeed carries variables to other nodes only
+    if hostfile is not None:  # DeepSpeed sends variables to other nodes only
         env = collect_exported_env(context.environ, cwd=context.cwd)
         more, env_files = read_env_files(context)
         env |= more

@@ -1,8 +1,8 @@
-"""From the words behind a launcher's name to the values of its flags, its script, and the script's own arguments.
+"""Parses a launcher's arguments into the values of its flags, the script, and the script's arguments.
 
-The rules are argparse's, which all three launchers use: flags stand before the script, everything behind the script is
-the script's, `--flag=value` and `-Hvalue` are allowed, and a value may begin with a dash only if it is a negative
-number or holds a blank.
+The rules are those of argparse, which all three launchers use: flags come before the script, everything after the
+script belongs to it, `--flag=value` and `-Hvalue` are allowed, and a value may start with a dash only if it is a
+negative number or contains a blank.
 """
 
 import re
@@ -23,7 +23,7 @@ _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedFlags:
-    """The flags that were typed, by `Flag.dest`, and what stood behind them."""
+    """The given flags, by `Flag.dest`, and the words after them."""
 
     launcher: str
     values: Mapping[str, Value]
@@ -32,12 +32,12 @@ class ParsedFlags:
     args: tuple[str, ...]
 
     def text(self, dest: str) -> str | None:
-        """A flag's text; one given as "" is as good as not given."""
+        """A flag's text; None if it is empty or not given."""
         value = self.values.get(dest)
         return str(value) if value not in {None, ""} else None
 
     def count(self, dest: str) -> int | None:
-        """A flag's number; zero and below are the launchers' way to say that it isn't given."""
+        """A flag's number; None if not given, which launchers also write as zero or less."""
         value = self.values.get(dest)
         return value if isinstance(value, int) and value > 0 else None
 
@@ -47,7 +47,7 @@ class ParsedFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class FlagGrammar:
-    """A launcher's flags, and how freely it lets them be spelled."""
+    """A launcher's flags, and which variants of their spelling it accepts."""
 
     launcher: str
     flags: tuple[LauncherFlag, ...]
@@ -55,7 +55,7 @@ class FlagGrammar:
     short_forms: bool = True
 
     def spellings(self) -> dict[str, LauncherFlag]:
-        """Every accepted spelling; with `either_dash`, each `_` may be a `-` and the other way round."""
+        """Every accepted spelling; with `either_dash`, `_` and `-` are interchangeable."""
         known: dict[str, LauncherFlag] = {}
         for flag in self.flags:
             for name in flag.names:
@@ -67,7 +67,7 @@ class FlagGrammar:
 
 
 def parse_flags(grammar: FlagGrammar, words: Sequence[str]) -> ParsedFlags:
-    """Raises InputError with every flag that is unknown, that can't be obeyed, or whose value is wrong."""
+    """Parses the flags; the InputError lists every flag that is unknown, unsupported or has a wrong value."""
     reader = _Reader(grammar, words)
     values = reader.run()
     if reader.problems:
@@ -124,7 +124,7 @@ class _Reader:
             flag = self._find(name)
             if flag is None:
                 self._unknown(name)
-                break  # whether the next word is its value or the script can't be known
+                break  # the next word could be its value or the script
             for value in self._value(flag, name, attached):
                 values[flag.dest] = value
         return values
@@ -150,7 +150,7 @@ class _Reader:
         self._problem("", f"{escape_text(name)} is not a flag of {launcher}", fix)
 
     def _value(self, flag: LauncherFlag, name: str, attached: str | None) -> Iterator[Value]:
-        """The flag's value, if it is to be kept."""
+        """The flag's value, if it is obeyed; for other flags, adds the note or the problem."""
         text = attached
         if flag.takes is FlagValueKind.NOTHING:
             if attached:

@@ -1,4 +1,4 @@
-"""A launcher's flags as a table: how each is spelled, what it takes, and what becomes of it."""
+"""The table of a launcher's flags: the spellings, value and handling of each."""
 
 from enum import Enum
 
@@ -10,7 +10,7 @@ Value = str | int | float | bool | None
 
 
 class FlagValueKind(Enum):
-    """What stands behind a flag."""
+    """The kind of value that a flag takes."""
 
     NOTHING = "nothing"
     TEXT = "text"
@@ -19,7 +19,7 @@ class FlagValueKind(Enum):
 
 
 class FlagHandling(Enum):
-    """What becomes of a flag: it is obeyed, Aboard does it anyway, or it can't be obeyed and is refused."""
+    """What happens to a flag: it is obeyed, Aboard does it anyway, or it is refused as unsupported."""
 
     OBEYED = "obeyed"
     OURS = "ours"
@@ -28,7 +28,7 @@ class FlagHandling(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherFlag:
-    """`says` is the note of a flag that is ours and the reason for one that is refused; `fine` values need neither."""
+    """`says` is the note for a flag that Aboard covers, or the reason to refuse it; `fine` values need neither."""
 
     names: tuple[str, ...]
     takes: FlagValueKind
@@ -65,13 +65,13 @@ def refuse_flag(
     takes: FlagValueKind = FlagValueKind.TEXT,
     fine: tuple[str, ...] = (),
 ) -> LauncherFlag:
-    """One that can't be obeyed; without another fix, it is to be left out."""
+    """An unsupported flag; the default fix is to remove it."""
     fix = pasted_commands.FLAG.fix("leave-out", flag=names[0]) if fix is None else fix
     return LauncherFlag(names=names, takes=takes, fate=FlagHandling.REFUSED, says=says, fix=fix, fine=frozenset(fine))
 
 
 def refuse_help(launcher: str) -> LauncherFlag:
-    """Every launcher has it, and no run can come of it."""
+    """The help flag of every launcher, which can't lead to a run."""
     return refuse_flag(
         "--help",
         "-h",

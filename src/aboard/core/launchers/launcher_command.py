@@ -1,4 +1,4 @@
-"""What a pasted command asks for, once its launcher's flags are read."""
+"""A launcher's command after parsing."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -8,20 +8,20 @@ from aboard.lazy_dataclass import dataclass
 
 
 class LauncherFiles(Protocol):
-    """The head's files. A leading `~` is the user's home, and a relative path starts where the command was typed."""
+    """The head's files. `~` is the user's home; relative paths start in the directory of the command."""
 
     def exists(self, path: str) -> bool: ...
 
     def read(self, path: str) -> str: ...
 
     def settings(self, path: str) -> Mapping[str, object]:
-        """An accelerate config file as a mapping, its keys checked; raises InputError with the line."""
+        """An accelerate config file as a mapping with validated keys; the InputError names the line."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherContext:
-    """What a launcher would find around it: the head's files, its environment, and where the command was typed."""
+    """What a launcher would see: the head's files, its environment, and the current directory."""
 
     files: LauncherFiles
     environ: Mapping[str, str]
@@ -30,10 +30,10 @@ class LauncherContext:
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherCommand:
-    """The request, and what the launcher's flags say of the nodes.
+    """The request, and what the launcher's flags say about the nodes.
 
-    `include` and `exclude` are DeepSpeed's filters. `picked` are the slots to use on every node, `setup` are lines to
-    put behind each node's own, `ssh_port` is for nodes that have none. `notes` say what was left out, and why.
+    `include` and `exclude` are DeepSpeed's filters. `picked` are the slots to use on every node, `setup` lines are
+    appended to each node's own, `ssh_port` is for nodes without a port. `notes` say which flags were dropped, and why.
     """
 
     launcher: str
@@ -48,15 +48,15 @@ class LauncherCommand:
 
     @property
     def nodes(self) -> int | None:
-        """How many nodes were asked for: the first of a hostfile, as DeepSpeed takes them."""
+        """The requested number of nodes: the first ones of a hostfile, as in DeepSpeed."""
         return self.request.nodes
 
     @property
     def ranks(self) -> int | None:
-        """How many ranks each node starts; None is one for each of its slots."""
+        """The number of ranks on each node; None means one per slot."""
         return self.request.ranks
 
     @property
     def env(self) -> Mapping[str, str]:
-        """What the launcher would have set for every rank, beside torch's own contract."""
+        """The variables that the launcher would set for every rank, besides torch's own."""
         return self.request.env

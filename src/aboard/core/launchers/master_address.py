@@ -1,4 +1,4 @@
-"""Where rank 0 listens, as a launcher's flags say it."""
+"""The master address and port in a launcher's flags."""
 
 import re
 
@@ -14,7 +14,7 @@ _LOOPBACK = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1|0\.0\.0\.0")
 
 @dataclass(frozen=True, kw_only=True)
 class RequestedMaster:
-    """None is for Aboard to choose, from what the check has seen."""
+    """None means that Aboard chooses, based on preflight."""
 
     address: str | None = None
     port: int | None = None
@@ -22,7 +22,7 @@ class RequestedMaster:
 
 
 def parse_master(address: str | None, port: int | None, *, where: str) -> RequestedMaster:
-    """A loopback address names another machine on each node, and port 0 means any, so both are left to be chosen."""
+    """Leaves a loopback address, which differs on each node, and port 0, which means any, to Aboard."""
     host = address.strip().removeprefix("[").removesuffix("]") if address else None
     if host and _LOOPBACK.fullmatch(host):
         host = None
@@ -38,7 +38,7 @@ def parse_master(address: str | None, port: int | None, *, where: str) -> Reques
 
 
 def parse_endpoint(text: str, *, where: str) -> RequestedMaster:
-    """The HOST[:PORT] of torchrun's --rdzv-endpoint; an IPv6 address with a port stands in brackets."""
+    """Parses HOST[:PORT] of torchrun's --rdzv-endpoint; an IPv6 address with a port needs brackets."""
     match = _ENDPOINT.fullmatch(text)
     if not match:
         fix = pasted_commands.MASTER.fix("endpoint")

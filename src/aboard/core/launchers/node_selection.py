@@ -1,4 +1,4 @@
-"""The nodes of a run, as a pasted command wants them."""
+"""Applies a pasted command's settings to the nodes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,10 +12,10 @@ from aboard.diagnoses.usage import pasted_commands
 
 
 def select_nodes(command: LauncherCommand, nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The first nodes where DeepSpeed was told a number, each with its slots, its setup lines and its ssh port.
+    """The first N nodes if DeepSpeed's flags give a number, each with its slots, setup lines and ssh port.
 
-    Call it behind the filters. Other launchers have no list of nodes to take the first from, so theirs must be as many
-    as they say, and the plan refuses any other number.
+    Call it after the filters. Other launchers have no list of nodes to take the first ones from: their number must
+    match, and the plan refuses any other.
     """
     if command.launcher == DEEPSPEED and command.nodes:
         nodes = nodes[: command.nodes]

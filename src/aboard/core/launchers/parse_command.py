@@ -33,7 +33,7 @@ _BY_MODULE: Mapping[str, _Reader] = {
     "accelerate.commands.launch": parse_accelerate,
     "accelerate.commands.accelerate_cli": parse_accelerate,
 }
-# The commands of these have a word of their own before the flags.
+# These need the subcommand `launch` before the flags.
 _NEED_LAUNCH = frozenset({"accelerate", "accelerate.commands.accelerate_cli"})
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -45,7 +45,7 @@ _SLOTS = re.compile(r"\d{1,4}(,\d{1,4})*")
 def parse_launcher_command(
     words: Sequence[str], files: LauncherFiles, *, environ: Mapping[str, str] = NO_ENV, cwd: str = "."
 ) -> LauncherCommand | None:
-    """What a launcher's command asks for; None if the words are no launcher's, and so a script with its arguments."""
+    """Parses a launcher's command; None if the words are a script with its arguments."""
     set_before, command = _split_assignments(words)
     if not command:
         return None
@@ -61,7 +61,7 @@ def parse_launcher_command(
 
 
 def _split_assignments(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
-    """`NCCL_DEBUG=INFO torchrun …`, as a shell reads it; `env` before it changes nothing."""
+    """Splits off leading assignments (`NCCL_DEBUG=INFO torchrun …`) as a shell does, with or without `env`."""
     env: dict[str, str] = {}
     rest = list(words[1:] if words and words[0] == "env" else words)
     while rest and (match := _ASSIGNMENT.fullmatch(rest[0])):
@@ -71,7 +71,7 @@ def _split_assignments(words: Sequence[str]) -> tuple[dict[str, str], Sequence[s
 
 
 def _split_module(words: Sequence[str]) -> tuple[str, Sequence[str]] | None:
-    """The module of `python -u -m torch.distributed.run …` and what follows it."""
+    """The module of `python -u -m torch.distributed.run …` and the words after it."""
     if not _PYTHON.fullmatch(words[0].rpartition("/")[2]):
         return None
     place = 1
@@ -95,7 +95,7 @@ def _add_path_note(command: LauncherCommand, first: str) -> LauncherCommand:
 
 
 def _apply_assignments(command: LauncherCommand, env: Mapping[str, str]) -> LauncherCommand:
-    """Variables set in front of the command reach every rank; devices named there are slots to use."""
+    """Passes variables set before the command to every rank; devices among them become slots."""
     devices = env.get(_VISIBLE, "")
     has_slots = command.picked is not None or command.include or command.exclude
     if _VISIBLE in env and has_slots:

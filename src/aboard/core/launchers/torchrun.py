@@ -1,4 +1,4 @@
-"""`torchrun …` and its older names, read as torch 2.13's distributed/run.py and distributed/launch.py read them."""
+"""Parses `torchrun …` and its older names as torch 2.13's distributed/run.py and distributed/launch.py do."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -91,12 +91,12 @@ LAUNCH_GRAMMAR = FlagGrammar(
 
 
 def parse_torchrun(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
-    """What `torchrun WORDS` asks for; without --nproc-per-node that is one rank on each node, as in torchrun."""
+    """Parses `torchrun WORDS`; without --nproc-per-node it starts one rank per node, as torchrun does."""
     return _build_command(parse_flags(GRAMMAR, [*_read_environ_flags(context.environ), *words]))
 
 
 def parse_torch_launch(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
-    """The older `python -m torch.distributed.launch`, which also tells the script its local rank."""
+    """Parses the older `python -m torch.distributed.launch`, which also passes the local rank to the script."""
     flags = parse_flags(LAUNCH_GRAMMAR, [*_read_environ_flags(context.environ), *words])
     command = _build_command(flags)
     if flags.on("use_env"):
@@ -106,14 +106,14 @@ def parse_torch_launch(words: Sequence[str], context: LauncherContext) -> Launch
         raise InputError(
             pasted_commands.FLAG, [Problem(where=flags.launcher, seen=seen, fix=pasted_commands.FLAG.fix("use-env"))]
         )
-    # With a dash since torch 2.0.
+    # Spelled with a dash since torch 2.0.
     rank_program = replace(command.request.program, local_rank="--local-rank")
     note = "The script gets --local-rank=N, as torch.distributed.launch does since torch 2.0."
     return replace(command, request=replace(command.request, program=rank_program), notes=(*command.notes, note))
 
 
 def _read_environ_flags(environ: Mapping[str, str]) -> Iterator[str]:
-    """A flag that isn't typed is taken from PET_ and its name, as torchrun does (Kubeflow sets these)."""
+    """The flags that torchrun takes from PET_* variables if they aren't given (Kubeflow sets these)."""
     for flag in FLAGS:
         value = environ.get(f"PET_{flag.dest.upper()}")
         if value and flag.takes is not FlagValueKind.NOTHING:
@@ -141,7 +141,7 @@ def _build_command(flags: ParsedFlags) -> LauncherCommand:
 
 
 def _parse_nodes(flags: ParsedFlags) -> int | None:
-    """A range of nodes can be obeyed only if it is no range."""
+    """The number of nodes; refuses an elastic range unless its ends are equal."""
     text = flags.text("nnodes")
     if text is None:
         return 1 if flags.on("standalone") else None
@@ -175,7 +175,7 @@ def _parse_ranks(flags: ParsedFlags) -> tuple[int | None, tuple[str, ...]]:
 
 
 def _find_master(flags: ParsedFlags) -> RequestedMaster:
-    """The c10d endpoint is on node 0 by convention; that of etcd is a server which nobody needs here."""
+    """The c10d endpoint, which is on node 0 by convention; an etcd endpoint is a server that isn't needed here."""
     backend = flags.text("rdzv_backend") or "static"
     address = flags.text("rdzv_endpoint")
     notes = (f"--rdzv-backend {escape_text(backend)} {NO_RENDEZVOUS}.",) if flags.text("rdzv_backend") else ()

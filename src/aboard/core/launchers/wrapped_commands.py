@@ -1,6 +1,6 @@
-"""Commands that only hold a launcher's command, or make one: refused, each with what to type instead.
+"""Refuses commands that wrap or generate a launcher's command, each with what to type instead.
 
-Started as they are, they would run once on every rank, and each would start a whole run of its own.
+Launched unchanged, they would run on every rank, and each would start a whole run of its own.
 """
 
 import re
@@ -14,8 +14,8 @@ from aboard.diagnoses.usage import pasted_commands
 _STARTERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "clush", "ssh"})
 _CONTAINERS = frozenset({"singularity", "apptainer", "docker", "podman"})
 _SHELL_SCRIPT = re.compile(r".*\.(sh|bash|sbatch|slurm)")
-# gpt-neox's own code writes hundreds of derived values into the command that deepy.py then gives to DeepSpeed; only
-# that code can make the command, and it prints other lines before.
+# gpt-neox writes hundreds of derived values into the command that deepy.py passes to DeepSpeed; only its own code can
+# build the command, and it prints other lines first.
 _DEEPY = (
     "import shlex; from megatron.neox_arguments import NeoXArgs; "
     "print(shlex.join(NeoXArgs.consume_deepy_args().get_deepspeed_main_args()))"
@@ -23,7 +23,7 @@ _DEEPY = (
 
 
 def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> None:
-    """Raises if the command is none of a launcher's but would start one on every rank."""
+    """Raises if the command isn't a launcher's but would start one on every rank."""
     first = _get_base_name(words[0])
     launcher_at = next((place for place, word in enumerate(words) if place and _get_base_name(word) in launchers), None)
     if first == "sbatch":
@@ -65,7 +65,7 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
 
 
 def _split_command(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """A launcher's own words, and what `python` runs behind them: its script or module, and the arguments of that."""
+    """Splits the launcher's words from what `python` runs after them: a script or module with its arguments."""
     for place, word in enumerate(words):
         if word in {"-m", "--module"}:
             return words[:place], ["-m", *words[place + 1 :]]
@@ -75,10 +75,10 @@ def _split_command(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def _quote_flags(text: str) -> Shell:
-    """The words that a script would make of it, quoted again: the rest of a shell's syntax in it has no effect."""
+    """The words that a shell script would make of the text, quoted again; other shell syntax has no effect."""
     try:
         return pasted_commands.quote_command_line(shlex.split(text))
-    except ValueError:  # a quote that is never closed
+    except ValueError:  # an unclosed quote
         return pasted_commands.quote_command_line(text.split())
 
 

@@ -1,1 +1,1 @@
-"""What is started where: the program, its ranks and their environment."""
+"""The plan of a run: the program, its ranks and their environment."""

@@ -1,8 +1,8 @@
-"""DeepSpeed's `.deepspeed_env`: one KEY=VALUE a line.
+"""Parses DeepSpeed's `.deepspeed_env`: one KEY=VALUE per line.
 
-DeepSpeed splits each line at its first `=` and strips both sides; a blank line or a comment ends it with a
-traceback. Here they are skipped, a leading `export` is allowed, and one pair of quotes around a value is taken off,
-as the remote shell does for DeepSpeed. A name given twice has its last value, as in DeepSpeed.
+DeepSpeed splits each line at its first `=` and strips both sides; a blank line or a comment crashes it. Here they are
+skipped, a leading `export` is allowed, and one pair of quotes around a value is removed, as the remote shell does for
+DeepSpeed. The last value of a repeated name wins, as in DeepSpeed.
 """
 
 import re
@@ -18,7 +18,7 @@ _QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
 
 
 def parse_env_file(text: str, *, where: str = ".deepspeed_env") -> dict[str, str]:
-    """The variables of an env file; every wrong line is reported with its number."""
+    """The variables of an env file; reports every wrong line with its number."""
     env: dict[str, str] = {}
     problems: list[Problem] = []
     for number, line in enumerate(_LINE_END.split(text), start=1):
@@ -39,7 +39,7 @@ def parse_env_file(text: str, *, where: str = ".deepspeed_env") -> dict[str, str
 
 
 def _mask_entry(entry: str) -> str:
-    """The start of a wrong line: the whole might be a token that a message must not repeat."""
+    """The start of a wrong line: the whole line might be a token, which no message may repeat."""
     return escape_text(entry if len(entry) <= 12 else entry[:8] + "…")  # noqa: PLR2004
 
 

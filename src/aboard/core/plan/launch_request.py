@@ -1,4 +1,4 @@
-"""A request: what the user wants to run, before anything is known of the nodes."""
+"""A launch request: what the user wants to run, before the nodes are probed."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -11,11 +11,11 @@ from aboard.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
-    """What is None is chosen from what the check has seen.
+    """None means that Aboard chooses, based on preflight.
 
-    `ranks` is the number on each node; without it a node starts one for each of its slots. `env` is for every rank, and
-    wins over the nodes' own. `nodes` is how many nodes the user said there are: fewer is an error, never a smaller run.
-    `code` is a zip file of Python modules that every rank can import, brought to each node for this run.
+    `ranks` is the number on each node; by default one per slot. `env` is for every rank, and wins over the nodes' own.
+    `nodes` is the number that the user expects: fewer is an error, never a smaller run. `code` is a zip file of Python
+    modules that is copied to each node for this run, and that every rank can import.
     """
 
     program: Program
@@ -27,15 +27,15 @@ class LaunchRequest:
     threads: int | None = None
     bind: bool = False
     beacon: bool = True
-    # End a run that is stuck, once that is sure, instead of saying so only.
+    # Stop a run that is certainly stuck, instead of only reporting it.
     stop_on_stall: bool = False
     code: bytes = field(default=b"", repr=False)
 
 
 def resolve_request(cluster: Cluster, request: LaunchRequest, here: str | None) -> tuple[Cluster, LaunchRequest]:
-    """Ranks start where the command was typed, unless a node has a directory of its own; a port in `env:` is wanted.
+    """Resolves the working directory, which is `here` unless a node has its own, and a port from `env:`.
 
-    With None for `here` they start in their login's home: all that they read is named by whole paths.
+    If `here` is None, ranks start in the user's home directory, since all of their paths are absolute.
     """
     nodes = tuple(node if node.workdir else replace(node, workdir=here) for node in cluster)
     env = {**nodes[0].env, **request.env}
@@ -43,6 +43,6 @@ def resolve_request(cluster: Cluster, request: LaunchRequest, here: str | None) 
     if port is None and env.get("MASTER_PORT", "").isdecimal():
         port = int(env["MASTER_PORT"])
     if port is not None:
-        # The look listens there, to see that it is free and that all can reach it.
+        # Preflight listens on this port, to test that it is free and reachable.
         nodes = (replace(nodes[0], env={**nodes[0].env, "MASTER_PORT": str(port)}), *nodes[1:])
     return replace(cluster, nodes=nodes), replace(request, master_port=port, master_address=address)

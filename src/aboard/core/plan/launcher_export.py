@@ -1,7 +1,7 @@
-"""The same plan for another launcher, as text that a person reads before running it.
+"""Exports a plan for another launcher, as text to read before running it.
 
-Nothing is locked in: what Aboard would start can be started by torchrun or by DeepSpeed. Values that may be secrets are
-never written; the text asks the reader's own environment for them.
+There is no lock-in: torchrun or DeepSpeed can start what Aboard would start. Possible secrets are never written; the
+text takes them from the reader's own environment.
 """
 
 import re
@@ -22,19 +22,19 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import planning
 from aboard.lazy_dataclass import dataclass
 
-DEFAULT_PORT = 29_500  # torch's own, for a plan whose port is to be found at the start
+DEFAULT_PORT = 29_500  # torch's default, for a plan whose port is chosen at launch
 
 SETUP_FILE = "setup.sh"
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _SLOT_NUMBERS = re.compile(r"\d+(,\d+)*")
-_PDSH_MARK = re.compile(r"%[hnu%]")  # pdsh puts a host, a rank or a user in their place
+_PDSH_MARK = re.compile(r"%[hnu%]")  # pdsh replaces these with a host, a rank or a user
 _PLAIN_VALUE = re.compile(r"[\w@%+=:,./-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeExport:
-    """One node's part: `env` is what all of its ranks get beside torch's contract, `slots` are its accelerators."""
+    """One node's part: `env` is what all of its ranks get besides torch's variables, `slots` are its accelerators."""
 
     node: Node
     ranks: int
@@ -44,7 +44,7 @@ class NodeExport:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanExport:
-    """What of a plan another launcher has to be told; the places stand in the order of the ranks."""
+    """The part of a plan that another launcher needs; places are in rank order."""
 
     places: tuple[NodeExport, ...]
     program: Program
@@ -54,7 +54,7 @@ class PlanExport:
 
 @dataclass(frozen=True, kw_only=True)
 class DeepSpeedFiles:
-    """The texts by which DeepSpeed starts a plan, each saved under its name; `setup` is "" where nodes need none."""
+    """The files that DeepSpeed needs to start a plan, by name; `setup` is "" where nodes need none."""
 
     hostfile: str
     deepspeed_env: str
@@ -63,9 +63,9 @@ class DeepSpeedFiles:
 
 
 def build_plan_export(plan: Plan) -> PlanExport:
-    """What of the plan other launchers have to be told; what they set themselves is left out."""
+    """The part of the plan that other launchers need, without what they set themselves."""
     layout = RankLayout(rank=0, world=1, local=0, local_world=1, group=0, groups=1)
-    # The second is what torchrun sets, and torch without it does as much.
+    # torchrun sets the second one, and torch has the same default.
     launcher_names = {*build_torchrun_env(layout, plan.master, plan.run), "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
     return PlanExport(
         places=tuple(_build_node_export(part, launcher_names) for part in plan.parts),
@@ -76,7 +76,7 @@ def build_plan_export(plan: Plan) -> PlanExport:
 
 
 def format_torchrun(export: PlanExport) -> str:
-    """A block of shell lines for each node, to be run there, all at about the same time."""
+    """A block of shell lines for each node, to be run there at about the same time."""
     top = [
         "#!/usr/bin/env bash",
         f"# {_format_size(export)} by torchrun. Run each part on its node, all at once: torchrun",
@@ -94,9 +94,9 @@ def format_torchrun(export: PlanExport) -> str:
 
 
 def format_deepspeed(export: PlanExport) -> DeepSpeedFiles:
-    """A hostfile, an env file, and the command to type on a node that reaches the others by ssh and has pdsh."""
+    """A hostfile, an env file, and the command for a node that has pdsh and reaches the others by ssh."""
     if len({place.env.get("PATH") for place in export.places}) > 1:
-        # It has one value for all nodes, and ranks find their interpreter without it.
+        # DeepSpeed sets one PATH for all nodes, and ranks find their interpreter without it.
         export = replace(export, places=tuple(_drop_path(place) for place in export.places))
     _refuse_differences(export)
     first = export.places[0]
@@ -113,7 +113,7 @@ def _build_node_export(part: NodePlan, launcher_names: Iterable[str]) -> NodeExp
     env = {name: value for name, value in part.starts[0].env.items() if name not in left_out}
     devices = part.starts[0].env.get(_DEVICES)
     if devices is not None and not _SLOT_NUMBERS.fullmatch(devices):
-        env[_DEVICES], devices = devices, None  # UUIDs, or none at all: these are no slots
+        env[_DEVICES], devices = devices, None  # UUIDs or an empty list, not slots
     slots = tuple(map(int, devices.split(","))) if devices else None
     return NodeExport(node=part.node, ranks=len(part.starts), slots=slots, env=env)
 
@@ -152,7 +152,7 @@ def _format_node_block(export: PlanExport, rank: int) -> Iterator[str]:
 
 
 def _build_torchrun_program(program: Program, node: Node) -> list[str]:
-    """A script that wants --local_rank=N gets it from a shell, since torchrun tells it by LOCAL_RANK only."""
+    """Starts a script that needs --local_rank=N through a shell, since torchrun only sets LOCAL_RANK."""
     if program.local_rank:
         python = [node.rank_python, *program.options]
         start = {ProgramKind.SCRIPT: python, ProgramKind.MODULE: [*python, "-m"], ProgramKind.PROGRAM: []}[program.kind]
@@ -200,12 +200,12 @@ def _format_deepspeed_lines(export: PlanExport) -> Iterator[str]:
 
 
 def _quote_for_pdsh(word: str) -> str:
-    """A word as the far shell must get it from DeepSpeed, which puts `"` around those with a blank and no others."""
+    """Quotes a word for the remote shell; DeepSpeed puts `"` around words with a blank, and only those."""
     return re.sub(r"([\\$`])", r"\\\1", word) if " " in word else shlex.quote(word)
 
 
 def _refuse_differences(export: PlanExport) -> None:
-    """DeepSpeed starts one command everywhere: what a node has of its own can't be said to it."""
+    """Refuses nodes with different settings, since DeepSpeed starts the same command everywhere."""
     first = export.places[0]
     odd = [word for word in (export.program.target, *export.program.args) if _PDSH_MARK.search(word) or "\n" in word]
     if not _PLAIN_VALUE.fullmatch(first.node.workdir or "") or odd:
@@ -239,7 +239,7 @@ def _build_node_env(place: NodeExport) -> dict[str, str]:
 
 
 def _count_slots(place: NodeExport) -> int:
-    """A hostfile counts slots from 0, so it must reach past the last one that is used."""
+    """The slots to write into a hostfile: they count from 0, so they must include the last one in use."""
     used = place.ranks if place.slots is None else max(place.slots) + 1
     return max(used, place.node.slots or 0)
 
@@ -263,10 +263,10 @@ def _format_export(name: str, value: str) -> str:
 
 
 def _format_env_lines(env: Mapping[str, str]) -> Iterator[str]:
-    """DeepSpeed splits at the first `=` and puts bare double quotes around odd values, for a shell to expand."""
+    """The lines of the env file; DeepSpeed splits at the first `=` and double-quotes unusual values unescaped."""
     for name, value in sorted(env.items()):
         if is_secret(name):
-            continue  # named in the command's comments: a comment here would end DeepSpeed with a traceback
+            continue  # listed in the command's comments: a comment here would crash DeepSpeed
         if "\n" in value:
             seen = f"{name} has a line break in its value, which .deepspeed_env can't hold"
             fix = planning.EXPORT_DEEPSPEED.fix("env", name=name)

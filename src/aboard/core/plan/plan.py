@@ -12,7 +12,7 @@ from aboard.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """One process on a node. Names in `secrets` are env variables whose values may appear nowhere."""
+    """One process on a node. `secrets` are names of variables whose values must never appear in output."""
 
     child: str
     argv: tuple[str, ...]
@@ -21,13 +21,13 @@ class Start:
     cwd: str | None = None
     rank: int | None = None
     beacon: bool = False
-    # Whether it can import what the plan's `code` has.
+    # Whether it can import the modules in the plan's `code`.
     code: bool = False
-    # The cores that it may run on; none means all that its node gives.
+    # The cores that it is pinned to; empty means all of the node's.
     cores: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
-        """Shows no env values: a traceback or a log line is no place for a token."""
+        """Without env values, since tracebacks and logs must not show tokens."""
         return f"Start(child={self.child!r}, argv={self.argv!r}, env=<{len(self.env)} names>)"
 
 
@@ -41,7 +41,7 @@ class NodePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class MasterAddress:
-    """Where rank 0 listens; `port` 0 is one that its keeper finds free just before ranks start."""
+    """Where rank 0 listens; port 0 means that its supervisor picks a free one just before ranks start."""
 
     node: str
     address: str
@@ -50,7 +50,7 @@ class MasterAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All nodes' parts, in rank order. `code` is a zip file of Python modules that goes to each node first."""
+    """The parts of all nodes, in rank order. `code` is a zip file of Python modules that is sent to each node first."""
 
     run: str
     program: Program

@@ -1,4 +1,4 @@
-"""From cluster, request and seats to a plan; what can't be had is refused, never quietly made smaller."""
+"""Builds a plan from the cluster, the request and the nodes' resources; never silently starts fewer ranks."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ from aboard.diagnoses.usage import planning
 def build_plan(
     cluster: Cluster, request: LaunchRequest, resources: Mapping[str, NodeResources], *, run: str, master: MasterAddress
 ) -> Plan:
-    """Ranks are numbered in the cluster's order, a node's own in a row, as torchrun and DeepSpeed do it."""
+    """Numbers ranks in the cluster's order, those of one node consecutively, as torchrun and DeepSpeed do."""
     counts = {node.name: count_ranks(node, request, resources[node.name]) for node in cluster}
     _refuse_impossible(cluster, request, counts)
     nodes = [node for node in cluster if counts[node.name]]
@@ -37,7 +37,7 @@ def build_plan(
 
 
 def count_ranks(node: Node, request: LaunchRequest, resources: NodeResources) -> int:
-    """One for each picked slot, each slot, or each accelerator; a CPU node that says nothing takes one."""
+    """One per picked slot, else per slot, else per accelerator; one on a CPU node without slots."""
     if node.slots == 0:
         return 0
     if request.ranks is not None:
@@ -48,7 +48,7 @@ def count_ranks(node: Node, request: LaunchRequest, resources: NodeResources) ->
 
 
 def find_rank_zero_node(cluster: Cluster) -> Node:
-    """The node on which rank 0 will be."""
+    """The node of rank 0."""
     return next((node for node in cluster if node.slots != 0), cluster.nodes[0])
 
 
@@ -124,7 +124,7 @@ def _build_start(
 
 
 def _choose_cores(resources: NodeResources, layout: RankLayout) -> tuple[int, ...]:
-    """The cores of the NUMA node that this rank falls to, ranks spread evenly and in order, as GPUs mostly are."""
+    """The cores of this rank's NUMA node: ranks are spread evenly in order, as GPUs usually are."""
     if not resources.memory_nodes:
         return ()
     return resources.memory_nodes[layout.local * len(resources.memory_nodes) // layout.local_world]

@@ -1,4 +1,4 @@
-"""What each rank runs: a Python script, a module, or a program of its own."""
+"""The program of each rank: a Python script, a module, or an executable."""
 
 import re
 from collections.abc import Sequence
@@ -8,15 +8,16 @@ from aboard.core.cluster.node import Node
 from aboard.core.cluster.setup_commands import prepend_setup
 from aboard.lazy_dataclass import dataclass
 
-# These words mean the interpreter that was chosen for ranks; a path means itself.
+# These words mean the interpreter chosen for ranks; a path is used as it is.
 PYTHON_WORDS = frozenset({"python", "python3"})
 _WITH_VALUE = frozenset({"-W", "-X"})
-# Python's own before a script: flags without `c` and `m`, which take the rest, and without those that only print.
+# Python's options before a script: flags without `c` and `m`, which consume the rest, and without those that only
+# print.
 _OPTION = re.compile(r"-[bBdEiIOPqsSuvx]+|-[WX].*", re.DOTALL)
 
 
 class ProgramKind(Enum):
-    """How it is started: by the node's Python, by its `-m`, or by itself."""
+    """How it is started: by the node's Python, with `python -m`, or directly."""
 
     SCRIPT = "script"
     MODULE = "module"
@@ -25,10 +26,10 @@ class ProgramKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """`args` go to it as they are. `local_rank` is the option by which it is told its own, "" where it needs none.
+    """`args` are passed unchanged. `local_rank` is the option that passes the local rank, "" for none.
 
-    DeepSpeed's launcher says `--local_rank=N`, torch.distributed.launch `--local-rank=N`. `options` are Python's own,
-    as in `python -u train.py`.
+    DeepSpeed's launcher passes `--local_rank=N`, torch.distributed.launch `--local-rank=N`. `options` are Python's
+    own, as in `python -u train.py`.
     """
 
     kind: ProgramKind
@@ -38,7 +39,7 @@ class Program:
     options: tuple[str, ...] = ()
 
     def argv(self, node: Node, local_rank: int) -> tuple[str, ...]:
-        """What a node starts for one of its ranks, its `setup` lines first."""
+        """The argv of one rank on a node, including the node's `setup` lines."""
         head = {
             ProgramKind.SCRIPT: (node.rank_python, *self.options, self.target),
             ProgramKind.MODULE: (node.rank_python, *self.options, "-m", self.target),
@@ -49,7 +50,7 @@ class Program:
 
 
 def parse_python_command(words: Sequence[str]) -> Program | None:
-    """`python -u train.py …` as a script and `python -m pkg …` as a module; None for any other command."""
+    """Parses `python -u train.py …` as a script and `python -m pkg …` as a module; None for other commands."""
     if not words or words[0] not in PYTHON_WORDS:
         return None
     place = 1

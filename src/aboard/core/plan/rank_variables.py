@@ -1,4 +1,4 @@
-"""The environment that a rank gets: torchrun's contract, DeepSpeed's, and what the check has seen of the network."""
+"""The environment of a rank: torchrun's variables, DeepSpeed's, and the network settings from preflight."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 @dataclass(frozen=True, kw_only=True)
 class RankLayout:
-    """Where a rank stands among the others."""
+    """A rank's position in the world and on its node, and its node's position (`group` of `groups`)."""
 
     rank: int
     world: int
@@ -23,9 +23,9 @@ class RankLayout:
 
 
 def build_torchrun_env(layout: RankLayout, master: MasterAddress, run: str) -> dict[str, str]:
-    """What torchrun gives a rank (torch/distributed/elastic/agent/server/local_elastic_agent.py), and DeepSpeed too.
+    """The variables that torchrun (torch/distributed/elastic/agent/server/local_elastic_agent.py) and DeepSpeed set.
 
-    The agent store is False: there is no agent of torchrun's that would host it, so rank 0 must.
+    The agent store is False: no torchrun agent hosts the store, so rank 0 must.
     """
     return {
         "RANK": str(layout.rank),
@@ -51,8 +51,8 @@ def build_torchrun_env(layout: RankLayout, master: MasterAddress, run: str) -> d
 
 
 def build_node_env(node: Node, resources: NodeResources, layout: RankLayout, threads: int | None) -> dict[str, str]:
-    """What is the node's own; all of it gives way to what the user says."""
-    # The second as torchrun sets it: a collective that fails takes its process down instead of hanging it.
+    """The node's own variables; the user's override all of them."""
+    # torchrun sets the second one, too: a failing collective then terminates its process instead of hanging it.
     env = {"PYTHONUNBUFFERED": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
     env |= {"OMP_NUM_THREADS": str(threads or _count_threads(resources, layout))}
     if layout.groups > 1 and resources.interface:
@@ -65,11 +65,11 @@ def build_node_env(node: Node, resources: NodeResources, layout: RankLayout, thr
 
 
 def list_overridden_names(env: Mapping[str, str]) -> list[str]:
-    """Names of the contract that a user's env would break: each rank has its own value of these."""
+    """Per-rank variables that the user's env would override with one value for all."""
     own = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
     return [name for name in own if name in env]
 
 
 def _count_threads(resources: NodeResources, layout: RankLayout) -> int:
-    """As many as there are cores for each rank; torchrun's 1 where the cores aren't known."""
+    """The node's cores divided by its ranks; torchrun's default of 1 if the cores are unknown."""
     return max(1, (resources.cores or 1) // layout.local_world)

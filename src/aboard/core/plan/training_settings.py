@@ -1,4 +1,4 @@
-"""A training, settled: everything that a rank must know, as plain data. Names are those of HF's TrainingArguments."""
+"""The resolved settings of a training run as plain data, named as in HF's TrainingArguments."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -12,7 +12,7 @@ Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attenti
 
 @dataclass(frozen=True, kw_only=True)
 class DataPart:
-    """One prepared source: its directories of token shards and of bins; `weight` None mixes by size."""
+    """One prepared data source: its directories of token shards and packed sequences; `weight` None mixes by size."""
 
     name: str
     shards: str
@@ -22,12 +22,12 @@ class DataPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One fine-tune or pre-train; paths are those of the node that reads it.
+    """One fine-tuning or pre-training run; paths are those on the node that reads them.
 
-    A step takes `per_device_train_batch_size` × `gradient_accumulation_steps` bins of each rank, or
-    `global_batch_size` bins of all ranks together, whatever their number: then accumulation follows from it.
-    `max_grad_norm` 0 clips nothing. Without `eval_steps` or `save_steps` it evaluates and saves at the end only.
-    `tokenizer` goes into exports; None is the one beside the model.
+    A step takes `per_device_train_batch_size` × `gradient_accumulation_steps` packed sequences per rank, or
+    `global_batch_size` of all ranks together, from which accumulation then follows. `max_grad_norm` 0 disables
+    clipping. Without `eval_steps` or `save_steps` it evaluates and saves only at the end. `tokenizer` goes into
+    exports; None means the one next to the model.
     """
 
     model: str
@@ -69,21 +69,21 @@ class Training:
     tensorboard: bool = False
 
     def step_size(self, world: int) -> int:
-        """The bins of one step, of all ranks together."""
+        """The packed sequences of one step over all ranks."""
         return self.global_batch_size or self.per_device_train_batch_size * self.gradient_accumulation_steps * world
 
     def total_sequences(self, world: int, sequences: int) -> int:
-        """How many it takes in all, of so many in an epoch: a last half epoch is half of them."""
+        """The sequences of the whole run, given those of an epoch; a final half epoch counts half."""
         if self.max_steps is not None:
             return self.max_steps * self.step_size(world)
         return max(1, round(self.num_train_epochs * sequences))
 
     def micro_batches(self, world: int) -> int:
-        """How many of them a rank takes one after the other in a step; the last may be smaller, or empty."""
+        """The micro-batches of a rank in one step; the last may be smaller, or empty."""
         return -(-self.step_size(world) // (self.per_device_train_batch_size * world))
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "Training":
-        """From what `dataclasses.asdict` made of one, by way of JSON."""
+        """From the decoded JSON of `dataclasses.asdict`."""
         parts = {name: tuple(DataPart(**each) for each in content[name]) for name in ("data", "validation")}
         return cls(**{**content, **parts})

@@ -16,13 +16,13 @@ from aboard.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRecording:
-    """Files by their absolute path, and outputs by argv. What isn't in it was not on that machine."""
+    """Files by absolute path, and outputs by argv. Anything else didn't exist on that machine."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[tuple[str, ...], CommandOutput] = field(default_factory=dict)
 
     def answer(self, question: ProbeQuestion) -> ProbeAnswer:
-        """What the node would have answered."""
+        """The reply of the recorded node."""
         if isinstance(question, ProbeFiles):
             wanted = [glob.split("/") for glob in question.globs]
             return FileContents(
@@ -35,7 +35,7 @@ class NodeRecording:
 
 
 def replay_recordings(cluster: Cluster, subject: Subject, recordings: Mapping[str, NodeRecording]) -> Facts:
-    """The facts of a full check of nodes that answer as recorded; a node without a recording stays unknown."""
+    """The facts of a full check replayed from recordings; a node without a recording is unknown."""
     facts = Facts(
         cluster=cluster,
         contacts={
@@ -68,7 +68,7 @@ def _run_probe(probe: MultiNodeProbe[Any], facts: Facts, recordings: Mapping[str
 
 
 def _build_reply(recording: NodeRecording, ask: ProbeRequest) -> Mapping[str, Any] | Unknown:
-    """A recording knows what was in a file or printed; what nodes do to each other can't be played back."""
+    """Replays files and output; traffic between nodes can't be replayed."""
     if ask.op == "read":
         question: ProbeQuestion = ProbeFiles(globs=tuple(ask.fields["globs"]))
     elif ask.op == "run":
@@ -82,6 +82,6 @@ def _build_reply(recording: NodeRecording, ask: ProbeRequest) -> Mapping[str, An
 
 
 def _is_match(path: str, wanted: list[list[str]]) -> bool:
-    """A star stands for what is between two slashes, as on the node."""
+    """Whether the path matches; a star matches within one path component, as on the node."""
     parts = path.split("/")
     return any(len(parts) == len(glob) and all(map(fnmatchcase, parts, glob)) for glob in wanted)

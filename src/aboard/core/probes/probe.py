@@ -70,5 +70,5 @@ class Probe(Generic[T]):
     quick: bool = True
 
     def asked(self, node: Node) -> ProbeQuestion:
-        """The question as this node gets it."""
+        """The question for this node."""
         return self.question(node) if callable(self.question) else self.question

@@ -1,4 +1,4 @@
-"""What ranks find on a node: their interpreter, their working directory, their program."""
+"""The environment of ranks on a node: interpreter, working directory, program."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,9 +22,9 @@ from aboard.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class RankSpec:
-    """What ranks are to be given, before anything is known of the nodes; a check has no program.
+    """What ranks should get, before the nodes are probed; a check has no program.
 
-    `search_path` is the PATH that the user gives to every rank, if any.
+    `search_path` is the PATH that the user sets for every rank, if any.
     """
 
     environment: HeadEnvironment | None = None
@@ -34,7 +34,7 @@ class RankSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramFile:
-    """The file that ranks run: `digest` is its content's, `problem` is why it can't be run, "" if it can."""
+    """The file that ranks run: `digest` is its hash, `problem` is why it can't run, "" if it can."""
 
     path: str
     exists: bool = False
@@ -44,7 +44,7 @@ class ProgramFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RankEnvironment:
-    """`workdir` is whether it is there; it and `program` are None where nobody asked."""
+    """`workdir` says whether the directory exists; it and `program` are None if not probed."""
 
     interpreter: Interpreter
     workdir: bool | None = None
@@ -52,7 +52,7 @@ class RankEnvironment:
 
 
 def build_environment_query(node: Node, spec: RankSpec) -> dict[str, str]:
-    """The fields of the agent's op `environment`; empty if there is nothing to ask."""
+    """The fields of the agent's op `environment`; empty if there is nothing to query."""
     fields: dict[str, str] = {}
     if node.interpreter is not None:
         python = node.interpreter.path
@@ -74,7 +74,7 @@ def build_environment_query(node: Node, spec: RankSpec) -> dict[str, str]:
 
 
 def parse_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> RankEnvironment:
-    """From what the agent replied, which is data of the node's; Unparsed if it is none."""
+    """Parses the agent's reply, which is untrusted; raises ProbeParseError if it can't be parsed."""
     if len(str(reply.get("search_path"))) > PATH_LENGTH:
         raise ProbeParseError("its PATH is too long")
     found, workdir, program = (reply.get(name) for name in ("python", "workdir", "program"))
@@ -94,12 +94,12 @@ def parse_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> R
 
 
 def _decode_program_file(node: Node, program: Program, reply: Mapping[str, Any]) -> ProgramFile:
-    """Where it is, is for us to say: a fix copies that path, and no node may choose what is copied to it."""
+    """Uses our own path, since a fix copies the file to it and no node may choose that path."""
     bare = program.kind is ProgramKind.PROGRAM and "/" not in program.target
     found = decode(ProgramFile, {**reply, "path": ""})
     return replace(
         found,
         path=program.target if bare else normpath(join(node.workdir or "", program.target)),
-        # Programs of a system may well differ; the script may not.
+        # System programs may differ between nodes; the script must not.
         digest=found.digest if program.kind is ProgramKind.SCRIPT else NO_TEXT,
     )

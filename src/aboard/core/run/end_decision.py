@@ -1,4 +1,4 @@
-"""What to do next in a run: a decision over its state, carried out elsewhere."""
+"""Decides what to do next from a run's state; the conductor carries it out."""
 
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import RankProcess, Run
@@ -6,16 +6,16 @@ from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# A rank that somebody stopped (SIGSTOP, Ctrl-Z) holds up all others without a word; a debugger shows as another state.
+# A rank stopped by SIGSTOP or Ctrl-Z blocks all others silently; a debugger shows as another state.
 STOPPED_SECONDS = 5.0
 PORTS_TRIED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndDecision:
-    """The run is over: end what lives. With `stacks`, take them first; with `again`, try once more on another port.
+    """The run is over: stop all live ranks. `stacks`: take stacks first; `again`: try once more on another port.
 
-    `death` says that a rank's own death decided it, `asked` that the user did, `stuck` that it was stuck for too long.
+    The reason: `death` of a rank, `asked` by the user, or `stuck` for too long.
     """
 
     why: str
@@ -27,7 +27,7 @@ class EndDecision:
 
 
 def decide(run: Run, world: int, *, stderr_tail: Untrusted = NO_TEXT, may_move: bool = True) -> EndDecision | None:
-    """The first failure wins. `said` is what the first that died left on stderr; `may_move` allows another port."""
+    """The first failure wins. `stderr_tail` is that of the first dead rank; `may_move` allows another port."""
     generation = run.generation
     first = generation.first_death
     if first is not None:
@@ -44,6 +44,6 @@ def decide(run: Run, world: int, *, stderr_tail: Untrusted = NO_TEXT, may_move: 
 
 
 def is_port_taken(child: RankProcess, stderr_tail: Untrusted) -> bool:
-    """Whether rank 0 died because somebody took its port between the look and the launch."""
+    """Whether rank 0 died because its port was taken between preflight and launch."""
     error_text = child.raised.text if child.raised else stderr_tail
     return child.name == "0" and child.phase < Phase.STORE and error_text.match(death.PORT_TAKEN.regex) is not None

@@ -7,7 +7,7 @@ from typing import Any
 from aboard.core.decoding import Word
 from aboard.lazy_dataclass import dataclass
 
-# What a rank writes to. Log indexes number the streams in this order.
+# A rank's output streams. Log indexes number them in this order.
 STREAMS = ("stdout", "stderr")
 
 

@@ -1,4 +1,4 @@
-"""A lease: how long a keeper lets its ranks live when it hears nothing from the head."""
+"""A lease: how long a supervisor keeps its ranks alive without contact to the head."""
 
 from aboard.lazy_dataclass import dataclass
 
@@ -8,9 +8,9 @@ DETACHED_SECONDS = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """`seconds` of silence end the ranks; the head speaks every `beat`; `grace` lies between TERM and KILL.
+    """After `seconds` of silence ranks are stopped; the head sends every `beat`; `grace` is between TERM and KILL.
 
-    `farewell` takes its place where the user asked for the end: a trainer saves then, and one that lost a peer can't.
+    `farewell` replaces `grace` when the user stops the run: trainers save then, which they can't after losing a peer.
     """
 
     seconds: float = ATTACHED_SECONDS

@@ -1,4 +1,4 @@
-"""A trial: the same command on each node alone, on pairs, on all; the smallest group that fails names who can't."""
+"""A trial runs one command on each node alone, on pairs, and on all: the smallest failing group names the nodes."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,13 @@ from aboard.lazy_dataclass import dataclass
 
 # Long enough for a slow import from a network file system, short enough to wait for.
 STUCK_SECONDS = 45.0
-# What has come this far, and isn't torch's, will not tell more.
+# A program without torch has succeeded if all of its processes still run after this long.
 ALIVE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResult:
-    """How one group did: it came to its first collective or step (or its end), or it didn't."""
+    """The result of one group: whether it reached its first collective or step (or its end)."""
 
     group: tuple[str, ...]
     passed: bool
@@ -28,19 +28,19 @@ class TrialResult:
 
 
 def build_stages(names: Sequence[str]) -> list[list[tuple[str, ...]]]:
-    """Groups that are tried side by side: each alone, neighbours in pairs so that each is in one, then all."""
+    """The groups of each stage, which run at the same time: single nodes, then neighbouring pairs, then all."""
     alone: list[tuple[str, ...]] = [(name,) for name in names]
     if len(names) == 1:
         return [alone]
     pairs = [tuple(names[at : at + 2]) for at in range(0, len(names) - 1, 2)]
-    # The odd one out goes with its neighbour once that is free again.
+    # With an odd number, the last node is paired with its neighbour afterwards.
     last: list[tuple[str, ...]] = [(names[-2], names[-1])] if len(names) % 2 else []
     everybody = [tuple(names)] if len(names) > 2 else []  # noqa: PLR2004 - else the pair is all there are
     return [stage for stage in (alone, pairs, last, everybody) if stage]
 
 
 def has_succeeded(run: Run, world: int, now: float) -> bool | None:
-    """Whether it has shown that it can; None while that is open."""
+    """Whether the trial succeeded; None while undecided."""
     generation = run.generation
     far = sum(count for phase, count in generation.phases.items() if phase >= Phase.COLLECTIVE)
     if far == world:
@@ -53,7 +53,7 @@ def has_succeeded(run: Run, world: int, now: float) -> bool | None:
 
 
 def build_stuck_finding(progress: RunProgress) -> Finding:
-    """A group that came no further and did not die: who is missing, and where the others are."""
+    """The finding on a group that got stuck without dying: which ranks are missing, and where the others are."""
     late = progress.missing
     who = "; ".join(f"{each.node}: {each.why} for {each.seconds:.0f} s" for each in late) or "no rank is behind"
     return death.STUCK.finding(
@@ -65,7 +65,7 @@ def build_stuck_finding(progress: RunProgress) -> Finding:
 
 
 def build_trial_finding(results: Sequence[TrialResult]) -> Finding | None:
-    """Names the nodes of the smallest groups that failed; a node that passed alone is named with its pair only."""
+    """Names the nodes of the smallest failing groups; a node that passed alone is named only with its pair."""
     failed = [each for each in results if not each.passed]
     if not failed:
         return None

@@ -1,4 +1,4 @@
-"""The phases of a rank, in the order in which it comes to them."""
+"""The phases of a rank, in order."""
 
 from enum import IntEnum
 
@@ -33,7 +33,7 @@ _WORDS = {
     Phase.DONE: "finished",
 }
 
-# What the beacon calls them.
+# The beacon's names of phases.
 BEACON_PHASES = {
     "started": Phase.PYTHON,
     "torch": Phase.TORCH,

@@ -1,4 +1,4 @@
-"""The roster: who is aboard, how far each has come, and whom all are waiting for. A value, drawn elsewhere."""
+"""The progress of a run: the phase of each rank, and the ranks that the others wait for. Rendered elsewhere."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
-# A cut this short is a beat that was late.
+# A shorter silence is only a late heartbeat.
 SILENT_SECONDS = 2.0
 _NODES, _RANKS = 16_384, 32_768
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRow:
-    """One node: its ranks by phase, how it is held, what it uses. `step` is its slowest rank's."""
+    """One node: its ranks by phase, its connection, its resource use. `step` is its slowest rank's."""
 
     node: str
     ranks: Annotated[tuple[int, ...], MaxLength(_RANKS)]
@@ -38,7 +38,7 @@ class NodeRow:
 
 
 class MissingReason(IntEnum):
-    """What is the matter, the worst first: a rank that died, a node out of reach, a rank that is merely behind."""
+    """Why ranks are missing, worst first: a rank died, a node is unreachable, a rank is only behind."""
 
     DEAD = 0
     GONE = 1
@@ -48,7 +48,7 @@ class MissingReason(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MissingRanks:
-    """Whom the others wait for: a node, its ranks, why, and since when (seconds)."""
+    """Ranks that the others wait for: their node, the reason, and since when (seconds)."""
 
     trouble: MissingReason
     node: str
@@ -59,7 +59,7 @@ class MissingRanks:
 
 @dataclass(frozen=True, kw_only=True)
 class Stall:
-    """Why a run does not go on, in short: the verdict's code, what was seen, the first line to type."""
+    """Why a run makes no progress, in short: the verdict's code, the observation, the first command of the fix."""
 
     code: str
     grave: bool
@@ -77,13 +77,13 @@ class Stall:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes it another one: who is slow by how much changes from look to look."""
+        """Distinguishes stalls; leaves out how slow a rank is, which changes between snapshots."""
         return (self.code,) if self.slow else (self.code, *self.nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunProgress:
-    """A whole run at one moment. `phase` is the furthest that any rank has come to; `there` is how many have."""
+    """A whole run at one moment. `phase` is the furthest of any rank; `there` is how many ranks have reached it."""
 
     run: str
     program: Annotated[str, MaxLength(4096)]
@@ -107,7 +107,7 @@ class RunProgress:
 
 
 def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untrusted, ...] = ()) -> RunProgress:
-    """O(ranks): once for each picture, not for each event. `tail` is what the rank of interest said last."""
+    """O(ranks), so call it per frame, not per event. `tail` is the last output of the rank of interest."""
     rows = [_build_node_row(plan, run, index) for index in range(len(plan.parts))]
     phases = Counter[Phase]()
     for row in rows:
@@ -146,7 +146,7 @@ def _build_node_row(plan: Plan, run: Run, index: int) -> NodeRow:
     phases: dict[Phase, int] = {}
     slowest: tuple[int, Mapping[str, float]] | None = None
     used: dict[str, float] = {}
-    # Plain loops: at thousands of ranks this is what a picture costs.
+    # Plain loops: with thousands of ranks they dominate the cost of a frame.
     for start in part.starts:
         key = (name, start.child)
         child = now.children.get(key)
@@ -180,7 +180,7 @@ def _build_node_row(plan: Plan, run: Run, index: int) -> NodeRow:
 
 
 def _find_missing(plan: Plan, run: Run, furthest: Phase, now: float) -> list[MissingRanks]:
-    """Who has not come to where the furthest are; before the first step only, since then ranks differ by nature."""
+    """The ranks behind the furthest ones; only before the first step, since steps always differ a little."""
     found = []
     places, children = run.generation.places, run.generation.children
     here = min(furthest, Phase.STEPS)
@@ -230,7 +230,7 @@ def build_stall(finding: Finding | None) -> Stall | None:
 
 
 def find_rank_of_interest(run: Run) -> int | None:
-    """The rank to look at: the first that died, else rank 0."""
+    """The rank to show: the first that died, else rank 0."""
     first = run.generation.first_death
     name = first.name if first is not None else "0"
     return int(name) if name.isdigit() else None

@@ -11,15 +11,15 @@ from aboard.core.run.training_metrics import LossCurve
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# Of what a rank, a node or a user says about an end.
+# The limit of a stated reason for an end.
 WHY_CHARS = 160
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankException:
-    """The exception that ended a rank, as its own process told it.
+    """The exception that ended a rank, as its own process reported it.
 
-    `error` is an error of ours that crossed from there: JSON for `diagnoses.catalogue.read_error`.
+    `error` is one of our errors from that process: JSON for `diagnoses.catalogue.read_error`.
     """
 
     type: Untrusted
@@ -34,7 +34,7 @@ class RankException:
 
 @dataclass(kw_only=True)
 class RankProcess:
-    """One process of a run, as its events tell it. `since` is when it came to its phase."""
+    """One process of a run, folded from its events. `since` is when it reached its phase."""
 
     node: str
     name: str
@@ -49,7 +49,7 @@ class RankProcess:
 
     @property
     def rank(self) -> int:
-        """The number that it is called by; 0 if it has another name."""
+        """Its rank, which is its name; 0 if it has another name."""
         return int(self.name) if self.name.isdigit() else 0
 
     @property
@@ -58,13 +58,13 @@ class RankProcess:
 
     @property
     def died_at(self) -> float:
-        """The first sign of it: an exception is told before the process takes itself down."""
+        """The time of the first sign: an exception is reported before the process exits."""
         return self.at if self.raised_at is None else min(self.at, self.raised_at)
 
 
 @dataclass(kw_only=True)
 class NodeConnection:
-    """A node of the run: held, cut since a time, or gone with the reason."""
+    """A node of the run: connected, cut off since a time, or gone with the reason."""
 
     state: str = "waiting"
     at: float = 0.0
@@ -83,17 +83,17 @@ class Generation:
     places: dict[str, NodeConnection] = field(default_factory=dict)
     phases: Counter[Phase] = field(default_factory=Counter)
     first_death: RankProcess | None = None
-    # Nodes that were gone while ranks of theirs had not finished, in the order of it.
+    # Nodes that were lost before their ranks had finished, in that order.
     lost: list[str] = field(default_factory=list)
-    # A rank that somebody stopped, and that was not let go on.
+    # A rank that was stopped by a signal and not resumed.
     stopped: RankProcess | None = None
-    # When the end was decided for another reason than a death: who dies later dies of that.
+    # When the end was decided for another reason than a death: later deaths are caused by it.
     decided: float | None = None
-    # When ranks that live were begun to be ended, for whatever reason.
+    # When stopping the live ranks began, for whatever reason.
     ending: float | None = None
     running: int = 0
     exited: int = 0
-    # When any rank last came to a new phase.
+    # When any rank last reached a new phase.
     moved: float = 0.0
 
     @property
@@ -103,14 +103,14 @@ class Generation:
 
 @dataclass(kw_only=True)
 class Run:
-    """The state of a run. The one value here that changes, since a copy per event would cost O(ranks)."""
+    """The state of a run. Mutable, since a copy per event would cost O(ranks)."""
 
     id: str
     generation: Generation = field(default_factory=Generation)
     samples: dict[tuple[str, str], Measurement] = field(default_factory=dict)
     # The last step of each rank that has reported one, also after its end.
     steps: dict[tuple[str, str], int] = field(default_factory=dict)
-    # Of the rank that tells any: a trainer's first one does.
+    # From the rank that reports any, usually a trainer's rank 0.
     metrics: dict[str, float] = field(default_factory=dict)
     curve: LossCurve = field(default_factory=LossCurve)
     stopping: str = ""
@@ -124,7 +124,7 @@ class Run:
         return folded
 
     def apply(self, event: Event) -> None:
-        """Takes one event in; kinds that it doesn't know are for others, and change nothing here."""
+        """Applies one event; unknown kinds change nothing."""
         match event.kind:
             case "generation":
                 self.generation = Generation(number=int(event.data["number"]), at=event.at, moved=event.at)
@@ -145,7 +145,7 @@ class Run:
             case "started" | "exited" | "failed" | "phase" | "raised":
                 self._apply_child(event)
             case "deciding":
-                # A death that decided it is its own proof, whatever two clocks make of the order.
+                # If a death decided the end, it is the cause, whatever two clocks say about the order.
                 self.generation.decided = None if event.data.get("death") else event.at
                 self.generation.ending = event.at
             case "stopping":
@@ -156,9 +156,9 @@ class Run:
                 pass
 
     def take(self, sample: Measurement) -> None:
-        """The latest values win; the first step is a phase of its own."""
+        """Applies a measurement: the latest values win; the first step is a phase of its own."""
         self.samples[sample.node, sample.child] = sample
-        # A trainer reports its metrics at once, and the beacon its steps a few times a second: the higher one is newer.
+        # A trainer reports metrics immediately, the beacon steps a few times per second: the higher step is newer.
         step = int(max(sample.values.get("step", 0), sample.metrics.get("step", 0)))
         if sample.child and step > 0:
             key = (sample.node, sample.child)
@@ -167,14 +167,14 @@ class Run:
             if child is not None:
                 self._come_to(child, Phase.STEPS, sample.at)
         if sample.metrics:
-            # Not all of them come each time: an eval_loss stays until there is a newer one.
+            # A report may lack some of them: an eval_loss stays until a newer one comes.
             self.metrics.update(sample.metrics)
             if "step" in sample.metrics and "loss" in sample.metrics:
                 self.curve.add(int(sample.metrics["step"]), sample.metrics["loss"])
 
     @property
     def step(self) -> int | None:
-        """The step that every rank which reports steps has come to."""
+        """The step that all ranks that report steps have reached."""
         return min(self.steps.values(), default=None)
 
     def _place(self, node: str) -> NodeConnection:
@@ -198,7 +198,7 @@ class Run:
         else:
             self._change(child, event)
         first = now.first_death
-        # Events of two nodes may arrive in another order than they happened: the corrected time decides.
+        # Events of two nodes may arrive out of order: the corrected time decides.
         if child.dead and (first is None or child.died_at < first.died_at):
             now.first_death = child
 
@@ -223,6 +223,6 @@ class Run:
 
 
 def _get_text(event: Event, name: str) -> Untrusted:
-    """A keeper's word, or the conductor's own."""
+    """Text from a supervisor or from the conductor."""
     value = event.data.get(name, "")
     return value if isinstance(value, Untrusted) else Untrusted(str(value))

@@ -1,4 +1,4 @@
-"""The rhythm of a run: what its steps usually take, and when it is broken for so long that one should ask."""
+"""Detects stalls: learns how long a step takes, and when the lack of progress calls for a snapshot."""
 
 from dataclasses import field
 
@@ -6,27 +6,28 @@ from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import Run
 from aboard.lazy_dataclass import dataclass
 
-# Nothing new for so long is worth a look. Figures come once a second; to look costs little, and rules have patience.
+# This long without progress calls for a snapshot. Measurements come every second; a snapshot is cheap, and rules wait
+# for more evidence.
 LEAST_SECONDS = 3.0
 LEAST_STEP_SECONDS = 3.0
-# A step may take a few times as long as usual, for a checkpoint or a slow batch, before anyone looks.
+# A step may take this many times as long as usual (a checkpoint, a slow batch) before a snapshot is due.
 STEPS = 4.0
 SLOWER = 2.5
 SLOW_SECONDS = 8.0
-# A node that is cut off for so long is not only changing its route.
+# A node that is cut off for this long isn't just rerouting.
 CUT_SECONDS = 1.2
-# The same question is asked again ever more rarely.
+# The first pause between snapshots of the same stall; pauses then grow.
 AGAIN_SECONDS = 1.0
 GROWTH = 1.6
 LONGEST_SECONDS = 30.0
-# The usual step is learned over about so many reports, and none of them counts before this many steps.
+# The typical step time is averaged over about this many reports; the first few only replace it.
 _MEMORY = 20
 _WARM_UP = 3
 
 
 @dataclass(kw_only=True)
 class StallDetector:
-    """Fed with the run as it is now and then; it changes, as the run does."""
+    """Updated with the run now and then; mutable, like the run."""
 
     moved: float = 0.0
     usual: float | None = None
@@ -42,13 +43,13 @@ class StallDetector:
     _seen: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def note(self, run: Run, now: float) -> bool:
-        """Takes in what has happened since; whether anything has moved."""
+        """Updates the state; returns whether the run made progress."""
         generation = run.generation
         if generation.number != self._generation:
             self.__init__(_generation=generation.number, moved=max(now, generation.moved))  # type: ignore[misc]
             return True
         steps = [sample.values["step"] for sample in run.samples.values() if "step" in sample.values]
-        # Who waits for nobody else is not stuck: a node that has only fallen silent leaves its last step behind.
+        # The furthest rank decides: if it advances, nothing is stuck, even if a silent node's last step stays.
         step = max(steps, default=-1)
         moved = generation.moved > self.moved or step != self._step
         if moved:
@@ -59,17 +60,17 @@ class StallDetector:
         return moved
 
     def quiet(self, now: float) -> float:
-        """For how many seconds nothing has moved."""
+        """Seconds without progress."""
         return max(0.0, now - self.moved)
 
     def limit(self, run: Run) -> float:
-        """After how much quiet one should ask."""
+        """Seconds without progress after which a snapshot is due."""
         if run.generation.phases[Phase.STEPS] and self.usual is not None:
             return max(LEAST_STEP_SECONDS, STEPS * self.usual + 1.0)
         return LEAST_SECONDS
 
     def due(self, run: Run, now: float) -> bool:
-        """Whether it is time to ask; asked again, the pauses grow."""
+        """Whether a snapshot is due; the pauses between snapshots grow."""
         stuck = self.quiet(now) >= self.limit(run)
         slow = self._slow_since is not None and now - self._slow_since >= SLOW_SECONDS
         if not (stuck or slow) or (now < self._next and not self._cut_since(run, now)):
@@ -80,7 +81,7 @@ class StallDetector:
         return True
 
     def _cut_since(self, run: Run, now: float) -> bool:
-        """Whether a node has fallen silent since one asked, for longer than a blink: that is another question."""
+        """Whether a node was cut off since the last snapshot, and not just for a moment."""
         cuts = (place.at for place in run.generation.places.values() if place.state == "cut")
         return any(self._asked < at + CUT_SECONDS <= now for at in cuts)
 
@@ -89,7 +90,7 @@ class StallDetector:
         return self._slow_since is not None
 
     def _learn(self, run: Run, now: float) -> None:
-        """The usual step from the ranks' own reports; those that are much longer are news, not custom."""
+        """Learns the typical step time from the ranks' reports, ignoring outliers."""
         paces = []
         for key, sample in run.samples.items():
             step = sample.values.get("step")

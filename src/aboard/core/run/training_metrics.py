@@ -1,4 +1,4 @@
-"""What a trainer tells of itself while it runs, and the curve that its loss has drawn so far."""
+"""The metrics that a trainer reports, its loss curve, and its step time."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -7,7 +7,7 @@ from typing import Annotated
 from aboard.core.decoding import MaxLength
 from aboard.lazy_dataclass import dataclass
 
-# The figures that are carried to the head; a trainer's own file has all of them.
+# The metrics that are sent to the head; the trainer's own file has all of them.
 METRICS = (
     "step",
     "steps",
@@ -24,25 +24,25 @@ METRICS = (
     "saved",
 )
 MOST_POINTS = 512
-# What a step took weighs half as much about 35 steps later.
+# The weight of a step time halves after about 35 steps.
 _DECAY = 0.98
 
 
 @dataclass(kw_only=True)
 class LossCurve:
-    """Points of (step, loss), in bounded memory: when there are too many, every second one goes, the last stays."""
+    """Points of (step, loss) in bounded memory: when full, every second point is dropped; the last one stays."""
 
     points: list[tuple[int, float]] = field(default_factory=list)
     _every: int = 1
     _met: int = 0
 
     def add(self, step: int, loss: float) -> None:
-        """Takes a point in; one that is no further than the last begins anew from there, as a resumed run does."""
+        """Adds a point; a step at or before the last one restarts the curve there, as a resumed run does."""
         if self.points and (step, loss) == self.points[-1]:
             return
         while self.points and step <= self.points[-1][0]:
             self.points.pop()
-        # The last one is the newest always, and gives way to the next unless its turn has come to be kept.
+        # The last point is always the newest; the next one replaces it unless it is to be kept.
         if self._met % self._every and self.points:
             self.points.pop()
         self.points.append((step, loss))
@@ -55,13 +55,13 @@ class LossCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """Seconds that a step takes, as an exponential moving average; `steps` is how many it has learned from."""
+    """The seconds per step as an exponential moving average over `steps` steps."""
 
     seconds: float = 0.0
     steps: int | None = None
 
     def after(self, seconds: float, steps: int) -> "StepTime":
-        """With `steps` more that took `seconds` each. The first ones warm up, and count until there are others."""
+        """With `steps` more steps of `seconds` each. Warm-up steps count only until there are others."""
         if self.steps is None:
             return StepTime(seconds=seconds, steps=0)
         weight = max(steps / (self.steps + steps), 1 - _DECAY**steps)
@@ -71,9 +71,9 @@ class StepTime:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingStatus:
-    """How far a training is: its trainer's latest metrics, the curve of its loss, and the step `at` which ranks are.
+    """The progress of a training run: its latest metrics, its loss curve, and the step `at` which its ranks are.
 
-    Metrics come every few steps, the ranks' steps several times a second.
+    Metrics come every few steps, the ranks' steps several times per second.
     """
 
     metrics: Mapping[str, float]
@@ -86,13 +86,13 @@ class TrainingStatus:
 
     @property
     def share(self) -> float | None:
-        """How much of it is done, where the trainer knows how much there is."""
+        """The completed fraction, if the trainer knows the total."""
         steps = self.metrics.get("steps")
         return min(1.0, self.step / steps) if steps else None
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end, by the trainer's estimate at its last log line less the steps made since."""
+        """Seconds until the end: the trainer's estimate in its last log line, minus the steps since."""
         eta, steps, logged = (self.metrics.get(name) for name in ("eta", "steps", "step"))
         if eta is None or steps is None or logged is None or steps <= logged:
             return eta
@@ -100,6 +100,6 @@ class TrainingStatus:
 
     @property
     def saved(self) -> int | None:
-        """The step of the newest checkpoint that is complete."""
+        """The step of the newest complete checkpoint."""
         saved = self.metrics.get("saved")
         return None if saved is None else int(saved)

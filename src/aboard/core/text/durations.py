@@ -1,4 +1,4 @@
-"""Lengths of time: as people type them, `90s`, `10m`, `1h30m`, `2d`, and as they are told, `3 min 12 s`, `3.1 ms`."""
+"""Parses durations (`90s`, `10m`, `1h30m`, `2d`) and formats them (`3 min 12 s`, `3.1 ms`)."""
 
 import re
 
@@ -7,7 +7,7 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
-# Below this, tenths of a second tell something.
+# Below this many seconds, a duration has one decimal.
 TENTHS = 10
 MILLI = 1e-3
 
@@ -17,7 +17,7 @@ _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 
 
 def parse_duration(text: str, *, where: str) -> float:
-    """Seconds; a number without a unit is refused, since half of the people would mean minutes."""
+    """Parses a duration into seconds; refuses a number without a unit, which many users would mean as minutes."""
     if not _WHOLE.fullmatch(text.strip()):
         seen = f"'{escape_text(text)}' is not a duration"
         fix = configuration.DURATION.fix(option=where)
@@ -26,7 +26,7 @@ def parse_duration(text: str, *, where: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """How long: two units at the most, `4.1 s`, `42 s`, `3 min 12 s`, `2 h 5 min`, `3 d 4 h`."""
+    """At most two units: `4.1 s`, `42 s`, `3 min 12 s`, `2 h 5 min`, `3 d 4 h`."""
     if round(seconds, 1) < TENTHS:
         return f"{max(0.0, seconds):.1f} s"
     whole = round(seconds)
@@ -38,7 +38,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_latency(seconds: float) -> str:
-    """How long something takes that a machine does over and over: `2.5 s`, `3.1 ms`, `12 us`."""
+    """The time of one short operation: `2.5 s`, `3.1 ms`, `12 us`."""
     if seconds >= 1:
         return f"{seconds:.1f} s"
     return f"{seconds / MILLI:.1f} ms" if seconds >= MILLI else f"{seconds / MILLI**2:.0f} us"

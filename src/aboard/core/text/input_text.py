@@ -1,7 +1,7 @@
-"""Words that come from outside: which may reach ssh and a node's environment, and how to show those that may not.
+"""Validates names from outside before they reach ssh or a node's environment, and formats errors about them.
 
-A host called `-oProxyCommand=…` is an option to ssh and a program to the user who pasted it, so what a name may
-hold is settled here, once, and everything behind the border trusts it.
+To ssh, a host called `-oProxyCommand=…` is an option, and so runs a program. Names are validated here, once; code
+behind this boundary trusts them.
 """
 
 import re
@@ -60,14 +60,14 @@ def find_env_name_error(text: str) -> str | None:
 
 
 def point_at_column(text: str, column: int) -> str:
-    """The text with a caret under a column, cut to the part around it."""
+    """The text with a caret under a column, shortened to the part around it."""
     start = max(0, column - _MOST_SHOWN // 2)
     window = "".join(char if char.isprintable() else "�" for char in text[start : start + _MOST_SHOWN])
     return f"    {window}\n    {' ' * (column - start)}^"
 
 
 def find_nearest(word: str, known: "Iterable[str]") -> str | None:
-    """The known word that is most like this one, if any is like it."""
+    """The known word most similar to this one, if any is similar."""
     near = get_close_matches(word.lower(), list(islice(known, _MOST_COMPARED)), n=1, cutoff=0.6)
     return near[0] if near else None
 
@@ -78,19 +78,19 @@ def format_count(count: int, noun: str) -> str:
 
 
 def decode_latin1(value: object) -> str:
-    """A node's bytes, which travel in frames as Latin-1, as text; whatever else it sent is no text."""
+    """Decodes bytes that frames carry as Latin-1; "" for anything else that a node sent."""
     return value.encode("latin-1", "replace").decode("utf-8", "replace") if isinstance(value, str) else ""
 
 
 def suggest_fix(diagnosis: "Diagnosis", word: str, known: "Iterable[str]") -> "Fix":
-    """The diagnosis' fix `near` with the nearest known word, or its fix `known` with all when none is near."""
+    """The diagnosis' fix `near` with the nearest known word, or its fix `known` with all words if none is near."""
     known = list(known)
     near = find_nearest(word, known)
     return diagnosis.fix("near", near=near) if near else diagnosis.fix("known", known=known)
 
 
 def suggest_word(word: str, known: "Iterable[str]") -> str:
-    """A question for the nearest known word, or the list of known words when none is near."""
+    """Suggests the nearest known word, or lists the known words if none is near."""
     known = list(known)
     near = find_nearest(word, known)
     return f"did you mean '{near}'?" if near else f"known here: {', '.join(known)}"
@@ -102,7 +102,7 @@ def _find_colon_error(text: str) -> str | None:
     except AddressValueError:
         pass
     else:
-        # A zone (`fe80::1%eth0`) is an address on one machine only, so it can't name a node to its peers.
+        # A zone (`fe80::1%eth0`) is valid on one machine only, so its peers can't use the address.
         return None if "%" not in text else f"'{escape_text(text)}' has a zone, which means nothing on another machine"
     name, _, port = text.partition(":")
     if port.isdecimal():

@@ -1,4 +1,4 @@
-"""A line of a rank's output, and equal lines of many ranks folded into one."""
+"""A line of a rank's output, and the folding of equal lines from many ranks."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 from aboard.lazy_dataclass import dataclass
 
-# Ranks that do the same do it within this, mostly: the time of a line is that of its arrival in the node's pipe.
+# Ranks usually print the same line within this many seconds; a line's time is its arrival in the node's pipe.
 WINDOW = 2.0
 MOST_OPEN = 4096
 
-# Ranks, times, addresses and figures differ between lines that say the same.
+# Ranks, times, addresses and values differ between otherwise equal lines.
 _NUMBER = re.compile(rb"0[xX][0-9a-fA-F]+|[-+]?[0-9][0-9.,:_]*(?:[eE][-+]?[0-9]+)?")
 
 
 class OutputLine(NamedTuple):
     """One line, or a note that bytes are missing here. A tuple, since there are millions of them.
 
-    `continues` says that it is the rest of a line whose beginning came before, `cut` that its rest may come later;
-    `missing` bytes were lost, and `why` says where: on the node, on the disk here, or past the limits.
+    `continues`: it is the rest of an earlier line; `cut`: its rest may come later. `missing` bytes were lost, and
+    `why` says where: on the node, on the head's disk, or past the limits.
     """
 
     at: float
@@ -35,7 +35,7 @@ class OutputLine(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class FoldedLine:
-    """One line for all ranks that said it, in the words of the earliest; `alike` if some differ in numbers."""
+    """One line for all ranks that printed it, in the earliest rank's version; `alike` if some differ in numbers."""
 
     line: OutputLine
     ranks: list[int]
@@ -50,7 +50,7 @@ class FoldedLine:
 
 @dataclass(slots=True, kw_only=True)
 class _Shape:
-    """The open groups of one shape: a rank that says it again belongs to the next group."""
+    """The open groups of one shape: when a rank repeats a line, it starts the next group."""
 
     groups: list[FoldedLine] = field(default_factory=list)
     closed: int = 0
@@ -58,7 +58,7 @@ class _Shape:
 
 
 def fold_lines(lines: Iterable[OutputLine], window: float = WINDOW) -> Iterator[FoldedLine]:
-    """Streams folded lines in the order of their first, forward or backward in time; each rank once in each."""
+    """Yields folded lines in the order of their first line, forward or backward; each rank at most once in each."""
     shapes: dict[tuple[object, ...], _Shape] = {}
     waiting: dict[int, tuple[tuple[object, ...], FoldedLine, float]] = {}
     for line in lines:
@@ -82,7 +82,7 @@ def fold_lines(lines: Iterable[OutputLine], window: float = WINDOW) -> Iterator[
 
 
 def get_line_shape(line: OutputLine) -> tuple[object, ...]:
-    """What lines must share to be folded."""
+    """The key that lines must share to be folded."""
     return line.stream, line.continues, line.why, _NUMBER.sub(b"0", line.text)
 
 

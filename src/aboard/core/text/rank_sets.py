@@ -1,4 +1,4 @@
-"""Rank sets: `3,5-7` stands for ranks, and back."""
+"""Parses rank sets such as `3,5-7`, and folds ranks back into them."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _SPAN = re.compile(r"\s*([0-9]{1,8})(?:\s*-\s*([0-9]{1,8}))?\s*")
 
 
 def parse_ranks(text: str, *, where: str = "--rank") -> frozenset[int]:
-    """The ranks that the text names; every part that names none is told at once."""
+    """Parses a rank set; reports every invalid part at once."""
     ranks: set[int] = set()
     problems: list[Problem] = []
     for part in text.split(","):
@@ -30,7 +30,7 @@ def parse_ranks(text: str, *, where: str = "--rank") -> frozenset[int]:
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
-    """The short way to write a set of ranks: `0-7,9`."""
+    """Folds ranks into a rank set: `0-7,9`."""
     runs: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if runs and rank == runs[-1][1] + 1:

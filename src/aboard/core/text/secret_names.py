@@ -1,10 +1,10 @@
-"""Which environment variables hold secrets, by their names."""
+"""Recognises environment variables with secrets by their names."""
 
 import re
 from collections.abc import Iterable
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-# Names that look like it and hold none.
+# Names that match but hold no secret.
 _PLAIN = frozenset({"TOKENIZERS_PARALLELISM"})
 
 
@@ -13,5 +13,5 @@ def is_secret(name: str) -> bool:
 
 
 def list_secret_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Those whose values may appear in no log, file or message."""
+    """The names whose values must not appear in any log, file or message."""
     return tuple(name for name in names if is_secret(name))

@@ -1,6 +1,6 @@
-"""Takes out of text what nobody else may see: keys and passwords by their shape, homes, users, addresses on request.
+"""Removes secrets from text: keys and passwords by their shape; homes, users and addresses on request.
 
-Secrets that a run knows by name are masked before they reach a disk; this is for those that nobody named.
+Secrets that a run knows by name are masked before they reach a disk; this finds those that nobody named.
 """
 
 import re
@@ -13,14 +13,14 @@ from aboard.core.text.secret_names import is_secret
 MASK = "[secret]"
 _USER = "[user]"
 _SHORTEST_USER = 3
-# Shapes that are a secret wherever they stand; of those with a group, only the group is.
+# Patterns that are a secret anywhere; if a pattern has a group, only the group is.
 _SHAPES = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
     re.compile(
         r"(?i)\b(?:authorization|proxy-authorization|x-api-key)[\"']?\s*[:=]\s*[\"']?((?:bearer|basic|token)\s+[^\s\"',]+|[^\s\"',]{6,})"
     ),
     re.compile(r"(?i)\bbearer\s+([A-Za-z0-9._~+/=-]{8,})"),
-    # A password in an address, of a database, a proxy, a git remote.
+    # A password in a URL of a database, a proxy, or a git remote.
     re.compile(r"://([^\s/@:\"']*:[^\s/@\"']+)@"),
     re.compile(r"\bhf_[A-Za-z0-9]{16,}"),
     re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"),
@@ -28,14 +28,14 @@ _SHAPES = (
     re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}|\bglpat-[A-Za-z0-9_-]{16,}"),
     re.compile(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bAIza[0-9A-Za-z_-]{35}|\bnvapi-[A-Za-z0-9_-]{20,}"),
     re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
-    # Forty hexadecimal digits are a commit, unless a tracker stands before them.
+    # Forty hexadecimal digits are a commit hash, unless a tracker's name precedes them.
     re.compile(r"(?i)\b(?:wandb|api[_-]?key|comet|neptune)\b[^\n]{0,40}?\b([0-9a-f]{40})\b"),
     re.compile(r"(?i)\baws_secret_access_key\b\W{1,6}([A-Za-z0-9/+=]{30,})"),
 )
 _NAMES = (
     r"token|secrets?|passwords?|passwd|passphrase|pwd|api[_-]?keys?|access[_-]?keys?|private[_-]?key|credentials?|auth"
 )
-# NAME=value, "name": "value", --name value. Only such names fit: of `Error: token=x` the first colon must take nothing.
+# NAME=value, "name": "value", --name value. Only secret names match: in `Error: token=x` the first colon must not.
 _ASSIGNED = re.compile(
     rf"(?i)(?<![\w.-])(?P<name>-{{0,2}}[a-z0-9_.-]{{0,60}}?(?:{_NAMES}))"
     r"(?P<sign>[\"']?\s{0,2}[=:]\s{0,2}|\s+)(?P<quote>[\"']?)(?P<value>[^\s\"',;]{6,})"
@@ -49,9 +49,10 @@ _ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|(?<![\w:])(?:[0-9a-fA-F]{1,4
 
 
 class SecretScrubber:
-    """One bundle's worth: the same address is the same made-up one everywhere in it. `removed` counts by kind.
+    """Scrubs one bundle: the same address always gets the same replacement. `removed` counts by kind.
 
-    Made-up ones are addresses still, so that rules read them; 198.18.0.0/15 is for benchmarks (RFC 2544), and nobody's.
+    Replacements are still addresses, so that rules can parse them; 198.18.0.0/15 is reserved for benchmarks (RFC
+    2544).
     """
 
     def __init__(self, *, users: Iterable[str] = (), hide_addresses: bool = False) -> None:
@@ -74,7 +75,7 @@ class SecretScrubber:
         return _ADDRESS.sub(self._address, text) if self._hide_addresses else text
 
     def value(self, value: Any, name: str = "") -> Any:
-        """A JSON value with every string in it scrubbed, keys too; a value under a secret's name is masked whole."""
+        """Scrubs every string in a JSON value, including keys; masks a value under a secret name completely."""
         if isinstance(value, str):
             if value and name and is_secret(name) and not _PLAIN_VALUE.fullmatch(value) and _SECRET_NAME.search(name):
                 self.removed["secrets"] += 1
@@ -83,7 +84,7 @@ class SecretScrubber:
         if isinstance(value, dict):
             return {self.text(str(key)): self.value(each, str(key)) for key, each in value.items()}
         if isinstance(value, list):
-            # Of an argv, an option's name stands before its value.
+            # In an argv, an option's name precedes its value.
             names = [name, *(each if isinstance(each, str) and each.startswith("-") else name for each in value)]
             return [self.value(each, before.lstrip("-")) for each, before in zip(value, names, strict=False)]
         return value

@@ -22,7 +22,7 @@ from aboard.diagnoses.usage import configuration
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# Less than shlex leaves bare: zsh expands a leading `=`, csh `^`, `%`, `@` and `{}` in places.
+# Stricter than shlex: zsh expands a leading `=`; csh expands `^`, `%`, `@` and `{}` in places.
 _BARE = re.compile(r"[A-Za-z0-9_./:,+-]+")
 _PIECES = re.compile(r"[^'\\!]+|['\\!]")
 _PRINTABLE = re.compile(r"[ -~]*")
@@ -30,7 +30,7 @@ _DECODE = 'eval "exec $(printf %b "$1")"'
 
 
 def join_argv(argv: "Sequence[str]") -> Shell:
-    """One command line that every login shell splits back into exactly this argv."""
+    """The command line that every login shell splits back into exactly this argv."""
     for word in argv:
         if "\0" in word:
             raise InputError(configuration.SHELL_NUL, [_build_nul_problem(word)])
@@ -40,15 +40,15 @@ def join_argv(argv: "Sequence[str]") -> Shell:
 
 
 def quote_typed_words(words: "Iterable[str]") -> Shell:
-    """A command of the user's own, to be typed again: unlike a value in a fix, its words may be options.
+    """Quotes the user's own command for retyping: unlike values in a fix, its words may be options.
 
-    Only for words that were typed on this machine, never for text from elsewhere.
+    Only for words that were typed on this machine, never for external text.
     """
     return Shell(shlex.join(words))
 
 
 def quote_word(word: str) -> str:
-    """One word of printable ASCII, spelled so that every login shell reads it as it is."""
+    """Quotes a word of printable ASCII for every login shell."""
     if _BARE.fullmatch(word):
         return word
     pieces = _PIECES.findall(word)
@@ -56,7 +56,7 @@ def quote_word(word: str) -> str:
 
 
 def _encode_octal(text: str) -> str:
-    r"""The text for printf's %b: safe characters as they are, any other byte as `\0ooo`."""
+    r"""Encodes text for printf's %b: safe characters stay, other bytes become `\0ooo`."""
     data = text.encode("utf-8", "surrogateescape")
     return "".join(chr(byte) if _BARE.fullmatch(chr(byte)) else f"\\0{byte:03o}" for byte in data)
 

@@ -1,22 +1,22 @@
-"""From pieces of a stream, cut anywhere, to blocks of whole lines."""
+"""Splits chunks of a stream into blocks of whole lines."""
 
 from collections.abc import Iterator
 
 from aboard.record.rank_logs.log_index import CONTINUES, CUT
 
 LINE_LIMIT = 65_536
-# What a reader of thousands of ranks holds of each at once.
+# The block size: a reader of thousands of ranks holds one of each.
 BLOCK = 16_384
-# A prompt, a progress bar: what stays unfinished is shown after this, and while it grows, after the other.
+# An unfinished line (a prompt, a progress bar) is emitted after this much silence, or at this age while it grows.
 SILENCE = 0.5
 GROWING = 5.0
 
-# Bytes that end with a newline, when their first one was printed, flags of the index.
+# Bytes that end with a newline, the time of the first byte, flags of the index.
 Block = tuple[bytes, float, int]
 
 
 class LineSplitter:
-    """One stream of one rank. Lines come out whole; the unfinished one is held, up to the limit."""
+    """One stream of one rank. Yields whole lines; buffers the unfinished one up to a limit."""
 
     __slots__ = ("_began", "_continues", "_fresh", "_held", "_opened", "_silent_since", "held")
 
@@ -30,8 +30,8 @@ class LineSplitter:
         self.held = 0
 
     def feed(self, data: bytes, at: float) -> list[Block]:
-        """The lines that the piece ends, or that are whole in it; they happened when their first byte did."""
-        # Nearly all pieces are whole lines.
+        """The lines that the chunk completes; the time of a line is that of its first byte."""
+        # Nearly all chunks are whole lines.
         if not self.held and len(data) <= BLOCK and data.endswith(b"\n"):
             flags, self._continues = self._continues, 0
             return [(data, at, flags)]
@@ -39,7 +39,7 @@ class LineSplitter:
         return [block for part in parts for block in self._feed(part, at)]
 
     def finish(self) -> list[Block]:
-        """What is held goes out as it is, with a newline that is ours; what follows is the rest of its line."""
+        """Emits the buffered part with an added newline; what follows continues that line."""
         if not self.held:
             return []
         data, began, flags = b"".join(self._held), self._began, self._continues
@@ -48,7 +48,7 @@ class LineSplitter:
         return [(data + b"\n", began, flags | CUT)]
 
     def tick(self, now: float) -> list[Block]:
-        """Lets go of a line that nobody goes on writing, or that takes too long; `now` is a monotonic clock."""
+        """Emits a line that stopped growing or takes too long; `now` is a monotonic clock."""
         if not self.held:
             return []
         if self._opened is None:
@@ -60,7 +60,7 @@ class LineSplitter:
         return []
 
     def new_line(self) -> None:
-        """What comes next is no rest of anything: what lay between was lost."""
+        """After lost bytes: the next chunk starts a new line."""
         self._continues = 0
 
     def _feed(self, data: bytes, at: float) -> Iterator[Block]:

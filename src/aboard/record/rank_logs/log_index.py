@@ -1,7 +1,7 @@
-"""The index beside each log file: which bytes came when, by which stream, from which node; and what is missing.
+"""The index of each log file: the time, stream and node of each block of bytes, and what is missing.
 
-The log itself holds nothing but a rank's lines, so that grep and tail do what they say. A block of lines counts as
-written when its index entry is: what a full disk or a kill cut short is never read.
+The log itself contains only the rank's lines, so that grep and tail work. A block counts as written once its index
+entry is: what a full disk or a kill truncated is never read.
 """
 
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from aboard.lazy_dataclass import dataclass
 
-# Seconds since 1970, where the block begins in the rank's whole log, its bytes (or those dropped), stream, flags, node.
+# Unix time, offset of the block in the rank's whole log, its bytes (or the dropped ones), stream, flags, node.
 ENTRY = Struct("<dQIBBH")
 
-CONTINUES = 1  # its first line is the rest of one whose beginning was written before
-CUT = 2  # its last newline is ours: the line was not finished, or too long
-LOST_ON_NODE = 4  # no block: bytes that the node's spool dropped before they were sent
-LOST_ON_DISK = 8  # no block: bytes for which this disk had no room
+CONTINUES = 1  # its first line continues one that was written before
+CUT = 2  # its last newline was added: the line was unfinished or too long
+LOST_ON_NODE = 4  # no block: bytes that the node's spool dropped before sending
+LOST_ON_DISK = 8  # no block: bytes that didn't fit on this disk
 LOST = LOST_ON_NODE | LOST_ON_DISK
 MOST = 2**32 - 1
 
@@ -27,7 +27,7 @@ INDEX = ".idx"
 
 
 class IndexEntry(NamedTuple):
-    """One entry, as `ENTRY` packs it; `offset` is where the block begins in all that the rank ever printed."""
+    """One entry, as `ENTRY` packs it; `offset` is the block's position in all output of the rank."""
 
     at: float
     offset: int
@@ -43,7 +43,7 @@ class IndexEntry(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LogSegment:
-    """A part of a rank's log, from the byte `base` on: a log file and its index, of which `entries` are written."""
+    """A part of a rank's log that starts at byte `base`: a log file, and its index with `entries` entries."""
 
     rank: int
     base: int

@@ -1,4 +1,4 @@
-"""Reads the logs of ranks back, forward and backward, up to where they stood when one looked."""
+"""Reads the logs of ranks forward and backward, up to their end at the time of the listing."""
 
 import os
 from bisect import bisect_left
@@ -26,9 +26,10 @@ from aboard.record.rank_logs.log_index import (
 from aboard.record.rank_logs.node_table import read_node_names
 from aboard.record.rank_logs.open_files import OpenFiles
 
-# Little, since it is held of thousands of ranks at once.
+# Small, since a reader holds this much of thousands of ranks.
 _ENTRIES_AT_ONCE = 32
-# Lines stand in the order in which they were finished; one that took long is as old as its first byte.
+# Lines are stored in the order of completion, but their time is that of their first byte: up to this many seconds
+# apart.
 DISORDER = 10.0
 EARLIEST = float("-inf")
 
@@ -39,7 +40,7 @@ PAST_LIMIT = "here, past the limit for one rank's log"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadPosition:
-    """Up to where a rank's log was read: entries of a segment, and the byte behind them."""
+    """The position up to which a rank's log was read: entries of a segment, and the byte after them."""
 
     base: int
     entries: int
@@ -48,7 +49,7 @@ class ReadPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class LogListing:
-    """The segments of each rank at one moment, in order; and the names of nodes by number."""
+    """The segments of each rank at one moment, in order, and the names of nodes by number."""
 
     ranks: Mapping[int, list[LogSegment]]
     nodes: list[str]
@@ -58,14 +59,14 @@ class LogListing:
 
 
 class LogReader:
-    """The logs in one folder. What a writer removes meanwhile is missing, and said to be."""
+    """The logs in one folder. Parts that a writer removes meanwhile are reported as missing."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files = OpenFiles(folder, write=False)
 
     def list_segments(self, ranks: Collection[int] | None = None) -> LogListing:
-        """What is there of these ranks, or of all."""
+        """The segments of these ranks, or of all."""
         found: dict[int, list[LogSegment]] = {}
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -80,20 +81,20 @@ class LogReader:
         return LogListing(ranks=dict(sorted(found.items())), nodes=read_node_names(self._folder))
 
     def mark(self, segments: list[LogSegment]) -> ReadPosition:
-        """The end of what a snapshot has of a rank."""
+        """The end of a rank's segments as a position."""
         last = segments[-1]
         return ReadPosition(base=last.base, entries=last.entries, end=self._end(last))
 
     def last_time(self, listing: LogListing) -> float:
-        """When the last line of all was printed; 0 when there is none."""
+        """The time of the last line of all; 0 if there is none."""
         lasts = (self._entry(each[-1], each[-1].entries - 1) for each in listing.ranks.values() if each[-1].entries)
         return max((entry.at for entry in lasts if entry), default=0.0)
 
     def forward(
         self, listing: LogListing, rank: int, *, after: ReadPosition | None = None, since: float = EARLIEST
     ) -> Iterator[tuple[IndexEntry, OutputLine]]:
-        """The rank's lines in the order written, from a mark or from a time on."""
-        # From a time on, what was missing before the first line isn't.
+        """The rank's lines in the order written, after a position or from a time on."""
+        # When reading from a time on, a gap before the first line isn't reported.
         end = after.end if after else 0 if since == EARLIEST else None
         for segment in listing.ranks.get(rank, ()):
             if after and segment.base < after.base:
@@ -112,7 +113,7 @@ class LogReader:
                         yield entry, line
 
     def backward(self, listing: LogListing, rank: int) -> Iterator[tuple[IndexEntry, OutputLine]]:
-        """The same from the end."""
+        """The same from the end backward."""
         later: IndexEntry | None = None
         for segment in reversed(listing.ranks.get(rank, [])):
             for stop in range(segment.entries, 0, -_ENTRIES_AT_ONCE):
@@ -129,7 +130,7 @@ class LogReader:
         self._files.close()
 
     def _batches(self, segment: LogSegment, start: int, stop: int) -> Iterator[list[IndexEntry]]:
-        """Entries whose blocks are read at once: as many as make a usual block, or a single larger one."""
+        """Batches of entries to read together: up to one usual block, or a single larger one."""
         batch: list[IndexEntry] = []
         for entry in self._entries(segment, start, stop):
             if batch and (entry.end - batch[0].offset > BLOCK or len(batch) == _ENTRIES_AT_ONCE):
@@ -140,7 +141,7 @@ class LogReader:
             yield batch
 
     def _data(self, segment: LogSegment, batch: list[IndexEntry]) -> bytes | None:
-        """The bytes of the blocks; None when the writer has removed them since."""
+        """The bytes of the blocks; None if the writer has removed them."""
         start, end = batch[0].offset, batch[-1].end
         if start == end:
             return b""
@@ -162,7 +163,7 @@ class LogReader:
         return next(self._entries(segment, number, number + 1), None)
 
     def _first(self, segment: LogSegment, since: float) -> int:
-        """The first entry that may be of that time or later."""
+        """The first entry that may be from that time or later."""
         if since == EARLIEST:
             return 0
 
@@ -178,14 +179,14 @@ class LogReader:
 
 
 def _build_lines(listing: LogListing, rank: int, entry: IndexEntry, data: bytes | None, base: int) -> list[OutputLine]:
-    """The lines of a block, which stands in the data that begins at `base`."""
+    """The lines of a block within `data`, which starts at offset `base`."""
     at, node, stream = entry.at, listing.node(entry.node), STREAMS[entry.stream]
     if entry.flags & LOST:
         why = ON_NODE if entry.flags & LOST_ON_NODE else ON_DISK
         return [OutputLine(at, rank, node, stream, b"", missing=entry.size, why=why)]
     if data is None:
         return [OutputLine(at, rank, node, stream, b"", missing=entry.size, why=PAST_LIMIT)]
-    # Without the newline that ends a block.
+    # Without the block's final newline.
     texts = data[entry.offset - base : entry.end - base - 1].split(b"\n")
     lines = [OutputLine(at, rank, node, stream, text) for text in texts]
     if entry.flags & CONTINUES:

@@ -1,4 +1,4 @@
-"""The logs of all ranks on their way to disk: buffered, bounded, and whole line by whole line."""
+"""Writes the logs of all ranks: buffered, limited in size, only whole lines."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +13,11 @@ from aboard.record.rank_logs.node_table import NodeTable
 from aboard.record.rank_logs.open_files import OpenFiles
 from aboard.record.rank_logs.rank_log import RankLog, list_stored_segments
 
-# In memory: whole lines of one rank, and of all; and unfinished lines of all.
+# Memory limits: whole lines of one rank, whole lines of all, and unfinished lines of all.
 RANK_BUFFER = MIB // 4
 WHOLE_BUFFER = 64 * MIB
 UNFINISHED = 64 * MIB
-# A tick writes every rank that has something, up to this many; of more ranks, a fifth each time: none is 5 s late.
+# A tick flushes up to this many ranks; with more ranks, a fifth each time, so none is more than 5 s late.
 AT_ONCE = 1000
 TICKS_LATE = 5
 _SMALLEST_SEGMENT = MIB // 16
@@ -26,10 +26,11 @@ _NUMBER_OF = {name: number for number, name in enumerate(STREAMS)}
 
 @dataclass(frozen=True, kw_only=True)
 class LogLimits:
-    """Bytes on disk, of one rank and of the whole run.
+    """Limits in bytes on disk, of one rank and of the whole run.
 
-    Both are held by dropping segments, which are an eighth of a rank's limit, or less if there are so many ranks that
-    the run's limit would not hold four of each. The rank with the most gives first, so no flood costs another its log.
+    Both are enforced by dropping segments, which are an eighth of a rank's limit, or less if there are so many ranks
+    that the run's limit would not fit four of each. The rank with the most data loses first, so a flood by one rank
+    never costs another its log.
     """
 
     rank: int = 256 * MIB
@@ -40,9 +41,9 @@ class LogLimits:
 
 
 class LogWriter:
-    """Takes pieces of output as they come, of any rank in any order. Never raises for what the disk does.
+    """Accepts chunks of output of any rank in any order. Disk errors never raise.
 
-    Goes on behind what an earlier writer left in the folder.
+    Appends to what an earlier writer left in the folder.
     """
 
     def __init__(self, folder: Path, *, ranks: int, limits: LogLimits) -> None:
@@ -68,7 +69,7 @@ class LogWriter:
     def take(
         self, rank: int, node: str, stream: str, data: bytes, at: float, *, dropped: int = 0, end: bool = False
     ) -> None:
-        """One piece: `dropped` bytes were lost before it; `end` says that none comes after it."""
+        """Adds a chunk: `dropped` bytes were lost before it; `end` says that it is the last."""
         log = self._ranks.get(rank) or self._new(rank)
         number, place = _NUMBER_OF.get(stream, 0), self._nodes.number(node)
         splitter = log.splitters[number]
@@ -90,22 +91,22 @@ class LogWriter:
             self._let_go(LineSplitter.finish)
 
     def tick(self, now: float) -> None:
-        """About once a second, by a monotonic clock: unfinished lines that are due, and what waits in memory."""
+        """Call it about once a second with a monotonic clock: emits unfinished lines that are due, flushes buffers."""
         self._let_go(lambda splitter: splitter.tick(now))
         self._flush(max(AT_ONCE, len(self._ranks) // TICKS_LATE))
 
     def flush(self) -> None:
-        """All that is whole goes to disk now."""
+        """Writes all complete lines to disk now."""
         self._flush(len(self._dirty))
 
     def tail(self, rank: int) -> tuple[Untrusted, ...]:
-        """The last few lines of a rank, those not yet on disk too."""
+        """The last few lines of a rank, including those not yet on disk."""
         log = self._ranks.get(rank)
         text = b"".join(log.recent) if log else b""
         return Untrusted(text.decode("utf-8", "replace")).lines()
 
     def close(self) -> None:
-        """Unfinished lines too."""
+        """Writes everything, including unfinished lines."""
         self._let_go(LineSplitter.finish)
         self.flush()
         self._files.close()
@@ -115,7 +116,7 @@ class LogWriter:
         return log
 
     def _let_go(self, how: Callable[[LineSplitter], list[Block]]) -> None:
-        """Of the unfinished lines."""
+        """Emits unfinished lines."""
         for (rank, number, place), splitter in list(self._open.items()):
             log = self._ranks[rank]
             before, held = log.waiting, splitter.held
@@ -146,7 +147,7 @@ class LogWriter:
             self._write(self._dirty[rank])
 
     def _write(self, log: RankLog) -> None:
-        """The log, and what its growth pushes over a limit."""
+        """Flushes the log, then drops segments that exceed a limit."""
         self._dirty.pop(log.rank, None)
         self._waiting -= log.waiting
         grown, lost = log.flush(self._now)

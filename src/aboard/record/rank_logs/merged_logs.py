@@ -1,4 +1,4 @@
-"""The logs of many ranks as one, by corrected time: streamed, so that memory is bounded by the number of ranks."""
+"""Merges the logs of many ranks by corrected time: streamed, with memory bounded by the number of ranks."""
 
 from collections.abc import Iterator, Mapping
 from heapq import merge
@@ -14,7 +14,7 @@ from aboard.record.rank_logs.log_reader import EARLIEST, LogListing, LogReader, 
 
 @dataclass(frozen=True, kw_only=True)
 class LineSelection:
-    """Which lines are wanted; None means all. Notes of what is missing always are: it may have been what was wanted."""
+    """Which lines to yield; None means all. Notes of missing bytes always match, since those may have matched."""
 
     ranks: frozenset[int] | None = None
     nodes: frozenset[str] | None = None
@@ -30,7 +30,7 @@ def merge_logs(
     after: Mapping[int, ReadPosition] | None = None,
     since: float = EARLIEST,
 ) -> Iterator[OutputLine]:
-    """In the order of time; the lines of one rank keep theirs."""
+    """The lines in time order; the lines of one rank keep their order."""
     after = after or {}
     ranks = (reader.forward(listing, rank, after=after.get(rank), since=since) for rank in listing.ranks)
     timed = [_add_ascending_times(_select_lines(lines, listing, selection)) for lines in ranks]
@@ -38,7 +38,7 @@ def merge_logs(
 
 
 def merge_logs_backward(reader: LogReader, listing: LogListing, selection: LineSelection) -> Iterator[OutputLine]:
-    """The latest first: the end of a long log costs no more than that of a short one."""
+    """The latest line first: reading the end of a long log costs no more than that of a short one."""
     ranks = (reader.backward(listing, rank) for rank in listing.ranks)
     timed = [_add_descending_times(_select_lines(lines, listing, selection)) for lines in ranks]
     return map(itemgetter(1), merge(*timed, key=itemgetter(0), reverse=True))
@@ -63,7 +63,7 @@ def _select_lines(
 
 
 def _add_ascending_times(lines: Iterator[OutputLine]) -> Iterator[tuple[float, OutputLine]]:
-    """A line that began early and was finished late stands where it was finished: merging needs an order."""
+    """Pairs lines with non-decreasing times for merging: a line that took long counts as when it was finished."""
     time = EARLIEST
     for line in lines:
         time = max(time, line.at)

@@ -1,4 +1,4 @@
-"""The names of nodes by the number that indexes give them: a text file, one name a line, in the order first seen."""
+"""The node names that indexes refer to by number: a text file, one name per line, in the order first seen."""
 
 import os
 from contextlib import suppress
@@ -10,7 +10,7 @@ MOST_NODES = 65_535
 
 
 class NodeTable:
-    """Written as names turn up; a name that had no room is written when there is."""
+    """Writes names as they appear; retries a name that didn't fit on the disk."""
 
     def __init__(self, folder: Path) -> None:
         self._path = _get_path(folder)
@@ -18,7 +18,7 @@ class NodeTable:
         self._written = len(self._numbers)
 
     def number(self, node: str) -> int:
-        """Nodes past the last number share it: their lines are kept, only `--node` can't tell them apart."""
+        """The node's number. Nodes past the last number share it: only `--node` can't distinguish their lines."""
         number = self._numbers.get(node)
         if number is None:
             number = self._numbers[node] = min(len(self._numbers), MOST_NODES)
@@ -36,7 +36,7 @@ class NodeTable:
 
 
 def read_node_names(folder: Path) -> list[str]:
-    """The names, each in the place of its number; a last line without an end is not yet one."""
+    """The names in the order of their numbers; ignores an incomplete last line."""
     try:
         text = _get_path(folder).read_text("utf-8", "replace")
     except OSError:

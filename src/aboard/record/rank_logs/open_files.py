@@ -1,4 +1,4 @@
-"""Files kept open, as few as need be: thousands of ranks would use up a process's descriptors."""
+"""Keeps a limited number of files open: thousands of ranks would exhaust the process's descriptors."""
 
 import os
 from collections import OrderedDict
@@ -11,7 +11,7 @@ OPEN_FILES = 128
 
 
 class OpenFiles:
-    """The files of one folder that were used last, by name."""
+    """The most recently used files of one folder, by name."""
 
     def __init__(self, folder: Path, *, write: bool, limit: int = OPEN_FILES) -> None:
         self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -20,7 +20,7 @@ class OpenFiles:
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def write(self, name: str, data: bytes, offset: int) -> None:
-        """All of it, or an OSError."""
+        """Writes all of the data, or raises an OSError."""
         fd = self._fd(name)
         written = os.pwrite(fd, data, offset)
         while written < len(data):
@@ -30,7 +30,7 @@ class OpenFiles:
         return os.pread(self._fd(name), size, offset)
 
     def truncate(self, name: str, size: int) -> None:
-        """As well as it can: what is behind is read by nobody."""
+        """Best effort: nobody reads what is past the end."""
         with suppress(OSError):
             os.ftruncate(self._fd(name), size)
 

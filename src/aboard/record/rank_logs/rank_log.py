@@ -1,4 +1,4 @@
-"""One rank's log on its way to disk: blocks in memory, then segments, of which the first and the last are kept."""
+"""Writes one rank's log: blocks in memory, then segments, of which the first and the latest are kept."""
 
 from collections import deque
 from pathlib import Path
@@ -24,7 +24,7 @@ _RECENT_BYTES = 512
 
 @dataclass
 class StoredSegment:
-    """A segment that is on disk, and the bytes of its two files that count."""
+    """A segment on disk, and the valid bytes of its two files."""
 
     segment: LogSegment
     size: int = 0
@@ -32,7 +32,7 @@ class StoredSegment:
 
 
 class RankLog:
-    """Appends blocks of lines. A disk that is full loses what was to be written, which is counted, and no more."""
+    """Appends blocks of lines. A full disk loses only the blocks being written, which are counted."""
 
     __slots__ = ("_done", "_end", "_files", "_index", "_lost", "_node", "_parts", "_segment_limit", "_segments", "rank",
                  "recent", "splitters", "waiting")  # fmt: skip
@@ -43,7 +43,7 @@ class RankLog:
         self.rank = rank
         self.splitters = tuple(LineSplitter() for _ in STREAMS)
         self.recent: deque[bytes] = deque(maxlen=_RECENT)
-        # How many bytes are in memory.
+        # Bytes in memory.
         self.waiting = 0
         self._files = files
         self._segment_limit = segment_limit
@@ -56,7 +56,7 @@ class RankLog:
 
     @property
     def size(self) -> int:
-        """What it has on disk, with its indexes."""
+        """Its bytes on disk, including indexes."""
         return sum(segment.size + segment.index_size for segment in self._segments)
 
     def add(self, block: Block, stream: int, node: int) -> None:
@@ -70,12 +70,12 @@ class RankLog:
         self.recent.append(data[-_RECENT_BYTES:])
 
     def miss(self, count: int, at: float, stream: int, node: int, flag: int) -> None:
-        """Notes that bytes are missing here."""
+        """Records that bytes are missing here."""
         self._index.append(ENTRY.pack(at, self._end, min(count, MOST), stream, flag, node))
         self.waiting += ENTRY.size
 
     def flush(self, now: float) -> tuple[int, int]:
-        """Writes what waits; tells how many bytes the disk grew by, and how many had no room. `now` is wall time."""
+        """Writes the buffered blocks; returns the bytes added on disk, and those lost. `now` is wall time."""
         data, entries = b"".join(self._parts), b"".join(self._index)
         if not entries:
             return 0, 0
@@ -101,7 +101,7 @@ class RankLog:
         return len(data) + len(index_data), 0
 
     def drop_oldest(self) -> tuple[int, int]:
-        """Removes the oldest segment but the first, where the run begins; tells its bytes, and those with its index."""
+        """Removes the oldest segment except the run's first; returns its bytes without and with its index."""
         if len(self._segments) <= 2:  # noqa: PLR2004 - the first, and the one that is being written
             return 0, 0
         oldest = self._segments.pop(1)
@@ -115,7 +115,7 @@ class RankLog:
         return ENTRY.pack(now, self._done, min(self._lost, MOST), 0, LOST_ON_DISK, self._node)
 
     def _take_back(self, last: StoredSegment) -> None:
-        """The disk is as it was before, and so are the offsets: the next block that fits stands here."""
+        """Undoes a failed write on disk and in the offsets: the next block that fits is written here."""
         self._end = self._done
         self._files.truncate(last.segment.stem + LOG, self._done - last.segment.base)
         self._files.truncate(last.segment.stem + INDEX, last.index_size)
@@ -126,7 +126,7 @@ class RankLog:
 
 
 def list_stored_segments(folder: Path) -> dict[int, list[StoredSegment]]:
-    """What an earlier writer left of each rank, in order; a block without its index entry doesn't count."""
+    """The segments that an earlier writer left, by rank, in order; a block without its index entry doesn't count."""
     found: dict[int, list[StoredSegment]] = {}
     for path in folder.iterdir():
         segment = parse_segment_name(path.name, path.stat().st_size)
