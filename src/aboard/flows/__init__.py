@@ -1,1 +1,1 @@
-"""One verb a file: acts on what core decides. Nothing here prints."""
+"""One command per file: acts on what core decides. Nothing here prints."""

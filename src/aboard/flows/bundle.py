@@ -1,4 +1,4 @@
-"""`aboard bundle`: a run's record as one redacted archive, the same bytes each time; what goes in is known before."""
+"""`aboard bundle`: packs a run's record into one redacted, reproducible archive, listed before it is written."""
 
 import gzip
 import io
@@ -20,7 +20,7 @@ from aboard.record.run_directory import PRIVATE_FILE, SNAPSHOT_PREFIX, RunDirect
 ROOT = "aboard-bundle"
 MANIFEST = "manifest.json"
 FORMAT = 1
-# Values of these say how a run was set up, and none of them is anybody's secret; of the rest, the names are enough.
+# The values of these variables show how a run was set up and contain no secrets; of all others only names are kept.
 _PUBLIC_ENV_PREFIXES = (
     "NCCL_",
     "TORCH_",
@@ -41,14 +41,14 @@ REDACTED = "[left out]"
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """An archive that is not yet written: its files by name, and what was taken out of them."""
+    """An archive that is not yet written: its files by name, and the number of redactions by kind."""
 
     run: str
     parts: Mapping[str, bytes]
     removed: Mapping[str, int]
 
     def data(self) -> bytes:
-        """The archive: no times, no users, one order, so that equal records give equal bytes."""
+        """The archive, without times and users and in a fixed order, so that equal records give equal bytes."""
         packed = io.BytesIO()
         with (
             gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as zipped,
@@ -62,7 +62,7 @@ class Bundle:
 
 
 def pack_run(run: RunDirectory, scrub: SecretScrubber) -> Bundle:
-    """Reads the record and scrubs it; nothing is written."""
+    """Reads and redacts the record; writes nothing."""
     redacted = {name: _scrub_part(name, data, scrub) for name, data in read_record_parts(run).items()}
     parts = {name: data for name, data in redacted.items() if data is not None}
     removed = {kind: count for kind, count in sorted(scrub.removed.items()) if count}
@@ -77,7 +77,7 @@ def pack_run(run: RunDirectory, scrub: SecretScrubber) -> Bundle:
 
 
 def write_bundle(bundle: Bundle, path: Path) -> int:
-    """Readable for its owner only, never over another file; tells its size."""
+    """Writes the archive, readable only by its owner, never overwriting a file; returns its size."""
     data = bundle.data()
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
@@ -92,13 +92,13 @@ def write_bundle(bundle: Bundle, path: Path) -> int:
 
 
 def _scrub_part(name: str, data: bytes, scrub: SecretScrubber) -> bytes | None:
-    """None for what should be JSON and isn't."""
+    """The redacted part, or None if it is invalid JSON."""
     if name.endswith(".jsonl"):
         return b"".join(encode_json(scrub.value(_redact_value(entry))) for entry in _parse_jsonl(data))
     if not name.endswith(".json"):
         return scrub.text(data.decode("utf-8", "replace")).encode("utf-8", "backslashreplace")
     try:
-        # Looks are for machines, and large.
+        # Snapshots are large and read only by programs: no indentation.
         return encode_json(
             scrub.value(_redact_value(json.loads(data))), indent=None if name.startswith(SNAPSHOT_PREFIX) else 1
         )
@@ -107,7 +107,7 @@ def _scrub_part(name: str, data: bytes, scrub: SecretScrubber) -> bytes | None:
 
 
 def _redact_value(value: Any) -> Any:
-    """The names of variables, and the values of those that say how ranks talk to each other."""
+    """Keeps the names of environment variables, but only the values of public ones."""
     if isinstance(value, list):
         return [_redact_value(each) for each in value]
     if not isinstance(value, dict):
@@ -119,7 +119,7 @@ def _redact_field(key: str, value: Any) -> Any:
     if key == "env" and isinstance(value, dict):
         return _redact_env(value)
     if key == "command" and isinstance(value, str) and "--env" in value:
-        # As it was typed, with the values of variables in it.
+        # The typed command contains the values of variables.
         return REDACTED
     return _redact_value(value)
 

@@ -1,4 +1,4 @@
-"""`aboard data`: read every row as training would, count what the gate must know, and judge it."""
+"""`aboard data`: reads every row as training would, collects statistics, and runs the data check."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class DataCheckRequest:
-    """What is asked about: files, and on which terms they would be trained on. `command` asks the same again."""
+    """The files to check and the settings to train on them. `command` runs the same check again."""
 
     files: tuple[str, ...]
     command: str
@@ -57,9 +57,9 @@ class DataCheckRequest:
 def inspect_data(
     request: DataCheckRequest, on_progress: Callable[[InspectionProgress], None] = lambda _far: None
 ) -> DataReport:
-    """Every row is read once, in bounded memory; nothing is written."""
+    """Reads every row once, in bounded memory; writes nothing."""
     began = monotonic()
-    check_allowed_codes(request.allow)  # before the long wait
+    check_allowed_codes(request.allow)  # fails early, before the slow part
     glass = None
     if request.tokenizer is not None:
         glass = TokenizerInspector(Encoder(request.tokenizer, template=request.template, loss_on=request.loss_on))
@@ -80,7 +80,7 @@ def inspect_data(
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedSources:
-    """Prepared data and what it was made of, one source for each path that was asked about."""
+    """Prepared data and its sources, one per requested path."""
 
     sources: Sequence[Given]
     prepared: PreparedData
@@ -96,7 +96,7 @@ def report_prepared_data(
     trained: Sequence[PreparedSources],
     validation: PreparedSources | None = None,
 ) -> DataReport:
-    """The same of data that is prepared, in one part or several: by what was counted then, so that no row is read."""
+    """The same report for prepared data, from the statistics of its preparation, without reading rows again."""
     began = monotonic()
     source_reports = []
     for parts, paths in ((trained, request.files), ([validation] if validation else [], request.validation)):
@@ -153,7 +153,7 @@ def _build_report(
     )
 
 
-def _describe_source(source: OpenedSource, counted: DataStatistics, validation: bool) -> SourceReport:  # noqa: FBT001 - as the report has it
+def _describe_source(source: OpenedSource, counted: DataStatistics, validation: bool) -> SourceReport:  # noqa: FBT001 - a field of the report
     return SourceReport(
         path=Untrusted(source.path),
         format=source.format.name,
@@ -166,7 +166,7 @@ def _describe_source(source: OpenedSource, counted: DataStatistics, validation: 
 
 
 def open_source(path: str, request: DataCheckRequest) -> OpenedSource:
-    """A path as the question wants it read."""
+    """Opens a path in the requested format."""
     spec = SourceSpec(path=path, format=request.format, text_column=request.text_column)
     chunks = list_source_chunks(spec)
     try:
@@ -174,7 +174,7 @@ def open_source(path: str, request: DataCheckRequest) -> OpenedSource:
     except AboardError:
         if any(not isinstance(record, InvalidRow) for chunk in chunks for record in read_records(chunk)):
             raise
-        # Where nothing can be read there is no format to be wrong: the gate tells which lines, and why.
+        # If no row is readable, the format is not the problem: the data check reports the invalid lines.
         form = RowFormat(name="text", why="no row can be read", columns=())
     return OpenedSource(path=path, chunks=chunks, format=form)
 

@@ -1,4 +1,4 @@
-"""`aboard export`: the newest checkpoint of a run, or one that is named, as a model that transformers loads."""
+"""`aboard export`: converts a checkpoint, by default a run's newest, to a model that transformers loads."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from aboard.record.json_documents import read_document
 from aboard.record.runs import Runs
 
 MODULE = "aboard.train.model.export"
-# A 70B model is 140 GB to read and to write.
+# A 70B model means reading and writing 140 GB.
 SECONDS = 4 * 3600.0
 MARKER = "manifest.json"
 _STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")
@@ -22,7 +22,7 @@ _STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")
 
 @dataclass(frozen=True, kw_only=True)
 class ExportResult:
-    """What was written, from which checkpoint."""
+    """The exported model, its checkpoint, and the exporter's report."""
 
     checkpoint: Path
     to: Path
@@ -30,7 +30,7 @@ class ExportResult:
 
 
 async def export_checkpoint(what: str, to: Path, runs: Runs, *, dtype: str | None) -> ExportResult:
-    """`what` is a checkpoint, a folder of them, or a run's name."""
+    """Exports `what`: a checkpoint, a folder of checkpoints, or a run's name."""
     _require_empty(to)
     checkpoint = find_checkpoint(what, runs)
     words = [] if dtype is None else ["--dtype", dtype]
@@ -46,7 +46,7 @@ def _require_empty(to: Path) -> None:
 
 
 def find_checkpoint(what: str, runs: Runs) -> Path:
-    """The newest one that is published."""
+    """The named checkpoint, or the newest complete one of the folder or run."""
     path = Path(what)
     if path.is_dir():
         if (path / MARKER).is_file() and _STEP.fullmatch(path.resolve().name):
@@ -74,7 +74,7 @@ def find_training_run(checkpoint: Path, runs: Runs) -> str | None:
 
 
 def read_training(plan: Any) -> dict[str, Any] | None:
-    """What the ranks of a recorded plan were to train; None for a run that is no training."""
+    """The training settings in a recorded plan; None for a run that is not a training."""
     match plan:
         case {"env": {"ABOARD_TRAINING": str(text)}}:
             with suppress(ValueError):
@@ -84,7 +84,7 @@ def read_training(plan: Any) -> dict[str, Any] | None:
 
 
 def list_checkpoints(folder: Path) -> list[tuple[int, int, Path]]:
-    """The complete ones on this machine: step, attempt, place."""
+    """The complete checkpoints on this machine: step, attempt, path."""
     matches = [(_STEP.fullmatch(path.name), path) for path in folder.glob("step-*") if (path / MARKER).is_file()]
     return [(int(match[1]), int(match[2] or 1), path) for match, path in matches if match]
 

@@ -1,4 +1,4 @@
-"""`aboard logs`: the lines of a run's ranks, merged by time and folded; the last ones, and those to come."""
+"""`aboard logs`: a run's output lines, merged by time and folded; the last ones, and new ones when following."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -22,8 +22,8 @@ POLL_SECONDS = 0.5
 class LogQuery:
     """Which lines, how many of the last ones (None is all), how far back in seconds, and whether to wait for more.
 
-    `most` bounds how many lines of ranks are looked at for the last ones: 200 lines that each of 8,000 ranks says would
-    be 1.6 million, and half a minute.
+    `most` limits how many raw lines are read for the last ones: 200 lines that each of 8,000 ranks prints are 1.6
+    million lines, or half a minute.
     """
 
     selection: LineSelection
@@ -37,13 +37,13 @@ class LogQuery:
 def read_logs(
     run: RunDirectory, query: LogQuery, *, now: float, wait: Callable[[float], None] = sleep
 ) -> Iterator[FoldedLine]:
-    """Ends with the log, or, when following, with the run."""
+    """Yields lines until the end of the log or, when following, of the run."""
     with closing(LogReader(run.logs)) as reader:
         live = run.live
         snapshot = reader.list_segments(query.selection.ranks)
         if not (query.follow and live):
             _refuse_unknown(reader, snapshot, query.selection)
-        # Of a run that is over, the last ten minutes are those before its end.
+        # For a finished run, `back` counts from its last line.
         end = now if live else reader.last_time(snapshot)
         since = EARLIEST if query.back is None else end - query.back
         if query.last is None:
@@ -55,7 +55,7 @@ def read_logs(
 
 
 def _read_last(reader: LogReader, snapshot: LogListing, query: LogQuery, since: float) -> Iterator[FoldedLine]:
-    """Read from the end, so that nothing before is touched."""
+    """Reads from the end, without touching earlier lines."""
     lines = merge_logs_backward(reader, snapshot, query.selection)
     recent = (line for line in takewhile(lambda line: line.at >= since - DISORDER, lines) if line.at >= since)
     return reversed(list(islice(_fold_lines(islice(recent, query.most), query), query.last)))
@@ -66,7 +66,7 @@ def _follow_run(
 ) -> Iterator[FoldedLine]:
     follower = LogFollower(reader, query, behind=snapshot)
     while True:
-        # Asked before reading: what the run wrote last is read once more after its end.
+        # Checked before reading, so that the last output is still read after the run ends.
         live = run.live
         yield from follower.more()
         if not live:
@@ -75,7 +75,7 @@ def _follow_run(
 
 
 class LogFollower:
-    """What the ranks have printed since one last asked, at first all that lies behind a snapshot."""
+    """Yields the lines printed since the last call; the first call starts after the listing `behind`."""
 
     def __init__(self, reader: LogReader, query: LogQuery, *, behind: LogListing | None = None) -> None:
         self._reader = reader
@@ -93,7 +93,7 @@ class LogFollower:
 
 
 def _select_changed(snapshot: LogListing, marks: dict[int, ReadPosition]) -> LogListing:
-    """The ranks that have printed since."""
+    """The ranks that have printed since their marks."""
     ranks = {
         rank: segments
         for rank, segments in snapshot.ranks.items()
@@ -113,7 +113,7 @@ def _fold_lines(lines: Iterable[OutputLine], query: LogQuery) -> Iterator[Folded
 
 
 def _refuse_unknown(reader: LogReader, snapshot: LogListing, selection: LineSelection) -> None:
-    """Ranks or nodes of which none ever printed are a typing mistake."""
+    """Raises if none of the selected ranks or nodes has ever printed: probably a typo."""
     problems = []
     if selection.ranks is not None and not snapshot.ranks:
         printed_ranks = fold_ranks(reader.list_segments().ranks)

@@ -1,4 +1,4 @@
-"""`aboard status`: the runs of this user, from what their records say."""
+"""`aboard status`: summarizes the user's runs from their records."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,7 +31,7 @@ class RunSummary:
 
 
 def list_summaries(runs: Runs, most: int) -> Iterator[RunSummary]:
-    """The newest first."""
+    """Newest first."""
     for run in runs.all()[:most]:
         yield summarize_run(run)
 
@@ -60,12 +60,12 @@ def _describe_state(run: RunDirectory, folded: Run) -> str:
         if folded.stopping:
             return "stopped"
         return "finished" if folded.finished.get("code") == 0 else "failed"
-    # Its conductor is gone without a word: the leases have ended its ranks.
+    # The conductor vanished without recording an end; the leases have stopped its ranks.
     return "lost" if run.state is RunState.LOST else "blocked"
 
 
 def _diagnose_lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, Any], step: int | None) -> Finding:
-    """What is known of a run whose conductor was killed: all of it from the record, and checkpoints on this machine."""
+    """Explains a run whose conductor was killed, from its record and the checkpoints on this machine."""
     at = max((event.at for event in replay_events(run.events)), default=run.began)
     saved: int | None = None
     for sample in read_measurements(run.samples):
@@ -92,12 +92,12 @@ def _diagnose_lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, 
 
 
 def _format_retry(folder: str, command: str) -> Shell:
-    """The command as `quote_typed_words` wrote it into the record."""
+    """The retry command; `command` is already quoted in the record."""
     return format_shell("cd {folder} && {command:shell}", folder=folder, command=Shell(command))
 
 
 def _find_last_step(run: RunDirectory, folded: Run) -> int | None:
-    """The step that every rank has come to, as the run itself shows it."""
+    """The step that every rank has reached, as the run itself shows it."""
     if folded.finished is not None and isinstance(folded.finished.get("step"), int):
         return int(folded.finished["step"])
     now = (sample for sample in read_measurements(run.samples) if sample.at >= folded.generation.at)

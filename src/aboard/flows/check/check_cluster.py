@@ -1,4 +1,4 @@
-"""`aboard check`: visit every node, all at once, hold the exercises, and judge what came of it."""
+"""`aboard check`: probes all nodes in parallel, runs the multi-node probes, and judges the facts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from aboard.transport.node_dialer import DIAL_SECONDS, DialResult, NodeDialer, T
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """What a check found out, and how long it took."""
+    """The facts and findings of a check, and how long it took."""
 
     facts: Facts
     by_subject: Mapping[str, tuple[Finding, ...]]
@@ -36,7 +36,7 @@ class CheckReport:
 
     @property
     def findings(self) -> list[Finding]:
-        """Worst first, with what another finding explains folded under it."""
+        """Worst first, with consequences folded under the finding that explains them."""
         every = [finding for findings in self.by_subject.values() for finding in findings]
         return sort_by_severity(fold_consequences(every, self.diagnoses))
 
@@ -51,7 +51,7 @@ async def check_cluster(
     watcher: CheckObserver | None = None,
     dial_seconds: float = DIAL_SECONDS,
 ) -> CheckReport:
-    """Asks all nodes at once; one that is slow or hostile costs the others nothing."""
+    """Probes all nodes in parallel; a slow or hostile node does not delay the others."""
     watcher = watcher or NullCheckObserver()
     fleet = build_fleet(watcher, transport_for, dial_seconds)
     async with probe_cluster(cluster, subjects, fleet, quick=quick, spec=spec, watcher=watcher) as (report, _links):
@@ -75,9 +75,9 @@ async def probe_cluster(
     spec: RankSpec | None = None,
     keep: bool = False,
 ) -> AsyncIterator[tuple[CheckReport, dict[str, DialResult]]]:
-    """A check and the links that it was made over, for whoever goes on with them; what is left of them is closed.
+    """Yields the report and the open links, for reuse; links that the caller leaves in the dict are closed.
 
-    With `keep` none is closed before that; else a node that no exercise needs is let go as soon as it can be.
+    Without `keep`, the link of a node that no multi-node probe needs is closed as soon as possible.
     """
     began = monotonic()
     subjects = list(_select_probes(subjects, quick=quick))
@@ -102,7 +102,7 @@ async def probe_cluster(
         if probed.dialled is not None:
             links[node.name] = probed.dialled
             if not keep and not any(exercise.needs(node) for exercise in exercises):
-                # Nobody needs it any more: its end goes on beside the others' beginnings.
+                # No longer needed: close it while other nodes are still starting.
                 await links.pop(node.name).link.close()
         watcher.visited(node.name, probed.contact)
 
@@ -122,7 +122,7 @@ async def probe_cluster(
                     exercise, facts, open_links, on_round=on_round, on_reply=watcher.replied
                 )
             if exercises:
-                # For the eye only, while others' exercises go on: rules may see more once all are held.
+                # For display only, while other probes continue: rules may find more once all are done.
                 watcher.judged(subject.name, subject.judge(facts), subject.untested(facts))
         by_subject = {subject.name: tuple(subject.judge(facts)) for subject in subjects}
         diagnoses = tuple(diagnosis for subject in subjects for diagnosis in subject.diagnoses)
@@ -132,7 +132,7 @@ async def probe_cluster(
 
 
 class _EarlyMultiNodeProbes:
-    """Holds the exercises that need only contacts, as soon as every node was reached or is known not to be."""
+    """Runs the probes that need only contacts, as soon as every node is known to be reachable or not."""
 
     def __init__(self, cluster: Cluster, subjects: Sequence[Subject], watcher: CheckObserver) -> None:
         self.outcomes: dict[str, Any] = {}
@@ -164,7 +164,7 @@ class _EarlyMultiNodeProbes:
 
 
 def _select_probes(subjects: Sequence[Subject], *, quick: bool) -> Iterator[Subject]:
-    """Each subject with what this check asks; one of which nothing is asked can't be found well, so it is left out."""
+    """Each subject with the probes of this check; a subject without any is left out, since it could not pass."""
     for subject in subjects:
         probes = tuple(probe for probe in subject.probes if probe.quick or not quick)
         exercises = tuple(exercise for exercise in subject.multi_node_probes if exercise.quick or not quick)

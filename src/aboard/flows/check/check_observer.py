@@ -1,4 +1,4 @@
-"""What a check tells while it runs, for whoever draws it."""
+"""The observer interface through which a check reports its progress."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
@@ -10,38 +10,38 @@ from aboard.diagnoses import Finding
 
 
 class CheckObserver(Protocol):
-    """Is told in the order in which things happen; it must neither wait nor raise."""
+    """Called in the order of events; must neither block nor raise."""
 
     def began(self, cluster: Cluster, subjects: Sequence[Subject]) -> None:
-        """These nodes will be asked about these subjects; each has only the questions of this check."""
+        """The check of these nodes starts; each subject has only the probes of this check."""
 
     def dialling(self, node: str, phase: str) -> None:
-        """The login of a node came to a phase."""
+        """The connection to a node entered a phase."""
 
     def asking(self, node: str) -> None:
-        """Its agent is there, and every subject's questions are on their way to it."""
+        """The node's agent is up, and all probes are being sent to it."""
 
     def answered(self, node: str, probe: str) -> None:
-        """Its answer to a probe is in, not yet judged."""
+        """The reply to a probe has arrived, not yet judged."""
 
     def visited(self, node: str, contact: Contact) -> None:
-        """The visit is over; the contact says whether the node was reached."""
+        """All probes of a node are done; the contact shows whether it was reached."""
 
     def round(self, subject: str, number: int, nodes: Collection[str]) -> None:
-        """An exercise asks these nodes, for the so manyth time."""
+        """A multi-node probe starts this round on these nodes."""
 
     def replied(self, node: str) -> None:
-        """A node's part in the present round is over."""
+        """A node is done with the current round."""
 
     def judged(self, subject: str, findings: Sequence[Finding], untested: Mapping[str, str]) -> None:
-        """A subject has all its answers while the exercises of others go on; the report has the last word.
+        """A subject has all its replies while probes of others continue; the final report may differ.
 
         `untested` has the nodes on which nothing was tested, with the reason.
         """
 
 
 class NullCheckObserver:
-    """Listens to nothing."""
+    """Ignores everything."""
 
     def began(self, cluster: Cluster, subjects: Sequence[Subject]) -> None:
         pass

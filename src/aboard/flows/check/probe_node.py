@@ -1,4 +1,4 @@
-"""One visit to one node: dial it, meet it, ask it every probe's question. What it answers is data, never trusted."""
+"""Probes one node: connects, measures its clock offset and runs every probe. Its replies are untrusted."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from aboard.transport.agent_link import QUOTE_CHARS, AgentLink
 from aboard.transport.node_dialer import DialResult, NodeDialer
 from aboard.transport.supervisor_messages import parse_clock
 
-# An agent that has said hello answers at once; one that doesn't is stopped, swapping or hostile.
+# A connected agent replies at once; one that doesn't is stopped, swapping or hostile.
 ANSWER_SECONDS = 10.0
 PINGS = 3
 
@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class ProbedNode:
-    """How contact went, each probe's fact (a value or Unknown) by its name, and the open link, if any.
+    """The contact, each probe's fact (a value or Unknown) by name, and the open link, if any.
 
-    `node` has the interpreter that was chosen for its ranks, by what `environment` says.
+    `node` has the interpreter that was chosen for its ranks from `environment`.
     """
 
     node: Node
@@ -53,7 +53,7 @@ async def probe_node(
     on_contact: Callable[[DialResult, ReachedNode], None] = lambda _dialled, _contact: None,
     on_answer: OnAnswer = lambda _probe: None,
 ) -> ProbedNode:
-    """Never raises for what a node does: each way to fail is a contact that says so."""
+    """Never raises because of a node: every failure becomes an UnreachedNode contact."""
     began = monotonic()
     environment: RankEnvironment | Unknown | None = None
     try:
@@ -78,7 +78,7 @@ async def probe_node(
             node=node,
             contact=UnreachedNode(
                 reason=error.reason,
-                # Whoever reads a contact knows whose it is.
+                # A contact is always shown with its node's name.
                 said=escape_text(error.seen.removeprefix(f"{node.name}: "), QUOTE_CHARS),
                 phase=error.detail,
                 seconds=monotonic() - began,
@@ -90,7 +90,7 @@ async def probe_node(
 
 
 async def _ask_environment(link: AgentLink, node: Node, spec: RankSpec) -> RankEnvironment | Unknown:
-    """Chooses the interpreter of a node's ranks, by which all other questions are asked."""
+    """Chooses the interpreter of a node's ranks, which all other probes use."""
     fields: dict[str, Any] = build_environment_query(node, spec)
     try:
         reply = await link.ask("environment", ANSWER_SECONDS, timeout=ANSWER_SECONDS / 2, **fields) if fields else {}
@@ -100,7 +100,7 @@ async def _ask_environment(link: AgentLink, node: Node, spec: RankSpec) -> RankE
 
 
 async def _wait_all(*tasks: asyncio.Task[Any]) -> None:
-    """Waits for all; when one fails, or we are cancelled, the others aren't left running as gather leaves them."""
+    """Waits for all tasks; unlike gather, cancels the others if one fails or on cancellation."""
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -111,7 +111,7 @@ async def _wait_all(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def _measure_clock(dialled: DialResult, on_contact: Callable[[DialResult, ReachedNode], None]) -> ReachedNode:
-    """The shortest of a few round trips gives the clock's offset with the least doubt."""
+    """Measures the clock offset by the shortest of a few round trips, which has the least error."""
     link = dialled.link
     best = (float("inf"), 0.0)
     for _ in range(PINGS):
@@ -135,7 +135,7 @@ async def _measure_clock(dialled: DialResult, on_contact: Callable[[DialResult, 
 
 
 async def _ask_probes(link: AgentLink, probes: Sequence[Probe[Any]], on_answer: OnAnswer) -> dict[str, Any]:
-    """All files in one question, the commands side by side; each probe is told of once, when its answer is in."""
+    """Reads all files in one request and runs the commands in parallel; reports each probe once, on its reply."""
     files = {probe.name: probe.question for probe in probes if isinstance(probe.question, ProbeFiles)}
     commands = {probe.name: probe.question for probe in probes if isinstance(probe.question, ProbeCommand)}
 
@@ -170,7 +170,7 @@ async def _read_files(link: AgentLink, questions: Sequence[ProbeFiles]) -> FileC
     try:
         reply = await link.ask("read", ANSWER_SECONDS, globs=globs, limit=limit, timeout=ANSWER_SECONDS / 2)
     except AgentRequestError as error:
-        # The agent is there and says why it can't: that is the answer, not a failure to reach it.
+        # The agent is up and reports why it can't: that is a reply, not a failed contact.
         return Unknown(why=error.seen)
     files = reply.get("files")
     if not isinstance(files, dict):
@@ -197,7 +197,7 @@ async def _run_command(link: AgentLink, command: ProbeCommand) -> CommandOutput 
 
 
 def _select_files(contents: FileContents, question: ProbeFiles) -> FileContents:
-    """Of all files that were read, those that this probe asked for."""
+    """The files that this probe requested."""
     wanted = [glob.split("*") for glob in question.globs]
     own = {path: text for path, text in contents.files.items() if any(_is_match(path, parts) for parts in wanted)}
     return FileContents(files=own)
@@ -210,7 +210,7 @@ def _is_match(path: str, parts: list[str]) -> bool:
 
 
 def _clean_word(value: object) -> str:
-    """A short printable word from a node: it goes to a screen."""
+    """Short printable text from a node, safe for a terminal."""
     return "".join(letter for letter in value[:80] if letter.isprintable()) if isinstance(value, str) else ""
 
 

@@ -1,4 +1,4 @@
-"""Runs exercises: sends each round of a script to its nodes, and the replies back into the script."""
+"""Runs multi-node probes: sends each round of a script to its nodes, and the replies back to the script."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -22,7 +22,7 @@ async def run_multi_node_probe(
     on_round: Callable[[int, Collection[str]], None] = lambda _number, _nodes: None,
     on_reply: Callable[[str], None] = lambda _node: None,
 ) -> Facts:
-    """The facts with the exercise's outcome; a script that stumbles over a node's reply leaves an Unknown."""
+    """The facts with the probe's outcome; Unknown if the script fails on a node's reply."""
     script = exercise.script(facts)
     outcome: Any
     beating = asyncio.create_task(_send_heartbeats(links))
@@ -33,7 +33,7 @@ async def run_multi_node_probe(
             requests = script.send(await _run_round(requests, links, on_reply))
     except StopIteration as done:
         outcome = done.value
-    except Exception as error:  # noqa: BLE001 - what a node sends must not end the check of the others
+    except Exception as error:  # noqa: BLE001 - a node's reply must not abort the check of the others
         outcome = Unknown(why=f"the probe failed on a reply: {type(error).__name__}")
     finally:
         beating.cancel()
@@ -41,7 +41,7 @@ async def run_multi_node_probe(
 
 
 async def _send_heartbeats(links: Mapping[str, AgentLink]) -> None:
-    """An agent that hears nothing ends itself: a long round must not pass for a head that is gone."""
+    """Keeps agents alive during a long round: an agent without messages assumes that the head is gone, and exits."""
     while True:
         await asyncio.sleep(BEAT_SECONDS)
         await asyncio.gather(
@@ -50,7 +50,7 @@ async def _send_heartbeats(links: Mapping[str, AgentLink]) -> None:
 
 
 async def _run_round(requests: Round, links: Mapping[str, AgentLink], on_reply: Callable[[str], None]) -> Replies:
-    """All of a round's asks at once; a node that doesn't answer is an Unknown, and the others go on."""
+    """Sends all requests of a round in parallel; a node without a reply is Unknown, and the others continue."""
 
     async def ask_and_report(name: str, ask: ProbeRequest) -> Mapping[str, Any] | Unknown:
         reply = await _ask_node(links.get(name), ask)

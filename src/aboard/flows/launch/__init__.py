@@ -1,1 +1,1 @@
-"""Launches a run and conducts it to its end."""
+"""Launches a run and supervises it until it ends."""

@@ -1,4 +1,4 @@
-"""Asking all nodes of a run what is to be seen there: out of band, at once, and without those that don't answer."""
+"""Queries all nodes of a run for snapshots, in parallel and out of band; nodes that don't respond are skipped."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -17,18 +17,18 @@ from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_session import NodeSession, SessionState
 
 WITHIN_SECONDS = 2.0
-# Beyond what a node may take: the way there and back, and a head that is busy.
+# Added to the node's own limit: the round trip, and a busy head.
 PATIENCE_SECONDS = 1.5
-# Of thousands of nodes, those that are furthest behind are asked, and some of the others.
+# In larger clusters, the nodes that are furthest behind are queried first, up to this many.
 MOST_NODES = 256
-# NCCL's RAS asks all processes of a job whenever one is asked: two that answer are enough.
+# NCCL's RAS queries all processes of a job through any one of them: two nodes are enough.
 RAS_NODES = 2
 _NO_PORT = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectedEvidence:
-    """What the nodes answered, as it came and as values, and why the others did not."""
+    """The nodes' replies, raw and decoded, and for each other node why there is none."""
 
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
     snapshots: Mapping[str, NodeSnapshot] = field(default_factory=dict)
@@ -38,11 +38,11 @@ class CollectedEvidence:
 async def collect_evidence(
     plan: Plan, run: Run, holds: Mapping[str, NodeSession], *, brief: bool = False
 ) -> CollectedEvidence:
-    """`brief` leaves out what takes time to watch: a rank that died is not seen to move any more."""
+    """Queries the nodes; `brief` skips probes that observe over time, which say nothing about a dead rank."""
     parts = {part.node.name: part for part in plan.parts}
     nodes = _choose_nodes(plan, run, holds)
     unheard = {name: _explain_silence(holds.get(name)) for name in parts if name not in nodes}
-    # Those that have come furthest: each would collect the same from all.
+    # The nodes that are furthest ahead; each of them would collect the same from all.
     collect = () if brief else nodes[-RAS_NODES:]
     questions = {
         name: {"brief": brief, "ras": name in collect, **_build_question(parts[name], plan, run)} for name in nodes
@@ -60,7 +60,7 @@ async def collect_evidence(
 async def collect_follow_up(
     collected: CollectedEvidence, evidence: Evidence, holds: Mapping[str, NodeSession]
 ) -> CollectedEvidence:
-    """What the first answers left open, asked of those whom it concerns; their answers, completed."""
+    """Sends the follow-up queries that the first replies call for, and merges the new replies into them."""
     open_queries = {name: doubt for name, doubt in build_follow_up_queries(evidence).items() if name in holds}
 
     async def ask(name: str, doubt: FollowUpQuery) -> NodeAnswer:
@@ -79,7 +79,10 @@ async def collect_follow_up(
 async def collect_death_evidence(
     collected: CollectedEvidence, plan: Plan, run: Run, holds: Mapping[str, NodeSession]
 ) -> CollectedEvidence:
-    """What killed a rank may have held up its node's answer, too: such a node is asked once more, for itself only."""
+    """Queries the nodes of dead ranks again where the first reply is missing or incomplete, without their ranks.
+
+    Whatever killed the rank may have delayed its node's reply as well.
+    """
     died = {child.node for child in run.generation.dead}
     parts = {part.node.name: part for part in plan.parts}
 
@@ -108,7 +111,7 @@ def _build_evidence(plan: Plan, answers: Mapping[str, NodeAnswer], unheard: Mapp
 
 
 def _merge_answers(before: NodeAnswer, more: NodeAnswer) -> NodeAnswer:
-    """The first answer with what the second one found out: connections, names and packets."""
+    """The first reply, extended by the connections, names and echoes of the second."""
     old, new = _get_section(before.told, "node"), _get_section(more.told, "node")
     dials = [row for node in (old, new) for row in (node["dials"] if isinstance(node.get("dials"), list) else ())]
     names = {**_get_section(old, "names"), **_get_section(new, "names")}
@@ -150,7 +153,7 @@ async def _ask_node(hold: NodeSession, question: Mapping[str, Any]) -> NodeAnswe
 
 
 def _build_question(part: NodePlan, plan: Plan, run: Run) -> dict[str, Any]:
-    """What only this run can tell its nodes to look at: its directories and, until all have met, where they meet."""
+    """The run-specific query fields: working directories and, until all ranks have joined, the master address."""
     paths = list(dict.fromkeys(start.cwd for start in part.starts if start.cwd))
     question: dict[str, Any] = {"paths": paths}
     phases = run.generation.phases

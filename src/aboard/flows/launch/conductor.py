@@ -1,4 +1,4 @@
-"""The conductor: holds every node, starts every rank, folds what they tell, and ends all when one has failed."""
+"""The conductor: opens a session to every node, starts the ranks, folds their events, and stops all if one fails."""
 
 import asyncio
 from collections.abc import Mapping
@@ -37,23 +37,23 @@ from aboard.verdicts.live.nonfinite_loss import is_suspicious_output
 from aboard.verdicts.live.undetermined import report_internal_error
 
 STACKS_BYTES = 32 * 1024 * 1024
-# Deaths that follow from the first are heard too before the others are ended: one of them may have been earlier.
+# Wait for further deaths before stopping the other ranks: one of them may have happened earlier.
 LATE_DEATH_SECONDS = 0.3
 TICK_SECONDS = 0.25
-# The part of our time that whoever looks on may take.
+# The share of the conductor's time that the observer may use.
 OBSERVER_SHARE = 0.1
-# After the grace: for the keeper's own sweep, and for the last output to come over.
+# After the grace period: for the supervisor's own cleanup, and for the last output to arrive.
 SWEEP_SECONDS = 10.0
-# Whose last words of both streams are looked at for a loss that is no number: mostly rank 0 tells it.
+# The last output of these first ranks is searched for a non-finite loss: usually rank 0 prints it.
 LOSS_SCAN_RANKS = 8
-# As a shell has it, after Ctrl-C.
+# The exit code of a shell after Ctrl-C.
 INTERRUPTED = 130
-# As timeout(1) has it.
+# The exit code of timeout(1).
 STUCK = 124
 
 
 class RunObserver(Protocol):
-    """Who looks on; it must neither wait nor raise."""
+    """Receives a run's events, for display; must neither block nor raise."""
 
     def began(self, conductor: "Conductor") -> None: ...
 
@@ -64,7 +64,7 @@ class RunObserver(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """How a run ended: the verdict first, and the exit code of the rank that it names."""
+    """How a run ended: the findings, verdict first, and the exit code of the rank that the verdict names."""
 
     why: str
     findings: tuple[Finding, ...]
@@ -72,7 +72,7 @@ class RunOutcome:
 
 
 class Conductor:
-    """One run. `plan` may have port 0: the keeper of rank 0's node then finds one just before the start."""
+    """Conducts one run. With port 0 in `plan`, the supervisor of rank 0's node picks a free port before the start."""
 
     def __init__(
         self,
@@ -111,10 +111,10 @@ class Conductor:
             self.ask_why, self._take_verdict, self._end_stuck_run if stop_on_stall else lambda _why: None
         )
 
-    # -- what others may ask -----------------------------------------------------------------------------
+    # -- public interface --------------------------------------------------------------------------------
 
     def stop(self, why: str) -> None:
-        """Once: ends gently, with the grace that scripts need to save. Twice: at once."""
+        """The first call stops the run with a grace period, so that scripts can save; the second, immediately."""
         self._stops += 1
         self._note("stopping", why=why)
         if self._stops > 1:
@@ -122,7 +122,7 @@ class Conductor:
         self._request_end(EndDecision(why=why, asked=True))
 
     def tail(self, rank: int) -> tuple[Untrusted, ...]:
-        """What a rank printed last."""
+        """The last lines that a rank printed."""
         return self._record.tail(rank)
 
     def evidence(self) -> Evidence:
@@ -143,7 +143,7 @@ class Conductor:
         )
 
     async def ask_why(self) -> Judgement:
-        """Asks every node what is to be seen there, and judges it: the answer to "why does it not go on?"."""
+        """Queries every node for a snapshot and judges why the run makes no progress."""
         began = monotonic()
         try:
             collected = self._heard = await collect_evidence(self.plan, self.run, self._sessions)
@@ -151,22 +151,22 @@ class Conductor:
             evidence = self.evidence()
             why = judge_evidence(evidence)
             if not why.findings and self.run.generation.first_death is not None:
-                # A rank has died, and the others are being ended: that is why.
+                # A rank has died, and the others are being stopped: report that death.
                 end = conclude_run(evidence, self._standing_verdict, unhurt=False)
                 why = replace(why, findings=end.findings, ruled_out=(*why.ruled_out, *end.ruled_out))
             self._record_snapshot(evidence, why.findings)
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not leave a run that is stuck without a word
+        except Exception as error:  # noqa: BLE001 - a bug in Aboard must not leave a stuck run without a verdict
             why = Judgement(findings=(report_internal_error(error, run=self.plan.run),))
         return replace(why, seconds=monotonic() - began)
 
     @property
     def stall(self) -> Finding | None:
-        """The verdict on a run that has stopped to move; None while it moves."""
+        """The verdict on a run that makes no progress; None while it progresses."""
         why = self._watch.why
         return why.findings[0] if why is not None and why.findings else None
 
     async def conduct(self) -> RunOutcome:
-        """Runs generation after generation until one is the last; nothing is left behind, whatever happens."""
+        """Runs generations until one ends without a restart, and always leaves the nodes clean."""
         ticking = asyncio.create_task(self._tick())
         self._viewer.began(self)
         try:
@@ -176,7 +176,7 @@ class Conductor:
                 end = await self._generation(number)
                 if not end.again or self._stops:
                     break
-                # Whoever took the port may have it for long: any other one will do.
+                # Another process may use the port for long: let the supervisor pick any free one.
                 self._wanted_port = 0
                 self._note("restarting", why=end.why)
             return self._outcome(end)
@@ -199,7 +199,7 @@ class Conductor:
             both: list[asyncio.Future[Any]] = [beginning, self._end]
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if beginning.done() and beginning.exception() is not None:
-                # Only what is no node's fault comes here.
+                # Node failures are handled in _begin; anything else is raised here.
                 await beginning
             end = await self._end
             if end.stacks:
@@ -226,7 +226,7 @@ class Conductor:
         )
 
     async def _begin(self) -> None:
-        """All nodes at once; each starts its ranks as soon as it is held and the port is known."""
+        """Starts all nodes in parallel; each starts its ranks once its session is open and the port is known."""
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         async def begin(part: NodePlan) -> None:
@@ -254,7 +254,7 @@ class Conductor:
             self._note("port", port=port.result())
 
     def _report_start_failure(self, part: NodePlan, error: TransportError) -> None:
-        """A node that can't do what it is asked fails its ranks; one that isn't there is gone."""
+        """Marks the ranks as failed if the agent refused a request, else the node as lost."""
         node = part.node.name
         if not isinstance(error, AgentRequestError):
             self._take_state(node, SessionState.LOST, error.seen)
@@ -264,7 +264,7 @@ class Conductor:
             self._take(Event(node=node, seq=0, at=time(), kind="failed", child=start.child, data={"why": why}))
 
     async def _wind_down(self, end: EndDecision) -> None:
-        """Stacks first, then the end of all; the last output of each is heard."""
+        """Collects stacks first, then stops all ranks and receives their last output."""
         self._ending = True
         holds = [hold for hold in self._sessions.values() if hold.state is not SessionState.LOST]
         if end.stacks:
@@ -276,20 +276,20 @@ class Conductor:
             await asyncio.wait(ends)
 
     async def _collect_final_snapshot(self) -> None:
-        """What is to be seen of the others and of the nodes when a rank has died, before all are ended."""
+        """Takes a snapshot of the nodes and the other ranks after a rank has died, before all are stopped."""
         collected = await collect_evidence(self.plan, self.run, self._sessions, brief=True)
         self._heard = await collect_death_evidence(collected, self.plan, self.run, self._sessions)
         for node in self._heard.snapshots.values():
             for rank, rank_snapshot in node.ranks.items():
                 text = rank_snapshot.stack.raw() or NO_STACKS + rank_snapshot.why.get("stack", "")
-                # Thousands of ranks that hang have the same stacks by the hundred: those of the first will do.
+                # Thousands of hanging ranks mostly have the same stacks: the first ones are enough.
                 if self._stacks_room >= len(text):
                     self._stacks_room -= len(text)
                     self.stacks[rank] = text
         self._record.write_stacks(self.stacks)
 
     async def _see_off(self, hold: NodeSession, grace: float) -> None:
-        """Asks for the end, again with no grace when the user hurries, and waits until the keeper has left."""
+        """Stops a node's ranks, without grace once the user asks twice, and waits until its supervisor has exited."""
         try:
             async with asyncio.timeout(grace + SWEEP_SECONDS):
                 if hold.node.name not in self._begun:
@@ -306,12 +306,12 @@ class Conductor:
                     gone.cancel()
                     hurry.cancel()
         except (TimeoutError, TransportError):
-            # Cut off: its keeper ends its ranks by itself when the lease is over.
+            # Disconnected: its supervisor stops the ranks by itself when the lease expires.
             pass
         finally:
             await hold.leave()
 
-    # -- what the nodes tell -----------------------------------------------------------------------------
+    # -- messages from the nodes -------------------------------------------------------------------------
 
     def _take(self, event: Event) -> None:
         event = replace(event, rank=self._ranks.get(event.child))
@@ -352,7 +352,7 @@ class Conductor:
             self._take(Event(node=node, seq=0, at=since, kind="stopped", child=child))
 
     def _take_verdict(self, finding: Finding | None) -> None:
-        """What the watch found out by itself, for the record and whoever looks on."""
+        """Records a verdict of the stall monitor and shows it to the observer."""
         if not self._ending:
             self._standing_verdict = finding
             self._note("verdict", findings=build_findings_document([finding] if finding is not None else []))
@@ -361,7 +361,7 @@ class Conductor:
         self._request_end(EndDecision(why=f"it is stuck: {why.findings[0].code}", stuck=True))
 
     def _record_snapshot(self, evidence: Evidence, findings: tuple[Finding, ...], *, ended: bool = False) -> None:
-        """For the record, so that what was said can be judged again."""
+        """Records the snapshot behind a verdict, so that it can be judged again."""
         if findings:
             self._looks += 1
             self._record.keep(build_snapshot(evidence, self._heard.answers, findings, number=self._looks, ended=ended))
@@ -385,14 +385,14 @@ class Conductor:
             self._note("deciding", why=end.why, death=end.death, unhurt=end.asked or end.stuck)
 
     def _note(self, kind: str, **data: Any) -> None:
-        """An event of the conductor's own."""
+        """Records an event of the conductor itself."""
         event = Event(node="", seq=0, at=time(), kind=kind, data=data)
         self.run.apply(event)
         self._record.event(event)
         self._viewer.event(event)
 
     async def _tick(self) -> None:
-        """Who looks on does so four times a second, or as seldom as thousands of ranks make it cost."""
+        """Calls the monitor and the observer four times a second, or less often if thousands of ranks slow them."""
         next_look = 0.0
         while True:
             await asyncio.sleep(TICK_SECONDS)
@@ -426,7 +426,7 @@ class Conductor:
 
 
 def map_exit_code(code: int | None) -> int:
-    """As a shell has it: a rank that was killed by signal N is 128 + N; one that never started is 127."""
+    """The shell's convention: 128 + N for a rank killed by signal N, 127 for one that never started."""
     if code is None:
         return 127
     return code if code >= 0 else 128 - code

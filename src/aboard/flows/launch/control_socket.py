@@ -1,4 +1,4 @@
-"""How other commands speak to a conductor: lines of JSON over a Unix socket that only its user can reach."""
+"""How other commands talk to a conductor: JSON lines over a Unix socket that only its user can access."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from aboard.flows.launch.conductor import Conductor
 from aboard.record.json_documents import decode_judgement, encode_judgement
 from aboard.record.run_directory import RunDirectory
 
-# unix(7): the whole path has room for 107 bytes.
+# unix(7): a socket path has at most 107 bytes.
 LONGEST_PATH = 100
 ASK_SECONDS = 10.0
 WATCH_SECONDS = 0.25
@@ -28,7 +28,7 @@ LINE_LIMIT = 64 * 1024 * 1024
 
 
 def build_live_roster(conductor: Conductor, tail: tuple[Untrusted, ...] = ()) -> RunProgress:
-    """The run as it is now."""
+    """The current progress of the run."""
     return replace(
         build_run_progress(conductor.plan, conductor.run, time(), tail=tail), stall=build_stall(conductor.stall)
     )
@@ -36,10 +36,10 @@ def build_live_roster(conductor: Conductor, tail: tuple[Untrusted, ...] = ()) ->
 
 @asynccontextmanager
 async def serve_control(run: RunDirectory, conductor: Conductor) -> AsyncIterator[None]:
-    """While it is open, `aboard status` and `aboard stop` are answered."""
+    """Serves requests of `aboard status`, `aboard why` and `aboard stop` while the context is open."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Cancelled when the run ends while somebody watches; Python 3.11 would print a traceback.
+        # Cancelled when the run ends while a client watches; Python 3.11 would print a traceback.
         with suppress(ConnectionError, ValueError, TimeoutError, asyncio.CancelledError):
             request = json.loads(await asyncio.wait_for(reader.readline(), ASK_SECONDS))
             async for answer in _answer_request(conductor, request):
@@ -60,27 +60,27 @@ async def serve_control(run: RunDirectory, conductor: Conductor) -> AsyncIterato
 
 
 async def watch_roster(run: RunDirectory) -> AsyncIterator[RunProgress]:
-    """The run's roster, again and again, until its conductor is gone."""
+    """Yields the run's progress repeatedly until its conductor exits."""
     async for answer in _send_request(run, {"ask": "watch"}):
         yield decode(RunProgress, answer["roster"])
 
 
 async def ask_roster(run: RunDirectory) -> RunProgress:
-    """The run's roster, once."""
+    """The run's current progress, from its conductor."""
     async for answer in _send_request(run, {"ask": "roster"}):
         return decode(RunProgress, answer["roster"])
     raise _make_gone_error(run)
 
 
 async def ask_why(run: RunDirectory) -> Judgement:
-    """What the run's nodes say when they are asked now."""
+    """Has the conductor query the nodes now, and returns its judgement."""
     async for answer in _send_request(run, {"ask": "why"}):
         return decode_judgement(answer["why"])
     raise _make_gone_error(run)
 
 
 async def ask_stop(run: RunDirectory, why: str, *, now: bool) -> None:
-    """Asks for the end of a run, as Ctrl-C at its terminal would; with `now`, as a second one."""
+    """Stops a run as Ctrl-C in its terminal does; with `now`, as a second Ctrl-C does."""
     async for _ in _send_request(run, {"ask": "stop", "why": why, "now": now}):
         return
     raise _make_gone_error(run)
@@ -108,7 +108,7 @@ async def _answer_request(conductor: Conductor, request: Mapping[str, Any]) -> A
 
 
 def _build_roster_with_tail(conductor: Conductor) -> RunProgress:
-    """For whoever doesn't see the lines of all ranks: the last ones of the rank of interest."""
+    """Includes the last lines of the rank of interest, for clients that don't see the output of all ranks."""
     interest = find_rank_of_interest(conductor.run)
     return build_live_roster(conductor, conductor.tail(interest) if interest is not None else ())
 
@@ -131,7 +131,7 @@ async def _send_request(run: RunDirectory, question: Mapping[str, Any]) -> Async
 
 
 class _ShortSocketPath:
-    """A path to a socket that is short enough: through a descriptor of its directory where it must be."""
+    """A path within the socket length limit: through a descriptor of the directory where the real one is too long."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

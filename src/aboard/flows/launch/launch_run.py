@@ -1,4 +1,4 @@
-"""`aboard launch`: look at the nodes, plan, and conduct the run over the links of the look."""
+"""`aboard launch`: checks the nodes, builds the plan, and conducts the run over the links of the check."""
 
 from collections.abc import Callable, Sequence
 from time import time
@@ -28,9 +28,9 @@ OnConductor = Callable[[Conductor], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Preflight:
-    """What a launch asks before it starts: these subjects, quickly or in full; none at all is the user's own risk.
+    """What a launch checks before it starts: these subjects, quickly or in full; none is at the user's own risk.
 
-    Ranks get the head's `environment` on nodes that have it, whatever is asked.
+    Ranks get the head's `environment` on nodes that have it, whichever subjects are checked.
     """
 
     subjects: Sequence[Subject] = ()
@@ -39,18 +39,18 @@ class Preflight:
 
 
 class Payload(Protocol):
-    """What a run brings along beside its program: settled when the nodes are known, and loaded before ranks start."""
+    """What a run needs besides its program: settled once the nodes are known, uploaded before the ranks start."""
 
     async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
-        """The plan as it is with it, and what is in its way."""
+        """The plan including the payload, and findings about it."""
 
     async def load(self, plan: Plan, fleet: NodeDialer) -> None:
-        """Brings it to every node; raises AboardError where that can't be."""
+        """Uploads it to every node; raises AboardError if that fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchResult:
-    """How far a launch came: stopped by the look at the nodes, refused for its cargo, or run to its end."""
+    """How far a launch got: blocked by the node check, refused because of its payload, or run to its end."""
 
     report: CheckReport | None
     refused: tuple[Finding, ...] = ()
@@ -68,7 +68,7 @@ async def plan_launch(
     cargo: Payload | None = None,
     transport_for: TransportFor = choose_transport,
 ) -> tuple[CheckReport | None, Plan, Sequence[Finding]]:
-    """The plan of a dry run, from the same look, and what is in the way of its cargo; nothing is started."""
+    """The plan of a dry run, from the same node check, and findings about its payload; nothing is started."""
     fleet = build_fleet(watcher, transport_for)
     spec = build_rank_spec(preflight, request)
     async with probe_cluster(cluster, preflight.subjects, fleet, quick=preflight.quick, spec=spec, watcher=watcher) as (
@@ -96,9 +96,9 @@ async def launch(
     cargo: Payload | None = None,
     transport_for: TransportFor = choose_transport,
 ) -> LaunchResult:
-    """Nothing is started while the look finds what would stop a run; every rank that is started is seen to its end.
+    """Starts nothing if the node check finds a blocker; otherwise conducts every rank to its end.
 
-    A `fleet` may have begun to dial already.
+    `dialer` may already be connecting.
     """
     fleet = fleet or build_fleet(watcher, transport_for)
     fleet.on_phase = lambda node, phase: watcher.dialling(node.name, phase)
@@ -144,7 +144,7 @@ async def launch(
 
 
 def build_rank_spec(preflight: Preflight, request: LaunchRequest) -> RankSpec:
-    """A program that is brought to the nodes is not looked for there."""
+    """What the nodes must provide; a program that is uploaded with the run is not searched for there."""
     program = None if request.code else request.program
     return RankSpec(environment=preflight.environment, program=program, search_path=request.env.get("PATH"))
 

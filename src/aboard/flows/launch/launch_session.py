@@ -1,4 +1,4 @@
-"""One launch as a session: its record, its claim on the run, its socket and its signals, all gone at its end."""
+"""One launch as a session: sets up its record, run claim, control socket and signal handlers, and cleans them up."""
 
 import asyncio
 import signal
@@ -20,13 +20,13 @@ from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.transport.node_dialer import NodeDialer
 
-# What a node that says nothing of its slots may have, for the shares of the room for logs.
+# Assumed for a node without a slot count, to divide the log space among ranks.
 USUAL_SLOTS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
-    """All that a launch needs to know. `told` says how a plan is written down: without its secrets."""
+    """The inputs of a launch. `told` encodes a plan for the record, without its secrets."""
 
     cluster: Cluster
     request: LaunchRequest
@@ -45,7 +45,7 @@ async def run_launch_session(
     fleet: NodeDialer | None = None,
     on_look: Callable[[CheckReport], None] = lambda _report: None,
 ) -> tuple[LaunchResult, dict[str, int]]:
-    """The launch and what its record had to drop. SIGINT, SIGTERM and SIGHUP end it as Ctrl-C does."""
+    """Returns the result and what the record had to drop. SIGINT, SIGTERM and SIGHUP stop the launch like Ctrl-C."""
     claim = spec.run.claim()
     record = Record.open(spec.run, ranks=_estimate_ranks(spec))
     try:
@@ -74,7 +74,7 @@ async def run_launch_session(
             )
             await asyncio.gather(*answering)
             if stop.conductor is not None:
-                # With the port that it had in the end.
+                # Now with the port that was used.
                 record.write_plan(spec.told(stop.conductor.plan))
         if result.outcome is not None:
             record.write_findings(result.outcome.findings)
@@ -85,7 +85,7 @@ async def run_launch_session(
 
 
 class _SignalHandler:
-    """Before there is a conductor, a signal ends the look; after, it is the conductor's to end gently, then at once."""
+    """A signal cancels the preflight; once there is a conductor, it stops the run: first gently, then immediately."""
 
     def __init__(self) -> None:
         self.conductor: Conductor | None = None

@@ -1,4 +1,4 @@
-"""From what the check saw to what each node offers a run, and where rank 0 is to listen."""
+"""Derives from the check's facts what each node offers a run, and where rank 0 listens."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def collect_node_resources(facts: Facts) -> dict[str, NodeResources]:
-    """Of every node, also of those that nothing is known of: a launch without a check goes by what the user wrote."""
+    """The resources of every node; without facts, as in a launch without a check, from the user's configuration."""
     mesh = MESH.outcome(facts)
     cores = facts.of(CORES)
     drivers = facts.of(DRIVER)
@@ -35,7 +35,7 @@ def collect_node_resources(facts: Facts) -> dict[str, NodeResources]:
 
 
 def choose_master(cluster: Cluster, request: LaunchRequest, facts: Facts) -> MasterAddress:
-    """An address of rank 0's node at which every other was just seen to reach it; on one node, its own loopback."""
+    """The address of rank 0's node that the other nodes just reached it at; loopback for a single node."""
     first = find_rank_zero_node(cluster)
     mesh = MESH.outcome(facts)
     known_mesh = mesh if isinstance(mesh, MeshResult) else None
@@ -49,7 +49,7 @@ def choose_master(cluster: Cluster, request: LaunchRequest, facts: Facts) -> Mas
 
 
 def _find_address(node: Node, mesh: MeshResult | None) -> str:
-    """Where its peers' connections ended: an address means the same to all of them, a name may not."""
+    """The address that its peers connected to: unlike a name, it means the same on all of them."""
     wanted = node.fabric_address or node.target
     if mesh is None:
         return wanted
@@ -58,7 +58,7 @@ def _find_address(node: Node, mesh: MeshResult | None) -> str:
 
 
 def _choose_port(node: Node, mesh: MeshResult | None) -> int:
-    """The usual one where all have just reached it, since a firewall may know it by number; else one that is free."""
+    """The usual port if all nodes just reached it, since a firewall may allow only that one; else 0, any free port."""
     if mesh is None or node.name in mesh.taken:
         return 0
     tries = [each for (_, to, kind), each in mesh.tries.items() if to == node.name and kind is PortKind.RENDEZVOUS]

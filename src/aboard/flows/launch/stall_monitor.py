@@ -1,4 +1,4 @@
-"""The progress watch: asks why by itself when the rhythm of a run breaks, and says so once."""
+"""The stall monitor: requests a judgement when a run's progress stalls, and reports each new verdict once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,17 +12,17 @@ from aboard.diagnoses.runs import hang
 
 AskWhy = Callable[[], Awaitable[Judgement]]
 ReportVerdict = Callable[[Finding | None], None]
-# A verdict that stays for so long is one to act upon.
+# A verdict that lasts this long is acted upon.
 STAYS_SECONDS = 5.0
 LOSS = "loss-"
 GOES_ON_SECONDS = 1.5
-# A run whose loss is no number moves all the same; the verdict stays while that is said again and again.
+# A run with a non-finite loss still progresses; the verdict stands while the loss keeps being printed.
 LOSS_SECONDS = 60.0
 SUSPECT_SECONDS = 2.0
 
 
 class StallMonitor:
-    """One run's: `tell` hears of each new verdict, and None when the run moves again; `act` of one that stays."""
+    """Monitors one run: calls `report` with each new verdict, or None on progress, and `act` with one that lasts."""
 
     def __init__(self, ask: AskWhy, tell: ReportVerdict, act: Callable[[Judgement], None] = lambda _why: None) -> None:
         self.rhythm = StallDetector()
@@ -36,11 +36,11 @@ class StallMonitor:
         self._suspected = self._looked = float("-inf")
 
     def suspect(self, now: float) -> None:
-        """A rank said what is worth a look, though the run moves: a loss that is no number."""
+        """Notes that a rank printed a suspicious loss, which needs a judgement although the run progresses."""
         self._suspected = now
 
     def tick(self, run: Run, now: float) -> None:
-        """To be called some times a second; it never waits."""
+        """Called several times a second; never blocks."""
         moved = self.rhythm.note(run, now)
         bad_loss = _has_bad_loss(self.why) and now - self._suspected < LOSS_SECONDS
         well = not self.rhythm.slow and not (_is_slow(self.why) and self._is_recently_settled(now)) and not bad_loss
@@ -60,7 +60,7 @@ class StallMonitor:
             await asyncio.wait([self._asking])
 
     def _is_recently_settled(self, now: float) -> bool:
-        """A run that is slow moves all the same: its verdict stays until it has been well for a while."""
+        """A slow run still progresses, so its verdict stands until the run has been healthy for a while."""
         return now - self._settled < STAYS_SECONDS
 
     def _has_new_suspicion(self, now: float) -> bool:
@@ -70,11 +70,11 @@ class StallMonitor:
     async def _look(self, moved: float) -> None:
         why = await self._ask()
         if _is_busy(self.why) and _get_reportable(why) is not None:
-            # A checkpoint or an evaluation may have ended this moment: whoever goes on now is seen to within a second.
+            # A checkpoint or an evaluation may just have ended: if so, progress resumes within a second.
             await asyncio.sleep(GOES_ON_SECONDS)
             why = await self._ask() if self.rhythm.moved == moved else why
         if self.rhythm.moved != moved and not self.rhythm.slow:
-            # It went on while we asked.
+            # It progressed during the query.
             return
         self._settle(why)
 
@@ -84,10 +84,10 @@ class StallMonitor:
             self._settle(why)
 
     def _settle(self, why: Judgement | None) -> None:
-        """Tells what is new: another cause, or other nodes and ranks."""
+        """Reports a verdict if it is new: another cause, or other nodes or ranks."""
         before, after = _get_reportable(self.why), _get_reportable(why)
         if before is not None and after is None and why is not None and self.rhythm.slow and _is_slow(self.why):
-            # Still slow: one look that saw nothing does not take it back.
+            # Still slow: one snapshot without findings does not withdraw the verdict.
             return
         self.why = why
         self._settled = time()
@@ -99,7 +99,7 @@ class StallMonitor:
 
 
 def _get_reportable(why: Judgement | None) -> Finding | None:
-    """What is worth a word by itself; a run that merely takes its time isn't."""
+    """The verdict, if it is worth reporting unasked; a run that is only busy is not."""
     first = why.findings[0] if why is not None and why.findings else None
     return first if first is not None and first.severity > Severity.INFO else None
 
@@ -109,7 +109,7 @@ def _is_lasting(finding: Finding, seconds: float) -> bool:
 
 
 def _is_busy(why: Judgement | None) -> bool:
-    """Whether the last look found somebody at work that others waited for."""
+    """Whether the last snapshot showed a busy rank that the others waited for."""
     return why is not None and bool(why.findings) and why.findings[0].code == hang.BUSY.code
 
 

@@ -1,4 +1,4 @@
-"""`aboard launch --trial`: the user's command for seconds, on each node alone, on pairs, on all."""
+"""`aboard launch --trial`: runs the user's command for seconds on each node alone, on pairs, and on all nodes."""
 
 import asyncio
 from collections.abc import Callable
@@ -39,7 +39,7 @@ async def run_trial(
     lease: Lease,
     on_tried: OnTried = lambda _tried: None,
 ) -> list[TrialResult]:
-    """Stops after the first stage in which a group fails: what is larger would fail of the same."""
+    """Stops after the first stage in which a group fails: larger groups would fail for the same reason."""
     results: list[TrialResult] = []
     number = 0
     for stage in build_stages([node.name for node in cluster if node.slots != 0]):
@@ -58,7 +58,7 @@ async def run_trial(
 
 
 def _write_trial_end(run: RunDirectory, finding: Finding | None) -> None:
-    """What the list of runs shows: the groups have records of their own, of which it knows nothing."""
+    """Writes the end that the list of runs shows; it does not read the groups' own records."""
     record = Record.open(run, ranks=1)
     try:
         why = "every node can run it" if finding is None else finding.seen
@@ -81,7 +81,7 @@ async def _try_group(
 ) -> TrialResult:
     part = replace(cluster, nodes=tuple(node for node in cluster if node.name in group))
     own = replace(facts, cluster=part)
-    # Any port: groups run side by side, and this is no place to insist.
+    # Any free port: groups run in parallel, and a trial needs no fixed one.
     group_request = replace(request, nodes=None, master_port=None)
     where = replace(choose_master(part, group_request, own), port=0)
     plan = make_plan(part, group_request, collect_node_resources(own), run=f"{run.id}.t{number}", master=where)
@@ -99,7 +99,7 @@ async def _try_group(
 
 
 class _TrialObserver:
-    """Stops a group as soon as it has shown that it can, or that it is stuck."""
+    """Stops a group once it has succeeded or is stuck."""
 
     def __init__(self) -> None:
         self.answer: bool | None = None

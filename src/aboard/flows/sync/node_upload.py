@@ -1,4 +1,4 @@
-"""One node's delivery: what it lacks of some parcels, and sending it that, through cuts of the wire."""
+"""The upload to one node: finds which files it lacks and sends them, reconnecting when the link is lost."""
 
 import asyncio
 import os
@@ -22,10 +22,10 @@ from aboard.lazy_dataclass import dataclass
 from aboard.transport.file_sender import FileSender, FolderContents
 from aboard.transport.node_dialer import DialResult, NodeDialer
 
-# In a row, with nothing taken in between.
+# Consecutive losses without any byte sent in between.
 MAX_LOSSES = 3
 REDIAL_SECONDS = 1.0
-# A head that was cut off without a word is given up by its agent after 30 s; until then that holds the file.
+# The agent of a head that disconnected silently exits after 30 s; until then it keeps the file locked.
 BUSY_SECONDS = 45.0
 ASK_AGAIN_SECONDS = 0.2
 PROGRESS_SECONDS = 0.1
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class UploadProgress:
-    """How far one node is, in bytes: hashed while it looks, there while it is sent what it lacks."""
+    """The progress of one node in bytes: hashed while it checks its files, present while it receives."""
 
     node: str
     phase: UploadPhase
@@ -49,7 +49,7 @@ OnProgress = Callable[[UploadProgress], None]
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceNeed:
-    """What a parcel takes on the node's disk."""
+    """The space that a directory still needs on the node's disk."""
 
     bytes: int
     looked: FolderContents
@@ -57,7 +57,7 @@ class SpaceNeed:
 
 @dataclass(kw_only=True)
 class _ParcelState:
-    """A parcel on this node; whoever has the same disk and comes first fills it for those behind."""
+    """A directory on this node; `first` is the node that fills it if several share the disk."""
 
     parcel: SyncDirectory
     looked: FolderContents | None = None
@@ -67,7 +67,7 @@ class _ParcelState:
 
     @property
     def lacking(self) -> tuple[FileEntry, ...]:
-        """In the order of the parcel."""
+        """The files that the node lacks, in the order of the directory."""
         lacking = {
             file
             for gap in find_file_gaps(self.parcel.files, {"": self.found})
@@ -77,7 +77,7 @@ class _ParcelState:
 
 
 class NodeUpload:
-    """To one node, from the first look to the last file."""
+    """The upload to one node, from the first check to the last file."""
 
     def __init__(
         self,
@@ -107,14 +107,14 @@ class NodeUpload:
         )
 
     async def survey(self) -> None:
-        """Asks what is there: sizes first, and hashes only of what has the right size."""
+        """Queries which files the node has: sizes first, then hashes of those with the right size."""
         for place in self._places:
             await self._retry_on_loss(partial(self._look, place))
         self._total = sum(file.bytes for place in self._places for file in place.lacking)
         self.had = sum(place.parcel.bytes for place in self._places) - self._total
 
     def needs(self) -> Iterator[tuple[SyncDirectory, SpaceNeed]]:
-        """For each parcel of which something is lacking; what is there of a file that was cut off counts as there."""
+        """The space needed for each incomplete directory; bytes of partly sent files count as present."""
         for place in self._places:
             if place.lacking and place.looked is not None:
                 parts = place.looked.parts
@@ -125,14 +125,14 @@ class NodeUpload:
         return bool(self._places[place].lacking)
 
     def found(self, place: int) -> Mapping[str, FileEntry]:
-        """What it has of a parcel, each with a hash that the node has computed."""
+        """The files of a directory that the node has, each with the hash that the node computed."""
         return self._places[place].found
 
     async def mark(self, parcel: SyncDirectory, mark: str) -> None:
         await self._retry_on_loss(lambda porter: porter.mark(parcel.to, mark))
 
     async def follow_first(self, place: int, parcel: SyncDirectory, marks: Mapping[str, "NodeUpload"]) -> None:
-        """Leaves a parcel to the first node that has the same disk, if that is another one."""
+        """Leaves a directory to the first node that shares the disk, if that is another one."""
         visible_marks = await self._retry_on_loss(lambda porter: porter.marks(parcel.to))
         first = next((delivery for mark, delivery in marks.items() if mark in visible_marks), self)
         if first is not self:
@@ -140,7 +140,7 @@ class NodeUpload:
             self.same_disk_as = first.node.name
 
     async def deliver(self) -> None:
-        """Sends what is lacking; what another node puts on the same disk is waited for, and looked at then."""
+        """Sends the missing files; where another node fills the same disk, waits for it and verifies the result."""
         for number, place in enumerate(self._places):
             if place.first is not None:
                 self._tell("waiting", now=True)
@@ -155,11 +155,11 @@ class NodeUpload:
         self._tell("done", now=True)
 
     async def filled(self, place: int) -> None:
-        """Waits until this node has all of a parcel."""
+        """Waits until this node has the complete directory."""
         await self._places[place].filled.wait()
 
     async def leave(self) -> DialResult | None:
-        """Its link, for whoever goes on with it; all is there, so that one that is lost by now is no error."""
+        """Releases the link for further use; a link lost by now is no error, since all files are there."""
         try:
             if self._porter is not None:
                 await self._porter.leave()
@@ -193,7 +193,7 @@ class NodeUpload:
             self._on_progress(UploadProgress(node=self.node.name, phase="looking", done=done + read, total=total))
 
     async def _send(self, place: _ParcelState, file: FileEntry, porter: FileSender) -> None:
-        """Goes on where an earlier try was cut off; if that turns out to be damaged, once more from the beginning."""
+        """Resumes an interrupted transfer; if the result is damaged, sends the file again from the beginning."""
         to = place.parcel.to
         with UploadSource(place.parcel, file) as source:
             while True:
@@ -237,7 +237,7 @@ class NodeUpload:
             )
 
     async def _retry_on_loss(self, work: Callable[[FileSender], Awaitable[T]]) -> T:
-        """Does it, and when the node is lost meanwhile dials again and does it again; so it may be done twice."""
+        """Runs `work`; if the node is lost meanwhile, reconnects and runs it again, so it may run twice."""
         losses, sent = 0, self.sent
         while True:
             first = self._dialled is None
@@ -245,7 +245,7 @@ class NodeUpload:
                 return await work(await self._get_porter())
             except (Unreachable, ProtocolError) as error:
                 if first and self._dialled is None:
-                    # It was never reached: that has reasons of its own, which the error tells.
+                    # The node was never reached: the error has its own explanation.
                     raise
                 await self.close()
                 losses = 1 if self.sent > sent else losses + 1
@@ -262,7 +262,7 @@ class NodeUpload:
 
 
 class UploadSource:
-    """Opened once for all of its pieces, by `with`."""
+    """A local file, opened once for all its chunks as a context manager."""
 
     def __init__(self, parcel: SyncDirectory, file: FileEntry) -> None:
         self._path = parcel.folder / file.name
@@ -282,14 +282,14 @@ class UploadSource:
         os.close(self._fd)
 
     def read(self, at: int, size: int) -> bytes:
-        """Just so many bytes; may block, so it is called in a thread."""
+        """Reads exactly `size` bytes; may block, so it runs in a thread."""
         data = os.pread(self._fd, size, at)
         if len(data) != size:
             raise make_changed_error(self._path)
         return data
 
     def judge(self) -> None:
-        """Raises what is wrong with the file here; nothing when it is right, and the node is to blame."""
+        """Raises if the local file has changed or is damaged; otherwise the node is at fault."""
         if read_file_stamp(self._path) != self._stamp:
             raise make_changed_error(self._path)
         digest = compute_sha256(self._path)
@@ -297,5 +297,5 @@ class UploadSource:
             raise self._make_damaged_error(f"its sha256 is {digest}, expected {self._file.sha256}")
 
     def _make_damaged_error(self, why: str) -> AboardError:
-        """A set of ours can be made again; what a user brought can't, but it may have been changed on purpose."""
+        """Prepared data can be rebuilt; a user's own file can't, but may have been changed on purpose."""
         return make_damage_error(self._path, why) if self._made_by_us else make_changed_error(self._path)

@@ -1,4 +1,4 @@
-"""Spreading: every node ends with the same files, proven by hash. What a node has already isn't sent."""
+"""Copies the same files to every node, verified by SHA-256; files that a node already has are not sent."""
 
 import asyncio
 from collections import defaultdict
@@ -18,15 +18,15 @@ from aboard.transport.node_dialer import NodeDialer
 
 __all__ = ["NodeSyncResult", "SyncDirectory", "SyncResult", "UploadProgress", "sync_files"]
 
-# Nodes that are sent to at the same time: more only share the head's uplink, and its memory.
+# Parallel uploads: more would only share the head's uplink and memory.
 AT_ONCE = 16
-# Left free on a node's disk: its run writes there too.
+# Kept free on a node's disk: the run writes there too.
 SPARE = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSyncResult:
-    """What it took on one node, in bytes; `extra` are files there that the head hasn't got, which are left alone."""
+    """The bytes sent to and already on one node; `extra` are its files that the head lacks, which stay."""
 
     sent: int
     had: int
@@ -36,7 +36,7 @@ class NodeSyncResult:
 
 @dataclass(frozen=True, kw_only=True)
 class SyncResult:
-    """That every node has every file; there is none of this where one hasn't."""
+    """The result of a sync in which every node got every file; anything else raises."""
 
     nodes: Mapping[str, NodeSyncResult]
     seconds: float
@@ -54,9 +54,9 @@ async def sync_files(
     on_progress: OnProgress = lambda _progress: None,
     at_once: int = AT_ONCE,
 ) -> SyncResult:
-    """Looks at all nodes before anything is sent, and says in one error what is wrong with any of them.
+    """Checks all nodes before anything is sent, and reports their problems in one error.
 
-    Links go back to the fleet, for the launch that follows; whoever has none to follow closes it.
+    The links go back to the dialer for the launch that follows; without one, the caller closes it.
     """
     began = monotonic()
     places = asyncio.Semaphore(at_once)
@@ -81,7 +81,7 @@ async def sync_files(
 
 
 async def _run_all(works: Sequence[Coroutine[Any, Any, None]], *, first_ends_all: bool) -> None:
-    """All at once; what went wrong with several nodes is told together."""
+    """Runs all in parallel and raises the errors of several nodes as one."""
     tasks = [asyncio.create_task(work) for work in works]
     if not tasks:
         return
@@ -100,7 +100,7 @@ async def _run_all(works: Sequence[Coroutine[Any, Any, None]], *, first_ends_all
 
 
 def _raise_problems(problems: Sequence[AboardError]) -> None:
-    """One error for all of them, under the first one's code."""
+    """Raises one error for all problems, with the code of the first."""
     if len(problems) == 1:
         raise problems[0]
     if problems:
@@ -109,7 +109,7 @@ def _raise_problems(problems: Sequence[AboardError]) -> None:
 
 
 def _find_problems(upload: NodeUpload) -> list[AboardError]:
-    """What is known to fail before it is tried."""
+    """The problems that are certain before anything is sent: permissions and disk space."""
     name = upload.node.name
     problems: list[AboardError] = []
     needed: dict[int, int] = defaultdict(int)
@@ -117,7 +117,7 @@ def _find_problems(upload: NodeUpload) -> list[AboardError]:
         if not need.looked.writable:
             problems.append(build_permission_error(name, parcel.to, need.looked.nearest))
             continue
-        # Several directories may lie on one disk, which must have room for all of them.
+        # Several directories may share one disk, which needs space for all of them.
         needed[need.looked.device] += need.bytes
         if need.bytes and needed[need.looked.device] + SPARE > need.looked.free:
             problems.append(
@@ -129,9 +129,9 @@ def _find_problems(upload: NodeUpload) -> list[AboardError]:
 
 
 async def _find_shared_disks(uploads: Sequence[NodeUpload], parcels: Sequence[SyncDirectory]) -> None:
-    """Nodes that see each other's marks in a directory have the same disk: the first of them is sent its files.
+    """Nodes that see each other's marker files share a disk: only the first of them receives the files.
 
-    A node that doesn't see a mark, on a file system that tells late, is sent them too; that is slower, and as right.
+    On a file system that shows markers late, a node receives the files as well, which is slower but correct.
     """
     run = token_hex(8)
     for place, parcel in enumerate(parcels):

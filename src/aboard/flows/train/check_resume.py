@@ -1,4 +1,4 @@
-"""What a training would resume from, judged before ranks start: its settings, and whether anything is left of it."""
+"""Checks, before ranks start, the checkpoint to resume from: its settings, and whether any steps remain."""
 
 import shlex
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from aboard.train.checkpoint.setting_differences import RunSettings, SettingDiff
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeCheckpoint:
-    """A checkpoint that ranks would load: where it is, and what its manifest says."""
+    """A checkpoint that ranks would load: its location and its manifest."""
 
     node: str
     folder: Untrusted
@@ -33,14 +33,14 @@ class ResumeCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class TypedTrainCommand:
-    """What was typed, and the output directory that it has on this machine."""
+    """The command that the user typed, and its output directory on this machine."""
 
     command: Shell
     output_dir: str
 
 
 class TrainingFinished(Exception):
-    """There is nothing left to train: the checkpoint is at the last step, or beyond it. `further` trains on."""
+    """Nothing is left to train: the checkpoint is at or past the last step. `further` is a command that trains on."""
 
     def __init__(self, resume: ResumeCheckpoint, *, steps: int, further: Shell) -> None:
         super().__init__(f"step {resume.marker.step} of {steps} is saved in {resume.folder.visible(500)}")
@@ -50,12 +50,12 @@ class TrainingFinished(Exception):
 
 
 def build_resume_probe(training: Training) -> Probe[CheckpointManifests]:
-    """Asks a node for the checkpoints of this training, or for the one that `resume` names."""
+    """Queries a node for the checkpoints of this training, or for the one that `resume` names."""
     return build_checkpoints_probe(training.output_dir if training.resume == "auto" else training.resume)
 
 
 def find_resume(facts: Facts, training: Training) -> ResumeCheckpoint | None:
-    """The newest checkpoint of all nodes; None where there is none, or where nobody asked."""
+    """The newest checkpoint of all nodes; None if there is none, or if `resume` is off."""
     if training.resume == "none":
         return None
     newest_saved = find_newest_checkpoint(facts.of(build_resume_probe(training)))
@@ -65,14 +65,14 @@ def find_resume(facts: Facts, training: Training) -> ResumeCheckpoint | None:
     try:
         return ResumeCheckpoint(node=node, folder=folder, marker=parse_marker_head(content))
     except MarkerError:
-        # Written by another version: the ranks say so, with everything that they know.
+        # Written by another version: the ranks report it, with more detail.
         return None
 
 
 def judge_resume(
     resume: ResumeCheckpoint, training: Training, *, world: int, data: str, sequences: int, typed: TypedTrainCommand
 ) -> Iterator[Finding]:
-    """What can't be changed on the way; raises TrainingFinished where nothing is left."""
+    """Finds settings that can't change since the checkpoint; raises TrainingFinished if no steps remain."""
     marker = resume.marker
     now = RunSettings(
         training=asdict(training),
@@ -81,7 +81,7 @@ def judge_resume(
         sharding=marker.sharding,
         versions={},
         data=data,
-        # Of another model, the ranks know.
+        # The ranks detect a different model.
         config=None,
     )
     refused = [each for each in find_differences(marker, now) if each.refused]
@@ -109,7 +109,7 @@ def _build_mismatch(resume: ResumeCheckpoint, refused: list[SettingDifference], 
 
 
 def _rewrite_command(command: Shell, *settings: str) -> Shell:
-    """The command with these settings, in place of those that it has for the same keys."""
+    """The command with these settings, which replace its own for the same keys."""
     replaced_keys = {setting.partition("=")[0] for setting in settings}
     if "train.global_batch_size" in replaced_keys:
         replaced_keys.add("train.gradient_accumulation_steps")
@@ -123,7 +123,7 @@ def _rewrite_command(command: Shell, *settings: str) -> Shell:
 
 
 def _find_free_folder(folder: str) -> str:
-    """A folder beside it that isn't there yet."""
+    """A sibling folder that does not exist yet."""
     number = 2
     while Path(f"{folder}-{number}").exists():
         number += 1

@@ -1,4 +1,4 @@
-"""The model of a training: fetched once on the head, before ranks exist, and what its config says."""
+"""Downloads the model once on the head, before ranks start, and reads the limits in its config."""
 
 import json
 from pathlib import Path
@@ -10,15 +10,15 @@ from aboard.diagnoses.trainer import training
 from aboard.diagnoses.untrusted import escape_text
 
 CONFIG = "config.json"
-# What transformers reads of a model; the same weights in other formats are left where they are.
+# The files of a model that transformers reads; weights in other formats are skipped.
 FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 WEIGHTS = "*.safetensors"
-# In double quotes, by a shell or by the Python within them.
+# Special to a shell within double quotes, or to the Python code there.
 _READ_BY_SHELLS = "\"'\\$`!"
 
 
 def fetch_model(name: str, *, from_scratch: bool) -> Path:
-    """The model's directory on this machine; a name of the hub is downloaded, or found in the hub's cache."""
+    """The model's directory on this machine; a Hub model is downloaded or taken from the Hub's cache."""
     folder = Path(name)
     if not folder.is_dir():
         folder = _download_model(name, weights=not from_scratch)
@@ -36,7 +36,7 @@ def fetch_model(name: str, *, from_scratch: bool) -> Path:
 
 
 def read_model_facts(folder: Path) -> ModelLimits:
-    """From config.json; a model of several parts says it of its text part."""
+    """The limits in config.json; for a multimodal model, those of its text part."""
     try:
         config: dict[str, Any] = json.loads((folder / CONFIG).read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -49,7 +49,7 @@ def read_model_facts(folder: Path) -> ModelLimits:
 
 
 def _download_model(name: str, *, weights: bool) -> Path:
-    # Not at the top: only a name of the hub needs it.
+    # Imported here: only Hub models need it.
     from huggingface_hub import snapshot_download  # noqa: PLC0415
 
     try:
@@ -63,7 +63,7 @@ def _download_model(name: str, *, weights: bool) -> Path:
 
 
 def _build_conversion(folder: Path) -> Shell:
-    """Python in double quotes that writes safetensors; what a shell reads within those is an escape of Python's."""
+    """Double-quoted Python code that writes safetensors; characters special to a shell become Python escapes."""
     place = "".join(map(_escape_char, str(folder)))
     code = (
         f"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{place}').save_pretrained('{place}')"

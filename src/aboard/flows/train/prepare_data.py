@@ -1,4 +1,4 @@
-"""The data of a training: token shards and bins, made once for the same files, and the gate's word on them."""
+"""Prepares the training data: token shards and packed sequences, cached per set of files, and the data check."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -24,9 +24,9 @@ __all__ = ["PreparedDataset", "TokenizeProgress", "TrainingDatasets", "prepare_t
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedDataset:
-    """One set of token shards and its bins on this machine, and what is in them; `sequences` are the bins.
+    """One set of token shards and its packed sequences on this machine, with their statistics.
 
-    `weight` is its part of a mix, `share` the same as a part of 1; None where all sequences come once an epoch.
+    `weight` is its weight in a mix, `share` the same as a fraction; None if every sequence is used once per epoch.
     """
 
     name: str
@@ -45,9 +45,9 @@ class PreparedDataset:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingDatasets:
-    """What will be trained on, and what the gate says of it. `vocabulary` is how many tokens the tokenizer has.
+    """The training data and the data check's report. `vocabulary` is the number of tokens of the tokenizer.
 
-    `identity` is a hash of what `data` holds.
+    `identity` is a hash of the content of `data`.
     """
 
     data: tuple[PreparedDataset, ...]
@@ -69,9 +69,9 @@ def prepare_training_data(
     template: str | None,
     on_progress: Callable[[TokenizeProgress], None] = lambda _far: None,
 ) -> TrainingDatasets:
-    """Rows are read once, on all cores, and never again while their files stay as they are; the gate judges always."""
+    """Reads rows once, on all cores, and again only when their files change; the data check always runs."""
     check_request = _build_check_request(words, tokenizer, template)
-    # Before the long wait.
+    # Fails early, before the slow preparation.
     check_allowed_codes(check_request.allow)
     mix_shares = _compute_shares(words.data.sources)
     encoder = Encoder(tokenizer, template=template, loss_on=check_request.loss_on)
@@ -104,7 +104,7 @@ def prepare_training_data(
 
 
 def _compute_shares(sources: Sequence[SourceSettings]) -> dict[str, float]:
-    """Raises where a weight is too small to be held to."""
+    """Raises if a weight is too small to be met."""
     weights = {source.name: source.weight for source in sources if source.weight is not None}
     counts = compute_draw_counts(weights) if weights else {}
     return {name: count / sum(counts.values()) for name, count in counts.items()}
@@ -142,4 +142,4 @@ def _build_check_request(words: TrainSettings, tokenizer: str, template: str | N
 
 
 def _get_loss_on(words: TrainSettings) -> LossOn:
-    return cast("LossOn", words.data.loss_on or "answers")  # pydantic has looked
+    return cast("LossOn", words.data.loss_on or "answers")  # validated by pydantic

@@ -1,4 +1,4 @@
-"""Questions to the trainer's own modules, each in a process of its own: torch stays out of the head's."""
+"""Runs the trainer's own modules in separate processes, so that the head never imports torch."""
 
 import asyncio
 import json
@@ -21,12 +21,12 @@ from aboard.diagnoses.trainer import training as training_failures
 from aboard.diagnoses.untrusted import escape_text
 
 MEMORY_MODULE = "aboard.train.memory.worker"
-# To import torch and to build a model without its weights, on a busy head.
+# Enough to import torch and build a model without weights on a busy head.
 _MEMORY_SECONDS = 120.0
 
 
 class TrainerProcess:
-    """A module that may be begun early, to import torch while others work, and that answers once, when it is asked."""
+    """A module that can start early, to import torch in the background, and that replies to one request."""
 
     def __init__(self, module: str, *words: str) -> None:
         self._module = module
@@ -34,7 +34,7 @@ class TrainerProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> "subprocess.Popen[bytes]":
-        """Not before a fork: it reads until nobody holds its input open any more."""
+        """Starts the process. Must not precede a fork: it reads until every copy of its input pipe is closed."""
         if self._process is None:
             pipe = subprocess.PIPE
             argv = [sys.executable, "-m", self._module, *self._words]
@@ -52,7 +52,7 @@ class TrainerProcess:
             self._process.communicate()
 
     async def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """The JSON object on the last line that it prints; an error of ours that it tells is raised here."""
+        """Returns the JSON object on the last line of output; raises an Aboard error that the module reports."""
         process = self.begin()
         try:
             payload = json.dumps(question).encode()
@@ -66,7 +66,7 @@ class TrainerProcess:
 async def ask_trainer(
     module: str, *words: str, given: Mapping[str, Any] | None = None, seconds: float
 ) -> dict[str, Any]:
-    """One question, one answer."""
+    """Starts a module, sends one request and returns its reply."""
     with TrainerProcess(module, *words) as trainer:
         return await trainer.ask(given or {}, seconds)
 
@@ -74,8 +74,8 @@ async def ask_trainer(
 async def estimate_memory(
     trainer: TrainerProcess, training: Training, model: Path, ranks: Mapping[str, int], room: int | None
 ) -> RankMemoryNeeds:
-    """What a rank needs, by the trainer's own estimate; `room` is the memory of the smallest rank, or None."""
-    # The worker reads the model's config on the head, from wherever it was downloaded to.
+    """The trainer's estimate of the memory per rank; `room` is the memory of the smallest rank, or None."""
+    # The worker reads the model's config on the head, where it was downloaded.
     here = replace(training, model=str(model))
     reply = await trainer.ask({"training": asdict(here), "ranks": dict(ranks), "memory": room}, _MEMORY_SECONDS)
     try:
@@ -104,7 +104,7 @@ def _make_error(module: str, why: str) -> AboardError:
 
 
 def _build_env(environ: Mapping[str, str]) -> dict[str, str]:
-    """Ours, offline, and with this very Aboard first on the path."""
+    """The head's environment, offline, with this installation of Aboard first on the path."""
     home = str(Path(aboard.__file__).parents[1])
     path = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH", "")]))
     return {**environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -1,4 +1,4 @@
-"""`aboard train`: what is ready on the head becomes a training that is settled, brought to the nodes and started."""
+"""`aboard train`: turns the prepared inputs into a launch payload: settings, preflight, uploads, trainer code."""
 
 import io
 import json
@@ -36,8 +36,8 @@ from aboard.transport.node_dialer import NodeDialer
 
 TRAINING = "ABOARD_TRAINING"
 MODULE = "aboard.train"
-# Ranks fetch nothing: all that they need was brought to their node. And a directory of the user's that is called as one
-# of Python's own modules stays out of the way.
+# Ranks download nothing: all inputs were uploaded to their node. PYTHONSAFEPATH keeps a user's directory from shadowing
+# a standard module.
 ENV: Mapping[str, str] = MappingProxyType(
     {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
 )
@@ -48,27 +48,27 @@ EstimateMemory = Callable[[Training, Mapping[str, int], int | None], Awaitable[R
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingInputs:
-    """What the head has made ready: paths are this machine's."""
+    """The inputs prepared on the head; paths are those of this machine."""
 
     words: TrainSettings
     model: Path
     tokenizer: Path
     facts: ModelLimits
     data: tuple[PreparedDataset, ...]
-    # A hash of what `data` holds, as checkpoints keep it.
+    # A hash of the content of `data`, as stored in checkpoints.
     identity: str
     validation: PreparedDataset | None = None
     vocabulary: int | None = None
 
     @property
     def folders(self) -> list[Path]:
-        """All that ranks read."""
+        """All directories that ranks read."""
         parts = [part for part in (*self.data, self.validation) if part is not None]
         data_folders = [folder for part in parts for folder in (part.shards, part.bins)]
         return list(dict.fromkeys([self.model, self.tokenizer, *data_folders]))
 
     def training(self, *, bf16: bool) -> Training:
-        """As ranks are told it: what is in this user's home is in theirs."""
+        """The settings for the ranks; paths below the user's home are relative to the home on each node."""
         training = self.words.training(
             model=abbreviate_home(self.model),
             tokenizer=abbreviate_home(self.tokenizer),
@@ -81,14 +81,14 @@ class TrainingInputs:
 
 
 def build_request(extra: Mapping[str, str] = MappingProxyType({})) -> LaunchRequest:
-    """Every rank runs our trainer, from the code that is brought along; `extra` is the user's environment."""
+    """Every rank runs the trainer from the uploaded code archive; `extra` is the user's environment."""
     program = Program(kind=ProgramKind.MODULE, target=MODULE)
     return LaunchRequest(program=program, env={**ENV, **extra}, code=build_code_archive())
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPayload:
-    """A training on its way: settled when the nodes are known, then its files are brought to those that lack them."""
+    """A training as payload: settled once the nodes are known, then its files are uploaded to nodes that lack them."""
 
     provisions: TrainingInputs
     command: Shell
@@ -98,14 +98,14 @@ class TrainingPayload:
 
     @property
     def subject(self) -> Subject:
-        """What nodes are asked for it: also for the checkpoints that it would resume from."""
+        """The preflight subject, including the probe for checkpoints to resume from."""
         training = self.provisions.training(bf16=False)
         return (
             TRAIN if training.resume == "none" else replace(TRAIN, probes=(*TRAIN.probes, build_resume_probe(training)))
         )
 
     async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
-        """The plan with the training in each rank's environment; raises TrainingFinished where nothing is left."""
+        """The plan with the settings in each rank's environment; raises TrainingFinished if no steps remain."""
         words = self.provisions.words
         ranks = {part.node.name: len(part.starts) for part in plan.parts}
         cards = list_cards(facts, list(ranks))
@@ -150,14 +150,14 @@ class TrainingPayload:
 
 
 def abbreviate_home(path: Path) -> str:
-    """Below this user's home it is told as `~/…`, since another node may have its homes elsewhere."""
+    """A path below the user's home as `~/…`, since another node may have its homes elsewhere."""
     path = path.absolute()
     home = Path.home()
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) and path != home else str(path)
 
 
 def list_cards(facts: Facts, nodes: Sequence[str]) -> dict[str, tuple[GpuSpec, ...]]:
-    """Of the nodes that told; where the kernel has no driver loaded, that there are none is certain."""
+    """The GPUs of the nodes that reported them; without a loaded driver there are certainly none."""
     cards = dict(facts.of(GPU_SPECS))
     for name, driver in facts.of(DRIVER).items():
         if not driver.cards and name not in cards:
@@ -166,12 +166,12 @@ def list_cards(facts: Facts, nodes: Sequence[str]) -> dict[str, tuple[GpuSpec, .
 
 
 def has_bf16(cards: Mapping[str, tuple[GpuSpec, ...]], nodes: Sequence[str]) -> bool:
-    """True where every node has GPUs that can; a CPU computes float32 faster."""
+    """True if every node's GPUs support bf16; a CPU computes float32 faster."""
     return all(cards.get(name) and all(card.capability >= BF16_SINCE for card in cards[name]) for name in nodes)
 
 
 def add_rank_env(plan: Plan, env: Mapping[str, str]) -> Plan:
-    """The plan with further variables for every rank."""
+    """The plan with additional environment variables for every rank."""
     parts = [
         NodePlan(node=part.node, starts=tuple(replace(start, env={**start.env, **env}) for start in part.starts))
         for part in plan.parts
@@ -186,7 +186,7 @@ def _build_data_part(part: PreparedDataset) -> DataPart:
 
 
 def _collect_memory(facts: Facts) -> dict[str, int]:
-    """What the processes of a node may have together: the machine's, or what a control group leaves of it."""
+    """The memory for all processes of a node: the machine's, or less if a control group limits it."""
     limits = {
         name: [group.limit for group in groups if group.limit is not None]
         for name, groups in facts.of(MEMORY_CGROUPS).items()
@@ -194,14 +194,14 @@ def _collect_memory(facts: Facts) -> dict[str, int]:
     return {name: min([total, *limits.get(name, ())]) for name, total in facts.of(MEMORY).items()}
 
 
-# What the trainer imports of us.
+# The packages that the trainer imports.
 SHIPPED_PACKAGES = ("diagnoses", "core", "data", "train")
-# Zip files know no earlier time: equal code gives equal bytes.
+# The earliest time in a zip file, fixed so that equal code gives equal bytes.
 _WHEN = (1980, 1, 1, 0, 0, 0)
 
 
 def build_code_archive() -> bytes:
-    """The rooms that ranks need; a Python on a node imports them from it as from a directory."""
+    """A zip file of the packages that ranks need; Python imports directly from it."""
     home = Path(aboard.__file__).parent
     files = [
         home / "__init__.py",

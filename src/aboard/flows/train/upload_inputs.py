@@ -1,4 +1,4 @@
-"""What ranks read, brought to the nodes that lack it."""
+"""Uploads the inputs of a training to the nodes that lack them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ async def upload_inputs(
     cache: Path,
     on_progress: Callable[[UploadProgress], None],
 ) -> SyncResult | None:
-    """To every node but this machine; None where there is no other."""
+    """Uploads to every node but this machine; None if there is no other."""
     nodes = [part.node for part in plan.parts if part.node.transport is not TransportKind.LOCAL]
     if not nodes:
         return None
@@ -37,7 +37,7 @@ def _build_parcel(folder: Path, cache: Path) -> SyncDirectory:
     folder_parcel = build_sync_directory(folder, hashes=cache / HASHES, to=abbreviate_home(folder))
     if not (folder / CONFIG).is_file():
         return folder_parcel
-    # A model's directory may hold the same weights in other formats, and anything else.
+    # A model's directory may contain the same weights in other formats, and unrelated files.
     needed_files = tuple(
         file for file in folder_parcel.files if any(fnmatch(file.name, form) for form in (*FILES, WEIGHTS))
     )

@@ -1,6 +1,6 @@
-"""`aboard why --bundle`: a run that somebody else packed, judged again. What is in it is data, and may be hostile.
+"""`aboard why --bundle`: judges again a run that somebody else packed. Its content is untrusted.
 
-Nothing is unpacked to a disk: members are read one after the other, up to a limit, and only those with plain names.
+Nothing is unpacked to disk: members are read in order, up to a size limit, and only those with plain names.
 """
 
 import gzip
@@ -29,14 +29,14 @@ _MOST_MANIFEST = 64 * KIB
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedBundle:
-    """What the archive is of, who packed it, and what it comes to."""
+    """The judgement of a bundled run, and the version of Aboard that packed it."""
 
     version: str
     replayed: ReplayedJudgement
 
 
 class _BoundedReader:
-    """Reads up to the limit: a header can claim any size, and tarfile would read all of it."""
+    """Limits the bytes read: a header can claim any size, and tarfile would read all of it."""
 
     def __init__(self, file: gzip.GzipFile) -> None:
         self._file = file
@@ -58,13 +58,13 @@ def replay_bundle(path: Path) -> ReplayedBundle:
     try:
         replayed = replay_run(parse_recorded_run(str(manifest.get("run", "")), parts))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError) as error:
-        # The fold and the rules trust what a conductor wrote, and this may be anything.
+        # The fold and the rules trust what a conductor wrote, but this file may contain anything.
         raise _make_broken_error(path, f"its content can't be judged: {type(error).__name__}") from None
     return ReplayedBundle(version=escape_text(str(manifest.get("aboard", ""))), replayed=replayed)
 
 
 def _read_members(path: Path) -> dict[str, bytes]:
-    """The members with a plain name right under the root, as bytes; anything else in the archive is passed by."""
+    """The content of the members with a plain name directly under the root; all others are skipped."""
     parts: dict[str, bytes] = {}
     room = MOST_UNPACKED
     try:

@@ -1,4 +1,4 @@
-"""`aboard why --nodes` and `--pid`: a training that somebody else started, looked at until it is seen to stand."""
+"""`aboard why --nodes` and `--pid`: observes an external training job until the cause of a stall is clear."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,17 +26,17 @@ from aboard.transport.agent_link import AgentLink
 from aboard.transport.node_dialer import NodeDialer, TransportFor, choose_transport
 from aboard.verdicts.live.external_jobs import judge_external_job
 
-# What an agent may take for one look, py-spy included, and how long its answer is waited for.
+# How long an agent may take for one snapshot, including py-spy, and how much longer to wait for its reply.
 LOOK_SECONDS = 9.0
 PATIENCE_SECONDS = 3.0
-# Nobody told how long it has stood: it is watched for longer than a rank may idle before that is called stuck.
+# How long it has stalled is unknown: observe it for longer than a rank may idle before it counts as stuck.
 WATCH_SECONDS = 13.0
 APART_SECONDS = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalJobVerdict:
-    """The training that was judged, what was seen of it last, and what it comes to."""
+    """The job that was judged, the last evidence, and the judgement."""
 
     world: ExternalJob
     evidence: Evidence
@@ -46,7 +46,7 @@ class ExternalJobVerdict:
 async def diagnose_external_job(
     cluster: Cluster, pids: Sequence[int] = (), *, transport_for: TransportFor = choose_transport
 ) -> ExternalJobVerdict:
-    """These processes of the only node, else every training of ours on all nodes; raises where there is none."""
+    """Diagnoses these processes of a single node, or else the user's training jobs on all nodes; raises if none."""
     began = monotonic()
     async with AsyncExitStack() as closing:
         inspector = _ExternalJobInspector(cluster)
@@ -56,7 +56,7 @@ async def diagnose_external_job(
 
 
 class _ExternalJobInspector:
-    """The nodes that answer, and what they have told so far."""
+    """Takes snapshots of an external job on all nodes that respond."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -79,7 +79,7 @@ class _ExternalJobInspector:
             raise AboardError(commands.WHY_NO_NODE, f"no node responds; {name}: {reason}", nodes=list(self._nodes))
 
     async def judged(self, pids: Sequence[int]) -> ExternalJobVerdict:
-        """Looks again, with what the last look left open, until there is a cause, or it moves, or the time is over."""
+        """Repeats snapshots, with follow-up queries, until there is a cause, the job progresses, or time is up."""
         first = await self._look({name: {"pids": list(pids)} if pids else {} for name in self._links})
         all_processes = {
             name: decode_external_processes(answer.get("found"), self._offsets[name]) for name, answer in first.items()
@@ -107,7 +107,7 @@ class _ExternalJobInspector:
             await asyncio.sleep(max(0.0, look_time + APART_SECONDS - monotonic()))
 
     async def _look(self, questions: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """What the nodes answer; one that doesn't is told of as unheard, and what it said before stands."""
+        """The nodes' replies; a node without one is noted in `_unheard`, and its earlier snapshot stays valid."""
 
         async def ask(name: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | str:
             try:
@@ -128,7 +128,7 @@ class _ExternalJobInspector:
         return replies
 
     def _again(self, world: ExternalJob, evidence: Evidence) -> dict[str, Mapping[str, Any]]:
-        """The same processes once more, and what `doubts` wants to be tried from where."""
+        """Queries for the same processes again, with the follow-up queries for each node."""
         follow_ups = build_follow_up_queries(evidence)
         questions: dict[str, Mapping[str, Any]] = {}
         for name in world.nodes:
@@ -142,7 +142,7 @@ class _ExternalJobInspector:
         return questions
 
     def _left(self, world: ExternalJob, answers: Mapping[str, Mapping[str, Any]]) -> ExternalJob:
-        """Without those that have ended since the last look."""
+        """The job without the processes that have exited since the last snapshot."""
         for name, answer in answers.items():
             processes = decode_external_processes(answer.get("found"), 0.0)
             world = world.without(name, {each.pid for each in processes if each.why})
@@ -167,13 +167,13 @@ class _ExternalJobInspector:
 
 
 def _drop_own_runs(processes: dict[str, tuple[ExternalJobProcess, ...]]) -> dict[str, tuple[ExternalJobProcess, ...]]:
-    """Runs of our own are only told of where there is nothing else."""
+    """Drops runs of Aboard's own, unless there is nothing else to report."""
     theirs = {name: tuple(each for each in strangers if not each.why) for name, strangers in processes.items()}
     return theirs if any(theirs.values()) else processes
 
 
 def require_inspectable(processes: Mapping[str, Iterable[ExternalJobProcess]], unheard: Mapping[str, str]) -> None:
-    """Where there is nothing to look at, or nothing that may be looked at."""
+    """Raises if there is no process to inspect, or no permission to inspect it."""
     every = [(name, each) for name, strangers in processes.items() for each in strangers]
     for name, each in every:
         if each.why == "absent":

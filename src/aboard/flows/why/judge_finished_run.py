@@ -1,4 +1,4 @@
-"""`aboard why RUN`: a live run's nodes are asked; one that is over is judged again from its record."""
+"""`aboard why RUN` for a run that is over: judges it again from its record."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from aboard.record.runs import Runs
 
 
 def find_default_run(runs: Runs) -> RunDirectory:
-    """The one that is meant when none is named: the newest that lives, or else the newest."""
+    """The run to explain if none is named: the newest live run, or else the newest."""
     all_runs = runs.all()
     if not all_runs:
         raise AboardError(run_records.RUN_NONE, "there is no run yet", "others")
@@ -22,12 +22,12 @@ def find_default_run(runs: Runs) -> RunDirectory:
 
 
 def judge_finished_run(run: RunDirectory) -> ReplayedJudgement:
-    """What its record comes to today, just as that of a bundle does; a conductor that was killed is only known here."""
+    """Judges a record by today's rules, like a bundle; only here a killed conductor is detected as well."""
     replayed = replay_run(parse_recorded_run(run.id, read_record_parts(run), own=True))
     run_summary = summarize_run(run)
     if run_summary.state != "lost":
         return replayed
-    # Beside a rank that had died before, it is a warning, and follows it.
+    # If a rank had died before, the lost conductor is only a warning, and comes second.
     blocks = run_summary.findings[0].severity is Severity.BLOCK
     findings = (
         (*run_summary.findings, *replayed.why.findings) if blocks else (*replayed.why.findings, *run_summary.findings)

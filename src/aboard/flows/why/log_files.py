@@ -1,4 +1,4 @@
-"""`aboard why --log`: logs of any launcher, read once from end to end in bounded memory."""
+"""`aboard why --log`: reads logs of any launcher once, in bounded memory, and diagnoses them."""
 
 import gzip
 import stat
@@ -25,7 +25,7 @@ _MOST_FILES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class LogExplanation:
-    """What a log comes to: no findings is nothing wrong."""
+    """The result for a set of logs; without findings, nothing is wrong."""
 
     findings: tuple[Finding, ...]
     files: tuple[str, ...]
@@ -61,7 +61,7 @@ def build_explanation(reader: LogScanner) -> LogExplanation:
 
 
 def _list_files(names: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Each name with its size; directories give their files, in the order of names. All problems at once."""
+    """Each file with its size; directories are expanded in name order. Raises all problems together."""
     problems = []
     files: list[tuple[str, int]] = []
     for name in names:
@@ -87,7 +87,7 @@ def _list_files(names: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def _read_chunks(name: str) -> Iterator[tuple[int, list[bytes]]]:
-    """Lines of about a megabyte at a time, with how far that is in the file; a line that never ends is cut."""
+    """Yields the lines of about a megabyte at a time with the position in the file; overlong lines are cut."""
     try:
         with _open_log(name) as (file, position):
             partial_line = b""
@@ -108,7 +108,7 @@ def _read_chunks(name: str) -> Iterator[tuple[int, list[bytes]]]:
 
 @contextmanager
 def _open_log(name: str) -> Iterator[tuple[BufferedReader | gzip.GzipFile, Callable[[], int]]]:
-    """The file, and how many of its own bytes were read, which for a packed one are fewer than come out."""
+    """The file, and a function for how many bytes of it were read; for a compressed file, compressed bytes."""
     if name == STDIN:
         yield cast("BufferedReader", sys.stdin.buffer), int
         return

@@ -1,4 +1,4 @@
-"""The record of a run as parts with names, each of bounded size: what is packed, and what a run is judged by again."""
+"""Reads a run's record as named parts of bounded size, for a bundle or for judging the run again."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from aboard.record.run_directory import RunDirectory
 
 LOGS = "logs.jsonl"
 PLAN, EVENTS, STACKS, FINDINGS = "plan.json", "events.jsonl", "stacks.json", "findings.json"
-# Of each rank's log the last lines, of samples the last ones: what a verdict needs, and no more.
+# Only the last lines of each rank's log and the last samples: a verdict needs no more.
 LINES_PER_RANK = 400
 MOST_LINES = 200_000
 MOST_BYTES = 64 * MIB
@@ -23,7 +23,7 @@ _CONDUCTOR_BYTES = 256 * KIB
 
 
 def read_record_parts(run: RunDirectory) -> dict[str, bytes]:
-    """What was written, as it is: nothing is taken out. A part that is larger than any of ours is not there."""
+    """The parts as they were written, unredacted; a JSON document above the size limit is left out."""
     parts: dict[str, bytes] = {}
     for path in sorted([*run.path.glob("*.json"), *run.path.glob("*.jsonl")]):
         lines = _MOST_SAMPLES if path == run.samples else None
@@ -49,7 +49,7 @@ def _read_whole(path: Path) -> bytes:
 
 
 def _read_last_lines(path: Path, most: int | None) -> bytes:
-    """Whole lines; of a long file the last ones."""
+    """Complete lines only; the last ones of a long file."""
     data = _read_tail(path, MOST_BYTES)
     data = data[: data.rfind(b"\n") + 1]
     return b"".join(data.splitlines(keepends=True)[-most:]) if most else data
@@ -65,7 +65,7 @@ def _read_tail(path: Path, most: int) -> bytes:
 
 
 def _read_rank_logs(run: RunDirectory) -> Iterator[bytes]:
-    """The last lines of each rank, rank by rank."""
+    """The last lines of each rank, ordered by rank."""
     if not run.logs.is_dir():
         return
     with closing(LogReader(run.logs)) as reader:

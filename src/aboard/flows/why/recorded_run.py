@@ -1,4 +1,4 @@
-"""What a record holds, as values. It may be a stranger's: it is read as data, part by part, each up to a limit."""
+"""Parses a run's record into values. It may come from somebody else, so each part is untrusted and bounded."""
 
 import io
 import json
@@ -27,7 +27,7 @@ from aboard.record.run_directory import SNAPSHOT_PREFIX
 from aboard.record.snapshot_document import decode_snapshot
 from aboard.record.snapshot_log import MOST_SNAPSHOTS
 
-# JSON can be twenty times as large in memory, as `[],[],[],…`: what counts is how many values there are.
+# JSON such as `[],[],[],…` takes twenty times its size in memory, so the number of values is limited too.
 MOST_DOCUMENT = 16 * MIB
 MOST_VALUES = 1_500_000
 MOST_LINE = 256 * KIB
@@ -37,7 +37,7 @@ _Pids = Annotated[tuple[int, ...], MaxLength(1_000)]
 
 
 def _decode_host(value: object) -> str:
-    """Whoever packed a bundle chose these words, and some go into commands."""
+    """Validates a host: it comes from whoever packed the bundle, and may go into commands."""
     if isinstance(value, str) and find_host_error(value) is None:
         return value
     raise DecodeError("expected a host")
@@ -51,7 +51,7 @@ def _decode_user(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedLogLine:
-    """One line that a rank said."""
+    """One line that a rank printed."""
 
     at: float
     rank: int
@@ -63,7 +63,7 @@ class RecordedLogLine:
 @dataclass(frozen=True, kw_only=True)
 class _RecordedStart:
     child: str = ""
-    # Up to the interpreter, behind which come the words of the script.
+    # Up to the interpreter; the script's arguments follow it.
     argv: Annotated[tuple[str, ...], MaxLength(5)] | None = None
     rank: int = 0
 
@@ -100,9 +100,9 @@ class _RecordedPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """A run's record; `findings` is what was said of it at its end, `looks` are in their order.
+    """A run's record; `findings` are those reported at its end, `snapshots` are in order.
 
-    `own` is false for what somebody else packed, whose fixes are none.
+    `own` is false for a bundle of somebody else, whose fixes are not used.
     """
 
     run: str
@@ -114,7 +114,7 @@ class RecordedRun:
     lines: tuple[RecordedLogLine, ...]
 
     def tails(self) -> dict[int, tuple[Untrusted, ...]]:
-        """The last words of each rank."""
+        """The last stderr lines of each rank."""
         output: dict[int, bytearray] = {}
         for line in self.lines:
             if line.stream == "stderr":
@@ -147,7 +147,7 @@ def parse_recorded_run(run: str, parts: Mapping[str, bytes], *, own: bool = Fals
 
 
 def _parse_plan(document: object, run: str) -> Plan | None:
-    """Who had which ranks, what started them, and how their nodes are reached: what a verdict on an end needs."""
+    """The nodes with their ranks, commands and connection settings: what a verdict on the end of a run needs."""
     plan = try_decode(_RecordedPlan, document)
     if plan is None or not plan.nodes or sum(len(node.starts) for node in plan.nodes) > MOST_RANKS:
         return None
@@ -157,7 +157,7 @@ def _parse_plan(document: object, run: str) -> Plan | None:
 
 
 def _add_starts(look: Snapshot, plan: Plan | None) -> Snapshot:
-    """A look holds who was where; the plan, what was started there and how a node is reached."""
+    """Adds to a snapshot's placement of ranks the commands and connection settings, which only the plan has."""
     parts_by_node = {part.node.name: part for part in plan.parts} if plan is not None else {}
     parts = []
     for part in look.plan.parts:
@@ -171,7 +171,7 @@ def _add_starts(look: Snapshot, plan: Plan | None) -> Snapshot:
 
 
 def _parse_events(parts: Mapping[str, bytes], children: set[str]) -> Iterator[Event]:
-    """Those of the run's own children: a stranger's file may tell of millions."""
+    """The events of the run's own children: somebody else's file may name millions."""
     room = _MOST_VERDICTS
     for event in filter(None, map(decode_event, _parse_jsonl(parts, EVENTS))):
         room -= event.kind == "verdict"
@@ -180,7 +180,7 @@ def _parse_events(parts: Mapping[str, bytes], children: set[str]) -> Iterator[Ev
 
 
 def _clean_event_data(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values, and of lists the processes that would not die and what was told."""
+    """Plain values, and of lists only the processes that could not be killed and the first finding."""
     data: dict[str, Any] = {name: each for name, each in fields.items() if isinstance(each, Untrusted | int | float)}
     match fields:
         case {"stubborn": list(pids)}:
@@ -210,7 +210,7 @@ def _parse_document(parts: Mapping[str, bytes], name: str) -> Any:
 
 
 def _parse_json(data: bytes) -> Any:
-    """The value, or None for what is no JSON, or is nested deeper than any of ours."""
+    """The value, or None for invalid or too deeply nested JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

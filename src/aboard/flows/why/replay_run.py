@@ -1,4 +1,4 @@
-"""A run judged again from what is kept of it, by the rules of this version, in the way in which it was judged live."""
+"""Judges a run again from its record by the rules of this version, in the same way as a live run."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ from aboard.verdicts.logs.judge_log import judge_log as judge_logs
 from aboard.verdicts.logs.log_scanner import LogScanner
 
 _MOST_TEXT = 20_000
-# Verdicts that a rank's own words may say more of.
+# General verdicts, to which a rank's own log may add detail.
 _GENERAL = (death.RAISED.code, death.EXITED.code, death.KILLED.code)
 
 
@@ -47,7 +47,7 @@ def replay_run(recorded: RecordedRun) -> ReplayedJudgement:
 
 
 def _find_current_snapshot(recorded: RecordedRun) -> Snapshot | None:
-    """The last look of a run that is not over, unless it has moved since."""
+    """The last snapshot before the run ended, unless its verdict has been withdrawn since."""
     looks = [look for look in recorded.looks if not look.ended]
     if not looks or any(_is_withdrawal(event) for event in _split_events(recorded, looks[-1])[1]):
         return None
@@ -55,7 +55,7 @@ def _find_current_snapshot(recorded: RecordedRun) -> Snapshot | None:
 
 
 def _rejudge_stall(recorded: RecordedRun) -> tuple[Finding | None, tuple[RuledOut, ...]]:
-    """The verdict that stood when the run ended, judged again; as it was told, where its look was not kept."""
+    """The verdict that stood when the run ended, judged again; as recorded if its snapshot was not kept."""
     events = [event for event in recorded.events if event.kind == "verdict"]
     verdict = _decode_verdict(events[-1], own=recorded.own) if events else None
     if verdict is None:
@@ -77,7 +77,7 @@ def _judge_snapshot(recorded: RecordedRun, look: Snapshot) -> Judgement:
 
 
 def _split_events(recorded: RecordedRun, look: Snapshot) -> tuple[Sequence[Event], Sequence[Event]]:
-    """The events before a look and those after it; where its mark is missing, by the clock."""
+    """The events before and after a snapshot, by its own event or, if that is missing, by time."""
     for index, event in enumerate(recorded.events):
         if event.kind == "looked" and event.data.get("number") == look.number:
             return recorded.events[:index], recorded.events[index + 1 :]
@@ -86,19 +86,19 @@ def _split_events(recorded: RecordedRun, look: Snapshot) -> tuple[Sequence[Event
 
 
 def _build_end_evidence(recorded: RecordedRun, run: Run) -> Evidence:
-    """What the end is judged by: the last look, when a rank had died, if there was one."""
+    """The evidence for the end of the run: the snapshot taken after a rank died, if there is one."""
     last = recorded.looks[-1] if recorded.looks else None
     if last is not None and last.ended:
         return last.evidence(run, recorded.tails())
     plan = last.plan if last is not None else recorded.plan
-    assert plan is not None  # noqa: S101 - asked by the caller
+    assert plan is not None  # noqa: S101 - checked by the caller
     return Evidence(plan=plan, run=run, tails=recorded.tails())
 
 
 def _is_unhurt(recorded: RecordedRun, run: Run) -> bool:
     decided = [event for event in recorded.events if event.kind == "deciding"]
     unhurt = decided[-1].data.get("unhurt") if decided else None
-    # Earlier versions did not tell.
+    # Earlier versions did not record it.
     return unhurt if isinstance(unhurt, bool) else bool(run.stopping)
 
 
@@ -111,10 +111,10 @@ def _decode_verdict(event: Event, *, own: bool) -> Finding | None:
 
 
 def _add_log_findings(recorded: RecordedRun, findings: list[Finding], evidence: Evidence | None) -> list[Finding]:
-    """The findings with what the logs say besides.
+    """The findings, extended by those of the logs.
 
-    A rank that died by itself is explained by its own words alone: the errors of others follow from its death. They are
-    a finding of their own only where the verdict has no other fix than to read the log.
+    A rank that died by itself is explained by its own log only: the errors of others follow from its death. Errors are
+    separate findings only where the verdict has no other fix than to read the log.
     """
     first, *rest = findings
     known_codes = {finding.code for finding in findings}
@@ -130,10 +130,10 @@ def _add_log_findings(recorded: RecordedRun, findings: list[Finding], evidence: 
         if each.severity is Severity.WARN and each.code not in known_codes
     ]
     if first.code == death.RAISED.code and "\n" in first.fix:
-        # The verdict has a fix for the exception: the words of its ranks only repeat it.
+        # The verdict has a fix for the exception: the logs of its ranks only repeat it.
         under, errors = [], []
     elif first.code == death.EXITED.code or "\n" in first.fix:
-        # Nothing says that a rank exited, or was killed, because of what it had said before.
+        # There is no proof that a rank exited, or was killed, because of what it had printed before.
         under, errors = errors, []
     else:
         under = [each for each in errors if each.code == undetermined.PEER_LOST.code]
@@ -151,7 +151,7 @@ def _judge_log_lines(lines: Iterable[RecordedLogLine]) -> list[Finding]:
 
 
 def _build_replay(recorded: RecordedRun, why: Judgement, then: tuple[Finding, ...], version: str) -> ReplayedJudgement:
-    """Its words are shown at a terminal, and some come from whoever packed it."""
+    """Escapes all text: a terminal shows it, and some comes from whoever packed the bundle."""
     cleaned = replace(
         why,
         findings=tuple(map(_clean_finding, why.findings)),
@@ -175,5 +175,5 @@ def _clean_finding(finding: Finding) -> Finding:
 
 
 def _clean_text(value: str) -> str:
-    """Words that a terminal can be given: on lines, without what it would obey."""
+    """Text that is safe for a terminal: control sequences are escaped, line breaks are kept."""
     return "\n".join(escape_text(line, _MOST_TEXT) for line in value[:_MOST_TEXT].splitlines())
