@@ -158,7 +158,7 @@ class _LocalRun:
             key=secrets.token_hex(8),
             lease=Lease(seconds=30.0, beat=2.0, grace=0.1),
             on_event=self._take,
-            on_piece=self._read,
+            on_output=self._read,
             on_samples=lambda _node, told: self.steps.update(name for name in told["children"]),
         )
 

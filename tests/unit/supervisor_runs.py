@@ -63,7 +63,7 @@ class Run:
             key=key or self.key,
             lease=self.lease,
             on_event=self.events.append,
-            on_piece=self.pieces.append,
+            on_output=self.pieces.append,
             on_state=lambda state, _why: self.states.append(state),
         )
 

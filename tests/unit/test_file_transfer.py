@@ -355,7 +355,7 @@ def test_answers_that_make_no_sense_are_refused(answer: dict[str, Any]) -> None:
         porter = FileSender(await open_link(Node(name="n1"), LiarWire(answer), SOON, lambda _phase: None))
         try:
             with pytest.raises(ProtocolError, match="n1 sent an invalid reply"):
-                await porter.look("/data", [("a", 5, "0" * 64)])
+                await porter.list_folder("/data", [("a", 5, "0" * 64)])
         finally:
             await porter.close()
 
@@ -369,7 +369,7 @@ def test_a_disk_that_hangs_is_told_from_a_node_that_does() -> None:
         porter = FileSender(await open_link(Node(name="n1"), LiarWire(None), SOON, lambda _phase: None), patience=0.3)
         try:
             with pytest.raises(AboardError, match=r"n1: /data accepted no data for 0\.3 s, although the node responds"):
-                await porter.look("/data", [("a", 5, "0" * 64)])
+                await porter.list_folder("/data", [("a", 5, "0" * 64)])
         finally:
             await porter.close()
 
@@ -383,10 +383,10 @@ def test_a_porter_that_is_killed_is_told(tmp_path: Path) -> None:
         fleet = NodeDialer(lambda _node: HomeWire(tmp_path))
         porter = FileSender((await fleet.dial(Node(name="n1"))).link)
         try:
-            await porter.look("~/model", [("a", 5, "0" * 64)])
+            await porter.list_folder("~/model", [("a", 5, "0" * 64)])
             (pid,) = process_tree.list_descendants(porter.link.hello["pid"])
             os.kill(pid, signal.SIGSTOP)
-            looking = asyncio.create_task(porter.look("~/model", [("a", 5, "0" * 64)]))
+            looking = asyncio.create_task(porter.list_folder("~/model", [("a", 5, "0" * 64)]))
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(Unreachable, match="n1: the process that writes files there exited"):
                 await looking

@@ -112,7 +112,7 @@ class Heard:
             key="k",
             lease=lease or Lease(seconds=1.0, beat=0.05, grace=0.0),
             on_event=self.events.append,
-            on_piece=self.pieces.append,
+            on_output=self.pieces.append,
             on_state=lambda state, why: self.states.append((state, why)),
             on_samples=lambda _node, samples: self.samples.append(samples),
         )

@@ -67,7 +67,7 @@ class Heard:
             key="key",
             lease=self._lease,
             on_event=self.events.append,
-            on_piece=self.pieces.append,
+            on_output=self.pieces.append,
             on_state=lambda state, _why: states.append(state),
             on_samples=lambda node, samples: self.sampled.update({node: len(samples["children"])}),
         )

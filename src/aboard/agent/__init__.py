@@ -1,5 +1,5 @@
 """The code that runs on a node: stdlib only, Python 3.9 and later, sent over the transport; nothing to install.
 
-bridge.main is what a wire starts. It answers questions by itself and, when asked to hold a run, forks the
-keeper, which outlives it. Imports are few and late on purpose: every check pays for them on every node.
+A transport starts bridge.main, which handles node requests itself. To start a run it forks the supervisor, which
+outlives it. Imports are few and late on purpose: every check pays for them on every node.
 """

@@ -104,7 +104,7 @@ class AgentBridge:
             return
         try:
             handle(message)
-        except Exception as error:  # noqa: BLE001 - whatever a frame holds, the bridge must reply and go on
+        except Exception as error:  # noqa: BLE001 - whatever a frame contains, the bridge must reply and continue
             self._reply(message, error="%s: %s" % (type(error).__name__, error))
 
     def _reply(self, message: frames.Message, **fields: Any) -> None:

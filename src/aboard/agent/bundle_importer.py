@@ -1,14 +1,14 @@
 """The first code on a node: an importer of the agent's sources, which came over the transport.
 
-A module is compiled only when it is imported, so that a check doesn't pay for the keeper. It stands alone: the
-wire sends it first, followed by the sources and the call that starts the bridge.
+A module is compiled only when it is imported, so that a check doesn't pay for the supervisor. This file depends on no
+other: the transport sends it first, followed by the sources and the call that starts the bridge.
 """
 
 from __future__ import annotations
 
 import marshal
 import sys
-from _frozen_importlib_external import MAGIC_NUMBER  # importlib.util has it too, for 5 ms of imports
+from _frozen_importlib_external import MAGIC_NUMBER  # importlib.util has it too, but costs 5 ms to import
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class BundleImporter:
     def __init__(self, sources: dict[str, str], packages: set[str], compiled: dict[str, bytes], magic: bytes) -> None:
         self._sources = sources
         self._packages = packages
-        # Bytecode is good for one version of it only, as in a .pyc file.
+        # Bytecode is valid for one version only, as in a .pyc file.
         self._compiled = compiled if magic == MAGIC_NUMBER else {}
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:

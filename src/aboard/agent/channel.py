@@ -88,7 +88,7 @@ class Channel:
         self._flush()
         if self.open and not self._unsent:
             self._loop.on_writable(self._out, None)
-            # From the loop only: a sender that is called back while it sends would call itself without end.
+            # From the loop only: a sender that is called back while it sends would recurse endlessly.
             if self.on_drained is not None:
                 self.on_drained()
 
@@ -100,9 +100,9 @@ class Channel:
         except BlockingIOError:
             self._loop.on_writable(self._out, self._writable)
         except OSError:
-            self._unheard()
+            self._stop_writing()
 
-    def _unheard(self) -> None:
+    def _stop_writing(self) -> None:
         """The peer no longer reads; what it sent before can still be read."""
         self._write_closed = True
         self._unsent.clear()

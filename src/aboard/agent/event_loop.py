@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Callback = Callable[[], None]
 
-# poll(2) takes milliseconds as an int, which is over after 24 days; a lease may be longer.
+# poll(2) takes milliseconds as an int, which overflows after 24 days; a lease may be longer.
 LONGEST_WAIT = 3600.0
 
 

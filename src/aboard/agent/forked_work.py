@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    Tell = Callable[[bytes], None]
-    TellPiece = Callable[[dict[str, Any]], None]
+    Report = Callable[[bytes], None]
+    ReportResult = Callable[[dict[str, Any]], None]
 
 
-def fork_worker(work: Callable[[Tell], None], out: int) -> int:
-    """Its number. The child writes to `out` what `work` tells, holds nothing else of ours, and ends with it.
+def fork_worker(work: Callable[[Report], None], out: int) -> int:
+    """Returns the pid of a child that writes to `out` what `work` reports, and exits after it.
 
-    One that hangs on a dead mount can't be killed: it must not hold the wire, a port or our group as well.
+    A child that hangs on a dead mount can't be killed: it must not keep the transport, a port or our group open.
     """
     pid = os.fork()
     if pid == 0:
@@ -27,17 +27,17 @@ def fork_worker(work: Callable[[Tell], None], out: int) -> int:
     return pid
 
 
-def wrap_json_lines(work: Callable[[TellPiece], None]) -> Callable[[Tell], None]:
+def wrap_json_lines(work: Callable[[ReportResult], None]) -> Callable[[Report], None]:
     """Writes results as lines of JSON; an exception in `work` becomes the last one."""
 
-    def write_lines(tell: Tell) -> None:
-        def tell_piece(piece: dict[str, Any]) -> None:
-            tell(json.dumps(piece).encode() + b"\n")
+    def write_lines(report: Report) -> None:
+        def report_result(result: dict[str, Any]) -> None:
+            report(json.dumps(result).encode() + b"\n")
 
         try:
-            work(tell_piece)
+            work(report_result)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
-            tell_piece({"broke": "%s: %s" % (type(error).__name__, error)})
+            report_result({"broke": "%s: %s" % (type(error).__name__, error)})
 
     return write_lines
 
@@ -49,10 +49,10 @@ def parse_json_lines(output: bytes) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _run_and_exit(work: Callable[[Tell], None], out: int) -> None:
-    def tell(piece: bytes) -> None:
-        while piece:
-            piece = piece[os.write(out, piece) :]
+def _run_and_exit(work: Callable[[Report], None], out: int) -> None:
+    def report(data: bytes) -> None:
+        while data:
+            data = data[os.write(out, data) :]
 
     code = 1
     try:
@@ -65,7 +65,7 @@ def _run_and_exit(work: Callable[[Tell], None], out: int) -> None:
             if int(fd) > 2 and int(fd) != out:  # noqa: PLR2004 - stdin, stdout and stderr
                 with contextlib.suppress(OSError):
                     os.close(int(fd))
-        work(tell)
+        work(report)
         code = 0
     finally:
         os._exit(code)

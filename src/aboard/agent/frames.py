@@ -16,8 +16,8 @@ VERSION = 1
 HEADER = 4
 # Far above any frame that we send; a stream that announces more is noise or hostile, and is closed unread.
 LIMIT = 8 * 1024 * 1024
-# No JSON begins so: four bytes of length follow, that much JSON, then bytes as they are. As JSON, those of a file
-# would be twice as many.
+# No JSON begins like this: four bytes of length follow, that much JSON, then raw bytes. As JSON, a file's bytes would
+# take twice the space.
 TAILED = b"\0"
 
 
@@ -33,7 +33,7 @@ def pack(message: Message) -> bytes:
 
 
 def pack_tailed(message: Message, tail: bytes | memoryview) -> bytes:
-    """A message with bytes behind it, which are carried as they are."""
+    """Packs a message followed by raw bytes."""
     head = pack(message)
     size = len(TAILED) + len(head) + len(tail)
     if size > LIMIT:

@@ -26,7 +26,7 @@ def spawn_process(
 ) -> tuple[int, int]:
     """Returns the pid of argv in a session of its own, and a descriptor for `failure`.
 
-    It does not wait for exec: a program or a directory on a dead mount would hold the caller for ever.
+    It does not wait for exec: a program or a directory on a dead mount would block the caller for ever.
     """
     if not argv:
         raise OSError(22, "an empty command")
@@ -45,7 +45,7 @@ def spawn_process(
 
 
 def read_start_failure(error_fd: int) -> str | None:
-    """Why the program could not be started; "" when it was, None while that is open."""
+    """Why the program could not be started; "" when it was, None while that is unknown."""
     try:
         return os.read(error_fd, 4096).decode("utf-8", "replace")
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Whose process is whose, from /proc: how a run's processes are found and ended, never by a name pattern."""
+"""Finds and terminates a run's processes by parent and run id, from /proc; never by a name pattern."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ THREADS = 17
 
 
 def read_parents() -> dict[int, int]:
-    """Every process and its parent; a process that ends while we look is simply not in it."""
+    """Every process and its parent; a process that exits meanwhile is left out."""
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 with open("/proc/%s/stat" % name, "rb") as stat:
-                    # The name in parentheses may hold anything, spaces and brackets too: proc(5).
+                    # The name in parentheses may contain anything, including spaces and parentheses: proc(5).
                     fields = stat.read().rpartition(b")")[2].split()
-                # A zombie with threads left is alive: its first thread has left by pthread_exit(3), the others run.
+                # A zombie with threads left is alive: its first thread has called pthread_exit(3), the others run.
                 if fields[0] not in (b"Z", b"X") or int(fields[THREADS]) > 1:
                     table[int(name)] = int(fields[1])
     return table
@@ -74,12 +74,12 @@ def kill_run(run: str, seconds: float, reap: Callable[[], object]) -> set[int]:
             return left
         send_signal(left, signal.SIGKILL)
         reap()
-        # The kernel needs a moment to take a killed process down; this is the only wait of the agent.
+        # The kernel needs a moment to remove a killed process; this is the agent's only blocking wait.
         time.sleep(0.01)
 
 
 def reap_children() -> list[tuple[int, int]]:
-    """Takes the status of every child that has ended: (pid, exit code)."""
+    """Reaps every child that has exited: (pid, exit code)."""
     exits = []
     with contextlib.suppress(ChildProcessError):
         while True:

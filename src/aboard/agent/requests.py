@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     Reply = Callable[[frames.Message], None]
 
-# Both in one frame, also if each byte is one that JSON spells with six letters.
+# Both fit into one frame, even if JSON escapes every byte with six characters.
 OUTPUT_LIMIT = 512 * 1024
-# Of the reply as JSON.
+# Limits the reply as JSON.
 FILES_LIMIT = 4 * 1024 * 1024
 
 
@@ -48,11 +48,11 @@ class RequestRunner:
         env.update(message.get("env") or {})
         self._count += 1
         env[process_tree.RUN_ID] = mark = "ask-%d-%d" % (os.getpid(), self._count)
-        argv = [str(word) for word in message["argv"]]
+        argv = [str(argument) for argument in message["argv"]]
         source = message.get("source")
         request = _PendingRequest(self._loop, reply, min(OUTPUT_LIMIT, int(message.get("limit", OUTPUT_LIMIT))), mark)
         try:
-            pid, request.told = spawn_process(
+            pid, request.start_fd = spawn_process(
                 argv,
                 env=env,
                 cwd=message.get("cwd"),
@@ -70,20 +70,20 @@ class RequestRunner:
     def read(self, message: frames.Message, reply: Reply) -> None:
         """Reads files in a child of our own, since a dead mount would block us for ever."""
 
-        def tell(outcome: frames.Message) -> None:
+        def complete(outcome: frames.Message) -> None:
             files = json.loads(outcome["stdout"]) if outcome["code"] == 0 else None
             reply({"files": files, "timed_out": outcome.get("timed_out", False)})
 
         self.fork(
-            message, lambda: _read_files(list(map(str, message["globs"])), int(message.get("limit", 65536))), tell
+            message, lambda: _read_files(list(map(str, message["globs"])), int(message.get("limit", 65536))), complete
         )
 
     def fork(self, message: frames.Message, work: Callable[[], bytes], reply: Reply) -> None:
         """Runs work that may block in a forked child; its stdout is what `work` returned."""
-        self.fork_streaming(message, lambda tell: tell(work()), reply)
+        self.fork_streaming(message, lambda report: report(work()), reply)
 
-    def fork_streaming(self, message: frames.Message, work: Callable[[forked_work.Tell], None], reply: Reply) -> None:
-        """As `fork`, for work that reports step by step: its stdout holds what it reported before the timeout."""
+    def fork_streaming(self, message: frames.Message, work: Callable[[forked_work.Report], None], reply: Reply) -> None:
+        """As `fork`, for work that reports step by step: its stdout has everything reported before the timeout."""
         request = _PendingRequest(self._loop, reply, FILES_LIMIT * 2, "no mark: it starts nothing")
         try:
             pid = forked_work.fork_worker(work, request.write_ends[0])
@@ -106,7 +106,7 @@ class RequestRunner:
         if self._pending.get(pid) is request:
             request.timed_out = True
             _kill_process_tree(pid, request.mark)
-            # A process in uninterruptible sleep (a dead mount) can't be killed: answer without it.
+            # A process in uninterruptible sleep (a dead mount) can't be killed: reply without it.
             self._loop.later(0.5, lambda: self._abandon(pid, request))
 
     def _abandon(self, pid: int, request: _PendingRequest) -> None:
@@ -118,8 +118,8 @@ class RequestRunner:
         for pid, request in list(self._pending.items()):
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 del self._pending[pid]
-                # What the command left behind in its group goes with it. Its number can't have been given to
-                # someone else, since it isn't reaped yet.
+                # Also kills what the command left behind in its group. The pid can't be reused before it is reaped,
+                # so the group is still the command's.
                 _kill_group(pid)
                 request.finish(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
@@ -133,7 +133,7 @@ class _PendingRequest:
         self._reply = reply
         self._limit = limit
         self.timed_out = False
-        self.told = -1
+        self.start_fd = -1
         self._printed = (bytearray(), bytearray())
         pipes = (os.pipe(), os.pipe())
         self._read_ends = [pipe[0] for pipe in pipes]
@@ -149,7 +149,7 @@ class _PendingRequest:
     def finish(self, code: int) -> None:
         for fd, printed in zip(self._read_ends, self._printed):
             self._drain(fd, printed, 64)
-        why = read_start_failure(self.told) if self.told >= 0 else None
+        why = read_start_failure(self.start_fd) if self.start_fd >= 0 else None
         if why:
             self._printed[1][:] = why.encode("utf-8", "replace")
         self.close()
@@ -165,9 +165,9 @@ class _PendingRequest:
             self._loop.forget(fd)
             os.close(fd)
         self._read_ends = []
-        if self.told >= 0:
-            os.close(self.told)
-            self.told = -1
+        if self.start_fd >= 0:
+            os.close(self.start_fd)
+            self.start_fd = -1
 
     def _close_ours(self) -> None:
         for fd in self.write_ends:
@@ -195,7 +195,7 @@ def _run_script_and_exit(source: str, argv: list[str]) -> NoReturn:
     code = 0
     try:
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-        exec(compile(source, argv[0], "exec"), {"__name__": "__main__"})  # noqa: S102 - from our own head, as all of us
+        exec(compile(source, argv[0], "exec"), {"__name__": "__main__"})  # noqa: S102 - from our own head, like all of the agent
     except BaseException as error:  # noqa: BLE001 - nothing may unwind into a second copy of the agent
         sys.stderr.write("%s: %s\n" % (type(error).__name__, error))
         code = 1
@@ -221,13 +221,13 @@ def _kill_group(pid: int) -> None:
 
 
 def _read_files(patterns: list[str], limit: int) -> bytes:
-    """The files as JSON; those for which no room is left are not in it."""
+    """The files as JSON; those that exceed the limit are left out."""
     files: dict[str, str] = {}
     room = FILES_LIMIT
     for pattern in patterns:
         for path in _expand_pattern(pattern):
             content = _read_file(path, min(room, limit))
-            # Counted as it is sent: JSON spells some bytes with six letters.
+            # Counted as it is sent: JSON escapes some bytes with six characters.
             size = 0 if content is None else len(json.dumps({path: frames.bytes_to_text(content)}))
             if content is not None and size <= room:
                 files[path] = frames.bytes_to_text(content)

@@ -7,7 +7,7 @@ import os
 import stat
 
 SOCKET = "keeper.sock"
-# A Unix socket's whole path has room for 107 bytes: unix(7).
+# A Unix socket's path is limited to 107 bytes: unix(7).
 MAX_RUN_ID_CHARS = 64
 
 
@@ -20,7 +20,7 @@ def make_directory(run: str) -> str:
     for _ in range(10):
         with contextlib.suppress(FileExistsError):
             os.mkdir(_base_directory(), 0o700)
-        # The guard of another run may remove the base under our feet, since it looks empty.
+        # The guard of another run may remove the base meanwhile, since it is empty.
         with contextlib.suppress(FileNotFoundError):
             path = resolve_directory(run)
             os.mkdir(path, 0o700)
@@ -29,7 +29,7 @@ def make_directory(run: str) -> str:
 
 
 def resolve_directory(run: str) -> str:
-    """The run's own; the name can't climb out of the base, and nobody else can reach into that."""
+    """The run's directory; its name can't lead out of the base, which no other user can enter."""
     is_plain = all(letter in "-_." or (letter.isascii() and letter.isalnum()) for letter in run)
     if not run or len(run) > MAX_RUN_ID_CHARS or run.startswith(".") or not is_plain:
         raise UnsafePlace(22, "not a run id: %r" % run[:80])
@@ -55,7 +55,7 @@ def remove_directory(path: str) -> None:
 
 
 def _remove_tree(path: str) -> None:
-    """A folder and all in it, following no link. shutil's would cost 15 ms to import, before each check."""
+    """Removes a folder and its content, following no link. Importing shutil would cost each check 15 ms."""
     with contextlib.suppress(OSError):
         for name in os.listdir(path):
             inside = os.path.join(path, name)

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 MASK = b"[secret]"
-# A value this short would blot out ordinary words and numbers; it is no secret either.
+# A value this short would mask ordinary words and numbers, and is no secret.
 SHORTEST = 6
 
 
 class Redactor:
-    """Masks each secret wherever it stands; how reads cut the stream changes nothing."""
+    """Masks each secret wherever it occurs, however reads split the stream."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         values = {secret.encode("utf-8", "surrogateescape") for secret in secrets}
@@ -32,7 +32,7 @@ class Redactor:
         safe = []
         start, open_from = 0, self._beginning(data, 0)
         for found in self._any.finditer(data):
-            # What may yet become a longer secret, from here or before, is not decided.
+            # Data that may still become a longer secret is not decided yet.
             if open_from <= found.start():
                 break
             safe += [data[start : found.start()], MASK]

@@ -42,6 +42,9 @@ class SimulatedTransport:
     def classify(self, ending: StreamEnding) -> tuple[UnreachableReason, str]:
         return UnreachableReason.LOST, "the simulator closed the connection"
 
+    def explain_timeout(self, ending: StreamEnding) -> tuple[str, str]:
+        return "", ""
+
 
 class SocketStream:
     """A stream over a connected socket."""

@@ -30,7 +30,7 @@ LINE = (
 )
 # Behind the importer: a length and that much of its modules. marshal reads in 1 ms what parsing as source takes 12 ms.
 _INSTALL_IMPORTER = "sys.meta_path.insert(0,BundleImporter(*marshal.loads(zlib.decompress(f.read(int(f.readline()))))))"
-# The interpreter's own way to end takes 5 ms more, for nothing: an agent has nothing buffered.
+# A regular interpreter exit takes 5 ms more, needlessly: an agent has nothing buffered.
 _START = b"import os;from aboard.agent.bridge import main;main(%r,%r);os._exit(0)\n"
 TOO_OLD = "aboard: python "
 _NO_PYTHON = re.compile(
@@ -83,7 +83,7 @@ def find_last_line(text: str) -> str:
 def _build_bundle() -> bytes:
     """The importer, then the agent's sources and, for those that every launch needs, their bytecode.
 
-    As with a .pyc file, a node takes bytecode only if its Python has the very same one; it saves it 60 ms. It comes
+    As with a .pyc file, a node uses bytecode only if its Python's version is the same; that saves 60 ms. It comes
     from our own .pyc files: compiling it would cost the head 70 ms at every start.
     """
     package = resources.files("aboard.agent")

@@ -19,7 +19,7 @@ CHUNK = 65536
 NOISE_LIMIT = 256 * 1024
 # A bridge that receives nothing for this long has lost its head without notice.
 SILENCE_SECONDS = 30.0
-# A timer this late shows that our loop was blocked; a wait may grow to so many times its length for that.
+# A timer this late shows that our loop was blocked; for that, a wait may be extended to this multiple of its length.
 LATE_SECONDS = 0.05
 MOST_PATIENCE = 5
 # How much of a node's output goes into a message.
@@ -152,7 +152,12 @@ async def open_link(node: Node, transport: Transport, seconds: float, on_phase: 
         async with asyncio.timeout(seconds):
             return await _receive_hello(node, transport, stream, on_phase)
     except TimeoutError:
-        raise _build_timeout_error(node, await stream.close(hurry=True), seconds) from None
+        phase, problem = transport.explain_timeout(await stream.close(hurry=True))
+        if phase:
+            problem = f"{node.name}: {problem} within {seconds:g} s"
+            raise Unreachable(UnreachableReason.SILENT, problem, detail=phase) from None
+        problem = f"{node.name}: no connection within {seconds:g} s"
+        raise Unreachable(UnreachableReason.TIMED_OUT, problem) from None
     except frames.FrameError as error:
         await stream.close(hurry=True)
         raise Unreachable(UnreachableReason.GARBAGE, f"{node.name} sent {error}") from None
@@ -207,19 +212,6 @@ async def _skip_noise(node: Node, transport: Transport, stream: ByteStream, mark
         if len(received) > NOISE_LIMIT:
             problem = f"{node.name} printed {len(received)} bytes, but no agent started"
             raise Unreachable(UnreachableReason.SHELL_NOISE, problem, detail=_format_printable(received))
-
-
-def _build_timeout_error(node: Node, ending: StreamEnding, seconds: float) -> Unreachable:
-    """Names the phase in which the time ran out: each has a different cause."""
-    for phase, what in (
-        ("logged-in", "login succeeded, but no agent started"),
-        ("keys", "the key exchange succeeded, but the login did not finish"),
-        ("greeted", "the key exchange did not finish"),
-        ("connected", "the port is open, but no ssh server responded"),
-    ):
-        if phase in ending.phases:
-            return Unreachable(UnreachableReason.SILENT, f"{node.name}: {what} within {seconds:g} s", detail=phase)
-    return Unreachable(UnreachableReason.TIMED_OUT, f"{node.name}: no connection within {seconds:g} s")
 
 
 def _format_remote_value(value: object) -> str:

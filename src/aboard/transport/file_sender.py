@@ -17,14 +17,14 @@ from aboard.lazy_dataclass import dataclass
 from aboard.transport.agent_link import AgentLink
 
 PIECE_BYTES = 256 * 1024
-# What is read from our own disk at once.
+# How much is read from our own disk at once.
 BLOCK_BYTES = 4 * PIECE_BYTES
 ASK_SECONDS = 60.0
 # A disk much slower than the network still has most of a file to write when its last byte arrives.
 SYNC_SECONDS = 600.0
 BEAT_SECONDS = 5.0
 BEAT_PATIENCE = 10.0
-# In one request: all of their names must fit into one frame.
+# Files per request: all of their names must fit into one frame.
 FILES_AT_ONCE = 5000
 
 T = TypeVar("T")
@@ -90,11 +90,11 @@ class FileSender:
         self._patience = patience
         self._why: TransportError | None = None
         self._answered = monotonic()
-        link.on_frame = self._heard
+        link.on_frame = self._take_frame
         self._beating = asyncio.create_task(self._beat())
 
-    async def look(self, folder: str, files: Sequence[ExpectedFile]) -> FolderContents:
-        """Compares sizes only, which is cheap for the node."""
+    async def list_folder(self, folder: str, files: Sequence[ExpectedFile]) -> FolderContents:
+        """Lists which of these files a node has, by size only, which is cheap for the node."""
         parts: dict[str, int] = {}
         fits: frozenset[str] = frozenset()
         start = 0
@@ -109,7 +109,7 @@ class FileSender:
                 return FolderContents(**{**vars(contents), "fits": fits, "parts": parts})
 
     async def sums(self, folder: str, names: Sequence[str]) -> tuple[dict[str, str], int]:
-        """The hashes of the first of these, as many as a second is enough for, and how much of the next one is read."""
+        """The hashes of the first of these, as many as fit into a second, and how much of the next one is read."""
         some = names[:FILES_AT_ONCE]
         reply = await self._ask("sums", folder, names=some)
         return self._read(reply, partial(_parse_hashes, some))
@@ -123,7 +123,7 @@ class FileSender:
         return self._read(reply, lambda reply: decode(_Marks, reply["marks"], strict=True))
 
     async def receive(self, folder: str, file: ExpectedFile) -> ResumePoint:
-        """Announces a file."""
+        """Announces a file and returns where to resume it."""
         name, size, sha256 = file
         reply = await self._ask("receive", folder, name=name, bytes=size, sha256=sha256)
         return self._read(reply, partial(_parse_resume_point, size))
@@ -143,8 +143,8 @@ class FileSender:
                     if at == at_block + len(block):
                         block, at_block = await asyncio.to_thread(read, at, min(BLOCK_BYTES, size - at)), at
                     data = memoryview(block)[at - at_block : at - at_block + PIECE_BYTES]
-                    asking = self._tell("piece", self._patience, folder, tail=data, at=at)
-                    under_way.append((len(data), asyncio.create_task(asking)))
+                    request = self._request("piece", self._patience, folder, tail=data, at=at)
+                    under_way.append((len(data), asyncio.create_task(request)))
                     at += len(data)
                 # Replies come in order; after a failure, the later ones fail as a consequence.
                 count, task = under_way[0]
@@ -177,9 +177,9 @@ class FileSender:
         await self.link.close()
 
     async def _ask(self, do: str, folder: str, *, within: float | None = None, **fields: Any) -> frames.Message:
-        return await self._tell("porter", within or self._patience, folder, do=do, **fields)
+        return await self._request("porter", within or self._patience, folder, do=do, **fields)
 
-    async def _tell(self, op: str, within: float, folder: str, **fields: Any) -> frames.Message:
+    async def _request(self, op: str, within: float, folder: str, **fields: Any) -> frames.Message:
         node = self.link.node.name
         try:
             reply = await self.link.ask(op, within, folder=folder, **fields)
@@ -203,7 +203,7 @@ class FileSender:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProtocolError(f"{self.link.node.name} sent an invalid reply: {error}") from None
 
-    def _heard(self, message: frames.Message) -> None:
+    def _take_frame(self, message: frames.Message) -> None:
         if message.get("gone") == "porter":
             self._lose(
                 Unreachable(

@@ -26,3 +26,6 @@ class LocalTransport:
 
     def classify(self, ending: StreamEnding) -> tuple[UnreachableReason, str]:
         return agent_bootstrap.classify_start_failure(ending)
+
+    def explain_timeout(self, ending: StreamEnding) -> tuple[str, str]:
+        return "", ""

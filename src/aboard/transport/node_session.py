@@ -117,7 +117,7 @@ class NodeSession:
         key: str,
         lease: Lease,
         on_event: OnEvent = lambda _event: None,
-        on_piece: OnOutput = lambda _piece: None,
+        on_output: OnOutput = lambda _chunk: None,
         on_state: OnState = lambda _state, _why: None,
         on_samples: OnSamples = lambda _node, _samples: None,
     ) -> None:
@@ -129,7 +129,7 @@ class NodeSession:
         self._key = key
         self._lease = lease
         self._on_event = on_event
-        self._on_piece = on_piece
+        self._on_output = on_output
         self._on_state = on_state
         self._on_samples = on_samples
         self._children: set[str] = set()
@@ -189,7 +189,7 @@ class NodeSession:
         except frames.FrameError as error:
             raise ProtocolError(f"{self.node.name} sent {error}") from None
 
-    async def witness(self, within: float, **fields: Any) -> tuple[Any, float]:
+    async def request_snapshot(self, within: float, **fields: Any) -> tuple[Any, float]:
         """A snapshot of the node, undecoded, and the node's clock minus ours."""
         reply = await self._ask("witness", within=within, wait=within + ASK_SECONDS, **fields)
         return reply.get("witness"), self._offset[1]
@@ -370,7 +370,7 @@ class NodeSession:
             self._have[name] = chunk.offset + len(chunk.data)
             if last:
                 self._ended.add(name)
-            self._on_piece(chunk)
+            self._on_output(chunk)
         length = len(message.get("data", ""))
         if length:
             acks.credit(length)

@@ -19,7 +19,7 @@ def raise_open_file_limit(nodes: int) -> None:
 
 
 def build_limit_reset() -> Callable[[], None] | None:
-    """What a child on this machine runs first, so that it has the limit that the user's shell gave us."""
+    """Returns what a child on this machine runs first to restore the limit that the user's shell set."""
     now = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if now == _AT_START else partial(resource.setrlimit, resource.RLIMIT_NOFILE, _AT_START)
 

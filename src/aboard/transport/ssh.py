@@ -8,7 +8,7 @@ from aboard.core.text.shell_quoting import join_argv
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.transport import agent_bootstrap
-from aboard.transport.ssh_log import SshLoginLog, classify_failure
+from aboard.transport.ssh_log import SshLoginLog, classify_failure, explain_timeout
 from aboard.transport.subprocess_stream import start_program
 from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
 
@@ -59,6 +59,9 @@ class SshTransport:
 
     def classify(self, ending: StreamEnding) -> tuple[UnreachableReason, str]:
         return classify_failure(ending)
+
+    def explain_timeout(self, ending: StreamEnding) -> tuple[str, str]:
+        return explain_timeout(ending)
 
 
 def build_ssh_command(node: Node, extra: Sequence[str] = ()) -> tuple[str, ...]:

@@ -16,10 +16,17 @@ _PHASES = (
     ("connected", re.compile(r"debug1: Connection established\.")),
     ("greeted", re.compile(r"debug1: Remote protocol version")),
     ("keys", re.compile(r"debug1: SSH2_MSG_NEWKEYS received")),
-    # Not "Authenticated to": a jump host's ssh says that too, on the same stderr; only the last one sends a command.
+    # Not "Authenticated to": a jump host's ssh prints that too, on the same stderr; only the last one sends a command.
     ("logged-in", re.compile(r"debug1: (Sending command: |mux_client_request_session: master session id)")),
 )
-# Lines of `-v` that say nothing about a failure.
+# What did not finish after each phase, the last phase first.
+_MISSING_AFTER = (
+    ("logged-in", "login succeeded, but no agent started"),
+    ("keys", "the key exchange succeeded, but the login did not finish"),
+    ("greeted", "the key exchange did not finish"),
+    ("connected", "the port is open, but no ssh server responded"),
+)
+# Lines of `-v` that are unrelated to failures.
 _IGNORED_LINES = re.compile(
     r"debug[123]: |OpenSSH_\d|Authenticated to .* using \"|Transferred: sent |Bytes per second: sent |"
     r"Killed by signal \d+\.$"
@@ -49,7 +56,7 @@ _REASONS = (
         (r"connect (to .*|failed): (No route to host|Network is unreachable|Host is down)\s*$",),
     ),
     (UnreachableReason.SILENT, ("^Connection timed out during banner exchange",)),
-    # Before DROPPED: a jump host that can't reach the node says this first, and its end looks like a drop.
+    # Before DROPPED: a jump host that can't reach the node prints this first, and its end resembles a drop.
     (UnreachableReason.TIMED_OUT, ("connect (to .*|failed): (Connection|Operation) timed out",)),
     (
         UnreachableReason.DROPPED,
@@ -108,6 +115,11 @@ def classify_failure(ending: StreamEnding) -> tuple[UnreachableReason, str]:
                 else line,
             )
     return UnreachableReason.UNKNOWN, find_last_line(ending.stderr) or "ssh printed nothing"
+
+
+def explain_timeout(ending: StreamEnding) -> tuple[str, str]:
+    """The last phase that a login completed in time, and what was still missing: each has a different cause."""
+    return next(((phase, what) for phase, what in _MISSING_AFTER if phase in ending.phases), ("", ""))
 
 
 def _extract_line(text: str, match: re.Match[str]) -> str:

@@ -14,7 +14,7 @@ MAX_LINES = 200
 LINE_LIMIT = 2000
 # ssh needs a moment to close its session; after that it is terminated.
 LAST_CALL = 2.0
-LAST_WORDS = 16 * 1024 * 1024
+DRAIN_LIMIT = 16 * 1024 * 1024
 
 
 class ProcessStream:
@@ -59,8 +59,8 @@ class ProcessStream:
                     await asyncio.wait_for(self._drained(), LAST_CALL)
                     break
         finally:
-            # Also when we are cancelled while we wait: kills what still runs, and closes pipes that a grandchild
-            # may hold open for ever. The process has no public way to do so.
+            # Also when cancelled while waiting: kills what still runs, and closes pipes that a grandchild may keep open
+            # for ever.
             self._stderr_task.cancel()
             self._process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no public way to close a child's pipes
             with contextlib.suppress(TimeoutError):
@@ -76,13 +76,13 @@ class ProcessStream:
     async def _drained(self) -> None:
         """Reads the rest of its output: a program that is blocked in a write would never exit."""
         assert self._process.stdout is not None  # noqa: S101 - always a pipe, see `start`
-        left = LAST_WORDS
+        left = DRAIN_LIMIT
         while part := await self._process.stdout.read(65536):
             left -= len(part)
             if left < 0:
-                raise TimeoutError("it floods our pipe without end")
+                raise TimeoutError("it floods our pipe endlessly")
         await self._process.wait()
-        # A grandchild (ssh's master, a proxy) may hold stderr open for ever: its last words are not awaited long.
+        # A grandchild (ssh's master, a proxy) may keep stderr open for ever: do not wait long for its last lines.
         await asyncio.wait([self._stderr_task], timeout=0.2)
 
     async def _read_stderr(self) -> None:

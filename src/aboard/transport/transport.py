@@ -49,3 +49,7 @@ class Transport(Protocol):
     def classify(self, ending: StreamEnding) -> tuple[UnreachableReason, str]:
         """Why a stream ended before the agent started, and the line that shows it."""
         ...
+
+    def explain_timeout(self, ending: StreamEnding) -> tuple[str, str]:
+        """The last login phase before the time ran out, and what was still missing; empty without a connection."""
+        ...

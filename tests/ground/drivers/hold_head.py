@@ -77,7 +77,7 @@ async def hold(token: str, seconds: float, names: list[str]) -> None:
             key=secrets.token_hex(16),
             lease=lease,
             on_event=heard,
-            on_piece=printed,
+            on_output=printed,
             on_state=state_of(name),
         )
         for name in names

@@ -47,7 +47,7 @@ async def main() -> None:
             key=secrets.token_hex(16),
             lease=Lease(),
             on_event=lambda event: print(repr(event), flush=True),
-            on_piece=printed,
+            on_output=printed,
         )
         for name in names
     ]

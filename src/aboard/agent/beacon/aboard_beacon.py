@@ -1,8 +1,7 @@
 """The beacon: reports a rank's progress to the supervisor from inside the rank, without affecting the script.
 
-It never raises into the rank, never blocks, prints or imports torch: a rank that says less is no failure, one that we
-disturbed would be. Its one thread begins when torch is about to have a process group, and threads of its own; it sleeps
-until the keeper asks.
+It never raises into the rank, blocks, prints or imports torch: a missing report is harmless, a disturbed rank is not.
+Its only thread starts when torch is about to create a process group, and sleeps until the supervisor sends a request.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ TYPE_CHARS, MESSAGE_CHARS, TRACE_CHARS = 200, 2000, 8000
 WAITING = 16
 # The supervisor is gone for good: it never returns under the same name.
 GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.EACCES, errno.EPERM)
-# The kernel's for a process that lets another trace it: prctl(2), Yama.
+# Lets another process trace this one: prctl(2), Yama.
 PR_SET_PTRACER = 0x59616D61
 
 armed: Beacon | None = None
@@ -40,20 +39,20 @@ armed: Beacon | None = None
 def arm(folder: str) -> None:
     """Removes the supervisor's variables from the environment, so that no child inherits them, and starts."""
     path, child, stacks = (os.environ.pop(name, "") for name in ("ABOARD_BEACON", "ABOARD_CHILD", "ABOARD_STACKS"))
-    # By its name, since it stands beside this file: on a node there is no package around it.
+    # Imported by name from the same directory: on a node it is not part of a package.
     torch = __import__("aboard_beacon_torch")
     _remove_from_path(folder)
     if not path or not child:
         return
     beacon = Beacon(path, child)
-    # For a trainer of ours, which finds this module by its name.
+    # For Aboard's trainer, which finds this module by its name.
     global armed  # noqa: PLW0603 - one process has one beacon
     armed = beacon
     beacon.reach("started")
     _call_safely(lambda: _report_exceptions(beacon))
-    # Beside the file of its stacks, which has the rank's number.
-    ear = "%s.ear" % stacks.rpartition(".")[0].split(":", 2)[-1]
-    _call_safely(lambda: torch.watch(beacon, os.path.dirname(path), ear))
+    # Next to the rank's stacks file, whose name contains its number.
+    request_path = "%s.ear" % stacks.rpartition(".")[0].split(":", 2)[-1]
+    _call_safely(lambda: torch.watch(beacon, os.path.dirname(path), request_path))
     _call_safely(lambda: _show_stacks(*stacks.split(":", 2)))
 
 
@@ -66,7 +65,7 @@ class Beacon:
         self._pid = os.getpid()
         self._waiting: list[bytes] = []
         self._phase = -1
-        # The step that a trainer of ours resumed from: reported steps count from there.
+        # The step that Aboard's trainer resumed from: reported steps count from there.
         self.first_step = 0
         self.gone = False
 
@@ -80,7 +79,7 @@ class Beacon:
         return self._phase >= PHASES.index(phase)
 
     def doing(self, what: str) -> None:
-        """What the rank does instead of steps: evaluation, checkpoint, data, compiling; "" when it is over."""
+        """Reports what the rank does instead of steps: evaluation, checkpoint, data, compiling; "" when it is over."""
         self.tell('"doing":%s' % quoted(what))
 
     def tell(self, fields: str) -> None:
@@ -94,7 +93,7 @@ class Beacon:
         return self.flush() and self._send(self._line(fields))
 
     def answer(self, fields: str) -> None:
-        """From another thread than the others: it touches nothing that waits."""
+        """Sends a report from the listener's thread, so it does not touch the queue of pending reports."""
         self._send(self._line(fields))
 
     def flush(self) -> bool:
@@ -108,12 +107,12 @@ class Beacon:
         return ('{"child":%s,"pid":%d,"wall":%.6f,%s}' % (self._child, self._pid, time.time(), fields)).encode("ascii")
 
     def _send(self, line: bytes) -> bool:
-        """Whether it is done: sent, or impossible to send."""
+        """Whether the report is done with: sent, or impossible to send."""
         if self.gone or os.getpid() != self._pid:
             return True
         try:
-            # Opened for each report: a script that closes descriptors that it doesn't know must not make us write
-            # into one of its own that has got our number.
+            # Opened for each report: a script may close unknown descriptors and reuse their numbers, and we must not
+            # write into its files.
             connection = _socket.socket(
                 _socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC
             )
@@ -136,24 +135,24 @@ def _report_exceptions(beacon: Beacon) -> None:
     reported: list[int] = []
 
     def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        _call_safely(lambda: tell(value))
+        _call_safely(lambda: report(value))
         previous(kind, value, trace)
 
-    def tell(value: BaseException) -> None:
+    def report(value: BaseException) -> None:
         reported.append(id(value))
         beacon.tell('"raised":%s' % _encode_exception(value))
 
-    def last_words() -> None:
-        # Python keeps it here too, for when someone has put another hook in the place of ours.
+    def report_at_exit() -> None:
+        # Python stores the exception here too, in case another hook has replaced ours.
         value = getattr(sys, "last_value", None)
         if isinstance(value, BaseException) and id(value) not in reported:
-            tell(value)
+            report(value)
         deadline = time.monotonic() + LAST_WORDS_SECONDS
         while not beacon.flush() and time.monotonic() < deadline:
             time.sleep(0.005)
 
     sys.excepthook = excepthook
-    atexit.register(_call_safely, last_words)
+    atexit.register(_call_safely, report_at_exit)
 
     def in_child() -> None:
         beacon.gone = True
@@ -175,7 +174,7 @@ def _encode_exception(value: BaseException) -> str:
     except Exception:  # noqa: BLE001 - as Python itself prints such a one
         message = "<exception str() failed>"
     trace = "".join(traceback.format_exception(kind, value, value.__traceback__))
-    # An error of our own trainer says which one it is, as code and values.
+    # An error of Aboard's trainer carries its code and values.
     packed = getattr(value, "packed", None)
     error = ',"error":%s' % quoted(packed) if isinstance(packed, str) and len(packed) <= TRACE_CHARS else ""
     return '{"type":%s,"message":%s,"trace":%s%s}' % (
@@ -190,9 +189,9 @@ def _encode_exception(value: BaseException) -> str:
 
 
 def _show_stacks(number: str, supervisor: str, path: str) -> None:
-    """The supervisor's signal writes all threads' stacks there, even when none of them runs Python code."""
+    """Makes the supervisor's signal write all threads' stacks there, even when none of them runs Python code."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    # At its end Python puts back what was there before: of a signal that comes then, nobody is to die.
+    # At exit Python restores the previous handler: a signal that arrives then must not kill the rank.
     _signal.signal(int(number), _signal.SIG_IGN)
     faulthandler.register(int(number), file=file, all_threads=True, chain=False)
     os.register_at_fork(after_in_child=lambda: _call_safely(lambda: faulthandler.unregister(int(number))))
@@ -203,7 +202,7 @@ def _show_stacks(number: str, supervisor: str, path: str) -> None:
             ctypes.CDLL(None).prctl(PR_SET_PTRACER, int(supervisor), 0, 0, 0)
 
 
-# -- the ground rules ------------------------------------------------------------------------------------------------
+# -- isolation from the rank ----------------------------------------------------------------------------------------
 
 
 def _call_safely(act: Callable[[], Any]) -> None:
@@ -213,7 +212,7 @@ def _call_safely(act: Callable[[], Any]) -> None:
 
 
 def _remove_from_path(folder: str) -> None:
-    """Takes our folder off the path, here and for all children."""
+    """Removes our folder from the path, here and for all children."""
     parts = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part != folder]
     if any(parts):
         os.environ["PYTHONPATH"] = os.pathsep.join(parts)

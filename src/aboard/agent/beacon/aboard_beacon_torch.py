@@ -1,6 +1,6 @@
 """The beacon's torch hooks: report when its modules are imported, its group is created, its optimizer steps.
 
-It imports nothing of torch itself, and what a torch hasn't (2.1 to 2.13 differ) is done without.
+It never imports torch itself, and does without what a torch version lacks (2.1 to 2.13 differ).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 REPORT_SECONDS = 0.2
 
 
-def watch(beacon: Beacon, folder: str, ear: str) -> None:
+def watch(beacon: Beacon, folder: str, request_path: str) -> None:
     """Starts reporting what torch does in this process; the flight recorder's files go to the folder.
 
-    At `ear` the keeper may ask for what the recorder has.
+    The supervisor may request the recorder's content through the socket at `request_path`.
     """
     steps = Steps(beacon)
 
@@ -49,21 +49,21 @@ def watch(beacon: Beacon, folder: str, ear: str) -> None:
             optimizer_came(optimizer)
 
     def optimizer_came(optimizer: Any) -> None:
-        # It comes as a part of torch, which is not whole by then; then it is done with the whole.
+        # It may be imported as part of torch, which is incomplete then; in that case torch's own import handles it.
         if beacon.reached("torch"):
             optimizer.register_optimizer_step_post_hook(_build_step_hook(steps, sys.modules["torch"]))
 
     after = {
         "torch": torch_came,
-        "torch.distributed.distributed_c10d": lambda c10d: _watch_process_group(beacon, c10d, ear),
+        "torch.distributed.distributed_c10d": lambda c10d: _watch_process_group(beacon, c10d, request_path),
         "torch.optim.optimizer": optimizer_came,
     }
-    # It stays there for good: taken away, it could make another thread's import miss the finder behind it.
+    # It stays there: removing it could make a concurrent import in another thread skip the next finder.
     sys.meta_path.insert(0, ImportHook(after))
 
 
 class ImportHook:
-    """Finds no module itself: it calls back when one of those that it waits for has been imported by the others."""
+    """Finds no module itself: calls back when another finder has imported one of the awaited modules."""
 
     def __init__(self, after: dict[str, Callable[[ModuleType], None]]) -> None:
         self._after = after
@@ -79,17 +79,17 @@ class ImportHook:
                     if spec is not None:
                         self._wrap_loader(spec.loader, name, after)
                         return spec
-        except Exception:  # noqa: BLE001 - whoever raised it is asked again by Python itself, and raises it again
+        except Exception:  # noqa: BLE001 - Python calls the failing finder again itself, and it raises again
             return None
         return None
 
     def _wrap_loader(self, loader: Any, name: str, after: Callable[[ModuleType], None]) -> None:
-        """On the loader of this one module, not around it: what a module says about its loader stays true."""
+        """Patches the loader of this module instead of replacing it, so that its `__loader__` stays correct."""
         plain = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             if module.__name__ != name:
-                # A loader that is shared, as those of zip files are.
+                # A shared loader, such as that of a zip file.
                 plain(module)
                 return
             del loader.exec_module
@@ -110,7 +110,7 @@ class ImportHook:
 def _import_without_gc(run: Callable[[], None]) -> None:
     """Imports torch with Python's cycle collector paused, and keeps what it made out of later collections.
 
-    The import creates half a million objects that live as long as the process. To scan them over and over takes a
+    The import creates half a million objects that live as long as the process. Scanning them repeatedly takes a
     tenth of the import's time.
     """
     thresholds = gc.get_threshold()
@@ -118,21 +118,21 @@ def _import_without_gc(run: Callable[[], None]) -> None:
     try:
         run()
     finally:
-        # Unless something that torch imports has set its own.
+        # Unless something that torch imports has set its own thresholds.
         if gc.get_threshold()[0] == 0:
             gc.set_threshold(*thresholds)
         gc.freeze()
 
 
 def _enable_flight_recorder(torch: ModuleType, folder: str) -> None:
-    """Torch's flight recorder is on, unless the user said otherwise. The names are those that this torch reads."""
+    """Enables torch's flight recorder unless the user configured it; sets the variables that this torch reads."""
     version = tuple(int(part) for part in str(torch.__version__).split(".")[:2])
     size, file = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
     old_size, old_file = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     if not {size, old_size} & set(os.environ):
         os.environ[size if version >= (2, 9) else old_size] = "2000"
     if not {file, old_file} & set(os.environ):
-        # The rank's number is put behind it.
+        # Torch appends the rank's number.
         os.environ[file if version >= (2, 9) else old_file] = os.path.join(folder, "flight.")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
 
@@ -143,12 +143,12 @@ def _enable_flight_recorder(torch: ModuleType, folder: str) -> None:
 RANK_AT = 4
 
 
-def _watch_process_group(beacon: Beacon, c10d: Any, ear: str) -> None:
+def _watch_process_group(beacon: Beacon, c10d: Any, request_path: str) -> None:
     plain = c10d.init_process_group
     rank_argument: list[Any] = []
 
     def init_process_group(*args: Any, **named: Any) -> Any:
-        # The rank that the script gives itself is its fifth word.
+        # The script may pass its rank as the fifth argument.
         rank_argument[:] = [args[RANK_AT] if len(args) > RANK_AT else named.get("rank")]
         result = plain(*args, **named)
         with suppress(Exception):
@@ -159,7 +159,7 @@ def _watch_process_group(beacon: Beacon, c10d: Any, ear: str) -> None:
         if not beacon.reached("group"):
             beacon.reach("group")
             parts = ((c10d.Work, "wait"), (sys.modules["torch.distributed"], "_verify_params_across_processes"))
-            # Work.wait is what every collective of Python's ends in; DDP and its kind begin with the other.
+            # Every collective called from Python ends in Work.wait; DDP and similar wrappers begin with the other.
             once = FirstCallHook(lambda: beacon.reach("collective"))
             for holder, name in parts:
                 with suppress(Exception):
@@ -168,38 +168,38 @@ def _watch_process_group(beacon: Beacon, c10d: Any, ear: str) -> None:
     def joining(_store: Any, host: Any = None, port: Any = None, world: Any = None, *rest: Any, **named: Any) -> None:
         """Reports the script's store before it waits for it; from here on the supervisor may send requests."""
         with suppress(Exception):
-            _start_listener(beacon, ear)
-        asked = {"host_name": host, "port": port, "world_size": world, "is_master": rest[0] if rest else None}
-        asked.update(named)
-        words = {"host": '"%s"' % str(asked["host_name"]).replace("\\", "").replace('"', "")[:200]}
-        words["port"], words["master"] = "%d" % asked["port"], "true" if asked["is_master"] else "false"
-        if asked["world_size"] is not None:
-            words["world"] = "%d" % asked["world_size"]
+            _start_listener(beacon, request_path)
+        arguments = {"host_name": host, "port": port, "world_size": world, "is_master": rest[0] if rest else None}
+        arguments.update(named)
+        fields = {"host": '"%s"' % str(arguments["host_name"]).replace("\\", "").replace('"', "")[:200]}
+        fields["port"], fields["master"] = "%d" % arguments["port"], "true" if arguments["is_master"] else "false"
+        if arguments["world_size"] is not None:
+            fields["world"] = "%d" % arguments["world_size"]
         rank = rank_argument[0] if rank_argument else None
         if isinstance(rank, int) and rank >= 0:
-            words["rank"] = "%d" % rank
+            fields["rank"] = "%d" % rank
         elif os.environ.get("RANK", "").isdigit():
-            words["rank"] = os.environ["RANK"]
-        beacon.tell('"joining":{%s}' % ",".join('"%s":%s' % each for each in words.items()))
+            fields["rank"] = os.environ["RANK"]
+        beacon.tell('"joining":{%s}' % ",".join('"%s":%s' % each for each in fields.items()))
 
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(init_process_group, name, getattr(plain, name))
     init_process_group.__wrapped__ = plain  # type: ignore[attr-defined]
-    # It stays: it is called once or twice in a process, and others have it by now.
+    # It stays: it is called once or twice in a process, and other modules may already have imported it.
     c10d.init_process_group = init_process_group
     store = sys.modules["torch._C._distributed_c10d"].TCPStore
     FirstCallHook(lambda: beacon.reach("store")).follow(store, "__init__", joining)
 
 
 class FirstCallHook:
-    """Calls back when the first of some functions has returned, and is then nowhere any more: none of it stays hot."""
+    """Calls back when the first of some functions has returned, then removes itself: later calls cost nothing."""
 
     def __init__(self, done: Callable[[], None]) -> None:
         self._done: Callable[[], None] | None = done
         self._followed: list[tuple[Any, str, Any, Any]] = []
 
     def follow(self, holder: Any, name: str, before: Callable[..., None] | None = None) -> None:
-        """`before` is called with the same words before the function is."""
+        """Hooks one function; `before` is called with the same arguments before it."""
         plain = vars(holder)[name]
 
         def once(*args: Any, **named: Any) -> Any:
@@ -217,7 +217,7 @@ class FirstCallHook:
     def _leave(self) -> None:
         done, self._done = self._done, None
         for holder, name, plain, once in self._followed:
-            # Unless someone has put another in its place since.
+            # Unless other code has replaced it since.
             if vars(holder).get(name) is once:
                 setattr(holder, name, plain)
         self._followed = []
@@ -229,7 +229,7 @@ class FirstCallHook:
 
 # Also in agent/inspect/rank_stacks.py.
 BEACON_THREAD = "aboard-ear"
-# Of each group: so many of the last collectives, and so many of those with their sizes.
+# For each group: how many of the last collectives to report, and how many of those with their sizes.
 LAST, WHOLE = 48, 4
 GROUPS = 16
 # Frames of a stack: as many as faulthandler writes.
@@ -238,28 +238,28 @@ ENTRY = ("collective_seq_id", "p2p_seq_id", "is_p2p", "profiling_name", "state",
 SIZES = ("input_sizes", "output_sizes", "input_dtypes")
 
 
-def _start_listener(beacon: Beacon, ear: str) -> None:
-    """Starts a thread that waits for the supervisor's requests: the main one cannot reply while in a collective."""
+def _start_listener(beacon: Beacon, request_path: str) -> None:
+    """Starts a thread that waits for the supervisor's requests: the main thread cannot reply while in a collective."""
     import _thread  # noqa: PLC0415 - only a rank with a group needs them, here and below
     import socket  # noqa: PLC0415 - torch has it by now
 
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    listener.bind(ear)
+    listener.bind(request_path)
     own = os.fstat(listener.fileno()).st_ino, os.getpid()
 
     def answer() -> None:
         with suppress(Exception):
-            # The supervisor finds the thread for its signals by this name: in any other one they would end a wait.
+            # The supervisor sends its signals to the thread with this name: in any other they would interrupt a wait.
             with open("/proc/thread-self/comm", "w") as name:
                 name.write(BEACON_THREAD)
-            # A script that closes what it doesn't know may have given our number to something of its own.
+            # A script may close unknown descriptors and reuse our number.
             while True:
                 request = listener.recv(64)
                 if not request or (os.fstat(listener.fileno()).st_ino, os.getpid()) != own:
                     return
                 with suppress(Exception):
                     if request == b"stacks":
-                        _write_stacks(ear.rpartition(".")[0] + ".stacks")
+                        _write_stacks(request_path.rpartition(".")[0] + ".stacks")
                     else:
                         beacon.answer('"flight":%s' % _dump_flight_record())
 
@@ -267,7 +267,7 @@ def _start_listener(beacon: Beacon, ear: str) -> None:
 
 
 def _write_stacks(path: str) -> None:
-    """All threads' stacks as faulthandler writes them, the main one last; as Python's own objects, which hold still."""
+    """Writes all threads' stacks in faulthandler's format, the main one last, from Python's own consistent objects."""
     main = sys.modules["threading"].main_thread().ident
     parts = []
     for ident, top in sorted(sys._current_frames().items(), key=lambda pair: pair[0] == main):  # noqa: SLF001 - there is no other
@@ -286,7 +286,7 @@ def _write_stacks(path: str) -> None:
 
 
 def _dump_flight_record() -> str:
-    """The last collectives of each group as JSON, from torch's own recorder, whatever it is called in this torch."""
+    """The last collectives of each group as JSON, from torch's recorder, whose name differs between versions."""
     import json  # noqa: PLC0415 - the reason is above
 
     c10d = sys.modules["torch._C._distributed_c10d"]
@@ -302,7 +302,7 @@ def _dump_flight_record() -> str:
             last = [[entry.get(key) for key in ENTRY] for entry in entries[-LAST:]]
             for short, entry in zip(last[-WHOLE:], entries[-WHOLE:]):
                 short.append([entry.get(key) for key in SIZES])
-            # The recorder forgets in order; whoever is still open may be older than the last few.
+            # The recorder drops the oldest first; a collective that is still open may be older than the last few.
             still = [[entry.get(key) for key in ENTRY] for entry in entries[:-LAST] if not entry["retired"]]
             progress = status.get(str(entries[-1]["pg_id"])) or {}
             # One group may have two recorders, one for each of its backends.
@@ -313,7 +313,7 @@ def _dump_flight_record() -> str:
                 "entries": still[:LAST] + last,
             }
     newest = sorted(groups, key=lambda group: groups[group]["entries"][-1][6] or 0)[-GROUPS:]
-    # Groups that were made and never used: a rank that others wait for there is known to have a part in it.
+    # Groups that were created and never used: shows that a rank is a member, even if the others wait for it there.
     group_names = sys.modules["torch.distributed.distributed_c10d"]._world.pg_names  # noqa: SLF001 - there is no other
     for unused in [str(name) for name in list(group_names.values()) if str(name) not in groups][-GROUPS:]:
         groups[unused] = {"what": "", "enqueued": -1, "completed": -1, "entries": []}
@@ -325,7 +325,7 @@ def _dump_flight_record() -> str:
 
 
 class Steps:
-    """Counts the steps of the first optimizer that is seen to step, and reports at most five times a second."""
+    """Counts the steps of the first optimizer that steps, and reports at most five times a second."""
 
     def __init__(self, beacon: Beacon) -> None:
         self._beacon = beacon
@@ -333,13 +333,13 @@ class Steps:
         self._others = 0
         self._patience = 64
         self._count = 0
-        self._told = 0
+        self._reported = 0
         self._since = 0.0
         self._next = 0.0
         atexit.register(self._last_report)
 
     def take(self, optimizer: Any) -> None:
-        # By its first parameter: DeepSpeed's ZeRO calls one optimizer again for each group or part of a step.
+        # Identified by its first parameter: DeepSpeed's ZeRO calls one optimizer for each group or part of a step.
         which = id(optimizer.param_groups[0]["params"][0])
         if which != self._which and not self._adopt(which):
             return
@@ -349,11 +349,11 @@ class Steps:
             self._report()
 
     def _adopt(self, which: int) -> bool:
-        """Another one counts only when the first has not stepped for long: a script may train twice."""
+        """Switches to another optimizer only when the first has not stepped for long: a script may train twice."""
         self._others += 1
         if self._which and self._others <= self._patience:
             return False
-        # The more of them take turns, the longer one has to wait for the same again.
+        # The more optimizers alternate, the longer it takes until the same one steps again.
         self._patience *= 2
         self._which = which
         return True
@@ -361,23 +361,23 @@ class Steps:
     def _report(self) -> None:
         now = time.monotonic()
         self._next = now + REPORT_SECONDS
-        steps = self._count - self._told
+        steps = self._count - self._reported
         if not steps:
             return
         fields = '"step":%d' % (self._beacon.first_step + self._count)
-        if self._told:
+        if self._reported:
             fields += ',"seconds":%.6f' % ((now - self._since) / steps)
         if self._beacon.mention(fields):
-            self._told, self._since = self._count, now
+            self._reported, self._since = self._count, now
         if self._beacon.reached("group") and not self._beacon.reached("collective"):
-            self._look_for_collectives()
+            self._detect_collectives()
 
     def _last_report(self) -> None:
         with suppress(Exception):
             self._report()
 
-    def _look_for_collectives(self) -> None:
-        """Those that torch makes without Python (functional ones, FSDP's) show in the groups' own counts."""
+    def _detect_collectives(self) -> None:
+        """Detects collectives that torch issues without Python (functional ones, FSDP's) by the groups' counters."""
         groups = sys.modules["torch.distributed.distributed_c10d"]._world.pg_map  # noqa: SLF001 - there is no other
         if any(group._get_sequence_number_for_group() for group in list(groups)):  # noqa: SLF001 - nor here
             self._beacon.reach("collective")
@@ -385,11 +385,11 @@ class Steps:
 
 def _build_step_hook(steps: Steps, torch: Any) -> Callable[..., None]:
     def stepped(optimizer: Any, _args: Any, _named: Any) -> None:
-        # Inside torch.compile there is nothing to count, and nothing that could be traced.
+        # Under torch.compile there is nothing to count, and the hook cannot be traced.
         if not compiling():
-            try:  # noqa: SIM105 - suppress() is three times as dear, and this is in every step
+            try:  # noqa: SIM105 - suppress() costs three times as much, and this runs in every step
                 steps.take(optimizer)
-            except Exception:  # noqa: BLE001, S110 - a step that isn't counted is no reason to end a training
+            except Exception:  # noqa: BLE001, S110 - an uncounted step must not stop a training
                 pass
 
     def never() -> bool:

@@ -31,15 +31,15 @@ REQUEST_SUFFIX = ".ear"
 # A real-time signal: Slurm, Lightning and torch use USR1 and USR2, and glibc the first two of these itself.
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 TYPE_CHARS, MESSAGE_CHARS, TRACE_CHARS = 200, 2000, 8000
-# A hook may be called by a script that lives on; one that does so without end is not told without end.
+# A script may call the hook and continue; one that does so endlessly gets only this many reports.
 RAISED_LIMIT = 8
 DATAGRAM_BYTES = 128 * 1024
-# How many are read before others have their turn.
+# How many reports are read before other descriptors have their turn.
 BATCH_SIZE = 64
 ERROR_FILE_BYTES = 256 * 1024
 CREDENTIALS = struct.Struct("3i")
 MOST = 2**53
-# Of a trainer's figures: more and longer names than anyone shows.
+# Limits on a trainer's metrics: more and longer names than any display shows.
 MOST_METRICS, METRIC_CHARS = 64, 64
 OLDEST_SECONDS = 3600.0
 JOIN_FIELDS = {"host": str, "port": int, "world": int, "rank": int, "master": bool}
@@ -56,7 +56,7 @@ class BeaconState:
         self.step_seconds: float | None = None
         self.metrics: dict[str, float] = {}
         self.secrets = secrets
-        # What it does that is no step, as it says itself; what it asked of the store; its flight record and when.
+        # What it reports doing instead of steps, its arguments to the store, its flight record and when that arrived.
         self.doing = 0
         self.joining: dict[str, Any] = {}
         self.flight: dict[str, Any] = {}
@@ -80,7 +80,7 @@ class BeaconState:
             figures["metrics"] = self.metrics
         return figures
 
-    def told(self, since: float) -> dict[str, Any]:
+    def describe(self, since: float) -> dict[str, Any]:
         """What it has reported; the flight record only if it arrived since then."""
         report: dict[str, Any] = {"doing": self.doing, "joining": self.joining}
         report["flight"] = self.flight if self.flight_received_at >= since else {"why": "it sent no flight record"}
@@ -90,21 +90,21 @@ class BeaconState:
 class BeaconReceiver:
     """Listens once there is a child with a beacon; invalid reports are counted and ignored."""
 
-    def __init__(self, loop: EventLoop, directory: str, tell: Callable[..., None]) -> None:
-        self.heard: dict[str, BeaconState] = {}
+    def __init__(self, loop: EventLoop, directory: str, emit: Callable[..., None]) -> None:
+        self.states: dict[str, BeaconState] = {}
         self.malformed = 0
         self._loop = loop
         self._directory = directory
-        self._tell = tell
+        self._emit = emit
         self._talk: socket.socket | None = None
 
     def prepare(self, child: str, number: int, env: dict[str, str], secrets: list[str]) -> None:
         """Adds the variables that load the beacon to a child's environment."""
         if self._talk is None:
             self._talk = self._open()
-        beacon = self.heard[child] = BeaconState(number, self._directory, secrets)
+        beacon = self.states[child] = BeaconState(number, self._directory, secrets)
         folder = os.path.join(self._directory, FOLDER)
-        # An empty part of the path would be the current directory.
+        # An empty entry in the path would mean the current directory.
         env["PYTHONPATH"] = os.pathsep.join(part for part in (folder, env.get("PYTHONPATH", "")) if part)
         env["ABOARD_BEACON"] = os.path.join(self._directory, SOCKET)
         env["ABOARD_CHILD"] = child
@@ -114,7 +114,7 @@ class BeaconReceiver:
 
     def exited(self, child: str, code: int) -> None:
         """Reads the rank's last reports before its exit is reported; falls back to torch's error file."""
-        beacon = self.heard.get(child)
+        beacon = self.states.get(child)
         if beacon is None:
             return
         self._drain(BATCH_SIZE * BATCH_SIZE)
@@ -127,7 +127,7 @@ class BeaconReceiver:
     def steps(self) -> dict[str, dict[str, Any]]:
         """The latest step of each child that reported one, and its trainer's metrics."""
         steps: dict[str, dict[str, Any]] = {}
-        for name, beacon in self.heard.items():
+        for name, beacon in self.states.items():
             figures = beacon.figures()
             if beacon.doing:
                 figures["doing"] = beacon.doing
@@ -135,17 +135,17 @@ class BeaconReceiver:
                 steps[name] = figures
         return steps
 
-    def ask_flights(self, children: list[str]) -> None:
+    def request_flights(self, children: list[str]) -> None:
         """Requests the flight records of ranks that listen; each replies with a report when it can."""
         for name in children:
-            beacon = self.heard.get(name)
+            beacon = self.states.get(name)
             if beacon is not None and self._talk is not None:
                 with contextlib.suppress(OSError):
                     self._talk.sendto(b"flight", beacon.request_path)
 
     def list_unanswered(self, children: list[str], since: float) -> list[str]:
         """Ranks that take requests and have not replied since then."""
-        beacons = [(name, self.heard[name]) for name in children if name in self.heard]
+        beacons = [(name, self.states[name]) for name in children if name in self.states]
         return [
             name
             for name, beacon in beacons
@@ -153,8 +153,8 @@ class BeaconReceiver:
         ]
 
     def last_figures(self, child: str) -> dict[str, Any]:
-        """What a child that has exited reported last: its step and its trainer's metrics; asked once."""
-        beacon = self.heard.get(child)
+        """What a child that has exited reported last: its step and its trainer's metrics; available once."""
+        beacon = self.states.get(child)
         if beacon is None:
             return {}
         figures = beacon.figures()
@@ -176,7 +176,7 @@ class BeaconReceiver:
                 file.write(loader.get_source("aboard.agent.beacon." + name))
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         listener.setblocking(False)
-        # The kernel says who sent it: in a container a process knows another number of itself.
+        # The kernel reports the sender's pid: inside a container a process sees a different pid of its own.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         listener.bind(os.path.join(self._directory, SOCKET))
         self._loop.on_readable(listener.fileno(), lambda: self._drain(BATCH_SIZE))
@@ -195,13 +195,13 @@ class BeaconReceiver:
 
     def _take(self, message: frames.Message, sender: int) -> None:
         child = message["child"]
-        beacon = self.heard[child]
+        beacon = self.states[child]
         wall = _parse_wall_time(message["wall"])
         if "phase" in message:
             phase = PHASES.index(message["phase"])
             if phase > beacon.phase:
                 beacon.phase = phase
-                self._tell("phase", wall=wall, child=child, phase=PHASES[phase])
+                self._emit("phase", wall=wall, child=child, phase=PHASES[phase])
         elif "step" in message:
             beacon.step = _parse_number(int(message["step"]))
             if "seconds" in message:
@@ -227,7 +227,7 @@ class BeaconReceiver:
         beacon.raised += 1
         if beacon.raised <= RAISED_LIMIT:
             fields = _mask_exception(raised, beacon.secrets)
-            self._tell("raised", wall=wall, child=child, **fields)
+            self._emit("raised", wall=wall, child=child, **fields)
 
 
 def _read_sender_pid(extra: list[tuple[int, int, bytes]]) -> int:
@@ -238,7 +238,7 @@ def _read_sender_pid(extra: list[tuple[int, int, bytes]]) -> int:
 
 
 def _parse_wall_time(wall: Any) -> float:
-    """When it was sent, by our own clock; one that lies far off is replaced by now."""
+    """When it was sent; a time that is far from our own clock is replaced by now."""
     now = time.time()
     sent_at = float(wall)
     return sent_at if now - OLDEST_SECONDS <= sent_at <= now else now
@@ -251,7 +251,7 @@ def _parse_number(value: Any) -> Any:
 
 
 def _parse_metrics(metrics: Any) -> dict[str, float]:
-    """Those that are numbers; whoever reads them knows which it wants."""
+    """Keeps the metrics that are numbers."""
     values = {
         str(name): float(value) for name, value in list(metrics.items())[:MOST_METRICS] if len(name) <= METRIC_CHARS
     }
@@ -259,7 +259,7 @@ def _parse_metrics(metrics: Any) -> dict[str, float]:
 
 
 def _mask_exception(raised: dict[str, str], secrets: list[str]) -> dict[str, str]:
-    """Without the child's secrets, and not longer than agreed: a half one at a cut edge goes too."""
+    """Removes the child's secrets and limits the length; a secret that is cut at the end is removed, too."""
     edge = max((len(secret) for secret in secrets), default=1) - 1
     message, trace = (_mask_secrets(raised[key], secrets) for key in ("message", "trace"))
     if len(raised["message"]) >= MESSAGE_CHARS:
@@ -269,7 +269,7 @@ def _mask_exception(raised: dict[str, str], secrets: list[str]) -> dict[str, str
     fields = {"type": raised["type"][:TYPE_CHARS], "message": message, "trace": trace}
     error = raised.get("error", "")
     if error and len(error) <= TRACE_CHARS:
-        # It is JSON, in which a secret may be spelled in another way.
+        # JSON may escape characters of a secret.
         fields["error"] = _mask_secrets(error, secrets + [json.dumps(secret)[1:-1] for secret in secrets])
     return fields
 
@@ -285,12 +285,12 @@ def _read_error_file(path: str) -> dict[str, str] | None:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            # A rank may have put anything there; only a file is read, and not without end.
+            # A rank may have put anything there: only a regular file is read, up to a limit.
             raw = os.read(fd, ERROR_FILE_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
         finally:
             os.close(fd)
         message = frames.unpack(raw)["message"]
-        # A process that died in C++ leaves its message alone.
+        # A process that died in C++ leaves only the message.
         text = message if isinstance(message, str) else str(message["message"])
         trace = "" if isinstance(message, str) else str(message["extraInfo"]["py_callstack"])
         kind, colon, rest = text.partition(": ")

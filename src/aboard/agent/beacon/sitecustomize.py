@@ -1,16 +1,16 @@
-"""Python runs this at the start of a rank, in the place of the user's own, which it runs next as if we weren't here.
+"""Python runs this at the start of a rank instead of the user's own `sitecustomize`, which it then runs unchanged.
 
-See `site` in Python's manual. Whatever goes wrong here, the rank starts as it would have without us.
+See `site` in Python's manual. If anything fails here, the rank starts as it would without Aboard.
 """
 
 import sys
 from contextlib import suppress
 
 with suppress(Exception):
-    # By its name, since it stands beside this file: on a node there is no package around it.
+    # Imported by name from the same directory: on a node it is not part of a package.
     __import__("aboard_beacon").arm(__file__.rpartition("/")[0])
 
-# From here on it is the user's: theirs takes our name, and if there is none, the same ImportError that Python expects
-# of a machine without one goes up. The import lock of a module may be taken again by the thread that has it.
+# Imports the user's own module under our name; if there is none, this raises the ImportError that Python expects.
+# A module's import lock is reentrant, so the same thread may do this.
 sys.modules.pop("sitecustomize", None)
 __import__("sitecustomize")

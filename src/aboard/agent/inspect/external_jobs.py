@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST = 256
 STACKS_SECONDS = 4.0
-LOOK_SECONDS = 3.0
+SNAPSHOT_SECONDS = 3.0
 
 
 def answer_external_jobs_request(
@@ -35,31 +35,31 @@ def answer_external_jobs_request(
             answer["node"].update(piece)
         reply(answer)
 
-    asks.fork_streaming(message, forked_work.wrap_json_lines(lambda tell: _collect_jobs(message, tell)), complete)
+    asks.fork_streaming(message, forked_work.wrap_json_lines(lambda report: _collect_jobs(message, report)), complete)
 
 
-def _collect_jobs(message: frames.Message, tell: Callable[[dict[str, Any]], None]) -> None:
+def _collect_jobs(message: frames.Message, report: Callable[[dict[str, Any]], None]) -> None:
     from aboard.agent.inspect.py_spy_stacks import dump_stacks  # noqa: PLC0415 - as above
-    from aboard.agent.inspect.snapshot_collector import collect_snapshot  # noqa: PLC0415 - only the child that looks pays for it
+    from aboard.agent.inspect.snapshot_collector import collect_snapshot  # noqa: PLC0415 - only the inspecting child pays for it
 
     pids = message.get("pids")
     processes = find_external_ranks(None if pids is None else [int(pid) for pid in pids])
-    tell({"found": processes})
+    report({"found": processes})
     visible = [each["pid"] for each in processes if "why" not in each]
     if visible:
-        # Before the rest: py-spy uses a core for a moment, which must not count as somebody's load.
+        # Before the rest: py-spy uses a core for a moment, which must not count as another process's load.
         stacks_by_pid = dump_stacks(visible, STACKS_SECONDS)
-        tell({"children": {pid: {"stack": stack} for pid, stack in stacks_by_pid.items()}})
+        report({"children": {pid: {"stack": stack} for pid, stack in stacks_by_pid.items()}})
     roots = {str(pid): pid for pid in visible}
     paths = list(dict.fromkeys(each["cwd"] for each in processes if each.get("cwd")))
-    collect_snapshot({**message, "paths": paths}, roots, roots, LOOK_SECONDS, tell)
+    collect_snapshot({**message, "paths": paths}, roots, roots, SNAPSHOT_SECONDS, report)
 
 
 def find_external_ranks(pids: Sequence[int] | None) -> list[dict[str, Any]]:
     """These processes, each with a `why` if it may not be inspected; without any, all ranks of this user.
 
-    Launchers that have no ranks yet are told beside them, and one process of each run that is ours. A launcher that was
-    given stands for its ranks, and a rank for all of its world.
+    The result includes launchers without ranks, and one process of each Aboard run. A requested launcher selects its
+    ranks, and a requested rank selects all of its world.
     """
     table = process_tree.read_parents()
     above = {os.getpid(), *_list_ancestors(os.getpid(), table)}
@@ -77,7 +77,7 @@ def find_external_ranks(pids: Sequence[int] | None) -> list[dict[str, Any]]:
     own_runs = {
         each.env[process_tree.RUN_ID]: each.pid for each in mine if process_tree.RUN_ID in each.env and each.numbers
     }
-    return [each.told() for each in own[:MOST]] + [
+    return [each.describe() for each in own[:MOST]] + [
         _describe_own_run(pid, run) for run, pid in list(own_runs.items())[:MOST]
     ]
 
@@ -90,10 +90,10 @@ def _describe_requested(pid: int, table: dict[int, int], ranks: Sequence[Externa
     process = ExternalProcess(pid)
     if process_tree.RUN_ID in process.env:
         return [_describe_own_run(pid, process.env[process_tree.RUN_ID])]
-    below = [each.told() for each in ranks if pid in _list_ancestors(each.pid, table)]
+    below = [each.describe() for each in ranks if pid in _list_ancestors(each.pid, table)]
     if below and (process.launcher or not process.python):
         return below
-    return [process.told(), *(each.told() for each in ranks if _is_same_world(process, each))]
+    return [process.describe(), *(each.describe() for each in ranks if _is_same_world(process, each))]
 
 
 def _describe_own_run(pid: int, run: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """One process of an external job, described by its environment and command line.
 
-Both are read here and stay here, for they hold secrets: only its numbers, where it meets the others, its directory and
-its script's name leave the node.
+Both may contain secrets and stay on the node: only its rank numbers, its rendezvous address, its directory and its
+script's name leave it.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class ExternalProcess:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.env = parse_environment(read_kernel_file("/proc/%d/environ" % pid, ENVIRON_LIMIT))
-        self.words = [
+        self.argv = [
             word.decode("utf-8", "replace") for word in read_kernel_file("/proc/%d/cmdline" % pid).split(b"\0")[:-1]
         ]
-        self.launcher = launcher_detection.detect_launcher(self.words)
+        self.launcher = launcher_detection.detect_launcher(self.argv)
         self.numbers = parse_rank_and_world(self.env)
 
     @property
@@ -73,7 +73,7 @@ class ExternalProcess:
     def torch(self) -> bool:
         return b"/libtorch" in read_kernel_file("/proc/%d/maps" % self.pid, MAPS_LIMIT)
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         rank, world = self.numbers if self.numbers is not None else (None, None)
         description: dict[str, Any] = {
             "pid": self.pid,
@@ -86,7 +86,7 @@ class ExternalProcess:
             "hosts": rank == 0 and self.env.get(AGENT_STORE) != "True",
         }
         if self.launcher:
-            rendezvous = launcher_detection.parse_rendezvous(self.words, self.env)
+            rendezvous = launcher_detection.parse_rendezvous(self.argv, self.env)
             description.update(
                 rank=_parse_count(rendezvous.get("number", "")),
                 world=_parse_count(rendezvous["nodes"]),
@@ -99,7 +99,7 @@ class ExternalProcess:
             cwd=_read_cwd(self.pid),
             began=_read_start_time(self.pid),
             user=resolve_user(self.pid),
-            what=describe_command(self.words),
+            what=describe_command(self.argv),
         )
         return description
 
@@ -138,7 +138,7 @@ def describe_command(words: Sequence[str]) -> str:
 
 
 def _parse_count(text: str) -> int | None:
-    return int(text) if text.isdigit() and len(text) < 9 else None  # noqa: PLR2004 - no world has as many
+    return int(text) if text.isdigit() and len(text) < 9 else None  # noqa: PLR2004 - longer than any world size
 
 
 def read_owner(pid: int) -> int:

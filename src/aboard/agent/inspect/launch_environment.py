@@ -27,11 +27,11 @@ def answer_environment_request(
 ) -> None:
     """Works in a child with a timeout, since any of these paths may be on a dead mount."""
 
-    def tell(outcome: frames.Message) -> None:
+    def complete(outcome: frames.Message) -> None:
         failed = {"error": "timed out: a mount may be dead, or the disk very slow"}
         reply(json.loads(outcome["stdout"]) if outcome["code"] == 0 else failed)
 
-    asks.fork(message, lambda: json.dumps(describe_environment(message)).encode(), tell)
+    asks.fork(message, lambda: json.dumps(describe_environment(message)).encode(), complete)
 
 
 def describe_environment(message: frames.Message) -> frames.Message:
@@ -87,7 +87,7 @@ def find_unsafe_writer(path: str) -> str:
 
 
 def read_trusted_owners(path: str = TRUSTED_OWNERS_FILE) -> set[int]:
-    """Further users whose environments may be used here, as the administrator wrote them down, one id a line."""
+    """Further users whose environments may be used here: the administrator's list, one id per line."""
     try:
         with open(path) as file:
             about = os.fstat(file.fileno())
@@ -110,7 +110,7 @@ def describe_program(program: str, workdir: str, search: str) -> frames.Message:
 
 
 def describe_file(path: str) -> frames.Message:
-    """What is in a file, as a digest to compare."""
+    """A digest of the file's content, for comparison."""
     if not os.path.isfile(path):
         return {"exists": False, "path": path}
     description: frames.Message = {"exists": True, "path": path}
@@ -151,7 +151,7 @@ def _list_site_packages(prefix: str) -> Iterator[str]:
 
 
 def _is_private_group(group: int) -> bool:
-    """The own group of a user who may write anyway, or one of administrators that nobody else is in."""
+    """The own group of a user who may write anyway, or one with administrators only."""
     import grp  # noqa: PLC0415 - only for what a group may write
     import pwd  # noqa: PLC0415 - as above
 

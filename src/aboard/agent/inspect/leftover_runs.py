@@ -37,14 +37,14 @@ def answer_leftovers_request(
     def work() -> bytes:
         return json.dumps(clear_leftovers(runs) if message["op"] == "clear" else find_leftovers()).encode()
 
-    def tell(outcome: frames.Message) -> None:
+    def complete(outcome: frames.Message) -> None:
         reply(json.loads(outcome["stdout"]) if outcome["code"] == 0 else {"error": "its processes cannot be inspected"})
 
-    asks.fork(message, work, tell)
+    asks.fork(message, work, complete)
 
 
 def find_leftovers() -> frames.Message:
-    """Only the names of programs leave the node: environments and arguments hold secrets."""
+    """Lists leftovers. Only program names leave the node: environments and arguments may contain secrets."""
     table = _ProcessTable()
     runs = table.runs()
     return {
@@ -66,7 +66,7 @@ def clear_leftovers(runs: list[str]) -> frames.Message:
             break
         killed |= left
         process_tree.send_signal(left, signal.SIGKILL)
-        # The kernel needs a moment to take a killed process down.
+        # The kernel needs a moment to remove a killed process.
         time.sleep(0.01)
     for run in run_directory.list_runs():
         if run in runs and not left and not _has_supervisor(run):
@@ -124,10 +124,10 @@ class _ProcessTable:
 def _has_supervisor(run: str) -> bool:
     """Whether the run still has an owner; if in doubt, it has."""
     if run.startswith("ask-"):
-        # A request of a check: its name has the agent's pid.
+        # A request of a check: its id contains the agent's pid.
         agent = run.split("-")[1]
         return agent.isdigit() and _is_agent_process(int(agent))
-    import socket  # noqa: PLC0415 - costs 5 ms, for nothing where nothing is left
+    import socket  # noqa: PLC0415 - costs 5 ms, wasted where nothing is left
 
     try:
         directory = run_directory.resolve_directory(run)

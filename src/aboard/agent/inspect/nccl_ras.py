@@ -1,7 +1,7 @@
 """Queries NCCL RAS, a plain-text status service in each process from NCCL 2.24 on.
 
-Only what a rank of ours itself listens on is asked, only over the loopback, and only what greets as RAS is told more
-than a greeting. https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html
+It queries only ports on which one of our ranks listens, only over loopback, and sends nothing after the greeting unless
+the peer replies as RAS. https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PORT = 28028
-# RAS waits for unresponsive processes in whole seconds, and 0 is for ever.
+# RAS waits for unresponsive processes in whole seconds, and 0 means for ever.
 SECONDS = 1.4
 MOST_BYTES = 256 * 1024
 ENVIRON_LIMIT = 256 * 1024

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 CGROUPS = "/sys/fs/cgroup"
 NEIGHBOURS = 5
-# A tenth of a second each, mostly: fewer say nothing.
+# A tenth of a second each, usually; with fewer samples the shares are meaningless.
 LEAST_PERIODS = 10
 # Other processes below this share of a core are ignored.
 LEAST_CORES = 0.1
 MOST_MOUNTS = 64
 GPUS = "/proc/driver/nvidia/gpus"
-# The kernel's own file systems, which hold no user data.
+# The kernel's own file systems, which contain no user data.
 _VIRTUAL = frozenset(
     (
         "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs",

@@ -69,7 +69,7 @@ def list_process_trees(roots: Iterable[int]) -> dict[int, list[int]]:
 
 
 def sample_processes(pids: Iterable[int], seconds: float) -> dict[int, dict[str, Any]]:
-    """Samples each process for so many seconds; one that exits meanwhile is left out."""
+    """Samples each process for `seconds`; one that exits meanwhile is left out."""
     before = {pid: counters for pid in pids for counters in [_ProcessCounters(pid)] if counters.alive}
     began = time.monotonic()
     states = {pid: [counters.state] for pid, counters in before.items()}
@@ -88,7 +88,7 @@ def sample_processes(pids: Iterable[int], seconds: float) -> dict[int, dict[str,
 
 
 def read_stat(pid: int) -> list[bytes]:
-    """The fields after the name, which may hold anything: proc(5)."""
+    """The fields after the name, which may contain anything: proc(5)."""
     return read_kernel_file("/proc/%d/stat" % pid).rpartition(b")")[2].split()
 
 

@@ -30,32 +30,32 @@ MOST_FRAMES = 100
 ENVIRON_LIMIT = 1024 * 1024
 TIMED_OUT = "py-spy timed out"
 DENIED_WORDS = ("permission denied", "operation not permitted")
-# Yama's rule of who may trace whom: kernel.org, admin-guide/LSM/Yama.
+# Yama's setting that restricts which process may trace another: kernel.org, admin-guide/LSM/Yama.
 SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 ANYBODY = b"0"
 
 
 def dump_stacks(pids: Iterable[int], seconds: float) -> dict[str, Stack]:
-    """By process, in faulthandler's format; otherwise the reason, with a command on a second line."""
+    """Stacks by process, in faulthandler's format; otherwise the reason, with a command on a second line."""
     results: dict[str, Stack] = {str(pid): {"why": TIMED_OUT} for pid in pids}
     end = time.monotonic() + seconds
     gate = threading.Semaphore(AT_ONCE)
 
-    def look(pid: str) -> None:
+    def dump(pid: str) -> None:
         with gate:
             results[pid] = _dump_stack(int(pid), end)
 
     # Threads, since one of them may wait for ever: py-spy reads the program's own files, which may be on a dead mount.
-    looks = [threading.Thread(target=look, args=(pid,), daemon=True) for pid in results]
-    for each in looks:
-        each.start()
-    for each in looks:
-        each.join(max(0.0, end - time.monotonic()))
+    workers = [threading.Thread(target=dump, args=(pid,), daemon=True) for pid in results]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(max(0.0, end - time.monotonic()))
     return dict(results)
 
 
 def format_stack(threads: Iterable[dict[str, Any]], pid: int) -> str:
-    """What `py-spy dump --json` prints, as faulthandler prints it: the main thread comes last."""
+    """Converts the output of `py-spy dump --json` to faulthandler's format: the main thread comes last."""
     ordered = sorted(threads, key=lambda thread: thread.get("os_thread_id") == pid)
     text = "\n".join(_format_thread(thread) for thread in ordered)
     return text[-TEXT_LIMIT:]

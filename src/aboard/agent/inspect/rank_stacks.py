@@ -1,6 +1,6 @@
 """Where the ranks are in their code: each writes its threads' stacks into a file.
 
-The beacon's thread does, if there is one and Python lets it; else the beacon's signal makes faulthandler do it.
+The beacon's thread writes it, if it exists and gets the GIL; otherwise the beacon's signal makes faulthandler do so.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 # The name of the beacon's thread: agent/beacon/aboard_beacon_torch.py.
 BEACON_THREAD = b"aboard-ear"
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 LONGEST_SECONDS = 10.0
 TEXT_LIMIT = 64 * 1024
 # All of them go into one frame.
 ALL_LIMIT = 2 * 1024 * 1024
 # Python's dump reads frames as they are: those of a process that runs change meanwhile, and about one dump in some
-# hundreds ends in a segmentation fault (seen with 3.11). One that sleeps in so many samples is at rest.
+# hundreds ends in a segmentation fault (seen with 3.11). One that sleeps in this many samples is at rest.
 STILL_LOOKS = 3
 # The share of the time for the beacon's thread: if it does not reply, another thread holds the GIL.
 ASKED_PART = 0.3
@@ -56,13 +56,13 @@ def collect_stacks(
 ) -> None:
     """Replies once, with the stacks or the reason why there are none, for each child's first process.
 
-    Gently means that a rank which is busy and has not met the others yet is let alone.
+    With `gently`, a busy rank that has no process group yet is not interrupted.
     """
-    _StacksRequest(loop, ranks, within, answer, GROUP_PHASE if gently else -1).look()
+    _StacksRequest(loop, ranks, within, answer, GROUP_PHASE if gently else -1).poll()
 
 
 class _StacksRequest:
-    """Ranks that were asked, those to be interrupted once they are at rest, and those that were."""
+    """Ranks whose beacon was asked, ranks to interrupt once they are at rest, and interrupted ranks."""
 
     def __init__(
         self,
@@ -91,21 +91,21 @@ class _StacksRequest:
             else:
                 self._moving[name] = _MovingRank(beacon, phase)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         elapsed = time.monotonic() - self._began
         late = elapsed >= self._within
-        self._hear(self._asked, late=late)
+        self._collect(self._asked, late=late)
         if elapsed >= ASKED_PART * self._within:
             for name in [name for name, dump in self._asked.items() if not dump.begun]:
-                self._moving[name] = _MovingRank(self._asked.pop(name).heard, self._phase)
+                self._moving[name] = _MovingRank(self._asked.pop(name).beacon, self._phase)
         if not late:
             self._interrupt(busy=elapsed >= BUSY_PART * self._within)
-        self._hear(self._interrupted, late=late)
+        self._collect(self._interrupted, late=late)
         if late:
             for name, each in self._moving.items():
-                self._found[name] = {"why": "process %d is busy importing" % each.heard.pid}
+                self._found[name] = {"why": "process %d is busy importing" % each.beacon.pid}
         if not late and (self._asked or self._moving or self._interrupted):
-            self._loop.later(LOOK_SECONDS, self.look)
+            self._loop.later(POLL_SECONDS, self.poll)
         else:
             self._answer(self._found)
 
@@ -116,16 +116,16 @@ class _StacksRequest:
                 # Its pid may be reused by now, and 0 would be our own group.
                 self._found[name] = {"why": ENDED}
                 continue
-            if not _has_handler(rank.heard.pid):
+            if not _has_handler(rank.beacon.pid):
                 # It had one when it was asked; Python removes its handler at exit, and the signal would kill it.
-                self._found[name] = {"why": NO_HANDLER % rank.heard.pid}
+                self._found[name] = {"why": NO_HANDLER % rank.beacon.pid}
                 continue
-            self._interrupted[name] = _StacksDump(rank.heard, self._limit)
+            self._interrupted[name] = _StacksDump(rank.beacon, self._limit)
             with contextlib.suppress(OSError):
-                _truncate_stacks(rank.heard)
-                _send_stacks_signal(rank.heard.pid, busy=not rank.is_still)
+                _truncate_stacks(rank.beacon)
+                _send_stacks_signal(rank.beacon.pid, busy=not rank.is_still)
 
-    def _hear(self, dumps: dict[str, _StacksDump], *, late: bool) -> None:
+    def _collect(self, dumps: dict[str, _StacksDump], *, late: bool) -> None:
         for name, dump in list(dumps.items()):
             # A rank that exits meanwhile writes nothing more; a failing run must not wait for each of its ranks.
             if dump.whole() or late or dump.over:
@@ -137,7 +137,7 @@ class _MovingRank:
     """A rank that is not yet known to be at rest."""
 
     def __init__(self, beacon: BeaconState, phase: int) -> None:
-        self.heard = beacon
+        self.beacon = beacon
         self._pid = beacon.pid
         self._phase = phase
         self._still = 0
@@ -145,7 +145,7 @@ class _MovingRank:
     @property
     def over(self) -> bool:
         """Whether it has exited since it was selected."""
-        return self.heard.pid != self._pid or _read_state(self._pid) in ENDED_STATES
+        return self.beacon.pid != self._pid or _read_state(self._pid) in ENDED_STATES
 
     @property
     def is_still(self) -> bool:
@@ -153,15 +153,15 @@ class _MovingRank:
 
     def ready(self, *, busy: bool) -> bool:
         """Samples it again; with `busy`, its time to come to rest is over."""
-        self._still = 0 if _read_state(self.heard.pid) == b"R" else self._still + 1
-        return self.is_still or (busy and self.heard.phase >= self._phase)
+        self._still = 0 if _read_state(self.beacon.pid) == b"R" else self._still + 1
+        return self.is_still or (busy and self.beacon.phase >= self._phase)
 
 
 class _StacksDump:
     """One rank's pending stack dump; complete when it stops growing."""
 
     def __init__(self, beacon: BeaconState, limit: int) -> None:
-        self.heard = beacon
+        self.beacon = beacon
         self._path = beacon.stacks
         self._pid = beacon.pid
         self._limit = limit
@@ -210,14 +210,14 @@ def _ask_beacon(beacon: BeaconState) -> bool:
 
 
 def _truncate_stacks(beacon: BeaconState) -> None:
-    """The rank appends, so that what is written next is at its beginning."""
+    """Empties the file; the rank opened it for appending, so its next write starts at the beginning."""
     os.truncate(beacon.stacks, 0)
 
 
 def _send_stacks_signal(pid: int, *, busy: bool) -> None:
-    """To the beacon's own thread where there is one: poll(2) and its kind end when a signal comes to their thread.
+    """Signals the beacon's own thread where it exists: a signal interrupts poll(2) and similar calls of its thread.
 
-    TCPStore takes that for a failed connection, and waits for seconds before it tries again.
+    TCPStore treats that as a failed connection, and waits for seconds before it retries.
     """
     if busy:
         ctypes.CDLL(None).tgkill(pid, pid, STACKS_SIGNAL)

@@ -1,7 +1,7 @@
 """The passive part of a snapshot: processes, connections, the node, addresses and disks, in turn.
 
-What is cheap and sure comes first, what may hang comes last: its question is told before it is asked, so that a look
-which never ends still says at what.
+Cheap and reliable sources come first, those that may hang come last. Each of the latter is reported before it is
+queried, so that a snapshot which never completes still shows where it hangs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from aboard.agent import frames
 
-    Tell = Callable[[dict[str, Any]], None]
+    Report = Callable[[dict[str, Any]], None]
 
 WATCH_SECONDS = 0.5
 DIAL_SECONDS = 0.5
@@ -54,50 +54,50 @@ CONNECT_OUTCOMES = {
 
 
 def collect_snapshot(
-    message: frames.Message, roots: Mapping[str, int], tops: Mapping[str, int], seconds: float, tell: Tell
+    message: frames.Message, roots: Mapping[str, int], tops: Mapping[str, int], seconds: float, report: Report
 ) -> None:
     """`roots` are the ranks' own processes, `tops` those that the supervisor started."""
     began = time.monotonic()
     # Before the processes, of which there may be hundreds: only the node's counters show who died of memory.
     node = node_state.read_node_state()
-    tell(node)
+    report(node)
     ras_query = None
     if roots:
         watched = 0.0 if message.get("brief") else min(WATCH_SECONDS, seconds / 2)
-        ras_query = _collect_processes(roots, tops, watched, tell, ras_too=bool(message.get("ras")))
+        ras_query = _collect_processes(roots, tops, watched, report, ras_too=bool(message.get("ras")))
     mounts = node_state.list_mounts()
-    tell({"mounts": mounts, "addresses": interface_addresses.list_addresses(), "hostname": os.uname().nodename})
+    report({"mounts": mounts, "addresses": interface_addresses.list_addresses(), "hostname": os.uname().nodename})
     if node["gpus"] and "kernel" not in node:
         # Nothing else reports why a GPU failed.
-        tell({"kernel": read_journal(JOURNAL_SECONDS)})
+        report({"kernel": read_journal(JOURNAL_SECONDS)})
     if ras_query is not None:
-        tell({"ras": ras_query.answer(seconds - REST_SECONDS - (time.monotonic() - began))})
+        report({"ras": ras_query.answer(seconds - REST_SECONDS - (time.monotonic() - began))})
     targets = [(str(host), int(port)) for host, port in list(message.get("targets") or ())[:MOST_TARGETS]]
     if targets:
         remaining = min(DIAL_SECONDS, seconds - (time.monotonic() - began))
         # A node under load is late with everything; do not call a peer silent that got too little time.
-        tell({"dials": _probe_targets(targets, max(LEAST_DIAL_SECONDS, remaining))})
+        report({"dials": _probe_targets(targets, max(LEAST_DIAL_SECONDS, remaining))})
     peers = [str(address) for address in message.get("echoes") or ()][:MOST_ECHOES]
     if peers:
-        tell({"echoes": probe_packet_sizes(peers, ECHO_SECONDS)})
+        report({"echoes": probe_packet_sizes(peers, ECHO_SECONDS)})
     resolved: dict[str, Any] = {}
     names = [str(name) for name in message.get("names") or ()]
     for name in [os.uname().nodename, *names][:MOST_TARGETS] if names else ():
-        tell({"asked": "the address of %s" % name})
+        report({"asked": "the address of %s" % name})
         resolved[name] = _resolve_name(name)
-        tell({"names": resolved, "asked": ""})
-    paths = dict.fromkeys([str(path) for path in message.get("paths") or ()] + ["/dev/shm", "/tmp"])  # noqa: S108 - a look at both
+        report({"names": resolved, "asked": ""})
+    paths = dict.fromkeys([str(path) for path in message.get("paths") or ()] + ["/dev/shm", "/tmp"])  # noqa: S108 - only their usage is read
     # An error says that a disk is full, but not which one; the last mount hides the earlier ones.
     paths.update(dict.fromkeys(place for place, kind, _source in reversed(mounts) if kind in _OWN_DISKS))
     disks = []
     for path in list(paths)[:MOST_PATHS]:
-        tell({"asked": "the disk of %s" % path})
+        report({"asked": "the disk of %s" % path})
         disks.append(node_state.read_disk_usage(path))
-        tell({"disks": disks, "asked": ""})
+        report({"disks": disks, "asked": ""})
 
 
 def _collect_processes(
-    roots: Mapping[str, int], tops: Mapping[str, int], seconds: float, tell: Tell, *, ras_too: bool
+    roots: Mapping[str, int], tops: Mapping[str, int], seconds: float, report: Report, *, ras_too: bool
 ) -> nccl_ras.RasQuery | None:
     tables = SocketTables()
     members = process_activity.list_process_trees(tops.values())
@@ -115,7 +115,7 @@ def _collect_processes(
         child["workers"] = [{key: worker[key] for key in WORKER_FIELDS} for worker in workers[:MOST_WORKERS]]
         child["sockets"] = sockets[name]
         children[name] = child
-    tell(
+    report(
         {"children": children, **node_state.compute_rates(before, after, every | set(roots.values()) | {os.getppid()})}
     )
     return ras_query

@@ -1,7 +1,7 @@
 """Collects a snapshot of this node while a run is stuck, slow or dead: within two seconds, with what is available.
 
-Whatever may block (a dead mount, a dead name server) is asked in a child, which tells piece by piece and is killed when
-the time is over; the ranks' own words, stacks and flight records, are awaited meanwhile.
+Whatever may block (a dead mount, a dead name server) is queried in a child, which reports each result at once and is
+killed when the time is over. Meanwhile the supervisor waits for the ranks' stacks and flight records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Ranks = Mapping[str, tuple[int, BeaconState | None]]
 
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 LONGEST_SECONDS = 10.0
 # Ranks reply in milliseconds or not at all: one whose GIL is held never does.
 FLIGHT_SECONDS = 0.8
@@ -59,18 +59,20 @@ class _SnapshotRequest:
         self._message = message
         self._seconds = seconds
         self._deadline = time.monotonic() + seconds
-        self._asked = 0.0
+        self._requested_at = 0.0
         self._stacks: dict[str, Any] | None = None
         self._child = _CollectorChild(loop)
 
     def begin(self, answer: Callable[[frames.Message], None]) -> None:
         roots = {name: _find_rank_process(root, beacon) for name, (root, beacon) in self._ranks.items() if root}
-        tops = {name: root for name, (root, _heard) in self._ranks.items() if root}
+        tops = {name: root for name, (root, _beacon) in self._ranks.items() if root}
         self._child.begin(
-            forked_work.wrap_json_lines(lambda tell: collect_snapshot(self._message, roots, tops, self._seconds, tell))
+            forked_work.wrap_json_lines(
+                lambda report: collect_snapshot(self._message, roots, tops, self._seconds, report)
+            )
         )
-        self._asked = time.monotonic()
-        self._beacons.ask_flights(list(self._ranks))
+        self._requested_at = time.monotonic()
+        self._beacons.request_flights(list(self._ranks))
         rank_stacks.collect_stacks(self._loop, self._ranks, self._seconds, self._take_stacks, gently=True)
         self._wait(answer)
 
@@ -79,25 +81,25 @@ class _SnapshotRequest:
 
     def _wait(self, answer: Callable[[frames.Message], None]) -> None:
         now = time.monotonic()
-        has_flights = now - self._asked > FLIGHT_SECONDS or not self._beacons.list_unanswered(
-            list(self._ranks), self._asked
+        has_flights = now - self._requested_at > FLIGHT_SECONDS or not self._beacons.list_unanswered(
+            list(self._ranks), self._requested_at
         )
         if now < self._deadline and not (self._child.over and has_flights and self._stacks is not None):
-            self._loop.later(LOOK_SECONDS, lambda: self._wait(answer))
+            self._loop.later(POLL_SECONDS, lambda: self._wait(answer))
             return
         self._child.end()
-        answer({"witness": self._told()})
+        answer({"witness": self._build_snapshot()})
 
-    def _told(self) -> dict[str, Any]:
+    def _build_snapshot(self) -> dict[str, Any]:
         snapshot: dict[str, Any] = {"wall": time.time(), "children": {}, "node": {}}
-        for piece in forked_work.parse_json_lines(bytes(self._child.said)):
+        for piece in forked_work.parse_json_lines(bytes(self._child.output)):
             snapshot["children"].update(piece.pop("children", {}))
             snapshot["node"].update(piece)
         for name, (root, beacon) in self._ranks.items():
             child = snapshot["children"].setdefault(name, {})
             child["stack"] = (self._stacks or {}).get(name) or {"why": "its stacks were not requested in time"}
             if beacon is not None:
-                child.update(beacon.told(self._asked))
+                child.update(beacon.describe(self._requested_at))
             if not root:
                 child["gone"] = True
         return snapshot
@@ -118,9 +120,9 @@ class _CollectorChild:
         self._loop = loop
         self._pid = 0
         self._fd = -1
-        self.said = bytearray()
+        self.output = bytearray()
 
-    def begin(self, work: Callable[[forked_work.Tell], None]) -> None:
+    def begin(self, work: Callable[[forked_work.Report], None]) -> None:
         self._fd, out = os.pipe()
         try:
             self._pid = forked_work.fork_worker(work, out)
@@ -149,7 +151,7 @@ class _CollectorChild:
             return
         except OSError:
             part = b""
-        self.said += part[: max(0, MOST_BYTES - len(self.said))]
+        self.output += part[: max(0, MOST_BYTES - len(self.output))]
         if not part:
             self.over = True
             self._loop.forget(self._fd)

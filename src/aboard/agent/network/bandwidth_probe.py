@@ -15,7 +15,7 @@ INFO_BYTES = 256
 
 
 def measure_bandwidth(message: frames.Message) -> frames.Message:
-    """Sends for so many seconds; returns bytes received by the peer, elapsed time and retransmits."""
+    """Sends for `seconds`; returns bytes received by the peer, elapsed time and retransmits."""
     host, port = message["target"]
     seconds = float(message["seconds"])
     # Shorter than the child's timeout, so that a partial measurement is still reported.

@@ -1,7 +1,7 @@
 """Probes the path MTU as an ordinary user: whether small and MTU-sized packets reach a peer and get a response.
 
-A datagram to a port at which nobody listens is answered by the peer's kernel (ICMP port unreachable), which a connected
-socket hears as a refused connection. Where that is filtered, both sizes stay silent, and nothing is concluded.
+A datagram to a closed port makes the peer's kernel reply (ICMP port unreachable), which a connected socket sees as a
+refused connection. Where that is filtered, neither size gets a reply, and the probe concludes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
-# The discard service, which nobody runs.
+# The discard service, which is normally not running.
 PORT = 9
 SMALL = 32
 # IPv4 and UDP headers.

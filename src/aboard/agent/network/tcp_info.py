@@ -17,12 +17,12 @@ DONE, ERROR = 3, 2
 ESTABLISHED = 1 << 1
 INFO = 2
 HEADER = struct.Struct("=IHHII")
-# inet_diag_req_v2: family, protocol, extensions, nothing, states, and a socket's name that is left open.
+# inet_diag_req_v2: family, protocol, extensions, nothing, states, and an unspecified socket.
 REQUEST = struct.Struct("=BBBBI48x")
-# inet_diag_msg up to its inode, which is its last word: sock_diag(7).
+# inet_diag_msg up to its inode, its last field: sock_diag(7).
 MESSAGE = 72
 INODE = 68
-# In tcp_info (linux/tcp.h); fields are only ever added behind.
+# In tcp_info (linux/tcp.h); new fields are only ever appended.
 RTT, MIN_RTT, RESENT, SEGMENTS, RATE, LAST_ACK = 68, 148, 100, 156, 160, 56
 LEAST = 168
 SECONDS = 0.5

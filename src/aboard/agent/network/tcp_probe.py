@@ -32,7 +32,7 @@ TIMEOUT_OUTCOMES = {"waiting": "untried", "connecting": "dropped", "small": "sil
 def connect_to_peers(message: frames.Message) -> frames.Message:
     """Connects to each target, sends and awaits the echo: first a little, then the target's size.
 
-    A result is [outcome, seconds, own address, the peer's address, what the system said].
+    A result is [outcome, seconds, own address, the peer's address, the system's error text].
     """
     end = time.monotonic() + float(message["timeout"]) - SPARE
     own = os.uname().nodename

@@ -1,8 +1,8 @@
-"""The guard: the supervisor's parent, which only outlives it and cleans up.
+"""The guard: the supervisor's parent, which outlives it only to clean up.
 
-The keeper may be killed by anything (an OOM killer, a mistaken hand). Its children then fall to the guard,
-the next subreaper above, which kills them at once. Should the guard be killed, the keeper gets a SIGTERM from
-the kernel and ends the children itself.
+If the supervisor is killed (by the OOM killer, or by mistake), the kernel reparents its children to the guard, the next
+subreaper above, which kills them at once. If the guard is killed, the supervisor gets a SIGTERM from the kernel and
+terminates the children itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def start_guarded(run: str, directory: str, ready: int, serve: Callable[[int], N
             os._exit(0)
         _detach_from_session(directory, ready)
         code = _run_guard(run, directory, ready, serve)
-    except BaseException:  # noqa: BLE001 - nobody watches this process: write the traceback to its log
+    except BaseException:  # noqa: BLE001 - no other process reports it: write the traceback to the log
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -21,7 +21,7 @@ class PortReservations:
         self._kept: list[socket.socket] = []
 
     def reserve(self, port: int, fixed: bool) -> int:  # noqa: FBT001 - as it comes in a frame
-        """Returns this port; if it is 0, or taken and not fixed, any free one."""
+        """Returns this port; if it is 0, or in use and not fixed, any free one."""
         try:
             return self._take(port)
         except OSError as error:
@@ -54,7 +54,7 @@ def _bind_port(port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE or family == socket.AF_INET:
             raise
-        # IPv6 is built in and switched off.
+        # The kernel supports IPv6, but it is disabled.
         return _bind_socket(socket.AF_INET, "", port)
 
 

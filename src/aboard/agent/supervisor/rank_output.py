@@ -82,7 +82,7 @@ class RankOutput:
         return None
 
     def release(self) -> None:
-        """Drops the data once the head has all of it; only length and end are kept."""
+        """Drops the data once the head has all of it; only length and end remain."""
         if self._end_sent:
             self._spool.release()
             self._times.forget(self._spool.end)
@@ -125,7 +125,7 @@ class ArrivalTimes:
         self._walls = [wall]
 
     def add(self, offset: int, wall: float) -> None:
-        """The bytes from `offset` on came at `wall`; a clock that is set back changes the order of nothing."""
+        """The bytes from `offset` on arrived at `wall`; a clock that is set back does not change the order."""
         if offset == self._offsets[-1]:
             self._walls[-1] = wall
         elif not 0 <= wall - self._walls[-1] < CLOSE_SECONDS:
@@ -138,7 +138,7 @@ class ArrivalTimes:
         return self._walls[bisect_right(self._offsets, offset) - 1]
 
     def until(self, offset: int) -> int | None:
-        """Where the bytes begin that came too late to go with those at `offset`; None if there are none."""
+        """The offset of the first byte that arrived too late to share a chunk with those at `offset`, or None."""
         first = bisect_right(self._offsets, offset) - 1
         for number in range(first + 1, len(self._offsets)):
             if abs(self._walls[number] - self._walls[first]) > SPAN_SECONDS:
@@ -152,13 +152,13 @@ class ArrivalTimes:
             del self._offsets[:dropped], self._walls[:dropped]
 
     def _thin(self) -> None:
-        """Half as many, evenly over the time; the newest is kept as it is."""
+        """Drops half of the entries, evenly over time; keeps the newest."""
         gap = abs(self._walls[-1] - self._walls[0]) / (TIMES_LIMIT // 2)
         remaining = [0]
         for number in range(1, len(self._walls) - 1):
             if abs(self._walls[number] - self._walls[remaining[-1]]) >= gap:
                 remaining.append(number)
-        # A clock that jumps to and fro could keep them all.
+        # A clock that jumps back and forth could prevent that from dropping any.
         remaining = [*remaining[: TIMES_LIMIT // 2], len(self._walls) - 1]
         self._offsets = [self._offsets[number] for number in remaining]
         self._walls = [self._walls[number] for number in remaining]

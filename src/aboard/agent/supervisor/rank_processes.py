@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Tell = Callable[..., None]
+    Emit = Callable[..., None]
 
 SPOOL_LIMIT = 64 * 1024 * 1024
 CODE = "code.zip"
@@ -48,19 +48,19 @@ def _prepare_child(cores: list[int]) -> None:
 
 
 class RankProcesses:
-    """Named children with their outputs; `tell` sends events."""
+    """Named children with their outputs; `emit` sends events."""
 
-    def __init__(self, loop: EventLoop, run: str, directory: str, tell: Tell, on_output: Callable[[], None]) -> None:
+    def __init__(self, loop: EventLoop, run: str, directory: str, emit: Emit, on_output: Callable[[], None]) -> None:
         self._loop = loop
         self._run = run
         self._directory = directory
-        self._tell = tell
+        self._emit = emit
         self._on_output = on_output
         self._pids: dict[int, str] = {}
         self._starting: dict[int, int] = {}
         self.states: dict[str, dict[str, Any]] = {}
         self.outputs: list[RankOutput] = []
-        self.beacons = BeaconReceiver(loop, directory, tell)
+        self.beacons = BeaconReceiver(loop, directory, emit)
         loop.on_signal(signal.SIGCHLD, self.reap)
 
     def bring(self, code: bytes) -> None:
@@ -77,7 +77,7 @@ class RankProcesses:
         if name in self.states:
             return
         # Parse everything first: an invalid frame must not leave half a child behind.
-        argv, cwd = [str(word) for word in message["argv"]], message.get("cwd")
+        argv, cwd = [str(argument) for argument in message["argv"]], message.get("cwd")
         cores = [int(core) for core in message.get("cores") or ()]
         env = dict(os.environ)
         env.update(message.get("env") or {})
@@ -87,7 +87,7 @@ class RankProcesses:
             code = os.path.join(self._directory, CODE)
             env["PYTHONPATH"] = os.pathsep.join(part for part in (code, env.get("PYTHONPATH", "")) if part)
         if message.get("beacon"):
-            # On a full disk a rank does without.
+            # On a full disk a rank starts without a beacon.
             with contextlib.suppress(OSError):
                 self.beacons.prepare(name, len(self.states), env, secrets)
         outputs = [self._output(name, stream, secrets) for stream in ("stdout", "stderr")]
@@ -136,7 +136,7 @@ class RankProcesses:
             if name is not None and self.states[name]["state"] == "running":
                 self.states[name] = {"state": "exited", "code": code}
                 self.beacons.exited(name, code)
-                self._tell("exited", child=name, code=code)
+                self._emit("exited", child=name, code=code)
 
     def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
         path = os.path.join(self._directory, "%d.%s" % (len(self.states), stream))
@@ -155,8 +155,8 @@ class RankProcesses:
             self._failed(name, why)
         else:
             self.states[name] = {"state": "running", "pid": pid}
-            self._tell("started", child=name, pid=pid)
+            self._emit("started", child=name, pid=pid)
 
     def _failed(self, name: str, why: str) -> None:
         self.states[name] = {"state": "failed"}
-        self._tell("failed", child=name, why=why)
+        self._emit("failed", child=name, why=why)

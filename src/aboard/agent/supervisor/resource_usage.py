@@ -36,7 +36,7 @@ class ResourceSampler:
     def node(self) -> dict[str, float]:
         """The load, the share of memory in use, and the share of time in which our cgroup was throttled.
 
-        What can't be read is not in it.
+        Values that can't be read are left out.
         """
         from aboard.agent.inspect.node_state import compute_throttled_share, read_throttle_counts  # noqa: PLC0415 - the reason is below
 
@@ -59,7 +59,7 @@ class ResourceSampler:
     def children(self, roots: Mapping[str, int]) -> dict[str, dict[str, Any]]:
         """By child, from its first process down: `rss` in bytes, shared pages counted in each, and `cpu` in cores.
 
-        `stopped` says that somebody sent it a SIGSTOP; a debugger's hold is another state, and isn't told.
+        `stopped` means that it was stopped by a signal; a stop by a debugger is another state, and isn't reported.
         """
         now = time.monotonic()
         if not self._read_at:
@@ -95,11 +95,11 @@ class ResourceSampler:
     def _scan(self, roots: Mapping[str, int], now: float) -> None:
         began = time.process_time()
         below: dict[int, list[int]] = {}
-        for word in os.listdir("/proc"):
-            if word.isdigit():
-                fields = _read_stat(int(word))
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                fields = _read_stat(int(name))
                 if len(fields) > PARENT:
-                    below.setdefault(int(fields[PARENT]), []).append(int(word))
+                    below.setdefault(int(fields[PARENT]), []).append(int(name))
         self._members = {name: _collect_descendants(root, below) for name, root in roots.items()}
         self._scan_at = now + max(SCAN_SECONDS, (time.process_time() - began) / SCAN_SHARE)
 
@@ -115,7 +115,7 @@ def _collect_descendants(root: int, below: Mapping[int, list[int]]) -> set[int]:
 
 
 def _read_stat(pid: int) -> list[bytes]:
-    # The name in parentheses may hold anything, spaces and brackets too: proc(5).
+    # The name in parentheses may contain anything, including spaces and parentheses: proc(5).
     return _read_file("/proc/%d/stat" % pid).rpartition(b")")[2].split()
 
 

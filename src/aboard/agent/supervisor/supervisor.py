@@ -78,7 +78,7 @@ def _run_supervisor(message: frames.Message, directory: str, ready: int, guard: 
     loop.run()
     supervisor.close()
     if os.getppid() != guard:
-        # Else the guard does it, once it has swept: the same run may be held anew as soon as this is gone.
+        # Otherwise the guard removes it after its cleanup: the run may be started again as soon as this is gone.
         run_directory.remove_directory(directory)
 
 
@@ -147,7 +147,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         if os.getppid() != self._guard:
-            # Seldom needed: the kernel sends a SIGTERM, unless the guard died before we could ask for it.
+            # Seldom needed: the kernel sends a SIGTERM, unless the guard died before we requested it.
             self._end("the supervisor's guard process is gone")
         left = compute_lease_deadline(self._last_contact, self._lost, self._lease, self._beat) - time.monotonic()
         if left > 0:
@@ -183,7 +183,7 @@ class Supervisor:
             else:
                 self._last_contact = time.monotonic()
                 self._handle(message)
-        except Exception as error:  # noqa: BLE001 - whatever a frame holds, the ranks must not lose their supervisor
+        except Exception as error:  # noqa: BLE001 - whatever a frame contains, the ranks must not lose their supervisor
             channel.send({"re": message.get("id"), "error": "%s: %s" % (type(error).__name__, error)})
 
     def _admit(self, channel: Channel, message: frames.Message) -> None:
@@ -293,7 +293,7 @@ class Supervisor:
 
     def _select_ranks(self, message: frames.Message) -> dict[str, tuple[int, Any]]:
         """The children that a request is about, each with its first process (0 if it has none) and its beacon."""
-        roots, beacons = self._children.roots(), self._children.beacons.heard
+        roots, beacons = self._children.roots(), self._children.beacons.states
         requested = message.get("children")
         names = [str(name) for name in (self._children.states if requested is None else requested)]
         return {name: (roots.get(name, 0), beacons.get(name)) for name in names}
@@ -362,7 +362,7 @@ class Supervisor:
             self._bridge.send(frame)
             if output.end_sent:
                 self._finished_outputs.append((self._output_bytes_sent, output))
-        # The head returns credit for what it has received: a stream that it has whole needs no spool any more.
+        # The head returns credit for what it has received: a stream that it has completely needs no spool any more.
         while self._finished_outputs and self._finished_outputs[0][0] <= self._credited:
             self._finished_outputs.popleft()[1].release()
 
@@ -383,7 +383,7 @@ class Supervisor:
         """Stops once every event is acknowledged and all output is sent."""
         if not self._ended or self._events or (self._bridge is not None and self._bridge.unsent):
             return
-        # A process that cannot be killed may hold an output open for ever; do not wait for it.
+        # A process that cannot be killed may keep an output open for ever; do not wait for it.
         if self._stubborn or all(output.end_sent for output in self._children.outputs):
             self._loop.stop()
 

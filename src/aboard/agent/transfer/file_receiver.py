@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHUNK = 256 * 1024
-# What takes longer is answered with its progress and requested again: no request waits for a large disk.
+# A request that takes longer returns its progress and is repeated: no request waits for a large disk.
 BUDGET_SECONDS = 1.0
 REAP_SECONDS = 0.2
 
@@ -104,7 +104,7 @@ def _answer_frame(folders: ReceiveFolders, body: bytes) -> frames.Message:
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "")
         answer = {"failed": {"errno": name, "why": error.strerror or str(error), "path": folders.path_of(error)}}
-    except Exception as error:  # noqa: BLE001 - whatever a frame holds, it gets a reply
+    except Exception as error:  # noqa: BLE001 - whatever a frame contains, it gets a reply
         answer = {"error": "%s: %s" % (type(error).__name__, error)}
     answer["re"] = message.get("id")
     return answer

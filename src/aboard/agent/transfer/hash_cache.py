@@ -15,7 +15,7 @@ SETTLED_NS = 2_000_000_000
 
 
 class HashCache:
-    """By name, size, times and inode; kept in the user's own cache, since a directory of models may be read-only."""
+    """Hashes by name, size, times and inode; stored in the user's cache, since a model directory may be read-only."""
 
     def __init__(self, folder: str) -> None:
         self._path = _locate_cache(folder)

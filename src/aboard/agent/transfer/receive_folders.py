@@ -39,7 +39,7 @@ class ReceiveFolders:
         if message["op"] == "piece":
             return self._write(int(message["at"]), tail)
         answers = {
-            "look": lambda: folder.look(
+            "look": lambda: folder.describe(
                 [(validate_file_name(name), int(size), str(sum_)) for name, size, sum_ in message["files"]]
             ),
             "sums": lambda: folder.hash_files([validate_file_name(name) for name in message["names"]], deadline),
@@ -136,7 +136,7 @@ class _ReceiveFolder:
                 if name.startswith(OWN_PREFIX) and name.endswith(PART) and name not in self._parts:
                     PartialFile.clear(self.fd(), name)
 
-    def look(self, files: list[tuple[str, int, str]]) -> frames.Message:
+    def describe(self, files: list[tuple[str, int, str]]) -> frames.Message:
         """Which files have the expected size, how much of the others is there, and the free space."""
         self._names |= {name for name, _size, _sha256 in files}
         self._parts |= {part_name(sha256) for _name, _size, sha256 in files}

@@ -144,7 +144,7 @@ def _explain_silence(hold: NodeSession | None) -> str:
 async def _ask_node(hold: NodeSession, question: Mapping[str, Any]) -> NodeAnswer | str:
     try:
         async with asyncio.timeout(WITHIN_SECONDS + PATIENCE_SECONDS):
-            reply, offset = await hold.witness(WITHIN_SECONDS, **question)
+            reply, offset = await hold.request_snapshot(WITHIN_SECONDS, **question)
     except TimeoutError:
         return f"no reply within {WITHIN_SECONDS + PATIENCE_SECONDS:g} s"
     except AboardError as error:

@@ -220,7 +220,7 @@ class Conductor:
             key=token_hex(16),
             lease=self._lease,
             on_event=self._take,
-            on_piece=self._take_piece,
+            on_output=self._take_piece,
             on_state=lambda state, why: self._take_state(node, state, why),
             on_samples=self._take_samples,
         )

@@ -175,7 +175,9 @@ class NodeUpload:
 
     async def _look(self, place: _ParcelState, porter: FileSender) -> None:
         parcel = place.parcel
-        place.looked = await porter.look(parcel.to, [(file.name, file.bytes, file.sha256) for file in parcel.files])
+        place.looked = await porter.list_folder(
+            parcel.to, [(file.name, file.bytes, file.sha256) for file in parcel.files]
+        )
         sizes = {file.name: file.bytes for file in parcel.files}
         place.found.clear()
         pending = [name for name in sizes if name in place.looked.fits]
