@@ -375,12 +375,12 @@ def test_a_rank_in_a_lock_is_named() -> None:
     seen = {rank: RankSnapshot(process=process(), sockets=mesh(rank), stack=WAITING) for rank in range(3)}
     seen[3] = RankSnapshot(process=process(call="futex", pid=103), sockets=mesh(3), stack=LOCK)
     world = four()
-    (found,) = judge_external_job(world, (), look(world, seen), asked=("n1", "n2")).findings
+    (found,) = judge_external_job(world, (), look(world, seen), nodes=("n1", "n2")).findings
     assert (found.code, found.nodes, found.ranks) == ("hang-lock", ("n2",), (3,))
     assert found.fix == "py-spy dump --pid 103    # on n2; shows all its threads (needs py-spy)"
-    early = judge_external_job(world, (), look(world, seen, quiet=1.0), asked=("n1", "n2")).findings[0]
+    early = judge_external_job(world, (), look(world, seen, quiet=1.0), nodes=("n1", "n2")).findings[0]
     assert early.severity is Severity.INFO
-    assert judge_external_job(world, (), look(world, seen, quiet=0.0), asked=("n1", "n2")).findings == ()
+    assert judge_external_job(world, (), look(world, seen, quiet=0.0), nodes=("n1", "n2")).findings == ()
 
 
 def test_a_store_behind_a_firewall() -> None:
@@ -391,10 +391,10 @@ def test_a_store_behind_a_firewall() -> None:
     guest = RankSnapshot(process=process(), sockets=(link("10.0.0.1:7", "10.0.0.1:29500"),), stack=STORE)
     barred = RankSnapshot(process=process(), sockets=(dropped,), stack=STORE)
     seen = {0: hosted, 1: guest, 2: barred, 3: barred}
-    found = judge_external_job(world, (), look(world, seen), asked=("n1", "n2")).findings[0]
+    found = judge_external_job(world, (), look(world, seen), nodes=("n1", "n2")).findings[0]
     assert (found.code, found.nodes, found.ranks) == ("init-store-dropped", ("n1",), (2, 3))
     launching = four(launcher="torchrun")
-    found = judge_external_job(launching, (), look(launching, seen), asked=("n1", "n2")).findings[0]
+    found = judge_external_job(launching, (), look(launching, seen), nodes=("n1", "n2")).findings[0]
     assert found.seen.startswith("launcher 2-3 on n2 gets no reply from 10.0.0.1:29500, the store of launcher 0")
     assert found.ranks == ()
 
@@ -405,10 +405,10 @@ def test_ranks_that_were_not_found() -> None:
     seen = {rank: RankSnapshot(process=process(), sockets=mesh(rank), stack=WAITING) for rank in (2, 3)}
     evidence = look(world, seen)
     assert [view.node for view in evidence.views] == ["10.0.0.1", UNKNOWN_NODE, "n2", "n2"]
-    (found,) = judge_external_job(world, (), evidence, asked=("n1", "n2")).findings
+    (found,) = judge_external_job(world, (), evidence, nodes=("n1", "n2")).findings
     assert (found.code, found.severity, found.ranks) == ("why-ranks-missing", Severity.WARN, (0, 1))
     assert found.seen.startswith("ranks 0-1 of 4 were found on none of the 2 nodes")
-    assert judge_external_job(world, (), evidence, asked=()).findings[0].severity is Severity.INFO
+    assert judge_external_job(world, (), evidence, nodes=()).findings[0].severity is Severity.INFO
 
 
 def without_stacks(said: str) -> dict[str, Finding]:
@@ -417,7 +417,7 @@ def without_stacks(said: str) -> dict[str, Finding]:
     why = {"stack": said}
     seen = {rank: RankSnapshot(process=process(), sockets=mesh(rank), why=why) for rank in range(4)}
     (other,) = group_external_jobs({"n1": [seat(0, port=1, pid=9, world=1)]})
-    found = judge_external_job(world, [other], look(world, seen), asked=("n1", "n2")).findings
+    found = judge_external_job(world, [other], look(world, seen), nodes=("n1", "n2")).findings
     return {each.code: each for each in found}
 
 
@@ -559,7 +559,7 @@ def test_the_screen() -> None:
     seen = {rank: RankSnapshot(process=process(), sockets=mesh(rank), stack=WAITING) for rank in range(4)}
     seen[0] = RankSnapshot(process=process(), sockets=mesh(0), why={"stack": "not there\npip x"})
     evidence = look(world, seen, quiet=0.0)
-    why = judge_external_job(world, (), evidence, asked=("n1", "n2"))
+    why = judge_external_job(world, (), evidence, nodes=("n1", "n2"))
     assert drawn(ExternalJobView(world, evidence, why, verbose=False)).splitlines()[:6] == [
         "python train.py on n[1-2], started 1 min ago: rank 0-3 of 4, rendezvous at 10.0.0.1:29500",
         "  rank 0  training",

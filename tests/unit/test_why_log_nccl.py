@@ -90,7 +90,7 @@ def test_groups_by_name_or_number() -> None:
 def test_the_rank_that_says_nothing_is_named() -> None:
     """All others gave up on the same collective."""
     stand = find_stall({rank: work(78) for rank in range(8) if rank != 5}, {}, 8)
-    assert stand.apart == (5,)
+    assert stand.blamed == (5,)
     assert (
         format_stall(stand)
         == "ranks 0-4,6-7 waited in ALLREDUCE (sequence number 78, 8 elements); rank 5 did not report it"
@@ -100,19 +100,19 @@ def test_the_rank_that_says_nothing_is_named() -> None:
 def test_the_rank_in_another_collective_is_named() -> None:
     """At the same number, with another operation or size."""
     works = {rank: work(78) for rank in range(4)}
-    assert find_stall({**works, 2: work(78, "BROADCAST")}, {}, 4).apart == (2,)
-    assert find_stall({**works, 2: work(78, numel=9)}, {}, 4).apart == (2,)
+    assert find_stall({**works, 2: work(78, "BROADCAST")}, {}, 4).blamed == (2,)
+    assert find_stall({**works, 2: work(78, numel=9)}, {}, 4).blamed == (2,)
 
 
 def test_the_rank_that_is_behind_is_named() -> None:
     """By the work that it gave up on, or by what it enqueued last."""
     works = {rank: work(78) for rank in range(4)}
-    assert find_stall({**works, 1: work(77)}, {}, 4).apart == (1,)
+    assert find_stall({**works, 1: work(77)}, {}, 4).blamed == (1,)
     last = {0: (80, 77), 1: (80, 77), 3: (77, 77)}
-    assert find_stall({rank: works[rank] for rank in (0, 1, 2)}, last, None).apart == (3,)
+    assert find_stall({rank: works[rank] for rank in (0, 1, 2)}, last, None).blamed == (3,)
 
 
 def test_nobody_is_blamed_where_most_are_silent() -> None:
     """One rank's time-out out of many tells only that it waited."""
-    assert find_stall({0: work(78)}, {}, 64).apart == ()
+    assert find_stall({0: work(78)}, {}, 64).blamed == ()
     assert find_stall({}, {}, 64).at is None

@@ -50,7 +50,7 @@ class GpuFailure:
     ranks: tuple[int, ...] = ()
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         what = f"{self.error.name}, " if self.error.name else ""
         return f"the kernel of {self.node} reports {what}{self.gpu}: {self.error.meaning.what}"
 
@@ -96,7 +96,7 @@ def build_gpu_death_finding(failure: GpuFailure, death: Finding) -> Finding:
         severity=Severity.BLOCK,
         nodes=(failure.node,),
         ranks=failure.ranks or (death.ranks if failure.node in death.nodes else ()),
-        seen=f"{failure.words}; then {death.seen}",
+        seen=f"{failure.description}; then {death.seen}",
         why=_WHY[failure.error.meaning.part],
         fix=build_gpu_fix(failure.error, failure.node),
         consequences=(replace(death, consequences=()), *death.consequences),
@@ -117,7 +117,10 @@ def add_gpu_errors(
         first = _pick_first_failure(near)
         why = _WHY[first.error.meaning.part]
         return replace(
-            explanation, seen=f"{explanation.seen}; {first.words}", why=why, fix=build_gpu_fix(first.error, cause.node)
+            explanation,
+            seen=f"{explanation.seen}; {first.description}",
+            why=why,
+            fix=build_gpu_fix(first.error, cause.node),
         )
     if node.gpus and node.kernel is None:
         return replace(explanation, fix=join_fixes(explanation.fix, explanation.diagnosis.fix("xid", node=cause.node)))
@@ -164,7 +167,7 @@ def _build_cause(evidence: Evidence, first: GpuFailure, *, grave: bool) -> Cause
             severity=severity,
             nodes=(first.node,),
             ranks=ranks if grave else (),
-            seen=f"{first.words}, {format_duration(evidence.now - first.at)} ago{f'; {on_it}' if on_it else ''}",
+            seen=f"{first.description}, {format_duration(evidence.now - first.at)} ago{f'; {on_it}' if on_it else ''}",
             why=_WHY[first.error.meaning.part],
             fix=build_gpu_fix(first.error, first.node),
             about=(first.error.device,),

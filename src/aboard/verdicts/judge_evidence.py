@@ -58,6 +58,6 @@ def _fold_causes(causes: Sequence[Cause]) -> list[Finding]:
     separate: list[Finding] = []
     under: list[Finding] = []
     for cause in rest:
-        apart = cause.explains or (cause.sure == first.sure and cause.finding.severity is Severity.BLOCK)
-        (separate if apart else under).append(cause.finding)
+        separate_cause = cause.explains or (cause.sure == first.sure and cause.finding.severity is Severity.BLOCK)
+        (separate if separate_cause else under).append(cause.finding)
     return [replace(first.finding, consequences=(*first.finding.consequences, *under)), *separate]

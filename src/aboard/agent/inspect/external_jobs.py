@@ -22,7 +22,7 @@ SNAPSHOT_SECONDS = 3.0
 
 
 def answer_external_jobs_request(
-    asks: RequestRunner, message: frames.Message, reply: Callable[[frames.Message], None]
+    runner: RequestRunner, message: frames.Message, reply: Callable[[frames.Message], None]
 ) -> None:
     """Works in a child that reports step by step: if one step hangs, the earlier results are still returned."""
 
@@ -35,7 +35,7 @@ def answer_external_jobs_request(
             answer["node"].update(piece)
         reply(answer)
 
-    asks.fork_streaming(message, forked_work.wrap_json_lines(lambda report: _collect_jobs(message, report)), complete)
+    runner.fork_streaming(message, forked_work.wrap_json_lines(lambda report: _collect_jobs(message, report)), complete)
 
 
 def _collect_jobs(message: frames.Message, report: Callable[[dict[str, Any]], None]) -> None:

@@ -23,7 +23,7 @@ TRUSTED_OWNERS_FILE = "/etc/aboard/trusted-owners"
 
 
 def answer_environment_request(
-    asks: RequestRunner, message: frames.Message, reply: Callable[[frames.Message], None]
+    runner: RequestRunner, message: frames.Message, reply: Callable[[frames.Message], None]
 ) -> None:
     """Works in a child with a timeout, since any of these paths may be on a dead mount."""
 
@@ -31,7 +31,7 @@ def answer_environment_request(
         failed = {"error": "timed out: a mount may be dead, or the disk very slow"}
         reply(json.loads(outcome["stdout"]) if outcome["code"] == 0 else failed)
 
-    asks.fork(message, lambda: json.dumps(describe_environment(message)).encode(), complete)
+    runner.fork(message, lambda: json.dumps(describe_environment(message)).encode(), complete)
 
 
 def describe_environment(message: frames.Message) -> frames.Message:

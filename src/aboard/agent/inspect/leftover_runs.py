@@ -29,7 +29,7 @@ REAPERS = (b"systemd", b"init", b"sshd", b"tini", b"docker-init", b"dumb-init", 
 
 
 def answer_leftovers_request(
-    asks: RequestRunner, message: frames.Message, reply: Callable[[frames.Message], None]
+    runner: RequestRunner, message: frames.Message, reply: Callable[[frames.Message], None]
 ) -> None:
     """Works in a child with a timeout: reading the environment of a process stuck in the kernel can block."""
     runs = [str(run) for run in message.get("runs") or ()]
@@ -40,7 +40,7 @@ def answer_leftovers_request(
     def complete(outcome: frames.Message) -> None:
         reply(json.loads(outcome["stdout"]) if outcome["code"] == 0 else {"error": "its processes cannot be inspected"})
 
-    asks.fork(message, work, complete)
+    runner.fork(message, work, complete)
 
 
 def find_leftovers() -> frames.Message:

@@ -100,7 +100,7 @@ class _ExternalJobInspector:
             going = has_moved(before, evidence)
             still = look_time if going else still
             evidence = replace(evidence, quiet=look_time - still)
-            why = judge_external_job(world, others, evidence, asked=searched_nodes)
+            why = judge_external_job(world, others, evidence, nodes=searched_nodes)
             named = bool(why.findings) and why.findings[0].severity is Severity.BLOCK
             if named or going or not has_waiting_ranks(evidence) or monotonic() - began >= WATCH_SECONDS:
                 return ExternalJobVerdict(world=world, evidence=evidence, why=why)

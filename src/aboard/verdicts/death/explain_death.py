@@ -247,12 +247,12 @@ def _match_known_error(text: Untrusted, diagnosis: Diagnosis, context: DeathCont
 def _build_copy_fix(diagnosis: Diagnosis, path: str, context: DeathContext) -> Fix:
     """Copies through the head, which has keys for both."""
     peer, names = context.peer, [part.node.name for part in context.parts]
-    look = diagnosis.fix("file", path=path, nodes=context.where)
+    check = diagnosis.fix("file", path=path, nodes=context.where)
     if not peer or any(part.node.transport is not TransportKind.SSH for part in context.parts):
-        return look
+        return check
     if len(names) > 1:
-        return join_fixes(look, diagnosis.fix("copy-to-all", nodes=names, peer=peer, path=path))
-    return join_fixes(look, diagnosis.fix("copy", peer=peer, path=path, node=names[0]))
+        return join_fixes(check, diagnosis.fix("copy-to-all", nodes=names, peer=peer, path=path))
+    return join_fixes(check, diagnosis.fix("copy", peer=peer, path=path, node=names[0]))
 
 
 def _describe_interpreters(context: DeathContext) -> str:

@@ -141,7 +141,7 @@ RULES = (find_early_finishers, find_lingering_ranks, find_collective_mismatch, f
 
 
 def list_hang_findings(evidence: Evidence) -> list[Finding]:
-    """What holds up the run according to its ranks, for rules that use other sources."""
+    """What stalls the run according to its ranks, for rules that use other sources."""
     results = (each for rule in (*STUCK, *RULES) for each in rule(evidence))
     return [each.finding for each in results if isinstance(each, Cause)]
 
@@ -156,7 +156,7 @@ def _add_oom_kill(evidence: Evidence, view: RankView, activity: RankActivity) ->
     return replace(
         activity,
         diagnosis=death.OUT_OF_MEMORY,
-        words=f"{activity.words}, and {killed} OOM-killed on {view.node} since the start",
+        description=f"{activity.description}, and {killed} OOM-killed on {view.node} since the start",
         fix=death.OUT_OF_MEMORY.fix("killed", node=view.node),
     )
 
@@ -177,7 +177,7 @@ def _build_hang_cause(
             severity=None if grave else Severity.INFO,
             nodes=nodes,
             ranks=tuple(view.rank for view in views),
-            seen=f"rank {_format_ranks(views)} on {'/'.join(nodes)} {activity.words}; {beside}",
+            seen=f"rank {_format_ranks(views)} on {'/'.join(nodes)} {activity.description}; {beside}",
             why=why,
             fix=activity.fix,
         ),

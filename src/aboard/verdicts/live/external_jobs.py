@@ -27,11 +27,11 @@ _STACK_FIXES = {
 
 
 def judge_external_job(
-    world: ExternalJob, others: Sequence[ExternalJob], evidence: Evidence, *, asked: Sequence[str]
+    world: ExternalJob, others: Sequence[ExternalJob], evidence: Evidence, *, nodes: Sequence[str]
 ) -> Judgement:
     """The verdict, then the ranks that were not found: a dead process leaves no other trace.
 
-    `asked` are all nodes of the training; empty when only processes of one machine were inspected.
+    `nodes` are all nodes of the training; empty when only processes of one machine were inspected.
     """
     why = judge_evidence(evidence)
     run_findings = [
@@ -39,7 +39,7 @@ def judge_external_job(
     ]
     found = [
         *run_findings,
-        *_find_missing_ranks(world, asked, evidence.unheard),
+        *_find_missing_ranks(world, nodes, evidence.unheard),
         *_list_silent_nodes(evidence.unheard),
         *_find_missing_stacks(world, evidence),
         *_list_other_jobs(others),

@@ -134,7 +134,7 @@ def find_late_ranks(evidence: Evidence) -> Iterator[RuleResult]:
                 nodes=list_nodes(views),
                 ranks=list_ranks(views),
                 seen=f"rank {fold_ranks(list_ranks(views))} on {fold_names(list_nodes(views))}, {view.phase.word},"
-                f" {activity.words};"
+                f" {activity.description};"
                 f" {format_count(len(ahead), 'other')} {'waits' if len(ahead) == 1 else 'wait'} for it to join",
                 fix=activity.fix,
             ),

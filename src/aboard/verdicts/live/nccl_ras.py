@@ -57,7 +57,7 @@ class _LocatedRanks:
 
     ranks: tuple[int, ...]
     nodes: tuple[str, ...]
-    words: str
+    description: str
 
 
 def _find_missing_processes(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
@@ -71,7 +71,7 @@ def _find_missing_processes(evidence: Evidence, status: RasStatus) -> Iterator[F
         yield nccl_ras.MISSING.finding(
             nodes=who.nodes,
             ranks=who.ranks,
-            seen=f"NCCL's RAS can't reach {who.words or others}{for_long}",
+            seen=f"NCCL's RAS can't reach {who.description or others}{for_long}",
             fix=_build_look_fix(evidence, nccl_ras.MISSING, who),
         )
 
@@ -86,7 +86,7 @@ def _find_failed_ranks(evidence: Evidence, status: RasStatus) -> Iterator[Findin
         yield nccl_ras.ERROR.finding(
             nodes=who.nodes,
             ranks=who.ranks,
-            seen=f"NCCL's RAS: {who.words or format_count(own[0][1].count, 'rank')} reported:"
+            seen=f"NCCL's RAS: {who.description or format_count(own[0][1].count, 'rank')} reported:"
             f" {escape_text(kinds, 120)}",
             fix=join_fixes(_build_look_fix(evidence, nccl_ras.ERROR, who), nccl_ras.ERROR.fix("debug")),
         )
@@ -112,7 +112,7 @@ def _find_lagging_ranks(evidence: Evidence, status: RasStatus) -> Iterator[Findi
                 severity=None if (evidence.quiet or 0.0) >= patience else Severity.INFO,
                 nodes=who.nodes,
                 ranks=who.ranks,
-                seen=f"NCCL's RAS: {who.words} {difference}{_format_communicator(comm)}",
+                seen=f"NCCL's RAS: {who.description} {difference}{_format_communicator(comm)}",
                 fix=_build_look_fix(evidence, nccl_ras.APART, who),
             )
             return
@@ -142,7 +142,7 @@ def _locate_ranks(evidence: Evidence, named: Iterable[tuple[RasComm | None, RasR
     nodes = tuple(dict.fromkeys(node for node in (*ranks.values(), *others.values()) if node))
     places = "/".join(dict.fromkeys(ranks.values()))
     words = [f"rank {fold_ranks(ranks)} on {places}"] if ranks else []
-    return _LocatedRanks(ranks=tuple(sorted(ranks)), nodes=nodes, words=", ".join([*words, *others]))
+    return _LocatedRanks(ranks=tuple(sorted(ranks)), nodes=nodes, description=", ".join([*words, *others]))
 
 
 def _find_rank(evidence: Evidence, comm: RasComm | None, each: RasRank) -> int | None:

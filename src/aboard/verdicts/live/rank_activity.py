@@ -32,7 +32,7 @@ class RankActivity:
     """What a rank does, its diagnosis, and after how many seconds it no longer counts as work."""
 
     diagnosis: Diagnosis
-    words: str
+    description: str
     fix: Fix
     patience: float
 
@@ -45,7 +45,7 @@ def describe_activity(view: RankView, usual: float | None, *, run: str) -> RankA
     if view.at in _PURPOSE_SECONDS and purpose:
         return RankActivity(
             diagnosis=hang.BUSY,
-            words=f"{purpose}{where}",
+            description=f"{purpose}{where}",
             fix=hang.BUSY.fix(run=run, rank=view.rank),
             patience=_PURPOSE_SECONDS[view.at],
         )
@@ -55,14 +55,14 @@ def describe_activity(view: RankView, usual: float | None, *, run: str) -> RankA
     if view.at == "collective" and not busy:
         return RankActivity(
             diagnosis=hang.MISMATCH,
-            words=f"waits in another torch.distributed call{where}",
+            description=f"waits in another torch.distributed call{where}",
             fix=hang.MISMATCH.fix("logs", run=run, rank=view.rank),
             patience=idle,
         )
     if busy:
         return RankActivity(
             diagnosis=hang.LOOP,
-            words=f"is busy{where}, using {view.cpu:.1f} cores",
+            description=f"is busy{where}, using {view.cpu:.1f} cores",
             fix=hang.LOOP.fix(run=run, rank=view.rank, pid=_get_pid(view), node=view.node),
             patience=max(_BUSY_SECONDS if usual is None else 15.0, _BUSY_STEPS * (usual or 0.0)),
         )
@@ -81,7 +81,7 @@ def _describe_data_wait(view: RankView, where: str, run: str, idle: float) -> Ra
     file = _find_awaited_file(view)
     return RankActivity(
         diagnosis=hang.DATA,
-        words=f"waits for data{where}{workers_text}",
+        description=f"waits for data{where}{workers_text}",
         fix=hang.DATA.fix("holders", file=file, node=view.node)
         if file
         else hang.DATA.fix("logs", run=run, rank=view.rank),
@@ -96,7 +96,7 @@ def _describe_idle_wait(view: RankView, where: str, run: str, idle: float) -> Ra
         peer = _find_peer_address(view)
         return RankActivity(
             diagnosis=hang.OUTSIDE,
-            words=f"waits for {peer or 'a reply over the network'}{where}",
+            description=f"waits for {peer or 'a reply over the network'}{where}",
             fix=hang.OUTSIDE.fix("answers", run=run, rank=view.rank, url=f"http://{peer}/", node=view.node)
             if peer
             else hang.OUTSIDE.fix("logs", run=run, rank=view.rank),
@@ -105,7 +105,7 @@ def _describe_idle_wait(view: RankView, where: str, run: str, idle: float) -> Ra
     if view.at in ("lock", "queue") or call == "futex":
         return RankActivity(
             diagnosis=hang.LOCK,
-            words=f"waits for a lock or another thread{where}",
+            description=f"waits for a lock or another thread{where}",
             fix=hang.LOCK.fix(run=run, rank=view.rank, pid=_get_pid(view), node=view.node),
             patience=idle,
         )
@@ -114,7 +114,7 @@ def _describe_idle_wait(view: RankView, where: str, run: str, idle: float) -> Ra
     awaited_file = _find_awaited_file(view)
     return RankActivity(
         diagnosis=hang.ABSENT,
-        words=f"{verb}{what}{where}",
+        description=f"{verb}{what}{where}",
         fix=hang.ABSENT.fix("holders", file=awaited_file, node=view.node)
         if awaited_file
         else hang.ABSENT.fix("logs", run=run, rank=view.rank),

@@ -113,13 +113,13 @@ def find_slow_links(evidence: Evidence) -> Iterator[RuleResult]:
     most = max(ends.values())
     nodes = tuple(sorted(name for name, count in ends.items() if count == most))
     # Measuring a link takes both ends.
-    both, look = (*nodes, *_find_far_end(pairs, nodes)), "measures it; then check NIC and cable"
+    both, reason = (*nodes, *_find_far_end(pairs, nodes)), "measures it; then check NIC and cable"
     yield Cause(
         finding=slow.LINK.finding(
             severity=Severity.WARN if _is_slower(evidence) else Severity.INFO,
             nodes=nodes,
             seen=f"{worst[1]}{_format_link_rate(evidence, nodes)}{_format_pace(evidence)}",
-            fix=slow.LINK.fix("check", check=build_check_command(evidence, both, "network", look)),
+            fix=slow.LINK.fix("check", check=build_check_command(evidence, both, "network", reason)),
         ),
         sure=Confidence.LIKELY,
     )

@@ -112,9 +112,9 @@ def _is_waiting_for_files(view: RankView) -> bool:
 
 
 def _is_asleep_on_file(process: ProcessSnapshot) -> bool:
-    looks = process.states or process.state
-    asleep = looks.count("D") / max(1, len(looks)) >= _ALWAYS
-    still = set(looks) <= {"D", "S"} and process.cpu < 0.05  # noqa: PLR2004 - a twentieth of a core is no work
+    states = process.states or process.state
+    asleep = states.count("D") / max(1, len(states)) >= _ALWAYS
+    still = set(states) <= {"D", "S"} and process.cpu < 0.05  # noqa: PLR2004 - below a twentieth of a core is idle
     return asleep or (still and _FILES.search(process.wchan) is not None)
 
 

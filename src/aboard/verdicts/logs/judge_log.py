@@ -14,7 +14,7 @@ from aboard.verdicts.logs.sighting import ScannedLog, Sighting
 from aboard.verdicts.logs.sighting_findings import build_finding, describe_followers, find_code, list_odd_findings
 from aboard.verdicts.logs.sighting_order import is_clearly_before, is_near, sort_sightings
 
-# A run that printed this many lines of progress after an error survived it; buffers hold back fewer.
+# A run that printed this many lines of progress after an error survived it; buffers delay fewer.
 _SURVIVED = 100
 _MOST_CONSEQUENCES = 6
 

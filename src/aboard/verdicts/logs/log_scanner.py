@@ -141,7 +141,7 @@ class LogScanner:
             self._unknown.append(Untrusted(parsed.text[:_SHOWN]))
 
     def _match_messages(self, text: str) -> tuple[KnownMessage, ...]:
-        """The messages that fit lines of this shape, remembered: a flood of errors is mostly one line."""
+        """The messages that match lines of this shape, cached: a flood of errors is mostly one line."""
         shape = _LONG_NUMBER.sub("0", text)
         known = self._fitting.get(shape)
         if known is None:

@@ -78,11 +78,11 @@ class NcclWork:
 
 @dataclass(frozen=True, kw_only=True)
 class NcclStall:
-    """Which ranks wait where: `apart` are the ranks that keep the others waiting, and `how` they differ."""
+    """Which ranks wait where: `blamed` are the ranks that keep the others waiting, and `how` they differ."""
 
     waiting: tuple[int, ...]
     at: NcclWork | None
-    apart: tuple[int, ...]
+    blamed: tuple[int, ...]
     how: str
 
 
@@ -149,7 +149,7 @@ def find_stall(works: Mapping[int, NcclWork], last: Mapping[int, tuple[int, int]
     """Which ranks keep the others waiting, from watchdog lines: another collective, an earlier one, or none."""
     waiting = tuple(sorted(works))
     if not works:
-        return NcclStall(waiting=(), at=None, apart=(), how="")
+        return NcclStall(waiting=(), at=None, blamed=(), how="")
     (seq, op), most = Counter((work.seq, work.op) for work in works.values()).most_common(1)[0]
     at = next(work for work in works.values() if (work.seq, work.op) == (seq, op))
     with_it = [rank for rank in waiting if (works[rank].seq, works[rank].op) == (seq, op)]
@@ -158,23 +158,23 @@ def find_stall(works: Mapping[int, NcclWork], last: Mapping[int, tuple[int, int]
     )
     if other_op:
         other_work = works[other_op[0]]
-        return NcclStall(waiting=tuple(with_it), at=at, apart=other_op, how=f"entered {other_work} instead")
+        return NcclStall(waiting=tuple(with_it), at=at, blamed=other_op, how=f"entered {other_work} instead")
     sizes = Counter(works[rank].numel for rank in with_it)
     if len(sizes) > 1 and op in ("ALLREDUCE", "BROADCAST", "_ALLREDUCE_BASE"):
         usual = sizes.most_common(1)[0][0]
         odd = tuple(rank for rank in with_it if works[rank].numel != usual)
         same = tuple(rank for rank in with_it if works[rank].numel == usual)
-        return NcclStall(waiting=same, at=at, apart=odd, how=f"passed {works[odd[0]].numel} elements to it")
+        return NcclStall(waiting=same, at=at, blamed=odd, how=f"passed {works[odd[0]].numel} elements to it")
     behind = _pick_minority(waiting, {rank for rank in waiting if works[rank].seq < seq}, most)
     if behind:
-        return NcclStall(waiting=tuple(with_it), at=at, apart=behind, how=f"reached only {works[behind[0]]}")
+        return NcclStall(waiting=tuple(with_it), at=at, blamed=behind, how=f"reached only {works[behind[0]]}")
     slow = _pick_minority(tuple(last), {rank for rank, (enqueued, _) in last.items() if enqueued < seq}, most)
     if slow:
         return NcclStall(
-            waiting=tuple(with_it), at=at, apart=slow, how=f"reached only sequence number {last[slow[0]][0]}"
+            waiting=tuple(with_it), at=at, blamed=slow, how=f"reached only sequence number {last[slow[0]][0]}"
         )
     absent = _list_absent_ranks(waiting, world)
-    return NcclStall(waiting=tuple(with_it), at=at, apart=absent, how="did not report it" if absent else "")
+    return NcclStall(waiting=tuple(with_it), at=at, blamed=absent, how="did not report it" if absent else "")
 
 
 def format_stall(stall: NcclStall) -> str:
@@ -182,7 +182,7 @@ def format_stall(stall: NcclStall) -> str:
     if stall.at is None:
         return ""
     start = f"{format_rank_names(stall.waiting)} waited in {stall.at}"
-    return f"{start}; {format_rank_names(stall.apart)} {stall.how}" if stall.apart else start
+    return f"{start}; {format_rank_names(stall.blamed)} {stall.how}" if stall.blamed else start
 
 
 def format_rank_names(ranks: Collection[int]) -> str:

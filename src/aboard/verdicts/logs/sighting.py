@@ -38,16 +38,16 @@ class Sighting:
     def code(self) -> str:
         return self.diagnosis.code
 
-    def why(self, words: Mapping[str, str | Untrusted]) -> str:
+    def why(self, values: Mapping[str, str | Untrusted]) -> str:
         """The explanation, with each blank filled in."""
         sentence = Advice(self.message.why or self.diagnosis.explanation)
-        return sentence.fill(_choose_values(sentence, words))
+        return sentence.fill(_choose_values(sentence, values))
 
-    def fix(self, words: Mapping[str, str | Untrusted]) -> Fix:
+    def fix(self, values: Mapping[str, str | Untrusted]) -> Fix:
         """The fix, with each blank filled in; text from the log stays one shell word."""
         templates = self.diagnosis.templates
         variant = next((each for each in (self.message.fix or "log", "") if each in templates), None)
-        return NO_FIX if variant is None else self.diagnosis.fix(variant, **_choose_values(templates[variant], words))
+        return NO_FIX if variant is None else self.diagnosis.fix(variant, **_choose_values(templates[variant], values))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +67,6 @@ class ScannedLog:
     last: tuple[Untrusted, ...] = ()
 
 
-def _choose_values(template: FixTemplate, words: Mapping[str, str | Untrusted]) -> dict[str, str | Untrusted]:
+def _choose_values(template: FixTemplate, values: Mapping[str, str | Untrusted]) -> dict[str, str | Untrusted]:
     """The values for its blanks; a blank without a value in the log shows its name in capitals."""
-    return {name: words.get(name) or name.upper() for name in list_blanks(template)}
+    return {name: values.get(name) or name.upper() for name in list_blanks(template)}

@@ -31,22 +31,22 @@ def build_finding(chosen: Sighting, fatal: list[Sighting], reading: ScannedLog) 
         stand = find_stall(reading.nccl.works, reading.nccl.last, reading.nccl.world)
         if stand.at is not None:
             seen = [format_stall(stand)]
-            ranks = stand.apart or ranks
+            ranks = stand.blamed or ranks
             nodes = tuple(dict.fromkeys(reading.by_rank[each] for each in ranks if each in reading.by_rank)) or nodes
-    words: dict[str, str | Untrusted] = {"node": nodes[0] if nodes else ""}
-    words |= {**chosen.groups, **(hint.groups if hint else {})}
+    values: dict[str, str | Untrusted] = {"node": nodes[0] if nodes else ""}
+    values |= {**chosen.groups, **(hint.groups if hint else {})}
     if node and "node" not in chosen.groups:
-        words["node"] = node
+        values["node"] = node
     if ranks:
-        words["rank"] = str(ranks[0])
-    words["peer"] = _find_peer(chosen, hint, reading)
+        values["rank"] = str(ranks[0])
+    values["peer"] = _find_peer(chosen, hint, reading)
     return named.diagnosis.finding(
         severity=_SEVERITIES.get(chosen.message.role, Severity.BLOCK),
         nodes=nodes,
         ranks=ranks,
         seen="; ".join(seen),
-        why=named.why(words),
-        fix=named.fix(words),
+        why=named.why(values),
+        fix=named.fix(values),
     )
 
 
@@ -76,14 +76,14 @@ def list_odd_findings(reading: ScannedLog) -> Iterator[Finding]:
     for group in groups.values():
         first = sort_sightings(group)[0]
         nodes = tuple(dict.fromkeys(each.node for each in group if each.node))
-        words: dict[str, str | Untrusted] = {"node": nodes[0] if nodes else "", **first.groups}
+        values: dict[str, str | Untrusted] = {"node": nodes[0] if nodes else "", **first.groups}
         yield first.diagnosis.finding(
             severity=_SEVERITIES[first.message.role],
             nodes=nodes,
             ranks=tuple(sorted({each.rank for each in group if each.rank is not None}))[:64],
             seen=_format_quote(first, first.node, first.rank, reading),
-            why=first.why(words),
-            fix=first.fix(words),
+            why=first.why(values),
+            fix=first.fix(values),
         )
 
 
