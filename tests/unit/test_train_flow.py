@@ -332,7 +332,7 @@ def test_ranks_are_told_the_training_and_fetch_nothing(monkeypatch: pytest.Monke
 def test_a_rank_without_a_training_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who types `python -m aboard.train` is told what to type."""
     monkeypatch.delenv("ABOARD_TRAINING", raising=False)
-    with pytest.raises(AboardError, match="no training to be done"):
+    with pytest.raises(AboardError, match="no training settings: ABOARD_TRAINING is not set"):
         read_job_spec()
 
 
