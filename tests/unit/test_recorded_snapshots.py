@@ -407,7 +407,7 @@ def test_of_a_stranger_no_more_is_taken_than_a_record_of_ours_holds(tmp_path: Pa
     many = {f"look-{number:04}.json": parts["look-0001.json"] for number in range(1, 60)}
     line = b'{"at":1,"rank":1,"text":"x"}\n'
     taken = parse_recorded_run(RUN, {**parts, **many, "logs.jsonl": line * (MOST_LINES + 5)})
-    assert (len(taken.looks), len(taken.lines)) == (MOST_SNAPSHOTS, MOST_LINES)
+    assert (len(taken.snapshots), len(taken.lines)) == (MOST_SNAPSHOTS, MOST_LINES)
     assert first(replay_run(replace(taken, lines=())))[0] == "hang-lock"
 
 

@@ -283,8 +283,8 @@ def facts(**answers: Any) -> Facts:
 def settle(text: str, known: Facts) -> tuple[Plan, list[Finding], TrainingPreflight]:
     seen: list[TrainingPreflight] = []
     cargo = TrainingPayload(
-        provisions=TrainingInputs(
-            words=words(text),
+        inputs=TrainingInputs(
+            settings=words(text),
             model=Path("model"),
             tokenizer=Path("tok"),
             facts=ModelLimits(),
@@ -293,15 +293,15 @@ def settle(text: str, known: Facts) -> tuple[Plan, list[Finding], TrainingPrefli
             vocabulary=7,
         ),
         command=TYPED,
-        bring=_nowhere,
-        needs_of=_unknown,
+        upload=_nowhere,
+        estimate_memory=_unknown,
         on_settled=lambda boarding, _findings: seen.append(boarding),
     )
     plan, findings = asyncio.run(cargo.settle(plan_of(), known))
     return (
         plan,
         list(findings),
-        next(iter(seen), TrainingPreflight(training=cargo.provisions.training(bf16=False), ranks={})),
+        next(iter(seen), TrainingPreflight(training=cargo.inputs.training(bf16=False), ranks={})),
     )
 
 
@@ -332,7 +332,7 @@ def test_ranks_are_told_the_training_and_fetch_nothing(monkeypatch: pytest.Monke
 def test_a_rank_without_a_training_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who types `python -m aboard.train` is told what to type."""
     monkeypatch.delenv("ABOARD_TRAINING", raising=False)
-    with pytest.raises(AboardError, match="no training settings"):
+    with pytest.raises(AboardError, match="no training settings: ABOARD_TRAINING is not set"):
         read_job_spec()
 
 
@@ -524,7 +524,7 @@ def test_the_trainer_is_asked_in_a_process_of_its_own() -> None:
         "if what == 'crash': raise ValueError('no')\n"
         "if what == 'hang': import time; time.sleep(60)\n"
     )
-    assert asyncio.run(ask_trainer("answers", "good", given={"a": 1}, seconds=30)) == {"got": {"a": 1}}
+    assert asyncio.run(ask_trainer("answers", "good", request={"a": 1}, seconds=30)) == {"got": {"a": 1}}
     with pytest.raises(AboardError, match="s") as caught:
         asyncio.run(ask_trainer("answers", "bad", seconds=30))
     assert (caught.value.code, caught.value.fix) == (

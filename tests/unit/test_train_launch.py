@@ -1,4 +1,4 @@
-"""A launch with cargo, over acted nodes: settled before anything starts, loaded before ranks do."""
+"""A launch with a payload, over acted nodes: settled before anything starts, loaded before ranks do."""
 
 import asyncio
 import sys
@@ -51,7 +51,7 @@ class Freight:
         found = [made_finding(code="c", severity=each, nodes=(), seen="s", why="w", fix="f") for each in self._findings]
         return replace(plan, program=replace(plan.program, args=("settled",))), found
 
-    async def load(self, plan: Plan, fleet: NodeDialer) -> None:
+    async def load(self, plan: Plan, dialer: NodeDialer) -> None:
         self.story.append("loaded")
         if self._fails:
             raise AboardError(file_sync.DISK_FULL, "n1 is full", fix=Fix("df -h"))
@@ -91,7 +91,7 @@ def launched(folder: Path, freight: Freight) -> LaunchResult:
                 watcher=NullCheckObserver(),
                 viewer=Onlooker(freight.story),
                 lease=Lease(),
-                cargo=freight,
+                payload=freight,
                 transport_for=lambda _node: SimulatedTransport(path, faults=FakeNodeFaults()),
             )
 
@@ -129,7 +129,7 @@ def test_a_node_that_can_not_take_it_stops_it(tmp_path: Path) -> None:
 def test_a_dry_run_settles_and_brings_nothing() -> None:
     """What would be refused is in its answer."""
     freight = Freight(Severity.BLOCK)
-    plan = plan_launch(CLUSTER, REQUEST, Preflight(subjects=()), run="r", watcher=NullCheckObserver(), cargo=freight)
+    plan = plan_launch(CLUSTER, REQUEST, Preflight(subjects=()), run="r", watcher=NullCheckObserver(), payload=freight)
     report, settled, findings = asyncio.run(plan)
     assert (report, settled.program.args, len(findings)) == (None, ("settled",), 1)
     assert freight.story == ["settled for 4"]

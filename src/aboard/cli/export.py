@@ -31,6 +31,6 @@ def export(what: str, to: Path, dtype: str | None) -> None:
     console = Console(highlight=False)
     with console.status(f"exporting {what}") if console.is_terminal else nullcontext():
         done = asyncio.run(export_checkpoint(what, to, Runs.of(os.environ), dtype=dtype))
-    size_note = f", {format_size(done.told['bytes'])}" if isinstance(done.told.get("bytes"), int) else ""
+    size_note = f", {format_size(done.report['bytes'])}" if isinstance(done.report.get("bytes"), int) else ""
     click.echo(f"exported {done.checkpoint} to {done.to}{size_note}")
     click.echo(f"    AutoModelForCausalLM.from_pretrained({str(done.to)!r})")

@@ -15,8 +15,7 @@ from aboard.data.quality.encoding_settings import EncodingSettings
 from aboard.data.quality.row_statistics import DataStatistics
 from aboard.data.rows import InvalidRow
 from aboard.data.sampling.packing_estimate import estimate_packing
-from aboard.data.tokenize_workers.prepare_data import PreparationSource as Given
-from aboard.data.tokenize_workers.prepare_data import PreparedData
+from aboard.data.tokenize_workers.prepare_data import PreparationSource, PreparedData
 from aboard.data.tokenize_workers.source_inspection import InspectionProgress, OpenedSource, SourceInspection
 from aboard.data.tokenize_workers.tokenizer_inspector import EXAMPLE_TOKENS, TokenizerInspector, build_item_preview
 from aboard.data.tokens.encoder import Encoder, LossOn
@@ -60,21 +59,21 @@ def inspect_data(
     """Reads every row once, in bounded memory; writes nothing."""
     began = monotonic()
     check_allowed_codes(request.allow)  # fails early, before the slow part
-    glass = None
+    inspector = None
     if request.tokenizer is not None:
-        glass = TokenizerInspector(Encoder(request.tokenizer, template=request.template, loss_on=request.loss_on))
-    terms = _build_terms(request, glass)
+        inspector = TokenizerInspector(Encoder(request.tokenizer, template=request.template, loss_on=request.loss_on))
+    terms = _build_terms(request, inspector)
     opened = [open_source(path, request) for path in (*request.files, *request.validation)]
     reading = SourceInspection(opened, terms, on_progress, show=request.show)
-    reading.go(None if glass is None else glass.encoder)
+    reading.go(None if inspector is None else inspector.encoder)
     source_reports = [
         _describe_source(each, reading.tallies[at], at >= len(request.files)) for at, each in enumerate(opened)
     ]
     train_tally = sum((each.tally for each in source_reports if not each.validation), DataStatistics())
     validation_tally = sum((each.tally for each in source_reports if each.validation), DataStatistics())
-    rows = [build_item_preview(item, glass, terms.max_length) for item in reading.first_rows()]
+    rows = [build_item_preview(item, inspector, terms.max_length) for item in reading.first_rows()]
     return _build_report(
-        request, glass, source_reports, train_tally, validation_tally if request.validation else None, rows, began
+        request, inspector, source_reports, train_tally, validation_tally if request.validation else None, rows, began
     )
 
 
@@ -82,11 +81,11 @@ def inspect_data(
 class PreparedSources:
     """Prepared data and its sources, one per requested path."""
 
-    sources: Sequence[Given]
+    sources: Sequence[PreparationSource]
     prepared: PreparedData
 
     @property
-    def counted(self) -> list[tuple[Given, DataStatistics]]:
+    def counted(self) -> list[tuple[PreparationSource, DataStatistics]]:
         return list(zip(self.sources, self.prepared.tallies, strict=True))
 
 
@@ -111,14 +110,14 @@ def report_prepared_data(
 
 def _build_report(
     request: DataCheckRequest,
-    glass: TokenizerInspector | None,
+    inspector: TokenizerInspector | None,
     source_reports: Sequence[SourceReport],
     train_tally: DataStatistics,
     validation_tally: DataStatistics | None,
     rows: Sequence[RowPreview],
     began: float,
 ) -> DataReport:
-    allowed, terms = check_allowed_codes(request.allow), _build_terms(request, glass)
+    allowed, terms = check_allowed_codes(request.allow), _build_terms(request, inspector)
     evidence = DataEvidence(
         tally=train_tally,
         terms=terms,
@@ -131,9 +130,9 @@ def _build_report(
     )
     findings = check_data(evidence, allowed)
     rendered = {}
-    if glass is not None:
+    if inspector is not None:
         rendered = {
-            code: glass.build_preview(each.encoded, limit=terms.max_length, most=EXAMPLE_TOKENS, length=each.length)
+            code: inspector.build_preview(each.encoded, limit=terms.max_length, most=EXAMPLE_TOKENS, length=each.length)
             for code, each in find_examples(findings, train_tally).items()
             if each.encoded is not None
         }
@@ -179,7 +178,7 @@ def open_source(path: str, request: DataCheckRequest) -> OpenedSource:
     return OpenedSource(path=path, chunks=chunks, format=form)
 
 
-def _build_terms(request: DataCheckRequest, glass: TokenizerInspector | None) -> EncodingSettings:
-    if glass is None:
+def _build_terms(request: DataCheckRequest, inspector: TokenizerInspector | None) -> EncodingSettings:
+    if inspector is None:
         return EncodingSettings(max_length=request.max_length, loss_on=request.loss_on)
-    return glass.terms(str(request.tokenizer), max_length=request.max_length)
+    return inspector.terms(str(request.tokenizer), max_length=request.max_length)

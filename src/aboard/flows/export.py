@@ -26,16 +26,16 @@ class ExportResult:
 
     checkpoint: Path
     to: Path
-    told: dict[str, Any]
+    report: dict[str, Any]
 
 
 async def export_checkpoint(what: str, to: Path, runs: Runs, *, dtype: str | None) -> ExportResult:
     """Exports `what`: a checkpoint, a folder of checkpoints, or a run's name."""
     _require_empty(to)
     checkpoint = find_checkpoint(what, runs)
-    words = [] if dtype is None else ["--dtype", dtype]
-    result = await ask_trainer(MODULE, str(checkpoint), str(to), *words, seconds=SECONDS)
-    return ExportResult(checkpoint=checkpoint, to=to, told=result)
+    options = [] if dtype is None else ["--dtype", dtype]
+    result = await ask_trainer(MODULE, str(checkpoint), str(to), *options, seconds=SECONDS)
+    return ExportResult(checkpoint=checkpoint, to=to, report=result)
 
 
 def _require_empty(to: Path) -> None:

@@ -36,7 +36,7 @@ from aboard.ui.launch.secret_redaction import build_redactor
 EXIT_ERROR = 3
 
 
-async def run_attached(arguments: LaunchArguments, fleet: NodeDialer) -> int:
+async def run_attached(arguments: LaunchArguments, dialer: NodeDialer) -> int:
     """Runs the launch at this terminal and returns the run's exit code."""
     spec = build_launch_spec(arguments)
     console = Console(highlight=False)
@@ -45,7 +45,7 @@ async def run_attached(arguments: LaunchArguments, fleet: NodeDialer) -> int:
         view.say(f"note: {note}")
     try:
         launched, dropped = await run_launch_session(
-            spec, watcher=view.watcher, viewer=view, fleet=fleet, on_look=view.looked
+            spec, watcher=view.watcher, viewer=view, dialer=dialer, on_report=view.looked
         )
     except TrainingFinished as finished:
         return show_finished(console, spec.run, finished)
@@ -61,11 +61,11 @@ def build_launch_spec(arguments: LaunchArguments) -> LaunchSpec:
     return LaunchSpec(
         cluster=arguments.cluster,
         request=arguments.request,
-        look=build_preflight(arguments),
+        preflight=build_preflight(arguments),
         lease=arguments.lease,
         run=Runs.of(os.environ).create(datetime.now(UTC).astimezone(), SystemRandom()),
-        told=lambda plan: build_plan_document(plan, arguments.lease),
-        cargo=arguments.cargo,
+        encode_plan=lambda plan: build_plan_document(plan, arguments.lease),
+        payload=arguments.cargo,
     )
 
 

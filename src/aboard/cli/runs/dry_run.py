@@ -35,7 +35,7 @@ def print_dry_run(arguments: LaunchArguments, *, other: str | None, as_json: boo
                 preflight,
                 run=RUN_PLACEHOLDER,
                 watcher=NullCheckObserver(),
-                cargo=arguments.cargo,
+                payload=arguments.cargo,
             )
         )
     except TrainingFinished as finished:

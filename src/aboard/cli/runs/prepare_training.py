@@ -47,7 +47,7 @@ class PreparationReporter:
             return None
         self._report_data(found)
         return TrainingInputs(
-            words=config,
+            settings=config,
             model=model,
             tokenizer=tokenizer,
             facts=facts,

@@ -57,13 +57,13 @@ def _train_prepared(
     cluster: Cluster, options: TrainOptions, trainer: TrainerProcess, reporter: PreparationReporter
 ) -> int:
     cache = get_cache_folder(os.environ)
-    provisions = reporter.provide(cache)
-    if provisions is None:
+    inputs = reporter.provide(cache)
+    if inputs is None:
         return EXIT_BLOCKED
 
-    async def needs_of(training: Training, ranks: Mapping[str, int], room: int | None) -> RankMemoryNeeds | None:
+    async def estimate(training: Training, ranks: Mapping[str, int], room: int | None) -> RankMemoryNeeds | None:
         try:
-            found = await estimate_memory(trainer, training, provisions.model, ranks, room)
+            found = await estimate_memory(trainer, training, inputs.model, ranks, room)
         except AboardError as error:
             # No estimate is no reason to stop: a head without torch can train on nodes that have it.
             reporter.say("memory", f"not estimated: {error.seen}")
@@ -71,16 +71,16 @@ def _train_prepared(
         reporter.say("memory", found.says.visible(400))
         return found
 
-    async def bring_files(plan: Plan, fleet: NodeDialer, folders: Sequence[Path]) -> None:
+    async def upload_files(plan: Plan, dialer: NodeDialer, folders: Sequence[Path]) -> None:
         with reporter.sending() as on_progress:
-            upload = await upload_inputs(plan, fleet, folders, cache=cache, on_progress=on_progress)
+            upload = await upload_inputs(plan, dialer, folders, cache=cache, on_progress=on_progress)
         reporter.report_upload(upload)
 
-    cargo = TrainingPayload(
-        provisions=provisions,
+    payload = TrainingPayload(
+        inputs=inputs,
         command=options.command,
-        bring=bring_files,
-        needs_of=needs_of,
+        upload=upload_files,
+        estimate_memory=estimate,
         on_settled=reporter.settled,
     )
     launch_request = replace(build_request(options.env), ranks=options.ranks)
@@ -90,9 +90,9 @@ def _train_prepared(
         request=launch_request,
         check=options.check,
         lease=options.lease,
-        command=build_resume_command(options.command, provisions.words),
-        cargo=cargo,
-        subjects=(cargo.subject,),
+        command=build_resume_command(options.command, inputs.settings),
+        cargo=payload,
+        subjects=(payload.subject,),
     )
     if options.dry:
         from aboard.cli.runs.dry_run import print_dry_run  # noqa: PLC0415 - for those who ask

@@ -10,7 +10,7 @@ from aboard.cli.runs.launch_arguments import LaunchArguments
 from aboard.cli.runs.launch_view import EXIT_BLOCKED
 from aboard.core.run.node_trial import TrialResult, build_trial_finding
 from aboard.diagnoses import Finding, Severity
-from aboard.flows.check.check_cluster import CheckReport, build_fleet, probe_cluster
+from aboard.flows.check.check_cluster import CheckReport, build_dialer, probe_cluster
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.launch_run import build_rank_spec
 from aboard.flows.launch.launch_session import LaunchSpec
@@ -38,29 +38,35 @@ def show_trial(arguments: LaunchArguments) -> int:
 
 async def _try_groups(launch_spec: LaunchSpec, console: Console) -> tuple[CheckReport, list[TrialResult] | None]:
     watcher = NullCheckObserver()
-    fleet = build_fleet(watcher)
+    dialer = build_dialer(watcher)
     claim = launch_spec.run.claim()
     try:
-        preflight = launch_spec.look
+        preflight = launch_spec.preflight
         spec = build_rank_spec(preflight, launch_spec.request)
         async with probe_cluster(
-            launch_spec.cluster, preflight.subjects, fleet, quick=preflight.quick, spec=spec, watcher=watcher, keep=True
+            launch_spec.cluster,
+            preflight.subjects,
+            dialer,
+            quick=preflight.quick,
+            spec=spec,
+            watcher=watcher,
+            keep=True,
         ) as (report, links):
             if any(_is_blocking(finding) for finding in report.findings):
                 return report, None
-            fleet.keep(links)
+            dialer.keep(links)
         results = await run_trial(
             report.facts.cluster,
             launch_spec.request,
             report.facts,
-            fleet,
+            dialer,
             launch_spec.run,
             lease=launch_spec.lease,
             on_tried=lambda each: _print_group(console, each),
         )
         return report, results
     finally:
-        await fleet.close()
+        await dialer.close()
         claim.release()
 
 

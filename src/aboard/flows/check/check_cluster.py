@@ -53,12 +53,12 @@ async def check_cluster(
 ) -> CheckReport:
     """Probes all nodes in parallel; a slow or hostile node does not delay the others."""
     watcher = watcher or NullCheckObserver()
-    fleet = build_fleet(watcher, transport_for, dial_seconds)
-    async with probe_cluster(cluster, subjects, fleet, quick=quick, spec=spec, watcher=watcher) as (report, _links):
+    dialer = build_dialer(watcher, transport_for, dial_seconds)
+    async with probe_cluster(cluster, subjects, dialer, quick=quick, spec=spec, watcher=watcher) as (report, _links):
         return report
 
 
-def build_fleet(
+def build_dialer(
     watcher: CheckObserver, transport_for: TransportFor = choose_transport, seconds: float = DIAL_SECONDS
 ) -> NodeDialer:
     return NodeDialer(transport_for, on_phase=lambda node, phase: watcher.dialling(node.name, phase), seconds=seconds)
@@ -68,7 +68,7 @@ def build_fleet(
 async def probe_cluster(
     cluster: Cluster,
     subjects: Sequence[Subject],
-    fleet: NodeDialer,
+    dialer: NodeDialer,
     *,
     quick: bool,
     watcher: CheckObserver,
@@ -90,7 +90,7 @@ async def probe_cluster(
 
     async def call(node: Node) -> None:
         visits[node.name] = probed = await probe_node(
-            fleet,
+            dialer,
             node,
             probes,
             spec=spec,
@@ -108,7 +108,7 @@ async def probe_cluster(
 
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(early.hold())
+            group.create_task(early.run())
             for node in cluster:
                 group.create_task(call(node))
         facts = replace(_build_facts(cluster, visits, probes), outcomes=early.outcomes)
@@ -152,7 +152,7 @@ class _EarlyMultiNodeProbes:
         if len(self._contacts) == len(self._cluster):
             self._met.set()
 
-    async def hold(self) -> None:
+    async def run(self) -> None:
         await self._met.wait()
         facts = Facts(cluster=self._cluster, contacts=self._contacts)
         for subject, exercise in self._exercises:

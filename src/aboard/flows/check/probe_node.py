@@ -44,7 +44,7 @@ class ProbedNode:
 
 
 async def probe_node(
-    fleet: NodeDialer,
+    dialer: NodeDialer,
     node: Node,
     probes: Sequence[Probe[Any]],
     *,
@@ -57,7 +57,7 @@ async def probe_node(
     began = monotonic()
     environment: RankEnvironment | Unknown | None = None
     try:
-        dialled = await fleet.dial(node)
+        dialled = await dialer.dial(node)
         on_met()
         meeting = asyncio.create_task(_measure_clock(dialled, on_contact))
         try:
@@ -120,10 +120,10 @@ async def _measure_clock(dialled: DialResult, on_contact: Callable[[DialResult, 
         trip = monotonic() - sent
         best = min(best, (trip, _parse_clock(pong) - (sent_wall + trip / 2)))
     contact = ReachedNode(
-        hostname=_clean_word(link.hello.get("hostname")),
-        user=_clean_word(link.hello.get("user")),
-        address=Untrusted(_clean_word(link.hello.get("address"))).as_address() or "",
-        python=_clean_word(link.hello.get("python")),
+        hostname=_clean_text(link.hello.get("hostname")),
+        user=_clean_text(link.hello.get("user")),
+        address=Untrusted(_clean_text(link.hello.get("address"))).as_address() or "",
+        python=_clean_text(link.hello.get("python")),
         round_trip=best[0],
         clock_offset=best[1],
         phases={**link.ending.phases, "agent": dialled.seconds},
@@ -209,7 +209,7 @@ def _is_match(path: str, parts: list[str]) -> bool:
     return path.startswith(parts[0]) and path.endswith(parts[-1])
 
 
-def _clean_word(value: object) -> str:
+def _clean_text(value: object) -> str:
     """Short printable text from a node, safe for a terminal."""
     return "".join(letter for letter in value[:80] if letter.isprintable()) if isinstance(value, str) else ""
 

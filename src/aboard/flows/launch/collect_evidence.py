@@ -36,18 +36,18 @@ class CollectedEvidence:
 
 
 async def collect_evidence(
-    plan: Plan, run: Run, holds: Mapping[str, NodeSession], *, brief: bool = False
+    plan: Plan, run: Run, sessions: Mapping[str, NodeSession], *, brief: bool = False
 ) -> CollectedEvidence:
     """Queries the nodes; `brief` skips probes that observe over time, which say nothing about a dead rank."""
     parts = {part.node.name: part for part in plan.parts}
-    nodes = _choose_nodes(plan, run, holds)
-    unheard = {name: _explain_silence(holds.get(name)) for name in parts if name not in nodes}
+    nodes = _choose_nodes(plan, run, sessions)
+    unheard = {name: _explain_silence(sessions.get(name)) for name in parts if name not in nodes}
     # The nodes that are furthest ahead; each of them would collect the same from all.
     collect = () if brief else nodes[-RAS_NODES:]
     questions = {
         name: {"brief": brief, "ras": name in collect, **_build_question(parts[name], plan, run)} for name in nodes
     }
-    replies = await asyncio.gather(*(_ask_node(holds[name], questions[name]) for name in nodes))
+    replies = await asyncio.gather(*(_ask_node(sessions[name], questions[name]) for name in nodes))
     answers: dict[str, NodeAnswer] = {}
     for name, answer in zip(nodes, replies, strict=True):
         if isinstance(answer, str):
@@ -58,16 +58,16 @@ async def collect_evidence(
 
 
 async def collect_follow_up(
-    collected: CollectedEvidence, evidence: Evidence, holds: Mapping[str, NodeSession]
+    collected: CollectedEvidence, evidence: Evidence, sessions: Mapping[str, NodeSession]
 ) -> CollectedEvidence:
     """Sends the follow-up queries that the first replies call for, and merges the new replies into them."""
-    open_queries = {name: doubt for name, doubt in build_follow_up_queries(evidence).items() if name in holds}
+    open_queries = {name: doubt for name, doubt in build_follow_up_queries(evidence).items() if name in sessions}
 
     async def ask(name: str, doubt: FollowUpQuery) -> NodeAnswer:
         before = collected.answers[name]
         question: dict[str, Any] = {"targets": [list(target) for target in doubt.targets], "names": sorted(doubt.names)}
         question["echoes"] = sorted(doubt.echoes)
-        more = await _ask_node(holds[name], {"brief": True, "children": [], **question})
+        more = await _ask_node(sessions[name], {"brief": True, "children": [], **question})
         return before if isinstance(more, str) else _merge_answers(before, more)
 
     replies = await asyncio.gather(*(ask(name, doubt) for name, doubt in open_queries.items()))
@@ -77,7 +77,7 @@ async def collect_follow_up(
 
 
 async def collect_death_evidence(
-    collected: CollectedEvidence, plan: Plan, run: Run, holds: Mapping[str, NodeSession]
+    collected: CollectedEvidence, plan: Plan, run: Run, sessions: Mapping[str, NodeSession]
 ) -> CollectedEvidence:
     """Queries the nodes of dead ranks again where the first reply is missing or incomplete, without their ranks.
 
@@ -89,11 +89,13 @@ async def collect_death_evidence(
     def is_open(name: str) -> bool:
         replies = collected.snapshots.get(name)
         return (
-            name in holds and holds[name].state is SessionState.CONNECTED and (replies is None or replies.cores is None)
+            name in sessions
+            and sessions[name].state is SessionState.CONNECTED
+            and (replies is None or replies.cores is None)
         )
 
     again = [name for name in sorted(died) if name in parts and is_open(name)]
-    replies = await asyncio.gather(*(_ask_node(holds[name], {"brief": True, "children": []}) for name in again))
+    replies = await asyncio.gather(*(_ask_node(sessions[name], {"brief": True, "children": []}) for name in again))
     answers, unheard = dict(collected.answers), dict(collected.unheard)
     for name, answer in zip(again, replies, strict=True):
         if isinstance(answer, str):
@@ -124,27 +126,29 @@ def _get_section(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
     return section if isinstance(section, dict) else {}
 
 
-def _choose_nodes(plan: Plan, run: Run, holds: Mapping[str, NodeSession]) -> Sequence[str]:
+def _choose_nodes(plan: Plan, run: Run, sessions: Mapping[str, NodeSession]) -> Sequence[str]:
     def behind(part: NodePlan) -> int:
         children = (run.generation.children.get((part.node.name, start.child)) for start in part.starts)
         return min((child.phase if child is not None else Phase.WAITING for child in children), default=Phase.WAITING)
 
     connected = [
-        part for part in plan.parts if part.node.name in holds and holds[part.node.name].state is SessionState.CONNECTED
+        part
+        for part in plan.parts
+        if part.node.name in sessions and sessions[part.node.name].state is SessionState.CONNECTED
     ]
     return [part.node.name for part in sorted(connected, key=behind)[:MOST_NODES]]
 
 
-def _explain_silence(hold: NodeSession | None) -> str:
-    if hold is None or hold.state is SessionState.LOST:
+def _explain_silence(session: NodeSession | None) -> str:
+    if session is None or session.state is SessionState.LOST:
         return "it is gone"
-    return "no contact to it" if hold.state is SessionState.DISCONNECTED else "not queried: too many nodes"
+    return "no contact to it" if session.state is SessionState.DISCONNECTED else "not queried: too many nodes"
 
 
-async def _ask_node(hold: NodeSession, question: Mapping[str, Any]) -> NodeAnswer | str:
+async def _ask_node(session: NodeSession, question: Mapping[str, Any]) -> NodeAnswer | str:
     try:
         async with asyncio.timeout(WITHIN_SECONDS + PATIENCE_SECONDS):
-            reply, offset = await hold.request_snapshot(WITHIN_SECONDS, **question)
+            reply, offset = await session.request_snapshot(WITHIN_SECONDS, **question)
     except TimeoutError:
         return f"no reply within {WITHIN_SECONDS + PATIENCE_SECONDS:g} s"
     except AboardError as error:

@@ -77,7 +77,7 @@ class Conductor:
     def __init__(
         self,
         plan: Plan,
-        fleet: NodeDialer,
+        dialer: NodeDialer,
         *,
         lease: Lease,
         record: Record,
@@ -90,7 +90,7 @@ class Conductor:
         self.stacks: dict[int, str] = {}
         self._stacks_room = STACKS_BYTES
         self._tails: dict[int, bytearray] = {}
-        self._fleet = fleet
+        self._dialer = dialer
         self._lease = lease
         self._record = record
         self._viewer = viewer
@@ -104,8 +104,8 @@ class Conductor:
         self._stops = 0
         self._hurry = asyncio.Event()
         self._stopped_since: dict[tuple[str, str], float] = {}
-        self._heard = CollectedEvidence()
-        self._looks = 0
+        self._collected = CollectedEvidence()
+        self._snapshot_count = 0
         self._standing_verdict: Finding | None = None
         self._watch = StallMonitor(
             self.ask_why, self._take_verdict, self._end_stuck_run if stop_on_stall else lambda _why: None
@@ -134,8 +134,8 @@ class Conductor:
             run=self.run,
             tails={rank: self._last_lines(rank) for rank in self._tails},
             now=now,
-            snapshots=self._heard.snapshots,
-            unheard=self._heard.unheard,
+            snapshots=self._collected.snapshots,
+            unheard=self._collected.unheard,
             quiet=self._watch.rhythm.quiet(now),
             usual=self._watch.rhythm.usual,
             pace=self._watch.rhythm.pace,
@@ -146,8 +146,8 @@ class Conductor:
         """Queries every node for a snapshot and judges why the run makes no progress."""
         began = monotonic()
         try:
-            collected = self._heard = await collect_evidence(self.plan, self.run, self._sessions)
-            self._heard = await collect_follow_up(collected, self.evidence(), self._sessions)
+            collected = self._collected = await collect_evidence(self.plan, self.run, self._sessions)
+            self._collected = await collect_follow_up(collected, self.evidence(), self._sessions)
             evidence = self.evidence()
             why = judge_evidence(evidence)
             if not why.findings and self.run.generation.first_death is not None:
@@ -193,7 +193,7 @@ class Conductor:
         self._end = asyncio.get_running_loop().create_future()
         self._note("generation", number=number)
         name = self.plan.run if number == 1 else f"{self.plan.run}.{number}"
-        self._sessions = {part.node.name: self._hold(part, name) for part in self.plan.parts}
+        self._sessions = {part.node.name: self._build_session(part, name) for part in self.plan.parts}
         beginning = asyncio.create_task(self._begin())
         try:
             both: list[asyncio.Future[Any]] = [beginning, self._end]
@@ -211,11 +211,11 @@ class Conductor:
             await self._wind_down(end)
         return end
 
-    def _hold(self, part: NodePlan, name: str) -> NodeSession:
+    def _build_session(self, part: NodePlan, name: str) -> NodeSession:
         node = part.node.name
         return NodeSession(
             part.node,
-            self._fleet,
+            self._dialer,
             run=name,
             key=token_hex(16),
             lease=self._lease,
@@ -230,16 +230,16 @@ class Conductor:
         port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         async def begin(part: NodePlan) -> None:
-            hold = self._sessions[part.node.name]
+            session = self._sessions[part.node.name]
             try:
-                await hold.begin()
+                await session.begin()
                 self._begun.add(part.node.name)
                 if self.plan.code:
-                    await hold.bring(self.plan.code)
+                    await session.bring(self.plan.code)
                 if part.node.name == self.plan.master.node:
-                    port.set_result(await hold.reserve(self._wanted_port, fixed=self._fixed_port))
+                    port.set_result(await session.reserve(self._wanted_port, fixed=self._fixed_port))
                 starts = _set_master_port(part.starts, await asyncio.shield(port))
-                await asyncio.gather(*(hold.start(start) for start in starts))
+                await asyncio.gather(*(session.start(start) for start in starts))
             except TransportError as error:
                 if not port.done() and part.node.name == self.plan.master.node:
                     port.cancel()
@@ -266,20 +266,20 @@ class Conductor:
     async def _wind_down(self, end: EndDecision) -> None:
         """Collects stacks first, then stops all ranks and receives their last output."""
         self._ending = True
-        holds = [hold for hold in self._sessions.values() if hold.state is not SessionState.LOST]
+        sessions = [session for session in self._sessions.values() if session.state is not SessionState.LOST]
         if end.stacks:
             await self._collect_final_snapshot()
         farewell = self._lease.farewell
         grace = farewell if end.asked and farewell is not None else self._lease.grace
-        ends = [asyncio.create_task(self._see_off(hold, grace)) for hold in holds]
+        ends = [asyncio.create_task(self._see_off(session, grace)) for session in sessions]
         if ends:
             await asyncio.wait(ends)
 
     async def _collect_final_snapshot(self) -> None:
         """Takes a snapshot of the nodes and the other ranks after a rank has died, before all are stopped."""
         collected = await collect_evidence(self.plan, self.run, self._sessions, brief=True)
-        self._heard = await collect_death_evidence(collected, self.plan, self.run, self._sessions)
-        for node in self._heard.snapshots.values():
+        self._collected = await collect_death_evidence(collected, self.plan, self.run, self._sessions)
+        for node in self._collected.snapshots.values():
             for rank, rank_snapshot in node.ranks.items():
                 text = rank_snapshot.stack.raw() or NO_STACKS + rank_snapshot.why.get("stack", "")
                 # Thousands of hanging ranks mostly have the same stacks: the first ones are enough.
@@ -288,19 +288,19 @@ class Conductor:
                     self.stacks[rank] = text
         self._record.write_stacks(self.stacks)
 
-    async def _see_off(self, hold: NodeSession, grace: float) -> None:
+    async def _see_off(self, session: NodeSession, grace: float) -> None:
         """Stops a node's ranks, without grace once the user asks twice, and waits until its supervisor has exited."""
         try:
             async with asyncio.timeout(grace + SWEEP_SECONDS):
-                if hold.node.name not in self._begun:
+                if session.node.name not in self._begun:
                     return
-                await hold.end(0.0 if self._hurry.is_set() else grace)
-                gone = asyncio.create_task(hold.wait_gone())
+                await session.end(0.0 if self._hurry.is_set() else grace)
+                gone = asyncio.create_task(session.wait_gone())
                 hurry = asyncio.create_task(self._hurry.wait())
                 try:
                     await asyncio.wait([gone, hurry], return_when=asyncio.FIRST_COMPLETED)
                     if not gone.done():
-                        await hold.end(0.0)
+                        await session.end(0.0)
                     await gone
                 finally:
                     gone.cancel()
@@ -309,7 +309,7 @@ class Conductor:
             # Disconnected: its supervisor stops the ranks by itself when the lease expires.
             pass
         finally:
-            await hold.leave()
+            await session.leave()
 
     # -- messages from the nodes -------------------------------------------------------------------------
 
@@ -363,9 +363,11 @@ class Conductor:
     def _record_snapshot(self, evidence: Evidence, findings: tuple[Finding, ...], *, ended: bool = False) -> None:
         """Records the snapshot behind a verdict, so that it can be judged again."""
         if findings:
-            self._looks += 1
-            self._record.keep(build_snapshot(evidence, self._heard.answers, findings, number=self._looks, ended=ended))
-            self._note("looked", number=self._looks)
+            self._snapshot_count += 1
+            self._record.keep(
+                build_snapshot(evidence, self._collected.answers, findings, number=self._snapshot_count, ended=ended)
+            )
+            self._note("looked", number=self._snapshot_count)
 
     def _judge(self) -> None:
         if self._ending or self._end is None or self._end.done():
@@ -393,16 +395,16 @@ class Conductor:
 
     async def _tick(self) -> None:
         """Calls the monitor and the observer four times a second, or less often if thousands of ranks slow them."""
-        next_look = 0.0
+        next_tick = 0.0
         while True:
             await asyncio.sleep(TICK_SECONDS)
             began = monotonic()
             self._record.tick(began)
-            if began >= next_look:
+            if began >= next_tick:
                 if not self._ending:
                     self._watch.tick(self.run, time())
                 self._viewer.tick(time())
-                next_look = began + (monotonic() - began) / OBSERVER_SHARE
+                next_tick = began + (monotonic() - began) / OBSERVER_SHARE
 
     # -- the end -----------------------------------------------------------------------------------------
 

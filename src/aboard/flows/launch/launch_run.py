@@ -8,14 +8,14 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import HeadEnvironment
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import Plan
-from aboard.core.plan.plan_builder import build_plan as make_plan
+from aboard.core.plan.plan_builder import build_plan
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.rank_environment import RankSpec
 from aboard.core.run.lease import Lease
 from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.diagnoses import Finding, Severity
-from aboard.flows.check.check_cluster import CheckReport, build_fleet, probe_cluster
+from aboard.flows.check.check_cluster import CheckReport, build_dialer, probe_cluster
 from aboard.flows.check.check_observer import CheckObserver
 from aboard.flows.launch.conductor import Conductor, RunObserver, RunOutcome
 from aboard.flows.launch.node_resources import choose_master, collect_node_resources
@@ -44,7 +44,7 @@ class Payload(Protocol):
     async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
         """The plan including the payload, and findings about it."""
 
-    async def load(self, plan: Plan, fleet: NodeDialer) -> None:
+    async def load(self, plan: Plan, dialer: NodeDialer) -> None:
         """Uploads it to every node; raises AboardError if that fails."""
 
 
@@ -65,20 +65,22 @@ async def plan_launch(
     *,
     run: str,
     watcher: CheckObserver,
-    cargo: Payload | None = None,
+    payload: Payload | None = None,
     transport_for: TransportFor = choose_transport,
 ) -> tuple[CheckReport | None, Plan, Sequence[Finding]]:
     """The plan of a dry run, from the same node check, and findings about its payload; nothing is started."""
-    fleet = build_fleet(watcher, transport_for)
+    dialer = build_dialer(watcher, transport_for)
     spec = build_rank_spec(preflight, request)
-    async with probe_cluster(cluster, preflight.subjects, fleet, quick=preflight.quick, spec=spec, watcher=watcher) as (
+    async with probe_cluster(
+        cluster, preflight.subjects, dialer, quick=preflight.quick, spec=spec, watcher=watcher
+    ) as (
         report,
         _links,
     ):
         facts = report.facts
     plan = _build_plan(request, facts, run)
     report_or_none = report if preflight.subjects else None
-    return (report_or_none, plan, ()) if cargo is None else (report_or_none, *await cargo.settle(plan, facts))
+    return (report_or_none, plan, ()) if payload is None else (report_or_none, *await payload.settle(plan, facts))
 
 
 async def launch(
@@ -90,22 +92,22 @@ async def launch(
     watcher: CheckObserver,
     viewer: RunObserver,
     lease: Lease,
-    on_look: Callable[[CheckReport], None] = lambda _report: None,
+    on_report: Callable[[CheckReport], None] = lambda _report: None,
     on_conductor: OnConductor = lambda _conductor: None,
-    fleet: NodeDialer | None = None,
-    cargo: Payload | None = None,
+    dialer: NodeDialer | None = None,
+    payload: Payload | None = None,
     transport_for: TransportFor = choose_transport,
 ) -> LaunchResult:
     """Starts nothing if the node check finds a blocker; otherwise conducts every rank to its end.
 
     `dialer` may already be connecting.
     """
-    fleet = fleet or build_fleet(watcher, transport_for)
-    fleet.on_phase = lambda node, phase: watcher.dialling(node.name, phase)
+    dialer = dialer or build_dialer(watcher, transport_for)
+    dialer.on_phase = lambda node, phase: watcher.dialling(node.name, phase)
     report = None
     spec = build_rank_spec(preflight, request)
     async with probe_cluster(
-        cluster, preflight.subjects, fleet, quick=preflight.quick, spec=spec, watcher=watcher, keep=True
+        cluster, preflight.subjects, dialer, quick=preflight.quick, spec=spec, watcher=watcher, keep=True
     ) as (
         check_report,
         links,
@@ -113,21 +115,21 @@ async def launch(
         facts = check_report.facts
         if preflight.subjects:
             report = check_report
-            on_look(report)
+            on_report(report)
             if any(finding.severity is Severity.BLOCK for finding in report.findings):
                 return LaunchResult(report=report)
         plan = _build_plan(request, facts, record.run.id)
-        fleet.keep(links)
+        dialer.keep(links)
     try:
-        if cargo is not None:
-            plan, findings = await cargo.settle(plan, facts)
+        if payload is not None:
+            plan, findings = await payload.settle(plan, facts)
             if any(finding.severity is Severity.BLOCK for finding in findings):
                 return LaunchResult(report=report, refused=tuple(findings))
-            await cargo.load(plan, fleet)
+            await payload.load(plan, dialer)
         fixed = request.master_port is not None
         conductor = Conductor(
             plan,
-            fleet,
+            dialer,
             lease=lease,
             record=record,
             viewer=viewer,
@@ -137,7 +139,7 @@ async def launch(
         on_conductor(conductor)
         outcome = await conductor.conduct()
     finally:
-        await fleet.close()
+        await dialer.close()
     return LaunchResult(
         report=report, outcome=outcome, roster=build_run_progress(conductor.plan, conductor.run, time())
     )
@@ -151,6 +153,6 @@ def build_rank_spec(preflight: Preflight, request: LaunchRequest) -> RankSpec:
 
 def _build_plan(request: LaunchRequest, facts: Facts, run: str) -> Plan:
     cluster = facts.cluster
-    return make_plan(
+    return build_plan(
         cluster, request, collect_node_resources(facts), run=run, master=choose_master(cluster, request, facts)
     )

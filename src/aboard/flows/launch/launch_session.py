@@ -26,15 +26,15 @@ USUAL_SLOTS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
-    """The inputs of a launch. `told` encodes a plan for the record, without its secrets."""
+    """The inputs of a launch. `encode_plan` encodes a plan for the record, without its secrets."""
 
     cluster: Cluster
     request: LaunchRequest
-    look: Preflight
+    preflight: Preflight
     lease: Lease
     run: RunDirectory
-    told: Callable[[Plan], Any]
-    cargo: Payload | None = None
+    encode_plan: Callable[[Plan], Any]
+    payload: Payload | None = None
 
 
 async def run_launch_session(
@@ -42,8 +42,8 @@ async def run_launch_session(
     *,
     watcher: CheckObserver,
     viewer: RunObserver,
-    fleet: NodeDialer | None = None,
-    on_look: Callable[[CheckReport], None] = lambda _report: None,
+    dialer: NodeDialer | None = None,
+    on_report: Callable[[CheckReport], None] = lambda _report: None,
 ) -> tuple[LaunchResult, dict[str, int]]:
     """Returns the result and what the record had to drop. SIGINT, SIGTERM and SIGHUP stop the launch like Ctrl-C."""
     claim = spec.run.claim()
@@ -56,26 +56,26 @@ async def run_launch_session(
 
             def began(conductor: Conductor) -> None:
                 stop.conductor = conductor
-                record.write_plan(spec.told(conductor.plan))
+                record.write_plan(spec.encode_plan(conductor.plan))
                 answering.append(asyncio.create_task(stack.enter_async_context(serve_control(spec.run, conductor))))
 
             result = await launch(
                 spec.cluster,
                 spec.request,
-                spec.look,
+                spec.preflight,
                 record,
                 watcher=watcher,
                 viewer=viewer,
                 lease=spec.lease,
-                fleet=fleet,
-                cargo=spec.cargo,
-                on_look=on_look,
+                dialer=dialer,
+                payload=spec.payload,
+                on_report=on_report,
                 on_conductor=began,
             )
             await asyncio.gather(*answering)
             if stop.conductor is not None:
                 # Now with the port that was used.
-                record.write_plan(spec.told(stop.conductor.plan))
+                record.write_plan(spec.encode_plan(stop.conductor.plan))
         if result.outcome is not None:
             record.write_findings(result.outcome.findings)
         return result, dict(record.dropped)

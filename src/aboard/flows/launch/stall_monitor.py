@@ -24,16 +24,18 @@ SUSPECT_SECONDS = 2.0
 class StallMonitor:
     """Monitors one run: calls `report` with each new verdict, or None on progress, and `act` with one that lasts."""
 
-    def __init__(self, ask: AskWhy, tell: ReportVerdict, act: Callable[[Judgement], None] = lambda _why: None) -> None:
+    def __init__(
+        self, ask: AskWhy, report: ReportVerdict, act: Callable[[Judgement], None] = lambda _why: None
+    ) -> None:
         self.rhythm = StallDetector()
         self.why: Judgement | None = None
         self._ask = ask
-        self._tell = tell
+        self._report = report
         self._act = act
         self._asking: asyncio.Task[None] | None = None
         self._since = 0.0
         self._settled = 0.0
-        self._suspected = self._looked = float("-inf")
+        self._suspected = self._loss_judged = float("-inf")
 
     def suspect(self, now: float) -> None:
         """Notes that a rank printed a suspicious loss, which needs a judgement although the run progresses."""
@@ -49,10 +51,10 @@ class StallMonitor:
         if run.finished is not None or (self._asking is not None and not self._asking.done()):
             return
         if self.rhythm.due(run, now):
-            self._asking = asyncio.create_task(self._look(self.rhythm.moved))
+            self._asking = asyncio.create_task(self._judge_stall(self.rhythm.moved))
         elif not bad_loss and self._has_new_suspicion(now):
-            self._looked = now
-            self._asking = asyncio.create_task(self._look_at_loss())
+            self._loss_judged = now
+            self._asking = asyncio.create_task(self._judge_loss())
 
     async def close(self) -> None:
         if self._asking is not None:
@@ -64,10 +66,10 @@ class StallMonitor:
         return now - self._settled < STAYS_SECONDS
 
     def _has_new_suspicion(self, now: float) -> bool:
-        lately = self._suspected > self._looked and now - self._suspected < STAYS_SECONDS
-        return lately and now - self._looked >= SUSPECT_SECONDS
+        lately = self._suspected > self._loss_judged and now - self._suspected < STAYS_SECONDS
+        return lately and now - self._loss_judged >= SUSPECT_SECONDS
 
-    async def _look(self, moved: float) -> None:
+    async def _judge_stall(self, moved: float) -> None:
         why = await self._ask()
         if _is_busy(self.why) and _get_reportable(why) is not None:
             # A checkpoint or an evaluation may just have ended: if so, progress resumes within a second.
@@ -78,7 +80,7 @@ class StallMonitor:
             return
         self._settle(why)
 
-    async def _look_at_loss(self) -> None:
+    async def _judge_loss(self) -> None:
         why = await self._ask()
         if _has_bad_loss(why):
             self._settle(why)
@@ -93,7 +95,7 @@ class StallMonitor:
         self._settled = time()
         if not is_same_verdict(before, after):
             self._since = time()
-            self._tell(after)
+            self._report(after)
         elif why is not None and after is not None and _is_lasting(after, time() - self._since):
             self._act(why)
 

@@ -7,7 +7,7 @@ from time import monotonic, time
 
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.plan.launch_request import LaunchRequest
-from aboard.core.plan.plan_builder import build_plan as make_plan
+from aboard.core.plan.plan_builder import build_plan
 from aboard.core.probes.facts import Facts
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
@@ -33,7 +33,7 @@ async def run_trial(
     cluster: Cluster,
     request: LaunchRequest,
     facts: Facts,
-    fleet: NodeDialer,
+    dialer: NodeDialer,
     run: RunDirectory,
     *,
     lease: Lease,
@@ -46,7 +46,7 @@ async def run_trial(
         trials = []
         for group in stage:
             number += 1
-            trials.append(_try_group(number, group, cluster, request, facts, fleet, run, lease))
+            trials.append(_try_group(number, group, cluster, request, facts, dialer, run, lease))
         stage_results = await asyncio.gather(*trials)
         for each in stage_results:
             on_tried(each)
@@ -75,7 +75,7 @@ async def _try_group(
     cluster: Cluster,
     request: LaunchRequest,
     facts: Facts,
-    fleet: NodeDialer,
+    dialer: NodeDialer,
     run: RunDirectory,
     lease: Lease,
 ) -> TrialResult:
@@ -84,13 +84,13 @@ async def _try_group(
     # Any free port: groups run in parallel, and a trial needs no fixed one.
     group_request = replace(request, nodes=None, master_port=None)
     where = replace(choose_master(part, group_request, own), port=0)
-    plan = make_plan(part, group_request, collect_node_resources(own), run=f"{run.id}.t{number}", master=where)
+    plan = build_plan(part, group_request, collect_node_resources(own), run=f"{run.id}.t{number}", master=where)
     directory = RunDirectory(run.path / f"trial-{number}")
     directory.make()
     record = Record.open(directory, ranks=plan.world)
     began = monotonic()
     observer = _TrialObserver()
-    conductor = Conductor(plan, fleet, lease=lease, record=record, viewer=observer)
+    conductor = Conductor(plan, dialer, lease=lease, record=record, viewer=observer)
     try:
         outcome = await conductor.conduct()
     finally:

@@ -52,15 +52,15 @@ class SpaceNeed:
     """The space that a directory still needs on the node's disk."""
 
     bytes: int
-    looked: FolderContents
+    contents: FolderContents
 
 
 @dataclass(kw_only=True)
-class _ParcelState:
+class _DirectoryState:
     """A directory on this node; `first` is the node that fills it if several share the disk."""
 
-    parcel: SyncDirectory
-    looked: FolderContents | None = None
+    directory: SyncDirectory
+    contents: FolderContents | None = None
     found: dict[str, FileEntry] = field(default_factory=dict)
     filled: asyncio.Event = field(default_factory=asyncio.Event)
     first: "NodeUpload | None" = None
@@ -70,10 +70,10 @@ class _ParcelState:
         """The files that the node lacks, in the order of the directory."""
         lacking = {
             file
-            for gap in find_file_gaps(self.parcel.files, {"": self.found})
+            for gap in find_file_gaps(self.directory.files, {"": self.found})
             for file in (*gap.missing, *gap.differing)
         }
-        return tuple(file for file in self.parcel.files if file in lacking)
+        return tuple(file for file in self.directory.files if file in lacking)
 
 
 class NodeUpload:
@@ -82,44 +82,44 @@ class NodeUpload:
     def __init__(
         self,
         node: Node,
-        parcels: Sequence[SyncDirectory],
-        fleet: NodeDialer,
+        directories: Sequence[SyncDirectory],
+        dialer: NodeDialer,
         turns: asyncio.Semaphore,
         on_progress: OnProgress,
     ) -> None:
         self.node = node
         self.sent = self.had = 0
         self.same_disk_as: str | None = None
-        self._places = [_ParcelState(parcel=parcel) for parcel in parcels]
-        self._fleet = fleet
+        self._places = [_DirectoryState(directory=directory) for directory in directories]
+        self._dialer = dialer
         self._turns = turns
         self._on_progress = on_progress
-        self._told = float("-inf")
+        self._reported_at = float("-inf")
         self._whole = self._at = self._total = 0
         self._dialled: DialResult | None = None
-        self._porter: FileSender | None = None
+        self._sender: FileSender | None = None
 
     @property
     def extra(self) -> tuple[str, ...]:
-        looks = ((place.parcel.to, place.looked) for place in self._places)
+        checked = ((place.directory.to, place.contents) for place in self._places)
         return tuple(
-            f"{to}/{name.visible(4096)}" for to, looked in looks if looked is not None for name in looked.extra
+            f"{to}/{name.visible(4096)}" for to, contents in checked if contents is not None for name in contents.extra
         )
 
     async def survey(self) -> None:
         """Queries which files the node has: sizes first, then hashes of those with the right size."""
         for place in self._places:
-            await self._retry_on_loss(partial(self._look, place))
+            await self._retry_on_loss(partial(self._check_files, place))
         self._total = sum(file.bytes for place in self._places for file in place.lacking)
-        self.had = sum(place.parcel.bytes for place in self._places) - self._total
+        self.had = sum(place.directory.bytes for place in self._places) - self._total
 
     def needs(self) -> Iterator[tuple[SyncDirectory, SpaceNeed]]:
         """The space needed for each incomplete directory; bytes of partly sent files count as present."""
         for place in self._places:
-            if place.lacking and place.looked is not None:
-                parts = place.looked.parts
+            if place.lacking and place.contents is not None:
+                parts = place.contents.parts
                 count = sum(file.bytes - parts.get(file.name, 0) for file in place.lacking)
-                yield place.parcel, SpaceNeed(bytes=count, looked=place.looked)
+                yield place.directory, SpaceNeed(bytes=count, contents=place.contents)
 
     def lacks(self, place: int) -> bool:
         return bool(self._places[place].lacking)
@@ -128,13 +128,13 @@ class NodeUpload:
         """The files of a directory that the node has, each with the hash that the node computed."""
         return self._places[place].found
 
-    async def mark(self, parcel: SyncDirectory, mark: str) -> None:
-        await self._retry_on_loss(lambda porter: porter.mark(parcel.to, mark))
+    async def mark(self, directory: SyncDirectory, mark: str) -> None:
+        await self._retry_on_loss(lambda sender: sender.mark(directory.to, mark))
 
-    async def follow_first(self, place: int, parcel: SyncDirectory, marks: Mapping[str, "NodeUpload"]) -> None:
+    async def follow_first(self, place: int, directory: SyncDirectory, marks: Mapping[str, "NodeUpload"]) -> None:
         """Leaves a directory to the first node that shares the disk, if that is another one."""
-        visible_marks = await self._retry_on_loss(lambda porter: porter.marks(parcel.to))
-        first = next((delivery for mark, delivery in marks.items() if mark in visible_marks), self)
+        visible_marks = await self._retry_on_loss(lambda sender: sender.marks(directory.to))
+        first = next((upload for mark, upload in marks.items() if mark in visible_marks), self)
         if first is not self:
             self._places[place].first = first
             self.same_disk_as = first.node.name
@@ -143,16 +143,16 @@ class NodeUpload:
         """Sends the missing files; where another node fills the same disk, waits for it and verifies the result."""
         for number, place in enumerate(self._places):
             if place.first is not None:
-                self._tell("waiting", now=True)
+                self._report("waiting", now=True)
                 await place.first.filled(number)
-                await self._retry_on_loss(partial(self._look, place))
+                await self._retry_on_loss(partial(self._check_files, place))
             if place.lacking:
                 async with self._turns:
                     for file in place.lacking:
                         await self._retry_on_loss(partial(self._send, place, file))
             place.filled.set()
         self._whole, self._at = self._total, 0
-        self._tell("done", now=True)
+        self._report("done", now=True)
 
     async def filled(self, place: int) -> None:
         """Waits until this node has the complete directory."""
@@ -161,29 +161,29 @@ class NodeUpload:
     async def leave(self) -> DialResult | None:
         """Releases the link for further use; a link lost by now is no error, since all files are there."""
         try:
-            if self._porter is not None:
-                await self._porter.leave()
+            if self._sender is not None:
+                await self._sender.leave()
         except TransportError:
             return None
-        self._porter = None
+        self._sender = None
         return self._dialled
 
     async def close(self) -> None:
-        porter, self._porter = self._porter, None
-        if porter is not None:
-            await porter.close()
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            await sender.close()
 
-    async def _look(self, place: _ParcelState, porter: FileSender) -> None:
-        parcel = place.parcel
-        place.looked = await porter.list_folder(
-            parcel.to, [(file.name, file.bytes, file.sha256) for file in parcel.files]
+    async def _check_files(self, place: _DirectoryState, sender: FileSender) -> None:
+        directory = place.directory
+        place.contents = await sender.list_folder(
+            directory.to, [(file.name, file.bytes, file.sha256) for file in directory.files]
         )
-        sizes = {file.name: file.bytes for file in parcel.files}
+        sizes = {file.name: file.bytes for file in directory.files}
         place.found.clear()
-        pending = [name for name in sizes if name in place.looked.fits]
+        pending = [name for name in sizes if name in place.contents.fits]
         total, done, before = sum(sizes[name] for name in pending), 0, 0
         while pending:
-            sums, read = await porter.sums(parcel.to, pending)
+            sums, read = await sender.sums(directory.to, pending)
             if not sums and read <= before:
                 raise ProtocolError(f"{self.node.name} is hashing {pending[0]} without progress")
             before = 0 if sums else read
@@ -194,15 +194,15 @@ class NodeUpload:
             pending = [name for name in pending if name not in sums]
             self._on_progress(UploadProgress(node=self.node.name, phase="looking", done=done + read, total=total))
 
-    async def _send(self, place: _ParcelState, file: FileEntry, porter: FileSender) -> None:
+    async def _send(self, place: _DirectoryState, file: FileEntry, sender: FileSender) -> None:
         """Resumes an interrupted transfer; if the result is damaged, sends the file again from the beginning."""
-        to = place.parcel.to
-        with UploadSource(place.parcel, file) as source:
+        to = place.directory.to
+        with UploadSource(place.directory, file) as source:
             while True:
-                start = await self._negotiate_offset(porter, to, file)
+                start = await self._negotiate_offset(sender, to, file)
                 self._at = start
-                await porter.send(to, start, file.bytes, source.read, self._count_sent)
-                sha256 = await porter.publish(to)
+                await sender.send(to, start, file.bytes, source.read, self._count_sent)
+                sha256 = await sender.publish(to)
                 if sha256 == file.sha256:
                     break
                 if start == 0:
@@ -211,10 +211,10 @@ class NodeUpload:
         place.found[file.name] = FileEntry(name=file.name, bytes=file.bytes, sha256=sha256)
         self._whole, self._at = self._whole + file.bytes, 0
 
-    async def _negotiate_offset(self, porter: FileSender, to: str, file: FileEntry) -> int:
+    async def _negotiate_offset(self, sender: FileSender, to: str, file: FileEntry) -> int:
         began, hashed = monotonic(), 0
         while True:
-            ready = await porter.receive(to, (file.name, file.bytes, file.sha256))
+            ready = await sender.receive(to, (file.name, file.bytes, file.sha256))
             if ready.at is not None:
                 return ready.at
             if ready.busy:
@@ -229,11 +229,11 @@ class NodeUpload:
     def _count_sent(self, count: int) -> None:
         self.sent += count
         self._at += count
-        self._tell("sending")
+        self._report("sending")
 
-    def _tell(self, phase: UploadPhase, *, now: bool = False) -> None:
-        if now or monotonic() - self._told > PROGRESS_SECONDS:
-            self._told = monotonic()
+    def _report(self, phase: UploadPhase, *, now: bool = False) -> None:
+        if now or monotonic() - self._reported_at > PROGRESS_SECONDS:
+            self._reported_at = monotonic()
             self._on_progress(
                 UploadProgress(node=self.node.name, phase=phase, done=self._whole + self._at, total=self._total)
             )
@@ -244,7 +244,7 @@ class NodeUpload:
         while True:
             first = self._dialled is None
             try:
-                return await work(await self._get_porter())
+                return await work(await self._get_sender())
             except (Unreachable, ProtocolError) as error:
                 if first and self._dialled is None:
                     # The node was never reached: the error has its own explanation.
@@ -256,20 +256,20 @@ class NodeUpload:
                     raise build_lost_error(self.node.name, error.seen, losses) from error
                 await asyncio.sleep(REDIAL_SECONDS)
 
-    async def _get_porter(self) -> FileSender:
-        if self._porter is None:
-            self._dialled = await self._fleet.dial(self.node)
-            self._porter = FileSender(self._dialled.link)
-        return self._porter
+    async def _get_sender(self) -> FileSender:
+        if self._sender is None:
+            self._dialled = await self._dialer.dial(self.node)
+            self._sender = FileSender(self._dialled.link)
+        return self._sender
 
 
 class UploadSource:
     """A local file, opened once for all its chunks as a context manager."""
 
-    def __init__(self, parcel: SyncDirectory, file: FileEntry) -> None:
-        self._path = parcel.folder / file.name
+    def __init__(self, directory: SyncDirectory, file: FileEntry) -> None:
+        self._path = directory.folder / file.name
         self._file = file
-        self._made_by_us = any(each.name == MANIFEST_NAME for each in parcel.files)
+        self._made_by_us = any(each.name == MANIFEST_NAME for each in directory.files)
 
     def __enter__(self) -> Self:
         self._stamp = read_file_stamp(self._path)

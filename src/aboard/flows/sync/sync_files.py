@@ -48,8 +48,8 @@ class SyncResult:
 
 async def sync_files(
     nodes: Iterable[Node],
-    parcels: Sequence[SyncDirectory],
-    fleet: NodeDialer,
+    directories: Sequence[SyncDirectory],
+    dialer: NodeDialer,
     *,
     on_progress: OnProgress = lambda _progress: None,
     at_once: int = AT_ONCE,
@@ -59,18 +59,18 @@ async def sync_files(
     The links go back to the dialer for the launch that follows; without one, the caller closes it.
     """
     began = monotonic()
-    places = asyncio.Semaphore(at_once)
-    uploads = [NodeUpload(node, parcels, fleet, places, on_progress) for node in nodes]
+    turns = asyncio.Semaphore(at_once)
+    uploads = [NodeUpload(node, directories, dialer, turns, on_progress) for node in nodes]
     try:
         await _run_all([upload.survey() for upload in uploads], first_ends_all=False)
-        _raise_problems([trouble for upload in uploads for trouble in _find_problems(upload)])
-        await _find_shared_disks(uploads, parcels)
+        _raise_problems([problem for upload in uploads for problem in _find_problems(upload)])
+        await _find_shared_disks(uploads, directories)
         await _run_all([upload.deliver() for upload in uploads], first_ends_all=True)
-        _verify_hashes(uploads, parcels)
+        _verify_hashes(uploads, directories)
         links = await asyncio.gather(*(upload.leave() for upload in uploads))
     finally:
         await asyncio.gather(*(upload.close() for upload in uploads))
-    fleet.keep({upload.node.name: link for upload, link in zip(uploads, links, strict=True) if link is not None})
+    dialer.keep({upload.node.name: link for upload, link in zip(uploads, links, strict=True) if link is not None})
     results = {
         upload.node.name: NodeSyncResult(
             sent=upload.sent, had=upload.had, same_disk_as=upload.same_disk_as, extra=upload.extra
@@ -113,38 +113,38 @@ def _find_problems(upload: NodeUpload) -> list[AboardError]:
     name = upload.node.name
     problems: list[AboardError] = []
     needed: dict[int, int] = defaultdict(int)
-    for parcel, need in upload.needs():
-        if not need.looked.writable:
-            problems.append(build_permission_error(name, parcel.to, need.looked.nearest))
+    for directory, need in upload.needs():
+        if not need.contents.writable:
+            problems.append(build_permission_error(name, directory.to, need.contents.nearest))
             continue
         # Several directories may share one disk, which needs space for all of them.
-        needed[need.looked.device] += need.bytes
-        if need.bytes and needed[need.looked.device] + SPARE > need.looked.free:
+        needed[need.contents.device] += need.bytes
+        if need.bytes and needed[need.contents.device] + SPARE > need.contents.free:
             problems.append(
                 build_no_room_error(
-                    name, need.looked.nearest, free=need.looked.free, needed=needed[need.looked.device] + SPARE
+                    name, need.contents.nearest, free=need.contents.free, needed=needed[need.contents.device] + SPARE
                 )
             )
     return problems
 
 
-async def _find_shared_disks(uploads: Sequence[NodeUpload], parcels: Sequence[SyncDirectory]) -> None:
+async def _find_shared_disks(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> None:
     """Nodes that see each other's marker files share a disk: only the first of them receives the files.
 
     On a file system that shows markers late, a node receives the files as well, which is slower but correct.
     """
     run = token_hex(8)
-    for place, parcel in enumerate(parcels):
+    for place, directory in enumerate(directories):
         lacking = [upload for upload in uploads if upload.lacks(place)]
         if len(lacking) < 2:  # noqa: PLR2004 - nobody to share with
             continue
         marks = {f"{run}-{place}-{number}": upload for number, upload in enumerate(lacking)}
-        await _run_all([upload.mark(parcel, mark) for mark, upload in marks.items()], first_ends_all=False)
-        await _run_all([upload.follow_first(place, parcel, marks) for upload in lacking], first_ends_all=False)
+        await _run_all([upload.mark(directory, mark) for mark, upload in marks.items()], first_ends_all=False)
+        await _run_all([upload.follow_first(place, directory, marks) for upload in lacking], first_ends_all=False)
 
 
-def _verify_hashes(uploads: Sequence[NodeUpload], parcels: Sequence[SyncDirectory]) -> None:
-    for place, parcel in enumerate(parcels):
-        for gap in find_file_gaps(parcel.files, {upload.node.name: upload.found(place) for upload in uploads}):
+def _verify_hashes(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> None:
+    for place, directory in enumerate(directories):
+        for gap in find_file_gaps(directory.files, {upload.node.name: upload.found(place) for upload in uploads}):
             file = (*gap.missing, *gap.differing)[0]
-            raise build_hash_error(gap.node, f"{parcel.to}/{file.name}", wanted=file.sha256, found="none")
+            raise build_hash_error(gap.node, f"{directory.to}/{file.name}", wanted=file.sha256, found="none")

@@ -113,13 +113,13 @@ def _rewrite_command(command: Shell, *settings: str) -> Shell:
     replaced_keys = {setting.partition("=")[0] for setting in settings}
     if "train.global_batch_size" in replaced_keys:
         replaced_keys.add("train.gradient_accumulation_steps")
-    words: list[str] = []
-    for word in shlex.split(command):
-        if words and words[-1] == "--set" and word.partition("=")[0] in replaced_keys:
-            words.pop()
+    arguments: list[str] = []
+    for argument in shlex.split(command):
+        if arguments and arguments[-1] == "--set" and argument.partition("=")[0] in replaced_keys:
+            arguments.pop()
         else:
-            words.append(word)
-    return format_shell("{typed:shell} {settings:--set}", typed=quote_typed_words(words), settings=settings)
+            arguments.append(argument)
+    return format_shell("{typed:shell} {settings:--set}", typed=quote_typed_words(arguments), settings=settings)
 
 
 def _find_free_folder(folder: str) -> str:

@@ -62,7 +62,7 @@ class TrainingDatasets:
 
 
 def prepare_training_data(
-    words: TrainSettings,
+    settings: TrainSettings,
     tokenizer: str,
     cache: Path,
     *,
@@ -70,26 +70,26 @@ def prepare_training_data(
     on_progress: Callable[[TokenizeProgress], None] = lambda _far: None,
 ) -> TrainingDatasets:
     """Reads rows once, on all cores, and again only when their files change; the data check always runs."""
-    check_request = _build_check_request(words, tokenizer, template)
+    check_request = _build_check_request(settings, tokenizer, template)
     # Fails early, before the slow preparation.
     check_allowed_codes(check_request.allow)
-    mix_shares = _compute_shares(words.data.sources)
+    mix_shares = _compute_shares(settings.data.sources)
     encoder = Encoder(tokenizer, template=template, loss_on=check_request.loss_on)
 
     def prepare_files(files: tuple[str, ...]) -> PreparedSources:
         opened = [open_source(path, check_request) for path in files]
         sources = [PreparationSource(form=each.format, chunks=tuple(each.chunks)) for each in opened]
-        packing: Packing = "packed" if words.packing else "padded"
+        packing: Packing = "packed" if settings.packing else "padded"
         datasets = prepare_data(
-            sources, encoder, cache, max_length=words.max_length, packing=packing, progress=on_progress
+            sources, encoder, cache, max_length=settings.max_length, packing=packing, progress=on_progress
         )
         return PreparedSources(sources=sources, prepared=datasets)
 
-    data = [prepare_files(source.files) for source in words.data.sources]
-    validation = prepare_files(words.data.validation) if words.data.validation else None
+    data = [prepare_files(source.files) for source in settings.data.sources]
+    validation = prepare_files(settings.data.validation) if settings.data.validation else None
     datasets = tuple(
         replace(_describe_dataset(source.name, each.prepared), weight=source.weight, share=mix_shares.get(source.name))
-        for source, each in zip(words.data.sources, data, strict=True)
+        for source, each in zip(settings.data.sources, data, strict=True)
     )
     return TrainingDatasets(
         data=datasets,
@@ -126,20 +126,20 @@ def _describe_dataset(name: str, prepared: PreparedData) -> PreparedDataset:
     )
 
 
-def _build_check_request(words: TrainSettings, tokenizer: str, template: str | None) -> DataCheckRequest:
+def _build_check_request(settings: TrainSettings, tokenizer: str, template: str | None) -> DataCheckRequest:
     return DataCheckRequest(
-        files=words.data.files,
-        command=shlex.join(["aboard", "data", words.source]),
-        format=words.data.format,
-        text_column=words.data.text_column,
+        files=settings.data.files,
+        command=shlex.join(["aboard", "data", settings.source]),
+        format=settings.data.format,
+        text_column=settings.data.text_column,
         tokenizer=tokenizer,
         template=template,
-        max_length=words.max_length,
-        loss_on=_get_loss_on(words),
-        validation=words.data.validation,
-        allow=words.data.allow,
+        max_length=settings.max_length,
+        loss_on=_get_loss_on(settings),
+        validation=settings.data.validation,
+        allow=settings.data.allow,
     )
 
 
-def _get_loss_on(words: TrainSettings) -> LossOn:
-    return cast("LossOn", words.data.loss_on or "answers")  # validated by pydantic
+def _get_loss_on(settings: TrainSettings) -> LossOn:
+    return cast("LossOn", settings.data.loss_on or "answers")  # validated by pydantic

@@ -28,16 +28,16 @@ _MEMORY_SECONDS = 120.0
 class TrainerProcess:
     """A module that can start early, to import torch in the background, and that replies to one request."""
 
-    def __init__(self, module: str, *words: str) -> None:
+    def __init__(self, module: str, *args: str) -> None:
         self._module = module
-        self._words = words
+        self._args = args
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> "subprocess.Popen[bytes]":
         """Starts the process. Must not precede a fork: it reads until every copy of its input pipe is closed."""
         if self._process is None:
             pipe = subprocess.PIPE
-            argv = [sys.executable, "-m", self._module, *self._words]
+            argv = [sys.executable, "-m", self._module, *self._args]
             self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=_build_env(os.environ))
         return self._process
 
@@ -51,11 +51,11 @@ class TrainerProcess:
             self._process.kill()
             self._process.communicate()
 
-    async def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    async def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Returns the JSON object on the last line of output; raises an Aboard error that the module reports."""
         process = self.begin()
         try:
-            payload = json.dumps(question).encode()
+            payload = json.dumps(request).encode()
             out, err = await asyncio.to_thread(process.communicate, payload, seconds)
         except subprocess.TimeoutExpired:
             raise _make_error(self._module, f"no reply within {seconds:g} s") from None
@@ -64,11 +64,11 @@ class TrainerProcess:
 
 
 async def ask_trainer(
-    module: str, *words: str, given: Mapping[str, Any] | None = None, seconds: float
+    module: str, *args: str, request: Mapping[str, Any] | None = None, seconds: float
 ) -> dict[str, Any]:
     """Starts a module, sends one request and returns its reply."""
-    with TrainerProcess(module, *words) as trainer:
-        return await trainer.ask(given or {}, seconds)
+    with TrainerProcess(module, *args) as trainer:
+        return await trainer.ask(request or {}, seconds)
 
 
 async def estimate_memory(

@@ -50,7 +50,7 @@ EstimateMemory = Callable[[Training, Mapping[str, int], int | None], Awaitable[R
 class TrainingInputs:
     """The inputs prepared on the head; paths are those of this machine."""
 
-    words: TrainSettings
+    settings: TrainSettings
     model: Path
     tokenizer: Path
     facts: ModelLimits
@@ -69,7 +69,7 @@ class TrainingInputs:
 
     def training(self, *, bf16: bool) -> Training:
         """The settings for the ranks; paths below the user's home are relative to the home on each node."""
-        training = self.words.training(
+        training = self.settings.training(
             model=abbreviate_home(self.model),
             tokenizer=abbreviate_home(self.tokenizer),
             data=[_build_data_part(part) for part in self.data],
@@ -90,45 +90,45 @@ def build_request(extra: Mapping[str, str] = MappingProxyType({})) -> LaunchRequ
 class TrainingPayload:
     """A training as payload: settled once the nodes are known, then its files are uploaded to nodes that lack them."""
 
-    provisions: TrainingInputs
+    inputs: TrainingInputs
     command: Shell
-    bring: UploadInputs
-    needs_of: EstimateMemory
-    on_settled: Callable[[TrainingPreflight, Sequence[Finding]], None] = lambda _boarding, _findings: None
+    upload: UploadInputs
+    estimate_memory: EstimateMemory
+    on_settled: Callable[[TrainingPreflight, Sequence[Finding]], None] = lambda _preflight, _findings: None
 
     @property
     def subject(self) -> Subject:
         """The preflight subject, including the probe for checkpoints to resume from."""
-        training = self.provisions.training(bf16=False)
+        training = self.inputs.training(bf16=False)
         return (
             TRAIN if training.resume == "none" else replace(TRAIN, probes=(*TRAIN.probes, build_resume_probe(training)))
         )
 
     async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
         """The plan with the settings in each rank's environment; raises TrainingFinished if no steps remain."""
-        words = self.provisions.words
+        settings = self.inputs.settings
         ranks = {part.node.name: len(part.starts) for part in plan.parts}
         cards = list_cards(facts, list(ranks))
-        bf16 = words.bf16 if words.bf16 is not None else has_bf16(cards, list(ranks))
-        training = self.provisions.training(bf16=bf16)
+        bf16 = settings.bf16 if settings.bf16 is not None else has_bf16(cards, list(ranks))
+        training = self.inputs.training(bf16=bf16)
         refused = self._resume(plan, facts, training)
         if refused:
             return plan, refused
-        boarding = TrainingPreflight(
+        preflight = TrainingPreflight(
             training=training,
             ranks=ranks,
-            given=words.given,
+            given=settings.given,
             cards=cards,
             packages={name: each.packages for name, each in facts.of(SOFTWARE).items() if name in ranks},
             memory=_collect_memory(facts),
-            model=self.provisions.facts,
-            tokens=self.provisions.vocabulary,
-            packed=words.packing,
+            model=self.inputs.facts,
+            tokens=self.inputs.vocabulary,
+            packed=settings.packing,
         )
-        least = min(compute_rank_memory(boarding).values(), default=None)
-        boarding = replace(boarding, needs=await self.needs_of(training, ranks, least))
-        findings = judge_training(boarding)
-        self.on_settled(boarding, findings)
+        least = min(compute_rank_memory(preflight).values(), default=None)
+        preflight = replace(preflight, needs=await self.estimate_memory(training, ranks, least))
+        findings = judge_training(preflight)
+        self.on_settled(preflight, findings)
         return add_rank_env(plan, {TRAINING: json.dumps(asdict(training))}), findings
 
     def _resume(self, plan: Plan, facts: Facts, training: Training) -> list[Finding]:
@@ -139,14 +139,14 @@ class TrainingPayload:
             resume,
             training,
             world=plan.world,
-            data=self.provisions.identity,
-            sequences=sum(part.sequences for part in self.provisions.data),
-            typed=TypedTrainCommand(command=self.command, output_dir=self.provisions.words.output_dir),
+            data=self.inputs.identity,
+            sequences=sum(part.sequences for part in self.inputs.data),
+            typed=TypedTrainCommand(command=self.command, output_dir=self.inputs.settings.output_dir),
         )
         return list(findings)
 
-    async def load(self, plan: Plan, fleet: NodeDialer) -> None:
-        await self.bring(plan, fleet, self.provisions.folders)
+    async def load(self, plan: Plan, dialer: NodeDialer) -> None:
+        await self.upload(plan, dialer, self.inputs.folders)
 
 
 def abbreviate_home(path: Path) -> str:

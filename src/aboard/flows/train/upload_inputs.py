@@ -19,7 +19,7 @@ HASHES = "fingerprints.json"
 
 async def upload_inputs(
     plan: Plan,
-    fleet: NodeDialer,
+    dialer: NodeDialer,
     folders: Sequence[Path],
     *,
     cache: Path,
@@ -29,16 +29,16 @@ async def upload_inputs(
     nodes = [part.node for part in plan.parts if part.node.transport is not TransportKind.LOCAL]
     if not nodes:
         return None
-    parcels = [await asyncio.to_thread(_build_parcel, folder, cache) for folder in folders]
-    return await sync_files(nodes, parcels, fleet, on_progress=on_progress)
+    directories = [await asyncio.to_thread(_build_upload, folder, cache) for folder in folders]
+    return await sync_files(nodes, directories, dialer, on_progress=on_progress)
 
 
-def _build_parcel(folder: Path, cache: Path) -> SyncDirectory:
-    folder_parcel = build_sync_directory(folder, hashes=cache / HASHES, to=abbreviate_home(folder))
+def _build_upload(folder: Path, cache: Path) -> SyncDirectory:
+    directory = build_sync_directory(folder, hashes=cache / HASHES, to=abbreviate_home(folder))
     if not (folder / CONFIG).is_file():
-        return folder_parcel
+        return directory
     # A model's directory may contain the same weights in other formats, and unrelated files.
     needed_files = tuple(
-        file for file in folder_parcel.files if any(fnmatch(file.name, form) for form in (*FILES, WEIGHTS))
+        file for file in directory.files if any(fnmatch(file.name, form) for form in (*FILES, WEIGHTS))
     )
-    return replace(folder_parcel, files=needed_files)
+    return replace(directory, files=needed_files)

@@ -27,7 +27,7 @@ from aboard.transport.node_dialer import NodeDialer, TransportFor, choose_transp
 from aboard.verdicts.live.external_jobs import judge_external_job
 
 # How long an agent may take for one snapshot, including py-spy, and how much longer to wait for its reply.
-LOOK_SECONDS = 9.0
+SNAPSHOT_SECONDS = 9.0
 PATIENCE_SECONDS = 3.0
 # How long it has stalled is unknown: observe it for longer than a rank may idle before it counts as stuck.
 WATCH_SECONDS = 13.0
@@ -51,7 +51,7 @@ async def diagnose_external_job(
     async with AsyncExitStack() as closing:
         inspector = _ExternalJobInspector(cluster)
         await inspector.dial(NodeDialer(transport_for), closing)
-        verdict = await inspector.judged(pids)
+        verdict = await inspector.judge(pids)
     return replace(verdict, why=replace(verdict.why, seconds=monotonic() - began))
 
 
@@ -65,8 +65,8 @@ class _ExternalJobInspector:
         self._offsets: dict[str, float] = {}
         self._unheard: dict[str, str] = {}
 
-    async def dial(self, fleet: NodeDialer, closing: AsyncExitStack) -> None:
-        visits = await asyncio.gather(*(probe_node(fleet, node, ()) for node in self._cluster))
+    async def dial(self, dialer: NodeDialer, closing: AsyncExitStack) -> None:
+        visits = await asyncio.gather(*(probe_node(dialer, node, ()) for node in self._cluster))
         for node, probed in zip(self._cluster, visits, strict=True):
             if probed.dialled is not None and isinstance(probed.contact, ReachedNode):
                 closing.push_async_callback(probed.dialled.link.close)
@@ -78,9 +78,9 @@ class _ExternalJobInspector:
             name, reason = next(iter(self._unheard.items()))
             raise AboardError(commands.WHY_NO_NODE, f"no node responds; {name}: {reason}", nodes=list(self._nodes))
 
-    async def judged(self, pids: Sequence[int]) -> ExternalJobVerdict:
+    async def judge(self, pids: Sequence[int]) -> ExternalJobVerdict:
         """Repeats snapshots, with follow-up queries, until there is a cause, the job progresses, or time is up."""
-        first = await self._look({name: {"pids": list(pids)} if pids else {} for name in self._links})
+        first = await self._query_nodes({name: {"pids": list(pids)} if pids else {} for name in self._links})
         all_processes = {
             name: decode_external_processes(answer.get("found"), self._offsets[name]) for name, answer in first.items()
         }
@@ -90,29 +90,29 @@ class _ExternalJobInspector:
         searched_nodes = tuple(processes) if not pids else ()
         began = still = monotonic()
         snapshots = self._decode_snapshots(world, first, {})
-        evidence = self._evidence(world, snapshots, 0.0)
+        evidence = self._build_evidence(world, snapshots, 0.0)
         while True:
-            before, look_time = evidence, monotonic()
-            answers = await self._look(self._again(world, before))
-            world = self._left(world, answers)
+            before, snapshot_time = evidence, monotonic()
+            answers = await self._query_nodes(self._build_queries(world, before))
+            world = self._drop_exited(world, answers)
             snapshots = self._decode_snapshots(world, answers, snapshots)
-            evidence = self._evidence(world, snapshots, 0.0)
+            evidence = self._build_evidence(world, snapshots, 0.0)
             going = has_moved(before, evidence)
-            still = look_time if going else still
-            evidence = replace(evidence, quiet=look_time - still)
+            still = snapshot_time if going else still
+            evidence = replace(evidence, quiet=snapshot_time - still)
             why = judge_external_job(world, others, evidence, nodes=searched_nodes)
             named = bool(why.findings) and why.findings[0].severity is Severity.BLOCK
             if named or going or not has_waiting_ranks(evidence) or monotonic() - began >= WATCH_SECONDS:
                 return ExternalJobVerdict(world=world, evidence=evidence, why=why)
-            await asyncio.sleep(max(0.0, look_time + APART_SECONDS - monotonic()))
+            await asyncio.sleep(max(0.0, snapshot_time + APART_SECONDS - monotonic()))
 
-    async def _look(self, questions: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    async def _query_nodes(self, questions: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         """The nodes' replies; a node without one is noted in `_unheard`, and its earlier snapshot stays valid."""
 
         async def ask(name: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | str:
             try:
                 return await self._links[name].ask(
-                    "strangers", LOOK_SECONDS + PATIENCE_SECONDS, timeout=LOOK_SECONDS, **fields
+                    "strangers", SNAPSHOT_SECONDS + PATIENCE_SECONDS, timeout=SNAPSHOT_SECONDS, **fields
                 )
             except TransportError as error:
                 return error.seen.removeprefix(f"{name}: ")
@@ -127,7 +127,7 @@ class _ExternalJobInspector:
                 replies[name] = answer
         return replies
 
-    def _again(self, world: ExternalJob, evidence: Evidence) -> dict[str, Mapping[str, Any]]:
+    def _build_queries(self, world: ExternalJob, evidence: Evidence) -> dict[str, Mapping[str, Any]]:
         """Queries for the same processes again, with the follow-up queries for each node."""
         follow_ups = build_follow_up_queries(evidence)
         questions: dict[str, Mapping[str, Any]] = {}
@@ -141,7 +141,7 @@ class _ExternalJobInspector:
             questions[name] = fields
         return questions
 
-    def _left(self, world: ExternalJob, answers: Mapping[str, Mapping[str, Any]]) -> ExternalJob:
+    def _drop_exited(self, world: ExternalJob, answers: Mapping[str, Mapping[str, Any]]) -> ExternalJob:
         """The job without the processes that have exited since the last snapshot."""
         for name, answer in answers.items():
             processes = decode_external_processes(answer.get("found"), 0.0)
@@ -162,19 +162,19 @@ class _ExternalJobInspector:
                 snapshots[name] = replace(snapshot, dials=dials, names=names, echoes=snapshot.echoes or old.echoes)
         return snapshots
 
-    def _evidence(self, world: ExternalJob, snapshots: Mapping[str, NodeSnapshot], quiet: float) -> Evidence:
+    def _build_evidence(self, world: ExternalJob, snapshots: Mapping[str, NodeSnapshot], quiet: float) -> Evidence:
         return build_external_evidence(world, self._nodes, snapshots, unheard=self._unheard, now=time(), quiet=quiet)
 
 
 def _drop_own_runs(processes: dict[str, tuple[ExternalJobProcess, ...]]) -> dict[str, tuple[ExternalJobProcess, ...]]:
     """Drops runs of Aboard's own, unless there is nothing else to report."""
-    theirs = {name: tuple(each for each in strangers if not each.why) for name, strangers in processes.items()}
+    theirs = {name: tuple(each for each in found if not each.why) for name, found in processes.items()}
     return theirs if any(theirs.values()) else processes
 
 
 def require_inspectable(processes: Mapping[str, Iterable[ExternalJobProcess]], unheard: Mapping[str, str]) -> None:
     """Raises if there is no process to inspect, or no permission to inspect it."""
-    every = [(name, each) for name, strangers in processes.items() for each in strangers]
+    every = [(name, each) for name, found in processes.items() for each in found]
     for name, each in every:
         if each.why == "absent":
             raise AboardError(commands.WHY_NO_PROCESS, f"there is no process {each.pid} on {name}")

@@ -76,8 +76,8 @@ def _list_files(names: Iterable[str]) -> Iterator[tuple[str, int]]:
                 problems.append(Problem(where=name, seen="there is no file in it", fix=fix))
             files += [(str(path), path.stat().st_size) for path in inside or [Path(name)]]
         except OSError as error:
-            look = suggest_similar_file(name) or commands.WHY_LOG.fix("look", path=name)
-            problems.append(Problem(where=name, seen=f"can't be read: {error.strerror}", fix=look))
+            fix = suggest_similar_file(name) or commands.WHY_LOG.fix("look", path=name)
+            problems.append(Problem(where=name, seen=f"can't be read: {error.strerror}", fix=fix))
     if len(files) > _MOST_FILES:
         seen = f"{len(files)} files are more than {_MOST_FILES}"
         problems.append(Problem(where="aboard why", seen=seen, fix=commands.WHY_LOG.fix("fewer")))

@@ -109,7 +109,7 @@ class RecordedRun:
     own: bool
     plan: Plan | None
     events: tuple[Event, ...]
-    looks: tuple[Snapshot, ...]
+    snapshots: tuple[Snapshot, ...]
     findings: tuple[Finding, ...]
     lines: tuple[RecordedLogLine, ...]
 
@@ -127,20 +127,23 @@ class RecordedRun:
 def parse_recorded_run(run: str, parts: Mapping[str, bytes], *, own: bool = False) -> RecordedRun:
     plan = _parse_plan(_parse_document(parts, PLAN), run)
     names = sorted(name for name in parts if name.startswith(SNAPSHOT_PREFIX))[-MOST_SNAPSHOTS:]
-    looks = [
-        _add_starts(look, plan)
+    snapshots = [
+        _add_starts(snapshot, plan)
         for name in names
-        if (look := decode_snapshot(_parse_document(parts, name), own=own)) is not None
+        if (snapshot := decode_snapshot(_parse_document(parts, name), own=own)) is not None
     ]
     children = {
-        start.child for each in (plan, *(look.plan for look in looks)) if each for _node, start in each.starts()
+        start.child
+        for each in (plan, *(snapshot.plan for snapshot in snapshots))
+        if each
+        for _node, start in each.starts()
     }
     return RecordedRun(
         run=run,
         own=own,
-        plan=plan or (looks[-1].plan if looks else None),
+        plan=plan or (snapshots[-1].plan if snapshots else None),
         events=tuple(deque(_parse_events(parts, {"", *children}), MOST_EVENTS)),
-        looks=tuple(sorted(looks, key=lambda look: look.number)),
+        snapshots=tuple(sorted(snapshots, key=lambda snapshot: snapshot.number)),
         findings=decode_findings(_parse_document(parts, FINDINGS), own=own),
         lines=tuple(_parse_log_lines(parts)),
     )
@@ -156,18 +159,18 @@ def _parse_plan(document: object, run: str) -> Plan | None:
     return Plan(run=run, program=program, master=MasterAddress(node=parts[0].node.name, address=""), parts=parts)
 
 
-def _add_starts(look: Snapshot, plan: Plan | None) -> Snapshot:
+def _add_starts(snapshot: Snapshot, plan: Plan | None) -> Snapshot:
     """Adds to a snapshot's placement of ranks the commands and connection settings, which only the plan has."""
     parts_by_node = {part.node.name: part for part in plan.parts} if plan is not None else {}
     parts = []
-    for part in look.plan.parts:
+    for part in snapshot.plan.parts:
         own = parts_by_node.get(part.node.name)
         argv = {start.child: start.argv for start in own.starts} if own is not None else {}
         starts = tuple(replace(start, argv=argv.get(start.child, ())) for start in part.starts)
         reach = own.node if own is not None else part.node
         node = replace(part.node, user=reach.user, port=reach.port, transport=reach.transport)
         parts.append(NodePlan(node=node, starts=starts))
-    return replace(look, plan=replace(look.plan, parts=tuple(parts)))
+    return replace(snapshot, plan=replace(snapshot.plan, parts=tuple(parts)))
 
 
 def _parse_events(parts: Mapping[str, bytes], children: set[str]) -> Iterator[Event]:

@@ -18,7 +18,7 @@ from aboard.record.json_documents import decode_findings
 from aboard.verdicts.death.first_death import find_first_death, is_echo
 from aboard.verdicts.death.rules import conclude_run
 from aboard.verdicts.judge_evidence import judge_evidence
-from aboard.verdicts.logs.judge_log import judge_log as judge_logs
+from aboard.verdicts.logs.judge_log import judge_log
 from aboard.verdicts.logs.log_scanner import LogScanner
 
 _MOST_TEXT = 20_000
@@ -36,22 +36,22 @@ def replay_run(recorded: RecordedRun) -> ReplayedJudgement:
     unhurt = _is_unhurt(recorded, folded) if over else stall is not None
     evidence = _build_end_evidence(recorded, folded) if recorded.plan is not None else None
     end = conclude_run(evidence, stall, unhurt=unhurt) if evidence is not None else Judgement()
-    findings = list(end.findings or (() if recorded.looks else recorded.findings))
+    findings = list(end.findings or (() if recorded.snapshots else recorded.findings))
     if not findings:
         findings = [each for each in _judge_log_lines(recorded.lines) if each.severity > Severity.INFO]
     elif findings[0].code in _GENERAL:
         findings = _add_log_findings(recorded, findings, evidence)
-    version = recorded.looks[-1].version if recorded.looks else ""
+    version = recorded.snapshots[-1].version if recorded.snapshots else ""
     why = Judgement(findings=tuple(findings), ruled_out=(*ruled_out, *end.ruled_out))
     return _build_replay(recorded, why, recorded.findings, version)
 
 
 def _find_current_snapshot(recorded: RecordedRun) -> Snapshot | None:
     """The last snapshot before the run ended, unless its verdict has been withdrawn since."""
-    looks = [look for look in recorded.looks if not look.ended]
-    if not looks or any(_is_withdrawal(event) for event in _split_events(recorded, looks[-1])[1]):
+    snapshots = [snapshot for snapshot in recorded.snapshots if not snapshot.ended]
+    if not snapshots or any(_is_withdrawal(event) for event in _split_events(recorded, snapshots[-1])[1]):
         return None
-    return looks[-1]
+    return snapshots[-1]
 
 
 def _rejudge_stall(recorded: RecordedRun) -> tuple[Finding | None, tuple[RuledOut, ...]]:
@@ -60,34 +60,36 @@ def _rejudge_stall(recorded: RecordedRun) -> tuple[Finding | None, tuple[RuledOu
     verdict = _decode_verdict(events[-1], own=recorded.own) if events else None
     if verdict is None:
         return None, ()
-    looks = [
-        look
-        for look in recorded.looks
-        if not look.ended and look.findings and is_same_verdict(look.findings[0], verdict)
+    snapshots = [
+        snapshot
+        for snapshot in recorded.snapshots
+        if not snapshot.ended and snapshot.findings and is_same_verdict(snapshot.findings[0], verdict)
     ]
-    if not looks:
+    if not snapshots:
         return verdict, ()
-    why = _judge_snapshot(recorded, looks[-1])
+    why = _judge_snapshot(recorded, snapshots[-1])
     first = why.findings[0] if why.findings and why.findings[0].severity > Severity.INFO else None
     return first, why.ruled_out
 
 
-def _judge_snapshot(recorded: RecordedRun, look: Snapshot) -> Judgement:
-    return judge_evidence(look.evidence(Run.replay(recorded.run, _split_events(recorded, look)[0]), recorded.tails()))
+def _judge_snapshot(recorded: RecordedRun, snapshot: Snapshot) -> Judgement:
+    return judge_evidence(
+        snapshot.evidence(Run.replay(recorded.run, _split_events(recorded, snapshot)[0]), recorded.tails())
+    )
 
 
-def _split_events(recorded: RecordedRun, look: Snapshot) -> tuple[Sequence[Event], Sequence[Event]]:
+def _split_events(recorded: RecordedRun, snapshot: Snapshot) -> tuple[Sequence[Event], Sequence[Event]]:
     """The events before and after a snapshot, by its own event or, if that is missing, by time."""
     for index, event in enumerate(recorded.events):
-        if event.kind == "looked" and event.data.get("number") == look.number:
+        if event.kind == "looked" and event.data.get("number") == snapshot.number:
             return recorded.events[:index], recorded.events[index + 1 :]
-    before = [event for event in recorded.events if event.at <= look.at]
-    return before, [event for event in recorded.events if event.at > look.at]
+    before = [event for event in recorded.events if event.at <= snapshot.at]
+    return before, [event for event in recorded.events if event.at > snapshot.at]
 
 
 def _build_end_evidence(recorded: RecordedRun, run: Run) -> Evidence:
     """The evidence for the end of the run: the snapshot taken after a rank died, if there is one."""
-    last = recorded.looks[-1] if recorded.looks else None
+    last = recorded.snapshots[-1] if recorded.snapshots else None
     if last is not None and last.ended:
         return last.evidence(run, recorded.tails())
     plan = last.plan if last is not None else recorded.plan
@@ -147,7 +149,7 @@ def _judge_log_lines(lines: Iterable[RecordedLogLine]) -> list[Finding]:
     reader.begin(LOGS)
     for line in sorted(lines, key=lambda line: line.at):
         reader.take(f"{line.node}: [rank{line.rank}]: {line.text.raw()}".encode("utf-8", "backslashreplace"))
-    return judge_logs(reader.reading())
+    return judge_log(reader.reading())
 
 
 def _build_replay(recorded: RecordedRun, why: Judgement, then: tuple[Finding, ...], version: str) -> ReplayedJudgement:
