@@ -41,7 +41,7 @@ class StallMonitor:
 
     def tick(self, run: Run, now: float) -> None:
         """To be called some times a second; it never waits."""
-        moved = self.rhythm.note(run, now)
+        moved = self.rhythm.update(run, now)
         bad_loss = _has_bad_loss(self.why) and now - self._suspected < LOSS_SECONDS
         well = not self.rhythm.slow and not (_is_slow(self.why) and self._is_recently_settled(now)) and not bad_loss
         if moved and self.why is not None and well:
