@@ -179,7 +179,7 @@ def _find_errors(launched: LaunchResult, watch: Watch, victim: tuple[int, ...]) 
     assert watch.conductor is not None
     findings = launched.outcome.findings
     named = findings[0].ranks if findings else ()
-    places = watch.conductor.run.generation.places.values()
+    places = watch.conductor.run.generation.connections.values()
     still = sum(not place.ended for place in places)
     wrong = [f"ranks {named} were named, not {victim}"] * (named != victim) + [f"{still} nodes not terminated"] * (
         still > 0

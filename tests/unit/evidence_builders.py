@@ -80,7 +80,7 @@ def evidence(
     run = Run(id="brave-otter")
     run.generation.number = 1
     for number, name in enumerate(names):
-        run.generation.places[name] = NodeConnection(state="held", at=NOW - 60)
+        run.generation.connections[name] = NodeConnection(state="held", at=NOW - 60)
         own = range(number * per_node, min(world, (number + 1) * per_node))
         starts = tuple(Start(child=str(rank), argv=("python", "train.py"), rank=rank) for rank in own)
         parts.append(NodePlan(node=Node(name=name, address=f"10.0.0.{number + 1}"), starts=starts))
@@ -104,7 +104,7 @@ def evidence(
         )
         for number, name in enumerate(names)
     }
-    given["said"] = {rank: tuple(map(Untrusted, lines)) for rank, lines in given.get("said", {}).items()}
+    given["last_lines"] = {rank: tuple(map(Untrusted, lines)) for rank, lines in given.get("last_lines", {}).items()}
     return Evidence(
         **{"plan": plan, "run": run, "now": NOW, "snapshots": witness, "quiet": 12.0, "usual": 0.2, **given}
     )

@@ -55,7 +55,7 @@ def kept_run(
     findings = judge_evidence(evidence).findings if told is None else told
     died = any(child.dead for child in evidence.run.generation.children.values())
     given = answers_of(evidence) if answers is None else answers
-    record.keep(build_snapshot(evidence, given, findings, number=1, ended=died))
+    record.add_snapshot(build_snapshot(evidence, given, findings, number=1, ended=died))
     record.event(Event(node="", seq=0, at=NOW, kind="looked", data={"number": 1}))
     if not died:
         record.event(verdict(findings[:1]))
@@ -89,7 +89,7 @@ def _events(evidence: Evidence) -> Iterable[Event]:
     words = {phase: word for word, phase in BEACON_PHASES.items()}
     generation = evidence.run.generation
     yield Event(node="", seq=0, at=generation.at, kind="generation", data={"number": generation.number})
-    for name, place in generation.places.items():
+    for name, place in generation.connections.items():
         yield Event(node=name, seq=0, at=place.at, kind=place.state, data={"why": place.why})
     for child in generation.children.values():
         yield Event(node=child.node, seq=1, at=child.since - 1, kind="started", child=child.name)

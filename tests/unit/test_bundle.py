@@ -77,7 +77,7 @@ def run(tmp_path: Path) -> RunDirectory:
     record.event(Event(node="n2", seq=2, at=3.0, kind="raised", child="1", rank=1, data=raised))
     record.event(Event(node="n2", seq=3, at=3.1, kind="exited", child="1", rank=1, data={"code": 1}))
     for line in SAID:
-        record.piece("n2", 1, "stderr", f"{line}\n".encode(), 3.0)
+        record.add_output("n2", 1, "stderr", f"{line}\n".encode(), 3.0)
     record.samples("n1", 2.5, {"children": {"0": {"step": 4}}})
     finding = made_finding(
         code="run-raised", severity=Severity.BLOCK, nodes=("n2",), ranks=(1,), seen="x", why="y", fix="z"

@@ -48,8 +48,8 @@ def test_former_flags_are_no_present_ones() -> None:
 def test_what_is_not_obeyed_says_why(name: str) -> None:
     """A flag that Aboard makes needless has a note, and one that is refused has a reason and what to type."""
     for flag in GRAMMARS[name].flags:
-        assert flag.fate is FlagHandling.OBEYED or flag.says, flag.names
-        assert flag.fate is not FlagHandling.REFUSED or flag.fix, flag.names
+        assert flag.handling is FlagHandling.OBEYED or flag.note, flag.names
+        assert flag.handling is not FlagHandling.REFUSED or flag.fix, flag.names
 
 
 def _spelled(grammar: FlagGrammar, *names: str) -> list[str]:

@@ -45,7 +45,7 @@ def _steps(run: RunDirectory, steps: int) -> Record:
     record = Record.open(run, ranks=2)
     for step in range(steps):
         for rank in (0, 1):
-            record.piece("n1", rank, "stdout", f"step {'abcdefghij'[step]}\n".encode(), step * 10.0 + rank / 10)
+            record.add_output("n1", rank, "stdout", f"step {'abcdefghij'[step]}\n".encode(), step * 10.0 + rank / 10)
     record.flush()
     return record
 
@@ -79,7 +79,7 @@ def test_following_ends_with_the_run_and_misses_nothing(run: RunDirectory) -> No
 
     def go_on(seconds: float) -> None:
         waits.append(seconds)
-        record.piece("n1", len(waits), "stdout", b"more %d\n" % len(waits), 100.0 * len(waits))
+        record.add_output("n1", len(waits), "stdout", b"more %d\n" % len(waits), 100.0 * len(waits))
         if len(waits) == 3:
             record.close()
             claim.release()
@@ -94,13 +94,13 @@ def test_following_through_a_segment_that_is_gone(run: RunDirectory) -> None:
     """A flood that outran the reader is said to have been missed, once."""
     record = Record.open(run, ranks=200_000)
     claim = run.claim()
-    record.piece("n1", 0, "stdout", b"begin\n", 0.0)
+    record.add_output("n1", 0, "stdout", b"begin\n", 0.0)
     record.flush()
     line = b"x" * 999 + b"\n"
 
     def flood(_seconds: float) -> None:
         for _ in range(400):
-            record.piece("n1", 0, "stdout", line, 1.0)
+            record.add_output("n1", 0, "stdout", line, 1.0)
         record.close()
         claim.release()
         for path in sorted(run.logs.glob("00000-*"))[2:4]:
@@ -177,7 +177,7 @@ def utc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_as_a_person_types_it(run: RunDirectory, utc: None) -> None:
     """The latest run, by name, by rank, raw to the byte."""
     record = _steps(run, 2)
-    record.piece("n1", 1, "stderr", b"raw \x00\x1b[1m\xff", 99.0, end=True)
+    record.add_output("n1", 1, "stderr", b"raw \x00\x1b[1m\xff", 99.0, end=True)
     record.close()
     assert aboard("logs").stdout.splitlines() == [
         "1970-01-01T00:00:00.000 [ranks 0-1 ×2] step a",
@@ -210,7 +210,7 @@ def test_a_reader_that_has_seen_enough(run: RunDirectory, tmp_path: Path) -> Non
     """`aboard logs | head -1` ends without a complaint."""
     record = Record.open(run, ranks=1)
     for _ in range(200):
-        record.piece("n1", 0, "stdout", b"line\n" * 2000, 1.0)
+        record.add_output("n1", 0, "stdout", b"line\n" * 2000, 1.0)
     record.close()
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     argv = [sys.executable, "-m", "aboard", "logs", "-n", "all", "--no-fold"]

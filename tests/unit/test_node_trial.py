@@ -77,9 +77,9 @@ def test_a_group_has_shown_that_it_can() -> None:
 
 def test_the_smallest_group_that_fails_is_named() -> None:
     """A node by itself before a pair, a pair before all; a group that passed names nobody."""
-    alone = TrialResult(group=("n2",), passed=False, seconds=1, said="it raised", findings=(FOUND,))
-    fine = TrialResult(group=("n1",), passed=True, seconds=1, said="it ran")
-    pair = TrialResult(group=("n1", "n2"), passed=False, seconds=1, said="they hang")
+    alone = TrialResult(group=("n2",), passed=False, seconds=1, outcome="it raised", findings=(FOUND,))
+    fine = TrialResult(group=("n1",), passed=True, seconds=1, outcome="it ran")
+    pair = TrialResult(group=("n1", "n2"), passed=False, seconds=1, outcome="they hang")
     assert build_trial_finding([fine]) is None
     found = build_trial_finding([fine, alone, pair])
     assert found is not None

@@ -301,7 +301,7 @@ def test_unfinished_lines_of_all_ranks_are_bounded(tmp_path: Path) -> None:
     held = []
     for rank in range(1200):
         logs.take(rank, "n1", "stdout", b"x" * 60_000, 0.0)
-        held.append(sum(each.held for log in logs._ranks.values() for each in log.splitters))
+        held.append(sum(each.buffered for log in logs._ranks.values() for each in log.splitters))
     assert max(held) <= UNFINISHED
     logs.close()
     assert sum(len(line.text) for line in read(tmp_path)) == 1200 * 60_000

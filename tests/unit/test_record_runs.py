@@ -155,9 +155,9 @@ def test_a_record_holds_all_that_a_run_told(tmp_path: Path) -> None:
     record.write_findings([])
     record.event(Event(node="n1", seq=1, at=1.0, kind="ended"))
     record.samples("n1", 1.0, {"node": {"load": 0.5}})
-    record.piece("n1", 0, "stdout", b"hello\n", 1.0)
+    record.add_output("n1", 0, "stdout", b"hello\n", 1.0)
     assert record.dropped == {}
-    record.piece("n1", 1, "stdout", b"rest\n", 1.0, dropped=9, end=True)
+    record.add_output("n1", 1, "stdout", b"rest\n", 1.0, dropped=9, end=True)
     record.tick(0.0)
     record.flush()
     assert [line.visible() for line in record.tail(0)] == ["hello"]

@@ -171,7 +171,7 @@ def test_without_its_look_a_stall_is_told_as_it_was(tmp_path: Path) -> None:
     """A full disk, or an earlier version, kept no look: what the events say stands."""
     given = locked()
     run = kept_run(tmp_path, given, after=stopped(given))
-    run.look(1).unlink()
+    run.snapshot(1).unlink()
     assert first(judge_finished_run(run)) == ("hang-lock", ("n2",), (3,))
 
 
@@ -204,7 +204,7 @@ def test_no_secret_no_home_and_no_environment_leaves_with_a_look(tmp_path: Path)
     answers["n1"] = NodeAnswer(told=told)
     run = kept_run(tmp_path, given, answers=answers)
     part = pack_run(run, SecretScrubber(users=["adalove"])).parts["look-0001.json"].decode()
-    assert TOKEN in run.look(1).read_text()
+    assert TOKEN in run.snapshot(1).read_text()
     for planted in (TOKEN, "adalove", "mauve"):
         assert planted not in part
     assert "/home/[user]/secret-project/train.py" in part
@@ -220,7 +220,7 @@ def test_looks_are_private_and_few(tmp_path: Path) -> None:
     (found,) = judge_evidence(given).findings[:1]
     codes = ["a", "b", "b", "c", "d", "d", "e"]
     for number, code in enumerate(codes, 1):
-        record.keep(
+        record.add_snapshot(
             build_snapshot(given, answers_of(given), (replace(found, diagnosis=recall_diagnosis(code)),), number=number)
         )
     record.close()
@@ -267,7 +267,7 @@ def test_a_run_is_seen_as_it_was_at_the_look(tmp_path: Path) -> None:
 def test_a_look_is_read_as_it_was_written() -> None:
     """Every figure, word and answer of it, and that a rank makes steps is known from its figures again."""
     said = {0: (Untrusted("loss 2.1"), Untrusted("loss nan"))}
-    given = replace(locked(), unheard={"n4": "it is gone"}, usual=0.25, pace=0.5, said=said, quiet=7.5)
+    given = replace(locked(), unheard={"n4": "it is gone"}, usual=0.25, pace=0.5, last_lines=said, quiet=7.5)
     for node, child in (("n1", ""), ("n2", "3")):
         given.run.take(Measurement(node=node, child=child, at=NOW - 3, values={"step": 20, "load": 1.5}))
     kept = build_snapshot(given, answers_of(given), judge_evidence(given).findings, number=12, ended=True)

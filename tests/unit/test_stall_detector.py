@@ -5,7 +5,7 @@ from itertools import pairwise
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import Run
-from aboard.core.run.stall_detector import LEAST_SECONDS, LONGEST_SECONDS, StallDetector
+from aboard.core.run.stall_detector import LEAST_SECONDS, LONGEST_PAUSE_SECONDS, StallDetector
 
 
 def started(at: float = 100.0) -> tuple[Run, StallDetector]:
@@ -13,7 +13,7 @@ def started(at: float = 100.0) -> tuple[Run, StallDetector]:
     run.apply(Event(node="", seq=0, at=at, kind="generation", data={"number": 1}))
     run.apply(Event(node="n1", seq=1, at=at, kind="started", child="0"))
     rhythm = StallDetector()
-    rhythm.note(run, at)
+    rhythm.update(run, at)
     return run, rhythm
 
 
@@ -21,7 +21,7 @@ def stepping(run: Run, rhythm: StallDetector, steps: int, seconds: float, at: fl
     for step in range(1, steps + 1):
         at += seconds
         run.take(Measurement(node="n1", at=at, child="0", values={"step": step, "step_seconds": seconds}))
-        rhythm.note(run, at)
+        rhythm.update(run, at)
     return at
 
 
@@ -30,7 +30,7 @@ def test_a_new_phase_starts_the_clock_again() -> None:
     run, rhythm = started()
     assert not rhythm.due(run, 100 + LEAST_SECONDS - 0.1)
     run.apply(Event(node="n1", seq=2, at=104.0, kind="phase", child="0", data={"phase": "torch"}))
-    assert rhythm.note(run, 104.1)
+    assert rhythm.update(run, 104.1)
     assert not rhythm.due(run, 104 + LEAST_SECONDS - 0.1)
     assert rhythm.due(run, 104 + LEAST_SECONDS + 0.1)
 
@@ -42,7 +42,7 @@ def test_the_pauses_between_questions_grow() -> None:
     gaps = [after - before for before, after in pairwise(asked)]
     assert gaps == sorted(gaps)
     assert gaps[0] <= 3
-    assert gaps[-1] >= LONGEST_SECONDS
+    assert gaps[-1] >= LONGEST_PAUSE_SECONDS
 
 
 def test_long_steps_have_long_patience() -> None:
@@ -61,7 +61,7 @@ def test_slower_steps_are_noticed_though_they_move() -> None:
     for step in range(31, 50):
         at += 2.0
         run.take(Measurement(node="n1", at=at, child="0", values={"step": step, "step_seconds": 2.0}))
-        rhythm.note(run, at)
+        rhythm.update(run, at)
     assert rhythm.slow
     assert rhythm.due(run, at)
     assert rhythm.usual is not None
@@ -75,7 +75,7 @@ def test_a_new_generation_is_a_new_rhythm() -> None:
     run, rhythm = started()
     at = stepping(run, rhythm, 10, 0.5)
     run.apply(Event(node="", seq=0, at=at + 1, kind="generation", data={"number": 2}))
-    assert rhythm.note(run, at + 1)
+    assert rhythm.update(run, at + 1)
     assert rhythm.usual is None
 
 

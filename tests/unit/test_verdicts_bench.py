@@ -32,7 +32,7 @@ def test_a_rank_in_poll_waits_for_no_file() -> None:
 def test_ranks_of_a_node_that_is_dark_are_not_called_late() -> None:
     """What they do nobody knows: that their node is silent is the verdict."""
     given = evidence({rank: at_store() for rank in range(4)}, phases={2: Phase.STARTED, 3: Phase.STARTED})
-    given.run.generation.places["n2"] = NodeConnection(state="cut", at=NOW - 12, why=Untrusted("no answer"))
+    given.run.generation.connections["n2"] = NodeConnection(state="cut", at=NOW - 12, why=Untrusted("no answer"))
     witness = {name: seen for name, seen in given.snapshots.items() if name != "n2"}
     for rank in (0, 1):
         given.run.generation.children["n1", str(rank)].phase = Phase.STORE
@@ -45,7 +45,7 @@ def test_a_dark_node_is_told_from_a_management_network_that_flaps(waited: float,
     """Two seconds without a word are nothing while the others go on, and a verdict once they wait for its ranks."""
     ranks = {rank: in_collective(groups=(at_collective(20, at=NOW - waited),)) for rank in range(4)}
     given = evidence(ranks)
-    given.run.generation.places["n2"] = NodeConnection(state="cut", at=NOW - 2, why=Untrusted("no answer"))
+    given.run.generation.connections["n2"] = NodeConnection(state="cut", at=NOW - 2, why=Untrusted("no answer"))
     witness = {name: seen for name, seen in given.snapshots.items() if name != "n2"}
     (found,) = judge_evidence(replace(given, snapshots=witness, unheard={"n2": "no contact to it"})).findings
     assert (found.code, found.nodes, found.severity) == ("run-node-silent", ("n2",), severity)
@@ -55,10 +55,10 @@ def test_a_node_that_is_cut_off_is_asked_about_at_once() -> None:
     """The pauses between two looks grow, and a dark node ends them."""
     run = Run(id="brave-otter")
     rhythm = StallDetector()
-    rhythm.note(run, 100.0)
+    rhythm.update(run, 100.0)
     asked = 100.0 + LEAST_SECONDS
     assert [at for at in range(9) if rhythm.due(run, asked + at)] == [0, 1, 3, 6]
-    run.generation.places["n2"] = NodeConnection(state="cut", at=asked + 6.1)
+    run.generation.connections["n2"] = NodeConnection(state="cut", at=asked + 6.1)
     assert not rhythm.due(run, asked + 6.5)
     assert rhythm.due(run, asked + 7.5)
     assert not rhythm.due(run, asked + 7.6)

@@ -207,7 +207,7 @@ def test_a_slow_import_is_no_stall() -> None:
 def test_a_node_that_has_fallen_silent() -> None:
     """Its ranks are not judged by what can't be seen of them; it is named itself, and in time called a trouble."""
     given = evidence({rank: in_collective(groups=(at_collective(20, at=NOW - 1),)) for rank in range(8)})
-    given.run.generation.places["n4"] = NodeConnection(
+    given.run.generation.connections["n4"] = NodeConnection(
         state="cut", at=NOW - 6, why=Untrusted("no beat came over the wire")
     )
     unheard = replace(given, snapshots={name: node for name, node in given.snapshots.items() if name != "n4"})
@@ -277,8 +277,11 @@ def test_losses_make_a_link_slow_while_something_waits_for_it(tx: int, losses: i
 def test_a_loss_that_is_no_number() -> None:
     """In a rank's own words, more than once."""
     said = {0: ("step 7 loss: 0.31", "step 8 loss: nan", "step 9 loss=nan")}
-    assert first(evidence(eight(), quiet=0.1, said=said))[0] == "loss-no-number"
-    assert judge_evidence(evidence(eight(), quiet=0.1, said={0: ("loss: 0.5", "nancy lost her loss")})).findings == ()
+    assert first(evidence(eight(), quiet=0.1, last_lines=said))[0] == "loss-no-number"
+    assert (
+        judge_evidence(evidence(eight(), quiet=0.1, last_lines={0: ("loss: 0.5", "nancy lost her loss")})).findings
+        == ()
+    )
 
 
 def test_nothing_is_said_of_a_run_that_goes_on() -> None:

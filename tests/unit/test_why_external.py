@@ -314,7 +314,7 @@ def test_two_worlds_on_one_node_are_told_apart() -> None:
     stale = seat(1, began=NOW - 500, pid=77)
     first, second = group_external_jobs({"n1": [*old, new[1], stale, *new[2:], new[0]]})
     assert (first.port, second.port) == (29500, 29501)
-    assert first.seats[1].process.pid == 101
+    assert first.ranks[1].process.pid == 101
     assert (first.missing, first.size) == ((), 4)
 
 
@@ -341,7 +341,7 @@ def test_who_has_ended_is_missing() -> None:
 def test_processes_without_numbers_are_one_world_in_their_order() -> None:
     """As they were given."""
     (world,) = group_external_jobs({"n1": [ExternalJobProcess(pid=5), ExternalJobProcess(pid=3)]})
-    assert {rank: seat.process.pid for rank, seat in world.seats.items()} == {0: 5, 1: 3}
+    assert {rank: seat.process.pid for rank, seat in world.ranks.items()} == {0: 5, 1: 3}
     assert world.size == 2
 
 

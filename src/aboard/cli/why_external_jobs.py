@@ -66,7 +66,7 @@ def _print_job_verdict(cluster: Cluster, pids: tuple[int, ...], *, as_json: bool
 
 def _build_json(judgement: ExternalJobVerdict) -> dict[str, object]:
     world = judgement.world
-    ranks = {rank: {"node": seat.node, "pid": seat.process.pid} for rank, seat in sorted(world.seats.items())}
+    ranks = {rank: {"node": seat.node, "pid": seat.process.pid} for rank, seat in sorted(world.ranks.items())}
     return {
         "what": world.what,
         "world": world.size,

@@ -110,7 +110,7 @@ def try_decode(kind: type[T], value: object) -> T | None:
 
 
 @cache
-def _build_decoder(hint: Any, strict: bool) -> Decoder:  # noqa: FBT001, PLR0911 - part of the cache's key; a way for each kind
+def _build_decoder(hint: Any, strict: bool) -> Decoder:  # noqa: FBT001, PLR0911 - part of the cache's key; a decoder for each kind
     marks: tuple[Any, ...] = ()
     if get_origin(hint) is Annotated:
         hint, *rest = get_args(hint)
@@ -143,12 +143,12 @@ def _decode_plain(hint: Any, marks: tuple[Any, ...], strict: bool) -> Decoder:  
     if hint is float:
         return _decode_number(float, int | float, -_EXACT)
     if hint is Any:
-        return lambda given: given
+        return lambda value: value
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _decode_choice({each.value: each for each in hint})
     if isinstance(hint, type) and is_dataclass(hint):
         # A dataclass may contain its own type, so its decoder is built on first use.
-        return lambda given: _build_object_decoder(hint, strict)(given)  # noqa: PLW0108 - as said
+        return lambda value: _build_object_decoder(hint, strict)(value)  # noqa: PLW0108 - built on first use
     raise TypeError(f"no decoder for {hint}")
 
 
@@ -158,10 +158,10 @@ def _decode_text(hint: Any, marks: tuple[Any, ...]) -> Decoder:
     lines = _find_mark(marks, _Lines)
     fits = re.compile(matching.pattern).fullmatch if matching else None
 
-    def read(given: object) -> Any:
-        if not isinstance(given, str) or (fits is not None and fits(given) is None):
+    def read(value: object) -> Any:
+        if not isinstance(value, str) or (fits is not None and fits(value) is None):
             raise DecodeError("expected text")
-        text = given[-limit.most :] if limit.last else given[: limit.most]
+        text = value[-limit.most :] if limit.last else value[: limit.most]
         if hint is Untrusted:
             return Untrusted(text)
         return escape_lines(text) if lines else escape_text(text, limit.most)
@@ -170,49 +170,49 @@ def _decode_text(hint: Any, marks: tuple[Any, ...]) -> Decoder:
 
 
 def _decode_number(kind: type, accepted: Any, least: float) -> Decoder:
-    def read(given: object) -> Any:
-        if not isinstance(given, accepted) or isinstance(given, bool) or not least <= given < _EXACT:
+    def read(value: object) -> Any:
+        if not isinstance(value, accepted) or isinstance(value, bool) or not least <= value < _EXACT:
             raise DecodeError("expected a number")
-        return kind(given)
+        return kind(value)
 
     return read
 
 
-def _decode_bool(given: object) -> bool:
-    if isinstance(given, bool):
-        return given
+def _decode_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
     raise DecodeError("expected true or false")
 
 
 def _decode_choice(choices: Mapping[Any, Any]) -> Decoder:
-    def read(given: object) -> Any:
+    def read(value: object) -> Any:
         # In Python, True == 1.
-        if isinstance(given, str | int) and not isinstance(given, bool) and given in choices:
-            return choices[given]
+        if isinstance(value, str | int) and not isinstance(value, bool) and value in choices:
+            return choices[value]
         raise DecodeError("unexpected value")
 
     return read
 
 
-def _decode_union(ways: list[Decoder], optional: bool) -> Decoder:  # noqa: FBT001 - private
-    def read(given: object) -> Any:
-        if given is None and optional:
+def _decode_union(decoders: list[Decoder], optional: bool) -> Decoder:  # noqa: FBT001 - private
+    def read(value: object) -> Any:
+        if value is None and optional:
             return None
-        for way in ways[:-1]:
+        for decoder in decoders[:-1]:
             try:
-                return way(given)
+                return decoder(value)
             except DecodeError:
                 pass
-        return ways[-1](given)
+        return decoders[-1](value)
 
     return read
 
 
 def _decode_row(parts: list[Decoder]) -> Decoder:
-    def read(given: object) -> Any:
-        if not isinstance(given, list) or len(given) < len(parts):
+    def read(value: object) -> Any:
+        if not isinstance(value, list) or len(value) < len(parts):
             raise DecodeError(f"expected a row of {len(parts)}")
-        return tuple(part(each) for part, each in zip(parts, given, strict=False))
+        return tuple(part(each) for part, each in zip(parts, value, strict=False))
 
     return read
 
@@ -222,13 +222,13 @@ def _decode_elements(made: Any, hint: Any, marks: tuple[Any, ...], strict: bool)
     keyed = _find_mark(marks, KeyedBy)
     element = _build_decoder(hint, strict)
 
-    def read(given: object) -> Any:
-        if keyed is not None and isinstance(given, dict):
-            given = [{**each, keyed.field: key} for key, each in given.items() if isinstance(each, dict)]
-        if not isinstance(given, list):
+    def read(value: object) -> Any:
+        if keyed is not None and isinstance(value, dict):
+            value = [{**each, keyed.field: key} for key, each in value.items() if isinstance(each, dict)]
+        if not isinstance(value, list):
             raise DecodeError("expected a list")
-        some = given[-limit.most :] if limit.last else given[: limit.most]
-        return made(_decode_each(((each, element) for each in some), strict))
+        items = value[-limit.most :] if limit.last else value[: limit.most]
+        return made(_decode_each(((each, element) for each in items), strict))
 
     return read
 
@@ -239,14 +239,14 @@ def _decode_mapping(key: Any, value: Any, marks: tuple[Any, ...], strict: bool) 
     width = len(get_args(key)) if get_origin(key) is tuple else 0
 
     def read_item(item: Any) -> Any:
-        name, given = item
-        return keys(int(name) if key is int and name.isdecimal() and len(name) < 10 else name), values(given)  # noqa: PLR2004 - int() of millions of digits takes long
+        name, value = item
+        return keys(int(name) if key is int and name.isdecimal() and len(name) < 10 else name), values(value)  # noqa: PLR2004 - int() of millions of digits takes long
 
-    def read(given: object) -> Any:
-        if width and isinstance(given, list):
-            items = [(row[:width], row[width]) for row in given if isinstance(row, list) and len(row) > width]
-        elif isinstance(given, dict):
-            items = list(given.items())
+    def read(value: object) -> Any:
+        if width and isinstance(value, list):
+            items = [(row[:width], row[width]) for row in value if isinstance(row, list) and len(row) > width]
+        elif isinstance(value, dict):
+            items = list(value.items())
         else:
             raise DecodeError("expected an object")
         return dict(_decode_each(((item, read_item) for item in items[: limit.most]), strict))
@@ -256,9 +256,9 @@ def _decode_mapping(key: Any, value: Any, marks: tuple[Any, ...], strict: bool) 
 
 def _decode_each(pairs: Any, strict: bool) -> list[Any]:  # noqa: FBT001 - private
     found = []
-    for given, decoder in pairs:
+    for value, decoder in pairs:
         try:
-            found.append(decoder(given))
+            found.append(decoder(value))
         except DecodeError:
             if strict:
                 raise
@@ -275,16 +275,16 @@ def _build_object_decoder(kind: type, strict: bool) -> Decoder:  # noqa: FBT001 
         required = field.default is MISSING and field.default_factory is MISSING
         plan.append((field.name, key.name if key else field.name, _build_decoder(hint, strict), required))
 
-    def read(given: object) -> Any:
-        if isinstance(given, list):
-            given = dict(zip((key for _name, key, *_rest in plan), given, strict=False))
-        if not isinstance(given, dict):
+    def read(value: object) -> Any:
+        if isinstance(value, list):
+            value = dict(zip((key for _name, key, *_rest in plan), value, strict=False))
+        if not isinstance(value, dict):
             raise DecodeError("expected an object")
         values = {}
         for name, key, decoder, required in plan:
-            if key in given:
+            if key in value:
                 try:
-                    values[name] = decoder(given[key])
+                    values[name] = decoder(value[key])
                 except DecodeError as error:
                     if required or strict:
                         raise DecodeError(f"{key}: {error}") from None

@@ -103,7 +103,7 @@ def _select_changed(snapshot: LogListing, marks: dict[int, ReadPosition]) -> Log
 
 
 def _update_marks(marks: dict[int, ReadPosition], reader: LogReader, snapshot: LogListing) -> None:
-    marks.update({rank: reader.mark(segments) for rank, segments in snapshot.ranks.items()})
+    marks.update({rank: reader.end_position(segments) for rank, segments in snapshot.ranks.items()})
 
 
 def _fold_lines(lines: Iterable[OutputLine], query: LogQuery) -> Iterator[FoldedLine]:

@@ -32,7 +32,7 @@ class RecordedFinding:
     fix: Lines = ""
     consequences: "Annotated[tuple[RecordedFinding, ...], MaxLength(100)]" = ()
 
-    def recall(self, *, own: bool = False) -> Finding:
+    def to_finding(self, *, own: bool = False) -> Finding:
         """Rebuilds the finding; with its fix only from the user's own record, since a bundle's author chooses it."""
         return Finding(
             diagnosis=recall_diagnosis(self.code),
@@ -58,7 +58,7 @@ class _JudgementDocument:
 
 
 def recall_findings(recorded: Iterable[RecordedFinding], *, own: bool = False) -> tuple[Finding, ...]:
-    return tuple(each.recall(own=own) for each in recorded)
+    return tuple(each.to_finding(own=own) for each in recorded)
 
 
 def decode_findings(content: object, *, own: bool = False) -> tuple[Finding, ...]:

@@ -63,7 +63,7 @@ class RunDirectory:
     def check(self) -> Path:
         return self.path / "check.json"
 
-    def look(self, number: int) -> Path:
+    def snapshot(self, number: int) -> Path:
         """A snapshot that was judged: the replies of the nodes."""
         return self.path / f"{SNAPSHOT_PREFIX}{number:04}.json"
 

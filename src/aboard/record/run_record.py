@@ -26,7 +26,7 @@ class Record:
         self._samples = samples
         self._logs = logs
         self._documents = DocumentWriter()
-        self._looks = SnapshotLog(run, self._documents)
+        self._snapshots = SnapshotLog(run, self._documents)
 
     @classmethod
     def open(cls, run: RunDirectory, *, ranks: int, limits: LogLimits = DEFAULT_LIMITS) -> Self:
@@ -41,7 +41,7 @@ class Record:
     def samples(self, node: str, at: float, figures: Mapping[str, Any]) -> None:
         self._samples.take(NodeMeasurement(node=node, at=at, figures=figures))
 
-    def piece(
+    def add_output(
         self, node: str, rank: int, stream: str, data: bytes, at: float, *, dropped: int = 0, end: bool = False
     ) -> None:
         """Adds a chunk of a rank's output; `at` is the head's corrected time of its first byte."""
@@ -63,9 +63,9 @@ class Record:
     def write_stacks(self, stacks: Mapping[int, str]) -> None:
         self._documents.write(self.run.stacks, {str(rank): text for rank, text in stacks.items()})
 
-    def keep(self, snapshot: Snapshot) -> None:
+    def add_snapshot(self, snapshot: Snapshot) -> None:
         """Records a snapshot that led to a verdict; the caller adds the event that refers to it."""
-        self._looks.keep(snapshot)
+        self._snapshots.add(snapshot)
 
     def tick(self, now: float) -> None:
         """Call it about once a second with a monotonic clock: writes buffered data to disk."""

@@ -72,7 +72,7 @@ def encode_snapshot(snapshot: Snapshot) -> dict[str, Any]:
         "usual": snapshot.usual,
         "pace": snapshot.pace,
         "unheard": dict(snapshot.unheard),
-        "said": {str(rank): list(lines) for rank, lines in snapshot.said.items()},
+        "said": {str(rank): list(lines) for rank, lines in snapshot.last_lines.items()},
         "samples": [[each.node, each.child, each.at, dict(each.values)] for each in snapshot.samples],
         "answers": {name: {"offset": answer.offset, "told": answer.told} for name, answer in snapshot.answers.items()},
     }
@@ -99,7 +99,7 @@ def decode_snapshot(content: object, *, own: bool = False) -> Snapshot | None:
         quiet=document.quiet,
         usual=document.usual,
         pace=document.pace,
-        said=document.said,
+        last_lines=document.said,
         samples=tuple(
             Measurement(node=node, child=child, at=at, values=values)
             for node, child, at, values in document.samples

@@ -18,19 +18,19 @@ class SnapshotLog:
     def __init__(self, run: RunDirectory, documents: DocumentWriter) -> None:
         self._run = run
         self._documents = documents
-        self._kept: list[Snapshot] = []
+        self._snapshots: list[Snapshot] = []
 
-    def keep(self, snapshot: Snapshot) -> None:
-        slim = replace(snapshot, answers={}, samples=(), said={})
-        if self._kept and _is_repeated(self._kept[-1], slim):
+    def add(self, snapshot: Snapshot) -> None:
+        slim = replace(snapshot, answers={}, samples=(), last_lines={})
+        if self._snapshots and _is_repeated(self._snapshots[-1], slim):
             self._remove(-1)
-        self._kept.append(slim)
-        while len(self._kept) > MOST_SNAPSHOTS:
+        self._snapshots.append(slim)
+        while len(self._snapshots) > MOST_SNAPSHOTS:
             self._remove(0)
-        self._documents.write(self._run.look(snapshot.number), encode_snapshot(snapshot), indent=None)
+        self._documents.write(self._run.snapshot(snapshot.number), encode_snapshot(snapshot), indent=None)
 
-    def _remove(self, place: int) -> None:
-        self._documents.remove(self._run.look(self._kept.pop(place).number))
+    def _remove(self, index: int) -> None:
+        self._documents.remove(self._run.snapshot(self._snapshots.pop(index).number))
 
 
 def _is_repeated(before: Snapshot, snapshot: Snapshot) -> bool:

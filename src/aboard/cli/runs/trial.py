@@ -78,4 +78,4 @@ def _print_group(console: Console, group_result: TrialResult) -> None:
     mark = FINE if group_result.passed else SEVERITY_MARKS[Severity.BLOCK]
     who = "+".join(group_result.group) if len(group_result.group) <= 2 else f"all {len(group_result.group)}"  # noqa: PLR2004 - a pair
     console.print(f"[{mark.style}]{mark.sign}[/] {who:24} {group_result.seconds:5.1f} s  ", end="")
-    console.print(group_result.said, markup=False)
+    console.print(group_result.outcome, markup=False)

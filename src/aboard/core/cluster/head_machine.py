@@ -49,25 +49,27 @@ def is_loopback(target: str) -> bool:
     return address is not None and address.is_loopback
 
 
-def assign_head_address(nodes: "Sequence[Node]", here: HeadMachine, toward: "Iterable[str]") -> tuple[Node, ...]:
+def assign_head_address(
+    nodes: "Sequence[Node]", here: HeadMachine, source_addresses: "Iterable[str]"
+) -> tuple[Node, ...]:
     """Gives a `localhost` among other nodes an address that its peers can reach.
 
-    `toward` holds this machine's source address for each peer, according to its routes.
+    `source_addresses` holds this machine's source address for each peer, according to its routes.
     """
     local = [node for node in nodes if node.transport is TransportKind.LOCAL]
     if len(local) > 1:
         raise InputError(configuration.HEAD_TWICE, [_build_duplicate_problem(local)])
     if not local or len(nodes) == 1 or not is_loopback(local[0].target):
         return tuple(nodes)
-    address = find_reachable_address(here, toward)
+    address = find_reachable_address(here, source_addresses)
     if address is None:
         raise InputError(configuration.HEAD_ADDRESS, [_build_address_problem(local[0])])
     return tuple(replace(node, address=address) if node.transport is TransportKind.LOCAL else node for node in nodes)
 
 
-def find_reachable_address(here: HeadMachine, toward: "Iterable[str]") -> str | None:
+def find_reachable_address(here: HeadMachine, source_addresses: "Iterable[str]") -> str | None:
     """The source address for most peers, else the first address of this machine that peers could reach."""
-    counts = Counter(address for address in toward if _is_reachable(address))
+    counts = Counter(address for address in source_addresses if _is_reachable(address))
     if counts:
         return counts.most_common(1)[0][0]
     return next(filter(_is_reachable, here.addresses), None)

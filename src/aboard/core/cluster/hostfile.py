@@ -33,26 +33,26 @@ def parse_hostfile(text: str, *, where: str = "hostfile") -> tuple[Node, ...]:
     lines: dict[str, int] = {}
     problems: list[Problem] = []
     for number, line in _list_entries(text):
-        place = f"{where}:{number}"
+        location = f"{where}:{number}"
         try:
-            logins, slots = _parse_entry(line, place)
+            logins, slots = _parse_entry(line, location)
         except InputError as error:
             problems += error.problems
             continue
         if len(nodes) + len(logins) > MAX_NAMES:
             problems.append(
-                Problem(where=place, seen=f"more than {MAX_NAMES:,} hosts", fix=configuration.HOSTFILE.fix("fewer"))
+                Problem(where=location, seen=f"more than {MAX_NAMES:,} hosts", fix=configuration.HOSTFILE.fix("fewer"))
             )
             break
-        twins = []
+        duplicates = []
         for login in logins:
             if login.name in nodes:
-                twins.append(login.name)
+                duplicates.append(login.name)
                 continue
             nodes[login.name] = Node(name=login.name, user=login.user, slots=slots)
             lines[login.name] = number
-        if twins:
-            problems.append(_build_duplicate_problem(fold_names(twins), place, lines[twins[0]]))
+        if duplicates:
+            problems.append(_build_duplicate_problem(fold_names(duplicates), location, lines[duplicates[0]]))
     if not nodes and not problems:
         problems.append(
             Problem(where=where, seen="the hostfile names no host", fix=configuration.HOSTFILE.fix("empty"))
@@ -69,30 +69,30 @@ def _list_entries(text: str) -> "Iterator[tuple[int, str]]":
             yield number, entry
 
 
-def _parse_entry(line: str, place: str) -> tuple[tuple[Login, ...], int]:
+def _parse_entry(line: str, location: str) -> tuple[tuple[Login, ...], int]:
     match = _ENTRY.match(line)
     if not match:
-        raise InputError(configuration.HOSTFILE, [_build_line_problem(line, place)])
+        raise InputError(configuration.HOSTFILE, [_build_line_problem(line, location)])
     digits = match[2].lstrip("0") or "0"
     if len(digits) > _MAX_SLOT_DIGITS or int(digits) > MAX_SLOTS:
         seen = f"{escape_text(match[1])} has slots={escape_text(match[2], 20)}; {MAX_SLOTS:,} is the maximum for a node"
         raise InputError(
             configuration.HOSTFILE,
-            [Problem(where=place, seen=seen, fix=configuration.HOSTFILE.fix("line", host=match[1], slots=8))],
+            [Problem(where=location, seen=seen, fix=configuration.HOSTFILE.fix("line", host=match[1], slots=8))],
         )
-    return expand_logins(match[1], where=place), int(digits)
+    return expand_logins(match[1], where=location), int(digits)
 
 
-def _build_line_problem(line: str, place: str) -> Problem:
+def _build_line_problem(line: str, location: str) -> Problem:
     # A blank inside brackets cuts the host column short; without the blank, the line may be correct.
     host, *rest = _BRACKETS.sub(lambda match: "".join(match[0].split()), line).split()
     number = re.search(r"[0-9]+", " ".join(rest))
     slots = number[0][:_MAX_SLOT_DIGITS] if number else "8"
     seen = f"'{escape_text(line)}' has no slots=N" if not rest else f"can't read '{escape_text(line)}'"
-    return Problem(where=place, seen=seen, fix=configuration.HOSTFILE.fix("line", host=host, slots=slots))
+    return Problem(where=location, seen=seen, fix=configuration.HOSTFILE.fix("line", host=host, slots=slots))
 
 
-def _build_duplicate_problem(name: str, place: str, first: int) -> Problem:
+def _build_duplicate_problem(name: str, location: str, first: int) -> Problem:
     return Problem(
-        where=place, seen=f"{name} is already on line {first}", fix=configuration.HOSTFILE.fix("twice", hosts=name)
+        where=location, seen=f"{name} is already on line {first}", fix=configuration.HOSTFILE.fix("twice", hosts=name)
     )

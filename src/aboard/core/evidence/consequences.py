@@ -18,9 +18,9 @@ def fold_consequences(findings: Iterable[Finding], diagnoses: Iterable[Diagnosis
             other for other in remaining if other is not cause and _is_cause_of(cause, other, all_findings, leads_to)
         ]
         # By identity: an earlier cause may have absorbed this one, or replaced it with a copy that has consequences.
-        place = next((place for place, each in enumerate(remaining) if each is cause), None)
-        if consequences and place is not None:
-            remaining[place] = _add_consequences(cause, consequences)
+        index = next((index for index, each in enumerate(remaining) if each is cause), None)
+        if consequences and index is not None:
+            remaining[index] = _add_consequences(cause, consequences)
             remaining = [each for each in remaining if not any(each is other for other in consequences)]
     return remaining
 

@@ -36,14 +36,14 @@ def build_external_evidence(
     plan = _build_plan(job, nodes)
     run = Run(id=plan.run)
     run.generation.at = job.began
-    run.generation.places = {part.node.name: NodeConnection(state="held", at=job.began) for part in plan.parts}
+    run.generation.connections = {part.node.name: NodeConnection(state="held", at=job.began) for part in plan.parts}
     rank_snapshots = {
         rank: snapshots[external_rank.node].ranks.get(rank)
-        for rank, external_rank in job.seats.items()
+        for rank, external_rank in job.ranks.items()
         if external_rank.node in snapshots
     }
     for rank, phase in estimate_phases(job, rank_snapshots).items():
-        external_rank = job.seats[rank]
+        external_rank = job.ranks[rank]
         child = RankProcess(node=external_rank.node, name=str(rank), state="started", phase=phase)
         child.at = child.since = external_rank.process.began
         run.generation.children[external_rank.node, str(rank)] = child
@@ -67,7 +67,7 @@ def estimate_phases(job: ExternalJob, rank_snapshots: Mapping[int, RankSnapshot 
         if each.state == "ESTABLISHED" and job.port not in _get_ports(each)
     }
     found = {}
-    for rank, external_rank in job.seats.items():
+    for rank, external_rank in job.ranks.items():
         snapshot = rank_snapshots.get(rank)
         sockets = snapshot.sockets if snapshot is not None else ()
         peers = any(ends.get((each.remote, each.local), rank) != rank for each in sockets)
@@ -107,17 +107,17 @@ def has_moved(before: Evidence, after: Evidence) -> bool:
 
 
 def _build_plan(job: ExternalJob, nodes: Mapping[str, Node]) -> Plan:
-    def place(rank: int) -> Node:
-        if rank in job.seats:
-            return nodes[job.seats[rank].node]
+    def find_node(rank: int) -> Node:
+        if rank in job.ranks:
+            return nodes[job.ranks[rank].node]
         # Rank 0 is at the master address.
         return Node(name=job.address) if rank == 0 and job.address else Node(name=UNKNOWN_NODE)
 
     parts = []
-    for node, ranks in groupby(range(job.size), key=place):
+    for node, ranks in groupby(range(job.size), key=find_node):
         starts = tuple(Start(child=str(rank), argv=(), rank=rank) for rank in ranks)
         parts.append(NodePlan(node=node, starts=starts))
-    master = MasterAddress(node=place(0).name, address=job.address, port=job.port)
+    master = MasterAddress(node=find_node(0).name, address=job.address, port=job.port)
     return Plan(
         run="foreign", program=Program(kind=ProgramKind.PROGRAM, target=job.what), master=master, parts=tuple(parts)
     )
@@ -138,7 +138,7 @@ def _estimate_phase(job: ExternalJob, external_rank: ExternalRank, at: str, *, s
 
 def _add_rendezvous(job: ExternalJob, rank: int, snapshot: RankSnapshot, run: Run) -> RankSnapshot:
     """Adds what a beacon would report about a rank that connects to the store or waits there."""
-    external_rank = job.seats[rank]
+    external_rank = job.ranks[rank]
     phase = run.generation.children[external_rank.node, str(rank)].phase
     calls = any(each.state == "SYN_SENT" and split_endpoint(each.remote)[1] == job.port for each in snapshot.sockets)
     inside = classify_activity(parse_main_thread(snapshot.stack)) in ("store", "group")

@@ -22,22 +22,22 @@ class ExternalJob:
     """One job: its ranks by number; with `launching`, the launchers that have not started ranks yet."""
 
     size: int
-    seats: Mapping[int, ExternalRank]
+    ranks: Mapping[int, ExternalRank]
     address: str = ""
     port: int = 0
     launching: bool = False
 
     @property
     def missing(self) -> tuple[int, ...]:
-        return tuple(rank for rank in range(self.size) if rank not in self.seats)
+        return tuple(rank for rank in range(self.size) if rank not in self.ranks)
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(seat.node for _rank, seat in sorted(self.seats.items())))
+        return tuple(dict.fromkeys(each.node for _rank, each in sorted(self.ranks.items())))
 
     @cached_property
     def began(self) -> float:
-        return min(seat.process.began for seat in self.seats.values())
+        return min(each.process.began for each in self.ranks.values())
 
     @property
     def what(self) -> str:
@@ -49,16 +49,16 @@ class ExternalJob:
 
     def pids(self, node: str) -> dict[str, int]:
         """The ranks of a node by pid, as its snapshot names them."""
-        return {str(seat.process.pid): rank for rank, seat in self.seats.items() if seat.node == node}
+        return {str(each.process.pid): rank for rank, each in self.ranks.items() if each.node == node}
 
     def without(self, node: str, pids: Collection[int]) -> "ExternalJob":
         """The job without these processes of a node; their ranks become missing."""
-        gone = {rank for rank, seat in self.seats.items() if seat.node == node and seat.process.pid in pids}
-        return replace(self, seats={rank: seat for rank, seat in self.seats.items() if rank not in gone})
+        gone = {rank for rank, each in self.ranks.items() if each.node == node and each.process.pid in pids}
+        return replace(self, ranks={rank: each for rank, each in self.ranks.items() if rank not in gone})
 
     @property
     def _any(self) -> ExternalRank:
-        return self.seats[min(self.seats)]
+        return self.ranks[min(self.ranks)]
 
 
 def group_external_jobs(processes_by_node: Mapping[str, Sequence[ExternalJobProcess]]) -> list[ExternalJob]:
@@ -67,7 +67,7 @@ def group_external_jobs(processes_by_node: Mapping[str, Sequence[ExternalJobProc
     for node, processes in processes_by_node.items():
         for process in processes:
             groups.setdefault(_build_key(node, process), []).append(ExternalRank(node=node, process=process))
-    return sorted((_build_job(seats) for seats in groups.values()), key=lambda world: -world.began)
+    return sorted((_build_job(ranks) for ranks in groups.values()), key=lambda world: -world.began)
 
 
 def _build_key(node: str, process: ExternalJobProcess) -> tuple[object, ...]:
@@ -76,13 +76,13 @@ def _build_key(node: str, process: ExternalJobProcess) -> tuple[object, ...]:
     return process.address, process.port, process.world, bool(process.launcher), own
 
 
-def _build_job(seats: list[ExternalRank]) -> ExternalJob:
-    first = seats[0].process
-    numbered = sorted((seat for seat in seats if seat.process.rank is not None), key=lambda seat: seat.process.began)
-    chosen = {seat.process.rank: seat for seat in numbered if seat.process.rank is not None}
-    free = iter(number for number in range(len(seats)) if number not in chosen)
-    for seat in seats:
-        if seat.process.rank is None:
-            chosen[next(free)] = seat
+def _build_job(ranks: list[ExternalRank]) -> ExternalJob:
+    first = ranks[0].process
+    numbered = sorted((each for each in ranks if each.process.rank is not None), key=lambda each: each.process.began)
+    chosen = {each.process.rank: each for each in numbered if each.process.rank is not None}
+    free = iter(number for number in range(len(ranks)) if number not in chosen)
+    for each in ranks:
+        if each.process.rank is None:
+            chosen[next(free)] = each
     size = max(first.world or 0, 1 + max(chosen))
-    return ExternalJob(size=size, seats=chosen, address=first.address, port=first.port, launching=bool(first.launcher))
+    return ExternalJob(size=size, ranks=chosen, address=first.address, port=first.port, launching=bool(first.launcher))

@@ -12,7 +12,7 @@ from dataclasses import field
 from aboard.lazy_dataclass import dataclass
 
 # Entries kept of each kind; more add no information.
-MOST = 4096
+MAX_ENTRIES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ class _Comm:
         if found := _MISSING.match(line):
             self.missing, self.topic = int(found[1]), "missing"
         elif found := _MISSING_RANKS.match(line):
-            self.missing_ranks += [RasRank(number=int(word)) for word in re.findall(_NUMBER, found[1])[:MOST]]
+            self.missing_ranks += [RasRank(number=int(word)) for word in re.findall(_NUMBER, found[1])[:MAX_ENTRIES]]
         elif found := _DIFFER.match(line):
             self.topic = found["what"].removesuffix(" operation counts")
         elif found := _FAILED.match(line):
@@ -150,7 +150,7 @@ class _Comm:
         rank = RasRank(number=int(found["rank"]), process=process)
         parts = self.parts.get(self.topic, [])
         if self.topic == "missing":
-            self.missing_ranks += [rank] if len(self.missing_ranks) < MOST else []
+            self.missing_ranks += [rank] if len(self.missing_ranks) < MAX_ENTRIES else []
         elif found["what"]:
             self._part(1, found["what"].strip(), (rank,))
         elif parts and len(parts[-1].ranks) < parts[-1].count:
@@ -160,7 +160,7 @@ class _Comm:
     def _part(self, count: int, text: str, ranks: tuple[RasRank, ...]) -> None:
         reached, state, reported = _REACHED.search(text), _STATE.search(text), _REPORTED.search(text)
         parts = self.parts.setdefault(self.topic, [])
-        if len(parts) >= MOST:
+        if len(parts) >= MAX_ENTRIES:
             return
         if reached is not None:
             number = int(reached[1] or 0)
@@ -201,7 +201,7 @@ class _Reading:
         elif self.at in self.counts:
             if found := _JOB.match(line):
                 self.counts[self.at] = int(found[1])
-            elif (found := _PROCESS.match(line)) and len(self.processes[self.at]) < MOST:
+            elif (found := _PROCESS.match(line)) and len(self.processes[self.at]) < MAX_ENTRIES:
                 self.processes[self.at].append(RasProcess(pid=int(found["pid"]), address=found["address"]))
 
     def comms(self) -> Iterator[RasComm]:
@@ -215,7 +215,7 @@ class _Reading:
                 self.at, self.comm = line, None
             return
         name = f"#{found['group']}-{found['number']}"
-        if name not in self.found and len(self.found) >= MOST:
+        if name not in self.found and len(self.found) >= MAX_ENTRIES:
             self.comm = None
             return
         self.comm = self.found.setdefault(name, _Comm(name=name, size=self.sizes.get(int(found["group"]))))

@@ -261,7 +261,7 @@ def decode_node_snapshot(answer: object, ranks: Mapping[str, int], offset: float
     )
 
 
-def split_endpoint(place: str) -> tuple[str, int]:
+def split_endpoint(endpoint: str) -> tuple[str, int]:
     """`10.0.0.1:29500` as host and port."""
-    host, _, port = place.rpartition(":")
+    host, _, port = endpoint.rpartition(":")
     return host.strip("[]"), int(port) if port.isdigit() else 0

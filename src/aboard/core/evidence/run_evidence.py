@@ -78,8 +78,8 @@ class Evidence:
     """What is known about a run: `tails` are the last stderr lines of each rank.
 
     `snapshots` are the nodes' replies, `unheard` why others sent none. `quiet` is the seconds without progress,
-    `usual` the typical seconds of a step, `pace` the current ones; None where unknown. `said` are the last lines of
-    some ranks, of both streams.
+    `usual` the typical seconds of a step, `pace` the current ones; None where unknown. `last_lines` are the last lines
+    of some ranks, of both streams.
     """
 
     plan: Plan
@@ -91,7 +91,7 @@ class Evidence:
     quiet: float | None = None
     usual: float | None = None
     pace: float | None = None
-    said: Mapping[int, tuple[Untrusted, ...]] = field(default_factory=dict)
+    last_lines: Mapping[int, tuple[Untrusted, ...]] = field(default_factory=dict)
 
     @cached_property
     def views(self) -> tuple[RankView, ...]:
@@ -116,7 +116,7 @@ class Evidence:
         return {view.rank: self.snapshots[view.node].offset for view in self.views if view.node in self.snapshots}
 
     @cached_property
-    def standings(self) -> tuple[GroupProgress, ...]:
+    def group_progress(self) -> tuple[GroupProgress, ...]:
         return tuple(list_group_progress(self.records, self.offsets))
 
     @cached_property

@@ -50,7 +50,7 @@ class Snapshot:
     quiet: float | None = None
     usual: float | None = None
     pace: float | None = None
-    said: Mapping[int, tuple[Untrusted, ...]] = field(default_factory=dict)
+    last_lines: Mapping[int, tuple[Untrusted, ...]] = field(default_factory=dict)
     samples: tuple[Measurement, ...] = ()
     ended: bool = False
     version: str = ""
@@ -69,7 +69,7 @@ class Snapshot:
             quiet=self.quiet,
             usual=self.usual,
             pace=self.pace,
-            said=self.said,
+            last_lines=self.last_lines,
         )
 
 
@@ -107,7 +107,7 @@ def build_snapshot(
         quiet=evidence.quiet,
         usual=evidence.usual,
         pace=evidence.pace,
-        said=evidence.said,
+        last_lines=evidence.last_lines,
         samples=tuple(evidence.run.samples.values()),
         ended=ended,
     )

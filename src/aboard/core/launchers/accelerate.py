@@ -6,7 +6,7 @@ from dataclasses import field
 
 from aboard.core.cluster.interpreter import NO_ENV
 from aboard.core.launchers.accelerate_env import build_accelerate_env
-from aboard.core.launchers.accelerate_flags import GRAMMAR, NAME, NOT_OURS, OURS_LAUNCHERS
+from aboard.core.launchers.accelerate_flags import GRAMMAR, NAME, NOT_OURS, SUPPORTED_LAUNCHERS
 from aboard.core.launchers.accelerate_settings import AccelerateMode, AccelerateSettings, merge_settings
 from aboard.core.launchers.deepspeed_exports import collect_exported_env, read_env_files
 from aboard.core.launchers.flag_parser import ParsedFlags, build_program, parse_flags
@@ -97,10 +97,10 @@ class _Hosts:
 
 def _read_hosts(settings: AccelerateSettings, context: LauncherContext) -> _Hosts:
     """With DeepSpeed on several machines accelerate runs `deepspeed --hostfile …`, so this does the same."""
-    if settings.way is not AccelerateMode.DEEPSPEED:
+    if settings.mode is not AccelerateMode.DEEPSPEED:
         return _Hosts()
     launcher = (settings.text("deepspeed_multinode_launcher") or "pdsh").lower()
-    if launcher not in OURS_LAUNCHERS:
+    if launcher not in SUPPORTED_LAUNCHERS:
         where = f"{NAME} --deepspeed_multinode_launcher"
         seen = f"{escape_text(launcher)}: {NOT_OURS}"
         raise InputError(pasted_commands.FLAG, [Problem(where=where, seen=seen, fix=pasted_commands.FLAG.fix("pdsh"))])

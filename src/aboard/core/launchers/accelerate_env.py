@@ -64,18 +64,18 @@ def build_accelerate_env(settings: AccelerateSettings) -> dict[str, str]:
         env["ACCELERATE_DEBUG_MODE"] = "true"
     if env["ACCELERATE_MIXED_PRECISION"] == "fp8":
         env |= _build_fp8_env(settings)
-    if settings.way is AccelerateMode.DEEPSPEED:
+    if settings.mode is AccelerateMode.DEEPSPEED:
         env |= _build_deepspeed_env(settings)
     else:
         env["ACCELERATE_DYNAMO_BACKEND"] = str(settings.values["dynamo_backend"]).upper()
         env |= _fill_table(settings, _DYNAMO)
-    if settings.way is AccelerateMode.FSDP:
+    if settings.mode is AccelerateMode.FSDP:
         env |= _build_fsdp_env(settings)
-    if settings.way is AccelerateMode.MEGATRON:
+    if settings.mode is AccelerateMode.MEGATRON:
         env |= {"ACCELERATE_USE_MEGATRON_LM": "true"} | _uppercase_names(
             settings, [flag.dest for flag in MEGATRON_FLAGS]
         )
-    if settings.way is AccelerateMode.PLAIN:
+    if settings.mode is AccelerateMode.PLAIN:
         env |= _build_plain_env(settings)
     elif settings.parallelism:
         env |= _build_parallelism_env(settings)

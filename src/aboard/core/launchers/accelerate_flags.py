@@ -26,7 +26,7 @@ _SAGEMAKER = "Aboard does not support Amazon SageMaker"
 
 
 def _refuse_tpu_flag(name: str, takes: FlagValueKind = FlagValueKind.NOTHING) -> LauncherFlag:
-    return refuse_flag(name, takes=takes, says=_TPU, fix=_NO_TPU)
+    return refuse_flag(name, takes=takes, note=_TPU, fix=_NO_TPU)
 
 
 PLACEMENT_FLAGS = (
@@ -39,17 +39,17 @@ PLACEMENT_FLAGS = (
     obey_flag("--gpu_ids"),
     obey_switch("--module", "-m"),
     obey_switch("--no_python"),
-    skip_flag("--role", says=NO_ROLES, fine=("default",)),
+    skip_flag("--role", note=NO_ROLES, accepted=("default",)),
     obey_flag("--rdzv_backend"),
-    skip_flag("--machine_rank", says="is not needed: Aboard assigns it to each node"),
-    skip_flag("--same_network", takes=FlagValueKind.NOTHING, says=NO_RENDEZVOUS),
-    skip_flag("--rdzv_conf", says=NO_RENDEZVOUS),
-    skip_flag("--monitor_interval", says="is not needed: Aboard sees at once when a rank exits"),
-    skip_flag("--tee", "-t", says=OWN_LOGS),
-    skip_flag("--log_dir", says=OWN_LOGS),
-    skip_flag("--quiet", "-q", takes=FlagValueKind.NOTHING, says="is not needed: Aboard prints its own messages"),
+    skip_flag("--machine_rank", note="is not needed: Aboard assigns it to each node"),
+    skip_flag("--same_network", takes=FlagValueKind.NOTHING, note=NO_RENDEZVOUS),
+    skip_flag("--rdzv_conf", note=NO_RENDEZVOUS),
+    skip_flag("--monitor_interval", note="is not needed: Aboard sees at once when a rank exits"),
+    skip_flag("--tee", "-t", note=OWN_LOGS),
+    skip_flag("--log_dir", note=OWN_LOGS),
+    skip_flag("--quiet", "-q", takes=FlagValueKind.NOTHING, note="is not needed: Aboard prints its own messages"),
     refuse_restarts("--max_restarts"),
-    refuse_flag("--mpirun_hostfile", says="Aboard doesn't use mpirun", fix=pasted_commands.FLAG.fix("mpirun-hostfile")),
+    refuse_flag("--mpirun_hostfile", note="Aboard doesn't use mpirun", fix=pasted_commands.FLAG.fix("mpirun-hostfile")),
 )
 
 TRAINING_FLAGS = (
@@ -166,14 +166,14 @@ FP8_FLAGS = (
 UNSUPPORTED_FLAGS = (
     _refuse_tpu_flag("--tpu"),
     _refuse_tpu_flag("--tpu_cluster"),
-    skip_flag("--no_tpu_cluster", takes=FlagValueKind.NOTHING, says="is not needed: TPUs are not used"),
+    skip_flag("--no_tpu_cluster", takes=FlagValueKind.NOTHING, note="is not needed: TPUs are not used"),
     _refuse_tpu_flag("--tpu_use_sudo"),
     _refuse_tpu_flag("--vm", FlagValueKind.TEXT),
     _refuse_tpu_flag("--env", FlagValueKind.TEXT),
     _refuse_tpu_flag("--main_training_function", FlagValueKind.TEXT),
     _refuse_tpu_flag("--downcast_bf16"),
-    refuse_flag("--aws_access_key_id", says=_SAGEMAKER, fix=_NO_TPU),
-    refuse_flag("--aws_secret_access_key", says=_SAGEMAKER, fix=_NO_TPU),
+    refuse_flag("--aws_access_key_id", note=_SAGEMAKER, fix=_NO_TPU),
+    refuse_flag("--aws_secret_access_key", note=_SAGEMAKER, fix=_NO_TPU),
 )
 
 GRAMMAR = FlagGrammar(
@@ -212,5 +212,5 @@ KEYS = frozenset({
 })  # fmt: skip
 NUMBERS = frozenset({"num_processes", "num_machines", "main_process_port"})
 FSDP_ONLY_IN_FILE = "fsdp_ignored_modules"
-OURS_LAUNCHERS = frozenset({"pdsh", "standard", "nossh"})
+SUPPORTED_LAUNCHERS = frozenset({"pdsh", "standard", "nossh"})
 NOT_OURS = OTHER_LAUNCHER

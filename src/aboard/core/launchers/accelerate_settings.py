@@ -35,7 +35,7 @@ class AccelerateMode(Enum):
 class AccelerateSettings:
     """Values by flag name, and the settings that only the file has."""
 
-    way: AccelerateMode
+    mode: AccelerateMode
     values: Mapping[str, object]
     from_file: tuple[str, ...] = ()
     parallelism: bool = False
@@ -84,7 +84,7 @@ def merge_settings(flags: ParsedFlags, file: Mapping[str, object] | None, *, whe
     if file is not None and not flags.text("mixed_precision") and (file.get("mixed_precision") or file.get("fp16")):
         fields = (*fields, "mixed_precision")
     return AccelerateSettings(
-        way=_choose_mode(flags, file),
+        mode=_choose_mode(flags, file),
         values=values,
         from_file=fields,
         parallelism=flags.on("use_parallelism_config") or _has_parallelism(flags, file),

@@ -36,41 +36,41 @@ GRAMMAR = FlagGrammar(
         obey_switch("--bind_cores_to_rank"),
         obey_flag("--ssh_port", takes=FlagValueKind.NUMBER),
         obey_flag("--venv_script"),
-        skip_flag("--node_rank", says=_NODE_RANK),
-        skip_flag("--no_ssh", takes=FlagValueKind.NOTHING, says="is not needed: one command starts all nodes"),
+        skip_flag("--node_rank", note=_NODE_RANK),
+        skip_flag("--no_ssh", takes=FlagValueKind.NOTHING, note="is not needed: one command starts all nodes"),
         skip_flag(
-            "--no_ssh_check", takes=FlagValueKind.NOTHING, says="is not needed: the quick check probes every node"
+            "--no_ssh_check", takes=FlagValueKind.NOTHING, note="is not needed: the quick check probes every node"
         ),
         skip_flag(
             "--force_multi",
             takes=FlagValueKind.NOTHING,
-            says="is not needed: one remote node is handled like many",
+            note="is not needed: one remote node is handled like many",
         ),
         skip_flag(
-            "--save_pid", takes=FlagValueKind.NOTHING, says="is not needed: aboard status and aboard stop know the run"
+            "--save_pid", takes=FlagValueKind.NOTHING, note="is not needed: aboard status and aboard stop know the run"
         ),
-        skip_flag("--log_level", says=_OWN_MESSAGES),
-        skip_flag("--quiet", "-q", takes=FlagValueKind.NOTHING, says=_OWN_MESSAGES),
+        skip_flag("--log_level", note=_OWN_MESSAGES),
+        skip_flag("--quiet", "-q", takes=FlagValueKind.NOTHING, note=_OWN_MESSAGES),
         skip_flag(
             "--enable_each_rank_log",
-            says="is not needed: each rank has its own log in the run directory (aboard logs --rank N)",
-            fine=("None",),
+            note="is not needed: each rank has its own log in the run directory (aboard logs --rank N)",
+            accepted=("None",),
         ),
-        refuse_flag("--launcher", says=OTHER_LAUNCHER, fix=pasted_commands.FLAG.fix("slurm"), fine=("pdsh",)),
+        refuse_flag("--launcher", note=OTHER_LAUNCHER, fix=pasted_commands.FLAG.fix("slurm"), accepted=("pdsh",)),
         refuse_flag(
             "--launcher_args",
-            says="these are options of pdsh or MPI, which Aboard doesn't use",
+            note="these are options of pdsh or MPI, which Aboard doesn't use",
             fix=pasted_commands.FLAG.fix("ssh-config"),
-            fine=("",),
+            accepted=("",),
         ),
         refuse_flag(
             "--autotuning",
-            says="the autotuner starts its own runs with DeepSpeed's launcher",
+            note="the autotuner starts its own runs with DeepSpeed's launcher",
             fix=pasted_commands.FLAG.fix("autotuning"),
         ),
         refuse_flag(
             "--bind_core_list",
-            says="the cores of a rank are chosen on each node, near its accelerator",
+            note="the cores of a rank are chosen on each node, near its accelerator",
             fix=pasted_commands.FLAG.fix("cores"),
         ),
     ),
@@ -78,10 +78,10 @@ GRAMMAR = FlagGrammar(
 
 # Flags of DeepSpeed before 0.19, which guides still show.
 FORMER_FLAGS = (
-    refuse_flag("--elastic_training", takes=FlagValueKind.NOTHING, says=_ELASTIC),
-    refuse_flag("--min_elastic_nodes", says=_ELASTIC, fine=("-1",)),
-    refuse_flag("--max_elastic_nodes", says=_ELASTIC, fine=("-1",)),
-    refuse_flag("--comment", says="this is for Slurm's srun", fine=("",)),
+    refuse_flag("--elastic_training", takes=FlagValueKind.NOTHING, note=_ELASTIC),
+    refuse_flag("--min_elastic_nodes", note=_ELASTIC, accepted=("-1",)),
+    refuse_flag("--max_elastic_nodes", note=_ELASTIC, accepted=("-1",)),
+    refuse_flag("--comment", note="this is for Slurm's srun", accepted=("",)),
 )
 _ALL_FLAGS = FlagGrammar(launcher=NAME, flags=(*GRAMMAR.flags, *FORMER_FLAGS))
 

@@ -164,12 +164,12 @@ class _Reader:
                 self._problem(name, "its value is missing", fix)
                 return
             text = self.rest.pop(0)
-        if flag.fate is FlagHandling.OURS:
-            self.notes += [] if text in flag.fine else [f"{name} {flag.says}."]
-        elif flag.fate is FlagHandling.REFUSED:
-            if text.lower() not in flag.fine:
+        if flag.handling is FlagHandling.OURS:
+            self.notes += [] if text in flag.accepted else [f"{name} {flag.note}."]
+        elif flag.handling is FlagHandling.REFUSED:
+            if text.lower() not in flag.accepted:
                 label = name if flag.takes is FlagValueKind.NOTHING else f"{name} {escape_text(text)}"
-                self._problem(label, flag.says, flag.fix)
+                self._problem(label, flag.note, flag.fix)
         else:
             yield from self._converted(flag, name, text)
 

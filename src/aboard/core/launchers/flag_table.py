@@ -28,14 +28,14 @@ class FlagHandling(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherFlag:
-    """`says` is the note for a flag that Aboard covers, or the reason to refuse it; `fine` values need neither."""
+    """`note` is the note for a flag that Aboard covers, or the reason to refuse it; `accepted` values need neither."""
 
     names: tuple[str, ...]
     takes: FlagValueKind
-    fate: FlagHandling
-    says: str = ""
+    handling: FlagHandling
+    note: str = ""
     fix: Fix = NO_FIX
-    fine: frozenset[str] = frozenset()
+    accepted: frozenset[str] = frozenset()
     default: Value = None
 
     @property
@@ -45,29 +45,31 @@ class LauncherFlag:
 
 
 def obey_flag(*names: str, takes: FlagValueKind = FlagValueKind.TEXT, default: Value = None) -> LauncherFlag:
-    return LauncherFlag(names=names, takes=takes, fate=FlagHandling.OBEYED, default=default)
+    return LauncherFlag(names=names, takes=takes, handling=FlagHandling.OBEYED, default=default)
 
 
 def obey_switch(*names: str) -> LauncherFlag:
-    return LauncherFlag(names=names, takes=FlagValueKind.NOTHING, fate=FlagHandling.OBEYED, default=False)
+    return LauncherFlag(names=names, takes=FlagValueKind.NOTHING, handling=FlagHandling.OBEYED, default=False)
 
 
 def skip_flag(
-    *names: str, says: str, takes: FlagValueKind = FlagValueKind.TEXT, fine: tuple[str, ...] = ()
+    *names: str, note: str, takes: FlagValueKind = FlagValueKind.TEXT, accepted: tuple[str, ...] = ()
 ) -> LauncherFlag:
-    return LauncherFlag(names=names, takes=takes, fate=FlagHandling.OURS, says=says, fine=frozenset(fine))
+    return LauncherFlag(names=names, takes=takes, handling=FlagHandling.OURS, note=note, accepted=frozenset(accepted))
 
 
 def refuse_flag(
     *names: str,
-    says: str,
+    note: str,
     fix: Fix | None = None,
     takes: FlagValueKind = FlagValueKind.TEXT,
-    fine: tuple[str, ...] = (),
+    accepted: tuple[str, ...] = (),
 ) -> LauncherFlag:
     """An unsupported flag; the default fix is to remove it."""
     fix = pasted_commands.FLAG.fix("leave-out", flag=names[0]) if fix is None else fix
-    return LauncherFlag(names=names, takes=takes, fate=FlagHandling.REFUSED, says=says, fix=fix, fine=frozenset(fine))
+    return LauncherFlag(
+        names=names, takes=takes, handling=FlagHandling.REFUSED, note=note, fix=fix, accepted=frozenset(accepted)
+    )
 
 
 def refuse_help(launcher: str) -> LauncherFlag:
@@ -76,6 +78,6 @@ def refuse_help(launcher: str) -> LauncherFlag:
         "--help",
         "-h",
         takes=FlagValueKind.NOTHING,
-        says="prints help and starts nothing",
+        note="prints help and starts nothing",
         fix=pasted_commands.FLAG.fix("help", launcher=launcher),
     )

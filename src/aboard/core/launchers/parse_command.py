@@ -74,10 +74,10 @@ def _split_module(words: Sequence[str]) -> tuple[str, Sequence[str]] | None:
     """The module of `python -u -m torch.distributed.run …` and the words after it."""
     if not _PYTHON.fullmatch(words[0].rpartition("/")[2]):
         return None
-    place = 1
-    while place < len(words) and words[place].startswith("-") and words[place] != "-m":
-        place += 2 if words[place] in {"-W", "-X"} else 1
-    return (words[place + 1], words[place + 2 :]) if words[place : place + 1] == ["-m"] and words[place + 1 :] else None
+    index = 1
+    while index < len(words) and words[index].startswith("-") and words[index] != "-m":
+        index += 2 if words[index] in {"-W", "-X"} else 1
+    return (words[index + 1], words[index + 2 :]) if words[index : index + 1] == ["-m"] and words[index + 1 :] else None
 
 
 def _strip_launch_word(name: str, rest: Sequence[str]) -> Sequence[str]:

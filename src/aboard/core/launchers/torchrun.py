@@ -32,7 +32,7 @@ _PER_SLOT = frozenset({"gpu", "auto", "xpu"})
 
 def refuse_restarts(*names: str) -> LauncherFlag:
     return refuse_flag(
-        *names, says=NO_RESTARTS, fix=pasted_commands.FLAG.fix("no-restarts", flag=names[0]), fine=("0",)
+        *names, note=NO_RESTARTS, fix=pasted_commands.FLAG.fix("no-restarts", flag=names[0]), accepted=("0",)
     )
 
 
@@ -44,44 +44,44 @@ FLAGS = (
     obey_flag("--rdzv-endpoint"),
     obey_flag("--master-addr"),
     obey_flag("--master-port", takes=FlagValueKind.NUMBER),
-    skip_flag("--role", says=NO_ROLES, fine=("default",)),
+    skip_flag("--role", note=NO_ROLES, accepted=("default",)),
     obey_flag("--numa-binding"),
     obey_switch("--standalone"),
     obey_switch("--module", "-m"),
     obey_switch("--no-python"),
-    skip_flag("--node-rank", says="is not needed: Aboard assigns it to each node"),
-    skip_flag("--rdzv-id", says=NO_RENDEZVOUS),
-    skip_flag("--rdzv-conf", says=NO_RENDEZVOUS),
-    skip_flag("--local-addr", says="is not needed: Aboard uses addresses that were tested"),
-    skip_flag("--monitor-interval", says="is not needed: Aboard sees at once when a rank exits"),
-    skip_flag("--start-method", says="is not needed: each script always runs in its own process"),
+    skip_flag("--node-rank", note="is not needed: Aboard assigns it to each node"),
+    skip_flag("--rdzv-id", note=NO_RENDEZVOUS),
+    skip_flag("--rdzv-conf", note=NO_RENDEZVOUS),
+    skip_flag("--local-addr", note="is not needed: Aboard uses addresses that were tested"),
+    skip_flag("--monitor-interval", note="is not needed: Aboard sees at once when a rank exits"),
+    skip_flag("--start-method", note="is not needed: each script always runs in its own process"),
     skip_flag(
-        "--run-path", takes=FlagValueKind.NOTHING, says="is not needed: each script always runs in its own process"
+        "--run-path", takes=FlagValueKind.NOTHING, note="is not needed: each script always runs in its own process"
     ),
-    skip_flag("--log-dir", says=OWN_LOGS),
-    skip_flag("--redirects", "-r", says=OWN_LOGS),
-    skip_flag("--tee", "-t", says=OWN_LOGS),
-    skip_flag("--local-ranks-filter", says="is not needed: aboard logs --rank N shows the ranks that you want to see"),
-    skip_flag("--duplicate-stdout-filters", says=USE_GREP),
-    skip_flag("--duplicate-stderr-filters", says=USE_GREP),
+    skip_flag("--log-dir", note=OWN_LOGS),
+    skip_flag("--redirects", "-r", note=OWN_LOGS),
+    skip_flag("--tee", "-t", note=OWN_LOGS),
+    skip_flag("--local-ranks-filter", note="is not needed: aboard logs --rank N shows the ranks that you want to see"),
+    skip_flag("--duplicate-stdout-filters", note=USE_GREP),
+    skip_flag("--duplicate-stderr-filters", note=USE_GREP),
     refuse_restarts("--max-restarts"),
     refuse_flag(
         "--event-log-handler",
-        says="torchrun's event handlers are not called",
+        note="torchrun's event handlers are not called",
         fix=pasted_commands.FLAG.fix("events"),
-        fine=("null",),
+        accepted=("null",),
     ),
-    refuse_flag("--logs-specs", says="torchrun log plug-ins are not called"),
+    refuse_flag("--logs-specs", note="torchrun log plug-ins are not called"),
     refuse_flag(
         "--signals-to-handle",
-        says="Aboard forwards only SIGTERM and SIGINT",
-        fine=("sigterm,sigint,sighup,sigquit", "sigterm,sigint", "sigterm", "sigint"),
+        note="Aboard forwards only SIGTERM and SIGINT",
+        accepted=("sigterm,sigint,sighup,sigquit", "sigterm,sigint", "sigterm", "sigint"),
     ),
-    refuse_flag("--shutdown-timeout", says="Aboard sets the time that ranks have to exit after SIGTERM"),
+    refuse_flag("--shutdown-timeout", note="Aboard sets the time that ranks have to exit after SIGTERM"),
     refuse_flag(
         "--virtual-local-rank",
         takes=FlagValueKind.NOTHING,
-        says="LOCAL_RANK is always the rank's number on its node",
+        note="LOCAL_RANK is always the rank's number on its node",
     ),
 )
 GRAMMAR = FlagGrammar(launcher=NAME, flags=FLAGS, either_dash=True)

@@ -25,7 +25,7 @@ _DEEPY = (
 def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> None:
     """Raises if the command isn't a launcher's but would start one on every rank."""
     first = _get_base_name(words[0])
-    launcher_at = next((place for place, word in enumerate(words) if place and _get_base_name(word) in launchers), None)
+    launcher_at = next((index for index, word in enumerate(words) if index and _get_base_name(word) in launchers), None)
     if first == "sbatch":
         seen = "sbatch submits a script to Slurm, and Aboard can't read what that script starts"
         fix = pasted_commands.WRAPPED.fix("sbatch")
@@ -33,7 +33,7 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
     if first in _STARTERS | _CONTAINERS and launcher_at is not None:
         launcher = _get_base_name(words[launcher_at])
         container_at = next(
-            (place for place, word in enumerate(words[:launcher_at]) if _get_base_name(word) in _CONTAINERS), None
+            (index for index, word in enumerate(words[:launcher_at]) if _get_base_name(word) in _CONTAINERS), None
         )
         if container_at is not None:
             seen = f"{launcher} is inside a container, so every rank would start its own run"
@@ -47,7 +47,7 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
                 "starter", starter=first, command=pasted_commands.quote_command_line(words[launcher_at:])
             )
         raise _build_refusal(first, seen, fix)
-    script = next((place for place, word in enumerate(words[:3]) if _get_base_name(word) == "deepy.py"), None)
+    script = next((index for index, word in enumerate(words[:3]) if _get_base_name(word) == "deepy.py"), None)
     if script is not None:
         seen = "deepy.py makes a deepspeed command from its config files by code of gpt-neox, and starts it"
         printed = pasted_commands.quote_last_line(
@@ -55,7 +55,7 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
         )
         fix = pasted_commands.WRAPPED.fix("deepy", printed=printed)
         raise _build_refusal("deepy.py", seen, fix)
-    option_at = next((place for place, word in enumerate(words) if word.startswith("--deepspeed_args")), None)
+    option_at = next((index for index, word in enumerate(words) if word.startswith("--deepspeed_args")), None)
     if option_at is not None and any(_SHELL_SCRIPT.fullmatch(word) for word in words[:2]):
         _, equals, attached = words[option_at].partition("=")
         flag_text = attached if equals else " ".join(words[option_at + 1 : option_at + 2])
@@ -66,11 +66,11 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
 
 def _split_command(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Splits the launcher's words from what `python` runs after them: a script or module with its arguments."""
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word in {"-m", "--module"}:
-            return words[:place], ["-m", *words[place + 1 :]]
+            return words[:index], ["-m", *words[index + 1 :]]
         if word.endswith(".py"):
-            return words[:place], words[place:]
+            return words[:index], words[index:]
     return words, ["…"]
 
 

@@ -44,9 +44,9 @@ class NodeExport:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanExport:
-    """The part of a plan that another launcher needs; places are in rank order."""
+    """The part of a plan that another launcher needs; nodes are in rank order."""
 
-    places: tuple[NodeExport, ...]
+    nodes: tuple[NodeExport, ...]
     program: Program
     master_address: str
     master_port: int
@@ -68,7 +68,7 @@ def build_plan_export(plan: Plan) -> PlanExport:
     # torchrun sets the second one, and torch has the same default.
     launcher_names = {*build_torchrun_env(layout, plan.master, plan.run), "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
     return PlanExport(
-        places=tuple(_build_node_export(part, launcher_names) for part in plan.parts),
+        nodes=tuple(_build_node_export(part, launcher_names) for part in plan.parts),
         program=plan.program,
         master_address=plan.master.address,
         master_port=plan.master.port or DEFAULT_PORT,
@@ -82,26 +82,26 @@ def format_torchrun(export: PlanExport) -> str:
         f"# {_format_size(export)} by torchrun. Run each part on its node, all at once: torchrun",
         "# waits for the others, and names none that is missing.",
     ]
-    uneven = len({place.ranks for place in export.places}) > 1
+    uneven = len({part.ranks for part in export.nodes}) > 1
     if uneven:
         top.append(
             "# The nodes have different numbers of ranks, which torchrun takes though its manual says otherwise."
         )
     return (
-        "\n".join([*top, *(line for rank in range(len(export.places)) for line in _format_node_block(export, rank))])
+        "\n".join([*top, *(line for rank in range(len(export.nodes)) for line in _format_node_block(export, rank))])
         + "\n"
     )
 
 
 def format_deepspeed(export: PlanExport) -> DeepSpeedFiles:
     """A hostfile, an env file, and the command for a node that has pdsh and reaches the others by ssh."""
-    if len({place.env.get("PATH") for place in export.places}) > 1:
+    if len({part.env.get("PATH") for part in export.nodes}) > 1:
         # DeepSpeed sets one PATH for all nodes, and ranks find their interpreter without it.
-        export = replace(export, places=tuple(_drop_path(place) for place in export.places))
+        export = replace(export, nodes=tuple(_drop_path(part) for part in export.nodes))
     _refuse_differences(export)
-    first = export.places[0]
+    first = export.nodes[0]
     return DeepSpeedFiles(
-        hostfile="".join(f"{place.node.target} slots={_count_slots(place)}\n" for place in export.places),
+        hostfile="".join(f"{part.node.target} slots={_count_slots(part)}\n" for part in export.nodes),
         deepspeed_env="".join(_format_env_lines(first.env)),
         setup="".join(f"{line}\n" for line in first.node.setup),
         command="\n".join(_format_deepspeed_lines(export)) + "\n",
@@ -120,22 +120,21 @@ def _build_node_export(part: NodePlan, launcher_names: Iterable[str]) -> NodeExp
 
 def _format_size(export: PlanExport) -> str:
     return (
-        f"{format_count(sum(place.ranks for place in export.places), 'rank')} on"
-        f" {format_count(len(export.places), 'node')}"
+        f"{format_count(sum(part.ranks for part in export.nodes), 'rank')} on {format_count(len(export.nodes), 'node')}"
     )
 
 
 def _format_node_block(export: PlanExport, rank: int) -> Iterator[str]:
-    place = export.places[rank]
-    node = place.node
-    count = format_count(place.ranks, "rank")
+    part = export.nodes[rank]
+    node = part.node
+    count = format_count(part.ranks, "rank")
     yield ""
     yield f"# {node.name}" + (f" ({node.address})" if node.address else "") + f": node {rank}, {count}"
     if node.workdir:
         yield f"cd {shlex.quote(node.workdir)}"
     yield from node.setup
     own = node.interpreter.env if node.interpreter is not None else NO_ENV
-    for name, value in sorted(_build_node_env(place).items()):
+    for name, value in sorted(_build_node_env(part).items()):
         if name == "PATH" and value == own.get(name):
             yield f'export PATH={shlex.quote(node.rank_python.rpartition("/")[0])}:"$PATH"'
         else:
@@ -143,7 +142,7 @@ def _format_node_block(export: PlanExport, rank: int) -> Iterator[str]:
     yield _join_lines(
         [
             [node.rank_python, "-m", "torch.distributed.run"],
-            ["--nnodes", str(len(export.places)), "--node-rank", str(rank), "--nproc-per-node", str(place.ranks)],
+            ["--nnodes", str(len(export.nodes)), "--node-rank", str(rank), "--nproc-per-node", str(part.ranks)],
             ["--master-addr", export.master_address, "--master-port", str(export.master_port)],
             _build_torchrun_program(export.program, node),
             *_group_arguments(export.program.args),
@@ -165,18 +164,18 @@ def _build_torchrun_program(program: Program, node: Node) -> list[str]:
 
 
 def _format_deepspeed_lines(export: PlanExport) -> Iterator[str]:
-    node = export.places[0].node
+    node = export.nodes[0].node
     yield "#!/usr/bin/env bash"
     yield f"# {_format_size(export)} by DeepSpeed, which needs pdsh on the machine that runs this."
     yield f"# Save hostfile and .deepspeed_env in {node.workdir or 'the directory that this is run in'}."
     if node.setup:
         yield f"# Save {SETUP_FILE} there on every node: DeepSpeed sources it first."
-    for rank, place in enumerate(export.places):
-        yield f"# {place.node.name}: node {rank}, {place.ranks} of {format_count(_count_slots(place), 'slot')}"
-        if place.node.user or place.node.port:
-            login = f"{place.node.user or ''}@{place.node.target}:{place.node.port or ''}".strip("@:")
+    for rank, part in enumerate(export.nodes):
+        yield f"# {part.node.name}: node {rank}, {part.ranks} of {format_count(_count_slots(part), 'slot')}"
+        if part.node.user or part.node.port:
+            login = f"{part.node.user or ''}@{part.node.target}:{part.node.port or ''}".strip("@:")
             yield f"#   reached as {login}, which ~/.ssh/config must say"
-    if secrets := sorted(list_secret_names(export.places[0].env)):
+    if secrets := sorted(list_secret_names(export.nodes[0].env)):
         yield "# Not written down: put your own values into .deepspeed_env, as NAME=value, for"
         yield f"#   {' '.join(secrets)}"
     if node.workdir:
@@ -186,7 +185,7 @@ def _format_deepspeed_lines(export: PlanExport) -> Iterator[str]:
         export.program.kind
     ]
     local_rank_flags = [] if export.program.local_rank else ["--no_local_rank"]
-    include = [["--include", _format_include(export)]] if any(_is_partial(place) for place in export.places) else []
+    include = [["--include", _format_include(export)]] if any(_is_partial(part) for part in export.nodes) else []
     yield _join_lines(
         [
             [node.rank_python, "-m", "deepspeed.launcher.runner", "--hostfile", "hostfile", "--force_multi"],
@@ -206,7 +205,7 @@ def _quote_for_pdsh(word: str) -> str:
 
 def _refuse_differences(export: PlanExport) -> None:
     """Refuses nodes with different settings, since DeepSpeed starts the same command everywhere."""
-    first = export.places[0]
+    first = export.nodes[0]
     odd = [word for word in (export.program.target, *export.program.args) if _PDSH_MARK.search(word) or "\n" in word]
     if not _PLAIN_VALUE.fullmatch(first.node.workdir or "") or odd:
         word = odd[0] if odd else first.node.workdir or ""
@@ -214,12 +213,12 @@ def _refuse_differences(export: PlanExport) -> None:
         fix = planning.EXPORT_DEEPSPEED.fix("spelling")
         raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
     for what, value in (
-        ("python", lambda place: place.node.rank_python),
-        ("workdir", lambda place: place.node.workdir),
-        ("setup", lambda place: place.node.setup),
-        ("env", lambda place: dict(place.env)),
+        ("python", lambda part: part.node.rank_python),
+        ("workdir", lambda part: part.node.workdir),
+        ("setup", lambda part: part.node.setup),
+        ("env", lambda part: dict(part.env)),
     ):
-        others = [place.node.name for place in export.places if value(place) != value(first)]
+        others = [part.node.name for part in export.nodes if value(part) != value(first)]
         if others:
             seen = (
                 f"{fold_names(others)} has a different {what} than {first.node.name}; DeepSpeed has one for all nodes"
@@ -228,32 +227,32 @@ def _refuse_differences(export: PlanExport) -> None:
             raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
 
 
-def _drop_path(place: NodeExport) -> NodeExport:
-    return replace(place, env={name: value for name, value in place.env.items() if name != "PATH"})
+def _drop_path(part: NodeExport) -> NodeExport:
+    return replace(part, env={name: value for name, value in part.env.items() if name != "PATH"})
 
 
-def _build_node_env(place: NodeExport) -> dict[str, str]:
-    if place.slots is None:
-        return dict(place.env)
-    return {**place.env, _DEVICES: ",".join(map(str, place.slots))}
+def _build_node_env(part: NodeExport) -> dict[str, str]:
+    if part.slots is None:
+        return dict(part.env)
+    return {**part.env, _DEVICES: ",".join(map(str, part.slots))}
 
 
-def _count_slots(place: NodeExport) -> int:
+def _count_slots(part: NodeExport) -> int:
     """The slots to write into a hostfile: they count from 0, so they must include the last one in use."""
-    used = place.ranks if place.slots is None else max(place.slots) + 1
-    return max(used, place.node.slots or 0)
+    used = part.ranks if part.slots is None else max(part.slots) + 1
+    return max(used, part.node.slots or 0)
 
 
-def _is_partial(place: NodeExport) -> bool:
-    return _list_slot_numbers(place) != tuple(range(_count_slots(place)))
+def _is_partial(part: NodeExport) -> bool:
+    return _list_slot_numbers(part) != tuple(range(_count_slots(part)))
 
 
-def _list_slot_numbers(place: NodeExport) -> tuple[int, ...]:
-    return tuple(range(place.ranks)) if place.slots is None else place.slots[: place.ranks]
+def _list_slot_numbers(part: NodeExport) -> tuple[int, ...]:
+    return tuple(range(part.ranks)) if part.slots is None else part.slots[: part.ranks]
 
 
 def _format_include(export: PlanExport) -> str:
-    return "@".join(f"{place.node.target}:{','.join(map(str, _list_slot_numbers(place)))}" for place in export.places)
+    return "@".join(f"{part.node.target}:{','.join(map(str, _list_slot_numbers(part)))}" for part in export.nodes)
 
 
 def _format_export(name: str, value: str) -> str:

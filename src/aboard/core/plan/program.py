@@ -53,12 +53,12 @@ def parse_python_command(words: Sequence[str]) -> Program | None:
     """Parses `python -u train.py …` as a script and `python -m pkg …` as a module; None for other commands."""
     if not words or words[0] not in PYTHON_WORDS:
         return None
-    place = 1
-    while place < len(words) and words[place].startswith("-") and words[place] != "-m":
-        if words[place] == "-" or not _OPTION.fullmatch(words[place]):
+    index = 1
+    while index < len(words) and words[index].startswith("-") and words[index] != "-m":
+        if words[index] == "-" or not _OPTION.fullmatch(words[index]):
             return None
-        place += 2 if words[place] in _WITH_VALUE else 1
-    options, rest = tuple(words[1:place]), tuple(words[place:])
+        index += 2 if words[index] in _WITH_VALUE else 1
+    options, rest = tuple(words[1:index]), tuple(words[index:])
     if rest[:1] == ("-m",) and rest[1:]:
         return Program(kind=ProgramKind.MODULE, target=rest[1], args=tuple(rest[2:]), options=options)
     if rest and rest[0] != "-m":

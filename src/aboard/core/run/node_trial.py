@@ -23,7 +23,7 @@ class TrialResult:
     group: tuple[str, ...]
     passed: bool
     seconds: float
-    said: str
+    outcome: str
     findings: tuple[Finding, ...] = ()
 
 
@@ -58,7 +58,7 @@ def build_stuck_finding(progress: RunProgress) -> Finding:
     who = "; ".join(f"{each.node}: {each.why} for {each.seconds:.0f} s" for each in late) or "no rank is behind"
     return death.STUCK.finding(
         nodes=tuple(each.node for each in late) or tuple(row.node for row in progress.rows),
-        seen=f"{progress.there}/{progress.world} ranks are at '{progress.phase.word}', without progress for"
+        seen=f"{progress.there}/{progress.world} ranks are at '{progress.phase.label}', without progress for"
         f" {STUCK_SECONDS:.0f} s: {who}",
         fix=death.STUCK.fix(nodes=fold_names(row.node for row in progress.rows)),
     )
@@ -76,7 +76,7 @@ def build_trial_finding(results: Sequence[TrialResult]) -> Finding | None:
     first = smallest[0].findings[0] if smallest[0].findings else None
     return death.TRIAL.finding(
         nodes=nodes,
-        seen=f"{', '.join('+'.join(each.group) for each in smallest)} can't run it {how}: {smallest[0].said}",
+        seen=f"{', '.join('+'.join(each.group) for each in smallest)} can't run it {how}: {smallest[0].outcome}",
         fix=first.fix if first else death.TRIAL.fix(),
         consequences=tuple(finding for each in smallest for finding in each.findings),
     )

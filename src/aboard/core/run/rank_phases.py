@@ -17,11 +17,11 @@ class Phase(IntEnum):
     DONE = 8
 
     @property
-    def word(self) -> str:
-        return _WORDS[self]
+    def label(self) -> str:
+        return _LABELS[self]
 
 
-_WORDS = {
+_LABELS = {
     Phase.WAITING: "waiting",
     Phase.STARTED: "started",
     Phase.PYTHON: "Python up",

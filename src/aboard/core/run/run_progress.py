@@ -161,15 +161,15 @@ def _build_node_row(plan: Plan, run: Run, index: int) -> NodeRow:
             step = run.steps.get(key)
             if step is not None and (slowest is None or step < slowest[0]):
                 slowest = (step, values)
-    place = now.places.get(name)
+    connection = now.connections.get(name)
     node = run.samples.get((name, ""))
     return NodeRow(
         node=name,
         ranks=tuple(start.rank or 0 for start in part.starts),
         phases=tuple(sorted(phases.items())),
-        state=place.state if place else "waiting",
-        since=place.at if place else now.at,
-        note=place.why.visible(WHY_CHARS) if place else "",
+        state=connection.state if connection else "waiting",
+        since=connection.at if connection else now.at,
+        note=connection.why.visible(WHY_CHARS) if connection else "",
         step=slowest[0] if slowest else None,
         step_seconds=slowest[1].get("step_seconds") if slowest else None,
         load=node.values.get("load") if node else None,
@@ -182,13 +182,13 @@ def _build_node_row(plan: Plan, run: Run, index: int) -> NodeRow:
 def _find_missing(plan: Plan, run: Run, furthest: Phase, now: float) -> list[MissingRanks]:
     """The ranks behind the furthest ones; only before the first step, since steps always differ a little."""
     found = []
-    places, children = run.generation.places, run.generation.children
+    connections, children = run.generation.connections, run.generation.children
     here = min(furthest, Phase.STEPS)
     for part in plan.parts:
         name = part.node.name
-        place = places.get(name)
+        connection = connections.get(name)
         late: dict[tuple[MissingReason, str], list[tuple[int, float]]] = {}
-        silent = place is not None and place.state in ("cut", "gone")
+        silent = connection is not None and connection.state in ("cut", "gone")
         for start in part.starts:
             child = children.get((name, start.child))
             if child is not None and child.state == "exited" and child.code == 0:
@@ -197,11 +197,11 @@ def _find_missing(plan: Plan, run: Run, furthest: Phase, now: float) -> list[Mis
             if behind and not silent:
                 trouble, why, since = _explain_missing(child, run)
                 late.setdefault((trouble, why), []).append((start.rank or 0, since))
-        if silent and place is not None and now - place.at >= SILENT_SECONDS:
-            trouble = MissingReason.GONE if place.state == "gone" else MissingReason.SILENT
+        if silent and connection is not None and now - connection.at >= SILENT_SECONDS:
+            trouble = MissingReason.GONE if connection.state == "gone" else MissingReason.SILENT
             ranks = tuple(start.rank or 0 for start in part.starts)
-            why = place.why.visible(WHY_CHARS)
-            found.append(MissingRanks(trouble=trouble, node=name, ranks=ranks, why=why, seconds=now - place.at))
+            why = connection.why.visible(WHY_CHARS)
+            found.append(MissingRanks(trouble=trouble, node=name, ranks=ranks, why=why, seconds=now - connection.at))
         for (trouble, why), ranks_since in late.items():
             oldest = min(since for _, since in ranks_since)
             ranks = tuple(rank for rank, _ in ranks_since)
@@ -218,7 +218,7 @@ def _explain_missing(child: RankProcess | None, run: Run) -> tuple[MissingReason
         return MissingReason.DEAD, escape_text(first_line, WHY_CHARS), child.died_at
     if child.dead:
         return MissingReason.DEAD, child.why.visible(WHY_CHARS) or f"ended with {child.code}", child.at
-    return MissingReason.LATE, child.phase.word, child.since
+    return MissingReason.LATE, child.phase.label, child.since
 
 
 def build_stall(finding: Finding | None) -> Stall | None:

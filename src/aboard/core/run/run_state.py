@@ -80,7 +80,7 @@ class Generation:
     number: int = 0
     at: float = 0.0
     children: dict[tuple[str, str], RankProcess] = field(default_factory=dict)
-    places: dict[str, NodeConnection] = field(default_factory=dict)
+    connections: dict[str, NodeConnection] = field(default_factory=dict)
     phases: Counter[Phase] = field(default_factory=Counter)
     first_death: RankProcess | None = None
     # Nodes that were lost before their ranks had finished, in that order.
@@ -132,14 +132,14 @@ class Run:
                 self.steps.clear()
                 self.stopping = ""
             case "held" | "cut" | "gone":
-                place = self._place(event.node)
-                place.state, place.at, place.why = event.kind, event.at, _get_text(event, "why")
-                if event.kind == "gone" and not place.ended and event.node not in self.generation.lost:
+                connection = self._get_connection(event.node)
+                connection.state, connection.at, connection.why = event.kind, event.at, _get_text(event, "why")
+                if event.kind == "gone" and not connection.ended and event.node not in self.generation.lost:
                     self.generation.lost.append(event.node)
             case "ended":
-                place = self._place(event.node)
-                place.ended = True
-                place.stubborn = tuple(event.data.get("stubborn", ()))
+                connection = self._get_connection(event.node)
+                connection.ended = True
+                connection.stubborn = tuple(event.data.get("stubborn", ()))
             case "stopped":
                 self.generation.stopped = self.generation.children.get((event.node, event.child))
             case "started" | "exited" | "failed" | "phase" | "raised":
@@ -165,7 +165,7 @@ class Run:
             self.steps[key] = max(step, self.steps.get(key, 0))
             child = self.generation.children.get((sample.node, sample.child))
             if child is not None:
-                self._come_to(child, Phase.STEPS, sample.at)
+                self._reach_phase(child, Phase.STEPS, sample.at)
         if sample.metrics:
             # A report may lack some of them: an eval_loss stays until a newer one comes.
             self.metrics.update(sample.metrics)
@@ -177,8 +177,8 @@ class Run:
         """The step that all ranks that report steps have reached."""
         return min(self.steps.values(), default=None)
 
-    def _place(self, node: str) -> NodeConnection:
-        return self.generation.places.setdefault(node, NodeConnection())
+    def _get_connection(self, node: str) -> NodeConnection:
+        return self.generation.connections.setdefault(node, NodeConnection())
 
     def _apply_child(self, event: Event) -> None:
         now = self.generation
@@ -187,7 +187,7 @@ class Run:
             child = now.children[event.node, event.child] = RankProcess(node=event.node, name=event.child)
             now.phases[Phase.WAITING] += 1
         if event.kind == "phase":
-            self._come_to(
+            self._reach_phase(
                 child,
                 BEACON_PHASES.get(_get_text(event, "phase").as_known(BEACON_PHASES) or "", Phase.WAITING),
                 event.at,
@@ -196,24 +196,24 @@ class Run:
             fields = {name: _get_text(event, name) for name in ("type", "message", "trace", "error")}
             child.raised, child.raised_at = RankException(**fields), event.at
         else:
-            self._change(child, event)
+            self._apply_state(child, event)
         first = now.first_death
         # Events of two nodes may arrive out of order: the corrected time decides.
         if child.dead and (first is None or child.died_at < first.died_at):
             now.first_death = child
 
-    def _change(self, child: RankProcess, event: Event) -> None:
+    def _apply_state(self, child: RankProcess, event: Event) -> None:
         now = self.generation
         now.running += (event.kind == "started") - (child.state == "started")
         now.exited += (event.kind == "exited") - (child.state == "exited")
         child.state, child.at = event.kind, event.at
         child.code, child.why = event.data.get("code"), _get_text(event, "why")
         if event.kind == "started":
-            self._come_to(child, Phase.STARTED, event.at)
+            self._reach_phase(child, Phase.STARTED, event.at)
         elif event.kind == "exited" and child.code == 0:
-            self._come_to(child, Phase.DONE, event.at)
+            self._reach_phase(child, Phase.DONE, event.at)
 
-    def _come_to(self, child: RankProcess, phase: Phase, at: float) -> None:
+    def _reach_phase(self, child: RankProcess, phase: Phase, at: float) -> None:
         if phase > child.phase:
             now = self.generation
             now.phases[child.phase] -= 1

@@ -11,18 +11,18 @@ from aboard.lazy_dataclass import dataclass
 LEAST_SECONDS = 3.0
 LEAST_STEP_SECONDS = 3.0
 # A step may take this many times as long as usual (a checkpoint, a slow batch) before a snapshot is due.
-STEPS = 4.0
-SLOWER = 2.5
+STUCK_FACTOR = 4.0
+SLOW_FACTOR = 2.5
 SLOW_SECONDS = 8.0
 # A node that is cut off for this long isn't just rerouting.
 CUT_SECONDS = 1.2
 # The first pause between snapshots of the same stall; pauses then grow.
-AGAIN_SECONDS = 1.0
-GROWTH = 1.6
-LONGEST_SECONDS = 30.0
+FIRST_PAUSE_SECONDS = 1.0
+PAUSE_GROWTH = 1.6
+LONGEST_PAUSE_SECONDS = 30.0
 # The typical step time is averaged over about this many reports; the first few only replace it.
-_MEMORY = 20
-_WARM_UP = 3
+_AVERAGED_REPORTS = 20
+_WARM_UP_REPORTS = 3
 
 
 @dataclass(kw_only=True)
@@ -38,11 +38,11 @@ class StallDetector:
     _reports: int = 0
     _slow_since: float | None = None
     _next: float = 0.0
-    _asked: float = 0.0
-    _pause: float = AGAIN_SECONDS
+    _last_snapshot: float = 0.0
+    _pause: float = FIRST_PAUSE_SECONDS
     _seen: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def note(self, run: Run, now: float) -> bool:
+    def update(self, run: Run, now: float) -> bool:
         """Updates the state; returns whether the run made progress."""
         generation = run.generation
         if generation.number != self._generation:
@@ -55,7 +55,7 @@ class StallDetector:
         if moved:
             self.moved = now if step != self._step else max(self.moved, generation.moved)
             self._step = step
-            self._next, self._pause = 0.0, AGAIN_SECONDS
+            self._next, self._pause = 0.0, FIRST_PAUSE_SECONDS
         self._learn(run, now)
         return moved
 
@@ -66,24 +66,24 @@ class StallDetector:
     def limit(self, run: Run) -> float:
         """Seconds without progress after which a snapshot is due."""
         if run.generation.phases[Phase.STEPS] and self.usual is not None:
-            return max(LEAST_STEP_SECONDS, STEPS * self.usual + 1.0)
+            return max(LEAST_STEP_SECONDS, STUCK_FACTOR * self.usual + 1.0)
         return LEAST_SECONDS
 
     def due(self, run: Run, now: float) -> bool:
         """Whether a snapshot is due; the pauses between snapshots grow."""
         stuck = self.quiet(now) >= self.limit(run)
         slow = self._slow_since is not None and now - self._slow_since >= SLOW_SECONDS
-        if not (stuck or slow) or (now < self._next and not self._cut_since(run, now)):
+        if not (stuck or slow) or (now < self._next and not self._has_new_cut(run, now)):
             return False
-        self._asked = now
+        self._last_snapshot = now
         self._next = now + self._pause
-        self._pause = min(LONGEST_SECONDS, self._pause * GROWTH)
+        self._pause = min(LONGEST_PAUSE_SECONDS, self._pause * PAUSE_GROWTH)
         return True
 
-    def _cut_since(self, run: Run, now: float) -> bool:
+    def _has_new_cut(self, run: Run, now: float) -> bool:
         """Whether a node was cut off since the last snapshot, and not just for a moment."""
-        cuts = (place.at for place in run.generation.places.values() if place.state == "cut")
-        return any(self._asked < at + CUT_SECONDS <= now for at in cuts)
+        cuts = (connection.at for connection in run.generation.connections.values() if connection.state == "cut")
+        return any(self._last_snapshot < at + CUT_SECONDS <= now for at in cuts)
 
     @property
     def slow(self) -> bool:
@@ -101,10 +101,10 @@ class StallDetector:
             return
         pace = self.pace = sorted(paces)[len(paces) // 2]
         self._reports += 1
-        if self._reports <= _WARM_UP or self.usual is None:
+        if self._reports <= _WARM_UP_REPORTS or self.usual is None:
             self.usual = pace
-        elif pace <= SLOWER * self.usual:
-            self.usual += (pace - self.usual) / min(self._reports, _MEMORY)
+        elif pace <= SLOW_FACTOR * self.usual:
+            self.usual += (pace - self.usual) / min(self._reports, _AVERAGED_REPORTS)
             self._slow_since = None
         elif self._slow_since is None:
             self._slow_since = now

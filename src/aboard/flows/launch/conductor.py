@@ -139,7 +139,7 @@ class Conductor:
             quiet=self._watch.rhythm.quiet(now),
             usual=self._watch.rhythm.usual,
             pace=self._watch.rhythm.pace,
-            said={rank: self.tail(rank) for rank in {*range(min(LOSS_SCAN_RANKS, self.plan.world)), *dead_rank}},
+            last_lines={rank: self.tail(rank) for rank in {*range(min(LOSS_SCAN_RANKS, self.plan.world)), *dead_rank}},
         )
 
     async def ask_why(self) -> Judgement:
@@ -341,7 +341,9 @@ class Conductor:
             tail = self._tails.setdefault(rank, bytearray())
             tail += piece.data[-TAIL_BYTES:]
             del tail[:-TAIL_BYTES]
-        self._record.piece(piece.node, rank, piece.stream, piece.data, piece.at, dropped=piece.dropped, end=piece.end)
+        self._record.add_output(
+            piece.node, rank, piece.stream, piece.data, piece.at, dropped=piece.dropped, end=piece.end
+        )
 
     def _watch_stopped(self, node: str, child: str, values: Mapping[str, float], at: float) -> None:
         if not values.get("stopped"):
@@ -364,7 +366,7 @@ class Conductor:
         """Records the snapshot behind a verdict, so that it can be judged again."""
         if findings:
             self._snapshot_count += 1
-            self._record.keep(
+            self._record.add_snapshot(
                 build_snapshot(evidence, self._collected.answers, findings, number=self._snapshot_count, ended=ended)
             )
             self._note("looked", number=self._snapshot_count)

@@ -43,7 +43,7 @@ class StallMonitor:
 
     def tick(self, run: Run, now: float) -> None:
         """Called several times a second; never blocks."""
-        moved = self.rhythm.note(run, now)
+        moved = self.rhythm.update(run, now)
         bad_loss = _has_bad_loss(self.why) and now - self._suspected < LOSS_SECONDS
         well = not self.rhythm.slow and not (_is_slow(self.why) and self._is_recently_settled(now)) and not bad_loss
         if moved and self.why is not None and well:

@@ -127,4 +127,6 @@ def _build_result(group: tuple[str, ...], outcome: RunOutcome, observer: _TrialO
     findings = (observer.found,) if observer.found is not None else outcome.findings
     passed = observer.answer is True or (observer.answer is None and outcome.code == 0)
     summary = findings[0].seen if findings else "it ran" if passed else outcome.why
-    return TrialResult(group=group, passed=passed, seconds=seconds, said=summary, findings=() if passed else findings)
+    return TrialResult(
+        group=group, passed=passed, seconds=seconds, outcome=summary, findings=() if passed else findings
+    )

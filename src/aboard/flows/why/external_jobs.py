@@ -146,7 +146,7 @@ class _ExternalJobInspector:
         for name, answer in answers.items():
             processes = decode_external_processes(answer.get("found"), 0.0)
             world = world.without(name, {each.pid for each in processes if each.why})
-        if not world.seats:
+        if not world.ranks:
             raise AboardError(commands.WHY_NO_TRAINING, "all its processes exited during the inspection", "ended")
         return world
 

@@ -18,7 +18,7 @@ Block = tuple[bytes, float, int]
 class LineSplitter:
     """One stream of one rank. Yields whole lines; buffers the unfinished one up to a limit."""
 
-    __slots__ = ("_began", "_continues", "_fresh", "_held", "_opened", "_silent_since", "held")
+    __slots__ = ("_began", "_continues", "_fresh", "_held", "_opened", "_silent_since", "buffered")
 
     def __init__(self) -> None:
         self._held: list[bytes] = []
@@ -27,12 +27,12 @@ class LineSplitter:
         self._fresh = False
         self._opened: float | None = None
         self._silent_since = 0.0
-        self.held = 0
+        self.buffered = 0
 
     def feed(self, data: bytes, at: float) -> list[Block]:
         """The lines that the chunk completes; the time of a line is that of its first byte."""
         # Nearly all chunks are whole lines.
-        if not self.held and len(data) <= BLOCK and data.endswith(b"\n"):
+        if not self.buffered and len(data) <= BLOCK and data.endswith(b"\n"):
             flags, self._continues = self._continues, 0
             return [(data, at, flags)]
         parts = (data[start : start + LINE_LIMIT] for start in range(0, len(data), LINE_LIMIT))
@@ -40,16 +40,16 @@ class LineSplitter:
 
     def finish(self) -> list[Block]:
         """Emits the buffered part with an added newline; what follows continues that line."""
-        if not self.held:
+        if not self.buffered:
             return []
         data, began, flags = b"".join(self._held), self._began, self._continues
-        self._hold_nothing()
+        self._clear_buffer()
         self._continues = CONTINUES
         return [(data + b"\n", began, flags | CUT)]
 
     def tick(self, now: float) -> list[Block]:
         """Emits a line that stopped growing or takes too long; `now` is a monotonic clock."""
-        if not self.held:
+        if not self.buffered:
             return []
         if self._opened is None:
             self._opened = now
@@ -65,15 +65,15 @@ class LineSplitter:
 
     def _feed(self, data: bytes, at: float) -> Iterator[Block]:
         start = 0
-        if self.held:
+        if self.buffered:
             start = data.find(b"\n") + 1
-            if self.held + (start or len(data)) > LINE_LIMIT:
+            if self.buffered + (start or len(data)) > LINE_LIMIT:
                 yield from self.finish()
                 start = 0
             elif start:
                 whole = b"".join((*self._held, data[:start]))
                 began, flags = self._began, self._continues
-                self._hold_nothing()
+                self._clear_buffer()
                 self._continues = 0
                 yield whole, began, flags
         last = data.rfind(b"\n") + 1
@@ -85,16 +85,16 @@ class LineSplitter:
             yield data[start:stop], at, flags
             start = stop
         if start < len(data):
-            self._hold(data[start:] if start else data, at)
+            self._buffer_part(data[start:] if start else data, at)
 
-    def _hold(self, data: bytes, at: float) -> None:
-        if not self.held:
+    def _buffer_part(self, data: bytes, at: float) -> None:
+        if not self.buffered:
             self._began = at
         self._held.append(data)
-        self.held += len(data)
+        self.buffered += len(data)
         self._fresh = True
 
-    def _hold_nothing(self) -> None:
+    def _clear_buffer(self) -> None:
         self._held = []
-        self.held = 0
+        self.buffered = 0
         self._opened = None

@@ -80,7 +80,7 @@ class LogReader:
             segments.sort(key=lambda segment: segment.base)
         return LogListing(ranks=dict(sorted(found.items())), nodes=read_node_names(self._folder))
 
-    def mark(self, segments: list[LogSegment]) -> ReadPosition:
+    def end_position(self, segments: list[LogSegment]) -> ReadPosition:
         """The end of a rank's segments as a position."""
         last = segments[-1]
         return ReadPosition(base=last.base, entries=last.entries, end=self._end(last))

@@ -59,7 +59,7 @@ class LogWriter:
         self._dirty: dict[int, RankLog] = {}
         self._open: dict[tuple[int, int, int], LineSplitter] = {}
         self._waiting = 0
-        self._held = 0
+        self._buffered = 0
         self._size = sum(log.size for log in self._ranks.values())
         self._now = 0.0
         self.lost_on_nodes = 0
@@ -73,26 +73,26 @@ class LogWriter:
         log = self._ranks.get(rank) or self._new(rank)
         number, place = _NUMBER_OF.get(stream, 0), self._nodes.number(node)
         splitter = log.splitters[number]
-        before, held = log.waiting, splitter.held
+        before, buffered = log.waiting, splitter.buffered
         if dropped:
             self.lost_on_nodes += dropped
             self._add(log, splitter.finish(), number, place)
             splitter.new_line()
-            log.miss(dropped, at, number, place, LOST_ON_NODE)
+            log.add_gap(dropped, at, number, place, LOST_ON_NODE)
         self._add(log, splitter.feed(data, at), number, place)
         if end:
             self._add(log, splitter.finish(), number, place)
-        if splitter.held:
+        if splitter.buffered:
             self._open[rank, number, place] = splitter
-        self._held += splitter.held - held
+        self._buffered += splitter.buffered - buffered
         self._now = max(self._now, at)
         self._grew(log, before)
-        if self._held > UNFINISHED:
-            self._let_go(LineSplitter.finish)
+        if self._buffered > UNFINISHED:
+            self._emit_unfinished(LineSplitter.finish)
 
     def tick(self, now: float) -> None:
         """Call it about once a second with a monotonic clock: emits unfinished lines that are due, flushes buffers."""
-        self._let_go(lambda splitter: splitter.tick(now))
+        self._emit_unfinished(lambda splitter: splitter.tick(now))
         self._flush(max(AT_ONCE, len(self._ranks) // TICKS_LATE))
 
     def flush(self) -> None:
@@ -107,7 +107,7 @@ class LogWriter:
 
     def close(self) -> None:
         """Writes everything, including unfinished lines."""
-        self._let_go(LineSplitter.finish)
+        self._emit_unfinished(LineSplitter.finish)
         self.flush()
         self._files.close()
 
@@ -115,14 +115,14 @@ class LogWriter:
         log = self._ranks[rank] = RankLog(rank, self._files, self._segment_limit)
         return log
 
-    def _let_go(self, how: Callable[[LineSplitter], list[Block]]) -> None:
+    def _emit_unfinished(self, how: Callable[[LineSplitter], list[Block]]) -> None:
         """Emits unfinished lines."""
         for (rank, number, place), splitter in list(self._open.items()):
             log = self._ranks[rank]
-            before, held = log.waiting, splitter.held
+            before, buffered = log.waiting, splitter.buffered
             self._add(log, how(splitter), number, place)
-            self._held += splitter.held - held
-            if not splitter.held:
+            self._buffered += splitter.buffered - buffered
+            if not splitter.buffered:
                 del self._open[rank, number, place]
             self._grew(log, before)
 

@@ -69,7 +69,7 @@ class RankLog:
         self.waiting += size + ENTRY.size
         self.recent.append(data[-_RECENT_BYTES:])
 
-    def miss(self, count: int, at: float, stream: int, node: int, flag: int) -> None:
+    def add_gap(self, count: int, at: float, stream: int, node: int, flag: int) -> None:
         """Records that bytes are missing here."""
         self._index.append(ENTRY.pack(at, self._end, min(count, MOST), stream, flag, node))
         self.waiting += ENTRY.size
@@ -91,7 +91,7 @@ class RankLog:
                 self._files.write(last.segment.stem + LOG, data, self._done - last.segment.base)
             self._files.write(last.segment.stem + INDEX, index_data, last.index_size)
         except OSError:
-            self._take_back(last)
+            self._undo_write(last)
             self._lost += len(data)
             return 0, len(data)
         self._lost = 0
@@ -114,7 +114,7 @@ class RankLog:
             return b""
         return ENTRY.pack(now, self._done, min(self._lost, MOST), 0, LOST_ON_DISK, self._node)
 
-    def _take_back(self, last: StoredSegment) -> None:
+    def _undo_write(self, last: StoredSegment) -> None:
         """Undoes a failed write on disk and in the offsets: the next block that fits is written here."""
         self._end = self._done
         self._files.truncate(last.segment.stem + LOG, self._done - last.segment.base)

@@ -116,7 +116,7 @@ def _render_phase(roster: RunProgress, width: int) -> Text:
     complete = roster.there == roster.world
     count = f"{roster.there:,}/{roster.world:,} ranks"
     line = Text.assemble(
-        (roster.phase.word, "bold green" if roster.phase is Phase.STEPS and complete else "bold"), "  "
+        (roster.phase.label, "bold green" if roster.phase is Phase.STEPS and complete else "bold"), "  "
     )
     if roster.step is not None:
         # Our trainer reports its step on lines of its own.

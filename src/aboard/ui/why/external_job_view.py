@@ -32,7 +32,7 @@ class ExternalJobView:
         world = self._world
         age = format_duration(self._evidence.now - world.began)
         place = f", rendezvous at {world.address}:{world.port}" if world.port and world.size > 1 else ""
-        ranks_text = f"{world.noun} {fold_ranks(world.seats)} of {world.size}"
+        ranks_text = f"{world.noun} {fold_ranks(world.ranks)} of {world.size}"
         yield Text.assemble(
             (world.what, "bold"), f" on {fold_names(world.nodes)}, started {age} ago: {ranks_text}{place}"
         )
@@ -52,7 +52,7 @@ def group_by_place(world: ExternalJob, evidence: Evidence) -> Iterator[tuple[lis
     by_place: dict[str, list[int]] = {}
     for view in evidence.views:
         if view.alive:
-            where = f"{view.at or 'running'} at {view.site}" if view.site is not None else view.phase.word
+            where = f"{view.at or 'running'} at {view.site}" if view.site is not None else view.phase.label
             if world.launching:
                 where = "waiting for the others" if view.phase >= Phase.STORE else "not at the rendezvous yet"
             by_place.setdefault(where, []).append(view.rank)

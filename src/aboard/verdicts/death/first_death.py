@@ -50,7 +50,7 @@ def get_tail(evidence: Evidence, child: RankProcess) -> tuple[Untrusted, ...]:
 def find_lost_node(evidence: Evidence) -> str:
     """The first node that was lost while its ranks ran, else a silent one; "" if there is none."""
     now = evidence.run.generation
-    return next(iter((*now.lost, *(name for name, place in now.places.items() if place.state == "cut"))), "")
+    return next(iter((*now.lost, *(name for name, place in now.connections.items() if place.state == "cut"))), "")
 
 
 def _is_ended_by_us(now: Generation, child: RankProcess) -> bool:

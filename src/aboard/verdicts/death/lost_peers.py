@@ -127,7 +127,7 @@ def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator
     texts = [*([cause.raised.message] if cause.raised is not None else []), *get_tail(evidence, cause)]
     if not any(map(hang.MISMATCH.match_death, texts)):
         return
-    odd = [evidence.view(rank) for standing in evidence.standings for rank in (*standing.odd, *standing.behind)]
+    odd = [evidence.view(rank) for standing in evidence.group_progress for rank in (*standing.odd, *standing.behind)]
     odd = [view for view in odd if view.alive]
     ranks = list_ranks(odd) if odd else (int(cause.name),) if cause.name.isdigit() else ()
     nodes = list_nodes(odd) if odd else (cause.node,)

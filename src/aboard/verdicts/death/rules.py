@@ -78,7 +78,7 @@ def report_lost_node(evidence: Evidence) -> Iterator[RuleResult]:
     name = find_lost_node(evidence)
     if name:
         ranks = tuple(start.rank or 0 for node, start in evidence.plan.starts() if node == name)
-        place = evidence.run.generation.places[name]
+        place = evidence.run.generation.connections[name]
         finding = death.NODE_GONE.finding(
             nodes=(name,),
             ranks=ranks,
@@ -104,7 +104,7 @@ def report_stopped_rank(evidence: Evidence) -> Iterator[RuleResult]:
 
 def report_stubborn_processes(evidence: Evidence) -> Iterator[RuleResult]:
     """Processes that outlived the run."""
-    places = evidence.run.generation.places
+    places = evidence.run.generation.connections
     processes = {name: place.stubborn for name, place in places.items() if place.stubborn}
     if processes:
         pids = "; ".join(f"{name}: {', '.join(map(str, found))}" for name, found in processes.items())
@@ -145,7 +145,7 @@ def _describe_death(evidence: Evidence, cause: RankProcess) -> Finding:
     others = [child for child in evidence.run.generation.dead if id(child) not in named]
     nodes = tuple(dict.fromkeys(child.node for child in same))
     count = f"all {len(same)}" if len(same) == evidence.plan.world else f"{len(same)} of {evidence.plan.world}"
-    alone = f"rank {cause.name} on {cause.node}, {cause.phase.word},"
+    alone = f"rank {cause.name} on {cause.node}, {cause.phase.label},"
     return explanation.diagnosis.finding(
         nodes=nodes,
         ranks=tuple(child.rank for child in same),
@@ -182,7 +182,7 @@ def _build_context(evidence: Evidence, cause: RankProcess, same: list[RankProces
         parts=tuple(part for part in evidence.plan.parts if part.node.name in nodes),
         peer=others[0] if others else "",
         several=len(same) > 1,
-        output=evidence.said.get(cause.rank, ()),
+        output=evidence.last_lines.get(cause.rank, ()),
     )
 
 

@@ -64,7 +64,7 @@ def find_lingering_ranks(evidence: Evidence) -> Iterator[RuleResult]:
 
 def find_collective_mismatch(evidence: Evidence) -> Iterator[RuleResult]:
     """All ranks are at the same sequence number, but not in the same collective."""
-    for standing in evidence.standings:
+    for standing in evidence.group_progress:
         if standing.odd and standing.usual is not None:
             odd = [evidence.view(rank) for rank in standing.odd]
             entry = next(iter(standing.odd.values()))
@@ -85,8 +85,8 @@ def find_collective_mismatch(evidence: Evidence) -> Iterator[RuleResult]:
 
 def find_crossed_groups(evidence: Evidence) -> Iterator[RuleResult]:
     """Two groups wait for each other's ranks: the order of calls differs."""
-    for number, one in enumerate(evidence.standings):
-        for other in evidence.standings[number + 1 :]:
+    for number, one in enumerate(evidence.group_progress):
+        for other in evidence.group_progress[number + 1 :]:
             there = [evidence.view(rank) for rank in one.behind if rank in other.waiting]
             back = [evidence.view(rank) for rank in other.behind if rank in one.waiting]
             if len(there) > len(back):
@@ -188,7 +188,7 @@ def _build_hang_cause(
 
 def _find_absent_and_waiting(evidence: Evidence) -> tuple[list[RankView], list[RankView], GroupProgress | None]:
     """The absent ranks, the waiting ranks, and the collective: from flight records, else from stacks."""
-    for standing in evidence.standings:
+    for standing in evidence.group_progress:
         behind = [evidence.view(rank) for rank in standing.behind]
         # A rank that is behind in this group but waits in another is no cause by itself.
         behind = [view for view in behind if view.alive and not view.open_collective]
@@ -200,7 +200,7 @@ def _find_absent_and_waiting(evidence: Evidence) -> tuple[list[RankView], list[R
     waiting = _list_waiting_ranks(evidence)
     ready = [view for view in evidence.views if view.alive and view.phase >= Phase.GROUP]
     late = [view for view in ready if view not in waiting and view.frames and view.at != "collective"]
-    return (late, waiting, None) if waiting and not evidence.standings else ([], waiting, None)
+    return (late, waiting, None) if waiting and not evidence.group_progress else ([], waiting, None)
 
 
 def _has_no_record(view: RankView, evidence: Evidence) -> bool:

@@ -86,8 +86,8 @@ def _find_missing_stacks(world: ExternalJob, evidence: Evidence) -> Iterator[Fin
             why, _, fix = answer.partition("\n")
             reasons.setdefault((escape_text(why, 200), fix), []).append(view.rank)
     for (why, fix), ranks in reasons.items():
-        nodes = tuple(dict.fromkeys(world.seats[rank].node for rank in ranks))
-        pid = world.seats[ranks[0]].process.pid
+        nodes = tuple(dict.fromkeys(world.ranks[rank].node for rank in ranks))
+        pid = world.ranks[ranks[0]].process.pid
         yield external_jobs.NO_STACKS.finding(
             nodes=nodes,
             ranks=() if world.launching else tuple(ranks),
@@ -107,11 +107,11 @@ def _build_stack_fix(suggestion: str, pid: int, nodes: tuple[str, ...]) -> Fix:
 
 def _list_other_jobs(others: Sequence[ExternalJob]) -> Iterator[Finding]:
     for world in others:
-        first = world.seats[min(world.seats)]
+        first = world.ranks[min(world.ranks)]
         place = f", with its store at {world.address}:{world.port}" if world.port else ""
         yield external_jobs.OTHER_RUN.finding(
             nodes=world.nodes,
-            seen=f"{world.noun} {fold_ranks(world.seats)} of {world.what}{place}, belongs to another, older training",
+            seen=f"{world.noun} {fold_ranks(world.ranks)} of {world.what}{place}, belongs to another, older training",
             fix=external_jobs.OTHER_RUN.fix(pid=first.process.pid, node=first.node),
         )
 
@@ -119,8 +119,8 @@ def _list_other_jobs(others: Sequence[ExternalJob]) -> Iterator[Finding]:
 def _reword_finding(finding: Finding, world: ExternalJob) -> Finding:
     """Rewords a finding for a job without an Aboard run: no `aboard logs`, and launchers aren't ranks."""
     fix = Fix(_ENV.sub(r"export \1", _LOGS.sub("", finding.fix).rstrip("\n")))
-    if not fix and finding.ranks and finding.ranks[0] in world.seats:
-        seat = world.seats[finding.ranks[0]]
+    if not fix and finding.ranks and finding.ranks[0] in world.ranks:
+        seat = world.ranks[finding.ranks[0]]
         fix = external_jobs.NO_STACKS.fix("threads", pid=seat.process.pid, node=seat.node)
     folded = tuple(_reword_finding(each, world) for each in finding.consequences)
     if not world.launching:

@@ -27,7 +27,7 @@ _BUSY_SECONDS = 25.0
 
 def find_silent_nodes(evidence: Evidence) -> Iterator[RuleResult]:
     """Nodes that send nothing, while the others wait for their ranks."""
-    for name, place in evidence.run.generation.places.items():
+    for name, place in evidence.run.generation.connections.items():
         seconds = evidence.now - place.at
         if place.state == "cut" and seconds >= _DARK_SECONDS:
             ranks = tuple(view.rank for view in evidence.views if view.node == name)
@@ -48,7 +48,7 @@ def find_silent_nodes(evidence: Evidence) -> Iterator[RuleResult]:
                 sure=Confidence.STRONG,
                 since=place.at,
             )
-    late = [part.node.name for part in evidence.plan.parts if part.node.name not in evidence.run.generation.places]
+    late = [part.node.name for part in evidence.plan.parts if part.node.name not in evidence.run.generation.connections]
     seconds = evidence.now - evidence.run.generation.at
     if late and seconds >= _NODE_SECONDS:
         yield Cause(
@@ -133,7 +133,7 @@ def find_late_ranks(evidence: Evidence) -> Iterator[RuleResult]:
                 severity=(Severity.WARN if importing or busy else Severity.BLOCK) if grave else Severity.INFO,
                 nodes=list_nodes(views),
                 ranks=list_ranks(views),
-                seen=f"rank {fold_ranks(list_ranks(views))} on {fold_names(list_nodes(views))}, {view.phase.word},"
+                seen=f"rank {fold_ranks(list_ranks(views))} on {fold_names(list_nodes(views))}, {view.phase.label},"
                 f" {activity.description};"
                 f" {format_count(len(ahead), 'other')} {'waits' if len(ahead) == 1 else 'wait'} for it to join",
                 fix=activity.fix,
@@ -148,7 +148,7 @@ RULES = (find_silent_nodes, find_wrong_world_size, find_duplicate_ranks, find_la
 
 def _is_collective_waiting(evidence: Evidence) -> bool:
     """Whether the responding ranks wait in a collective."""
-    began = [standing.since for standing in evidence.standings if standing.waiting and standing.since is not None]
+    began = [standing.since for standing in evidence.group_progress if standing.waiting and standing.since is not None]
     return any(evidence.now - since >= _WAIT_SECONDS for since in began)
 
 

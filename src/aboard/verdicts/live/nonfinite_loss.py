@@ -26,7 +26,7 @@ def is_suspicious_output(data: bytes) -> bool:
 
 def find_nonfinite_loss(evidence: Evidence) -> Iterator[RuleResult]:
     """A rank printed a non-finite loss more than once."""
-    for rank, lines in evidence.said.items():
+    for rank, lines in evidence.last_lines.items():
         found = [line for line in lines if line.match(_NO_NUMBER)]
         if len(found) >= _LINES:
             node = evidence.view(rank).node

@@ -26,7 +26,7 @@ def describe_unknown_stall(evidence: Evidence, ruled_out: Sequence[RuledOut]) ->
     places: dict[str, list[int]] = {}
     for view in evidence.views:
         if view.alive:
-            where = f"{view.at or 'running'} at {view.site}" if view.site else view.phase.word
+            where = f"{view.at or 'running'} at {view.site}" if view.site else view.phase.label
             places.setdefault(where, []).append(view.rank)
     known = "; ".join(f"rank {fold_ranks(ranks)}: {where}" for where, ranks in list(places.items())[:4])
     unheard = f"; no reply from {', '.join(evidence.unheard)}" if evidence.unheard else ""
