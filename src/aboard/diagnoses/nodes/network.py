@@ -20,8 +20,8 @@ _HOW = {
     "dropped": (
         "connections are dropped",
         (
-            "Usually a firewall or a cloud security group drops packets, or the machine is on a different network. Ranks"
-            " time out."
+            "Usually a firewall or a cloud security group drops packets, or the machine is on a different network."
+            " Ranks time out."
         ),
     ),
     "refused": (
@@ -34,8 +34,8 @@ _HOW = {
     "rejected": (
         "connections are rejected",
         (
-            "Either a firewall rejects the connections (`No route to host`), or no route exists. Ranks fail to connect, or"
-            " retry for minutes."
+            "Either a firewall rejects the connections (`No route to host`), or no route exists. Ranks fail to connect,"
+            " or retry for minutes."
         ),
     ),
 }
