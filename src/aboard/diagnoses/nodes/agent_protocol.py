@@ -6,7 +6,7 @@ WIRE_PROTOCOL = Diagnosis(
     code="wire-protocol",
     title="a node sent an invalid protocol frame",
     symptoms=("ProtocolError",),
-    explanation="Something on the connection altered the bytes, or another program is replying.",
+    explanation="Either something on the connection altered the bytes, or a program other than Aboard's agent replied.",
     fixes="aboard check --only reach    # shows which",
 )
 
@@ -14,6 +14,7 @@ AGENT_ASK = Diagnosis(
     code="agent-ask",
     title="the agent on a node could not execute a request",
     symptoms=("AskError",),
-    explanation="The message contains the operating system's own error.",
+    explanation="The node was reached, but its operating system did not do what the agent asked for, for example"
+    " because a file is missing or a permission is denied.",
     fixes="aboard check",
 )

@@ -18,11 +18,11 @@ NO_RANK = Diagnosis(
         "ModuleNotFoundError: No module named 'torch'",
         "Timed out after 1801 seconds waiting for clients. 1/2 clients joined.",
     ),
-    explanation="On this node, Python can't import torch, even with the node's `setup` lines, env and directory: a"
-    " library is missing, a `setup` line fails, or the environment or directory is the wrong one. The other ranks"
-    " would wait until they time out, without knowing for which node.",
-    remedy="`pip install --force-reinstall torch` repairs a broken installation; `python:` and `setup:` in aboard.yaml"
-    " choose another environment. `aboard check --only software` compares the versions of all nodes.",
+    explanation="On this node, Python can't import torch, even with the node's `setup` lines, env and directory. A"
+    " library may be missing, a `setup` line may fail, or the environment or directory may be the wrong one. The other"
+    " ranks would wait until they time out, without saying for which node.",
+    remedy="`pip install --force-reinstall torch` repairs a broken installation. `python:` and `setup:` in aboard.yaml"
+    " select a different environment. `aboard check --only software` compares the versions on all nodes.",
     fixes=_TORCH,
 )
 
@@ -36,11 +36,11 @@ FAILED = Diagnosis(
         "Timed out waiting 5000ms for recv operation to complete",
         "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE",
     ),
-    explanation="A run would wait in its first collective for minutes, then fail without naming a node. A firewall"
-    " allows the rendezvous port but not the ephemeral ports, packets above some size are lost, or the interface is"
-    " the wrong one.",
+    explanation="A run would wait in its first collective for minutes, then fail without saying which node is at"
+    " fault. Possible causes: a firewall allows the rendezvous port but not the ephemeral ports, packets above some"
+    " size are lost, or the interface is the wrong one.",
     fixes="aboard check --only network    # here; distinguishes dropped, refused and oversized packets\n"
-    "sudo iptables -S INPUT; sudo nft list ruleset    # on {where:shell}; peers need all ports from 1024 up\n"
+    "sudo iptables -S INPUT; sudo nft list ruleset    # on {where:shell}; peers must reach all ports from 1024 up\n"
     "ip -br address    # on {where:shell}; is {interface} the interface that peers should use?",
 )
 
@@ -48,10 +48,11 @@ WRONG = Diagnosis(
     code="collective-wrong",
     title="a collective returns wrong values",
     symptoms=("loss is NaN from the first step on", "loss differs between ranks"),
-    explanation="A collective over known values returned wrong results; gradients would be wrong too, without any"
-    " error. Memory or an adapter flips bits, or a node has a different version of torch or NCCL.",
+    explanation="A test collective over known values returned wrong results. In a run, gradients would be wrong too,"
+    " without any error. Memory or an adapter may be flipping bits, or a node may have a different version of torch or"
+    " NCCL.",
     remedy="`aboard check --only software` compares torch and NCCL on all nodes. `sudo dmesg | grep -iE 'mce|ecc|xid'`"
-    " and `nvidia-smi -q -d ECC` show hardware errors: exclude that node.",
+    " and `nvidia-smi -q -d ECC` show hardware errors; exclude a node that has any.",
     fixes={
         "torch": _TORCH,
         "hardware": FixCommand("sudo dmesg | grep -iE 'mce|ecc|edac|xid'    # on {where:shell}; shows hardware errors"),
@@ -62,10 +63,10 @@ SLOW_NODE = Diagnosis(
     code="collective-slow-node",
     title="all links of a node are slow in collectives",
     severity=Severity.WARN,
-    symptoms=("one slow node", "10x slower than expected", "step time is that of the slowest rank"),
+    symptoms=("one slow node", "10x slower than expected", "every step takes as long as the slowest rank"),
     explanation="In two separate jobs, exchanging data with this node through torch took at least four times as long"
-    " as with the others: a link that negotiated a lower speed, a bad cable, the wrong network, or a busy machine."
-    " `aboard check --only network` measures the same links without torch.",
+    " as with the others. The link may have negotiated a lower speed, a cable may be bad, the traffic may use the"
+    " wrong network, or the machine may be busy. `aboard check --only network` measures the same links without torch.",
     fixes=SLOW_NIC,
 )
 
@@ -74,8 +75,8 @@ SLOW_LINK = Diagnosis(
     title="one link is slow in collectives",
     severity=Severity.WARN,
     symptoms=("10x slower than expected", "slow between two nodes only"),
-    explanation="Two nodes exchange data far slower with each other than with the rest: the path between them"
-    " (`tracepath PEER`) is a different one, or part of it is faulty.",
+    explanation="Two nodes exchange data far more slowly with each other than with the rest. The path between them"
+    " (`tracepath PEER`) may differ from the others, or part of it may be faulty.",
     fixes=SLOW_NIC,
 )
 
@@ -84,8 +85,8 @@ ONCE = Diagnosis(
     title="a collective failed once, then succeeded",
     severity=Severity.INFO,
     symptoms=("intermittent timeouts",),
-    explanation="Neither smaller jobs nor the same one failed afterwards: a machine was busy for seconds, or the"
-    " network occasionally loses packets.",
+    explanation="When repeated, the same job succeeded, and so did smaller ones. A node may have been briefly"
+    " overloaded, or the network may occasionally drop packets.",
     fixes=f"{_AGAIN}    # does it happen again?",
 )
 
@@ -94,8 +95,8 @@ NOT_HELD = Diagnosis(
     title="no collective was tested",
     severity=Severity.INFO,
     symptoms=("torch is not installed on n3: no collective was run",),
-    explanation="The test job needs torch in every node's Python. If one node lacks it, no collective can be tested;"
-    " `--skip collective` leaves this check out.",
+    explanation="The test job needs torch in every node's Python. If one node lacks it, no collective can be tested."
+    " `--skip collective` skips this check.",
     fixes=_TORCH,
 )
 
@@ -105,7 +106,8 @@ PART = Diagnosis(
     severity=Severity.INFO,
     symptoms=("tested on 16 of 64 nodes",),
     explanation="Nodes whose connections are known to fail are left out, since waiting for them adds no information."
-    " Where many nodes are one machine, as in a sandbox, importing torch on all of them would take minutes.",
+    " If many nodes are on one machine, as in a sandbox, only some of them take part: importing torch on all of them"
+    " would take minutes.",
     fixes=f"{_AGAIN}    # with all nodes, however long it takes",
 )
 
@@ -114,7 +116,7 @@ UNKNOWN_COLLECTIVE = Diagnosis(
     title="the collective test did not finish",
     severity=Severity.WARN,
     symptoms=("the collective test did not finish",),
-    explanation="A node replied in a format that this version doesn't recognize.",
+    explanation="A node replied in a format that this version of Aboard doesn't recognize.",
     fixes=f"{_AGAIN}    # if it happens again, please open an issue with its --json",
 )
 
@@ -127,12 +129,13 @@ SOCKETS = Diagnosis(
         "NCCL INFO Using network Socket",
         "NCCL INFO Failed to initialize NET plugin IB",
     ),
-    explanation="TCP sockets carry a tenth of what the fabric does. Its ports are down, or invisible to the rank's"
-    " user or in its container (pass /dev/infiniband in), or NCCL_IB_DISABLE, NCCL_IB_HCA or NCCL_NET exclude it.",
-    fixes="ibv_devinfo | grep -E 'hca_id|state'    # on {where:shell}; the rank's user must see ports\n"
-    "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET exclude it",
+    explanation="TCP sockets carry a tenth of what the fabric can. The fabric's ports may be down, they may be"
+    " invisible to the ranks' user or inside the container (pass /dev/infiniband in), or NCCL_IB_DISABLE, NCCL_IB_HCA"
+    " or NCCL_NET may exclude them.",
+    fixes="ibv_devinfo | grep -E 'hca_id|state'    # on {where:shell}; the ranks' user must see the ports\n"
+    "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET can exclude the fabric",
     log_fix="ibstat    # on {where:shell}; State must be Active\n"
-    "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET exclude it",
+    "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET can exclude the fabric",
 )
 
 PLUGIN = Diagnosis(
@@ -143,10 +146,11 @@ PLUGIN = Diagnosis(
         "NCCL INFO NET/Plugin: Could not find: ofi libnccl-net-ofi.so. Using internal network plugin.",
         "NCCL WARN Error: network AWS Libfabric not found.",
     ),
-    explanation="A plugin (aws-ofi-nccl, gIB, RDMA-SHARP) that NCCL_NET or NCCL_NET_PLUGIN requests, or that the other"
-    " nodes load, is not found here. NCCL falls back to its built-in transports: on a cloud's own fabric that is TCP.",
+    explanation="NCCL can't find a plugin (aws-ofi-nccl, gIB, RDMA-SHARP) that NCCL_NET or NCCL_NET_PLUGIN requests,"
+    " or that the other nodes load. NCCL falls back to its built-in transports; on a cloud's own fabric, this means"
+    " TCP.",
     fixes="ldconfig -p | grep -E 'nccl-net|nccl_net'    # on {where:shell}; is it installed?\n"
-    "env: {{LD_LIBRARY_PATH: DIRECTORY}}    # in aboard.yaml, with the directory that holds it",
+    "env: {{LD_LIBRARY_PATH: DIRECTORY}}    # in aboard.yaml, with the directory that contains it",
     log_fix="ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH    # on {node}, where ranks start",
     patterns=cause(
         r"Error: network (?P<plugin>.+?) not found|Failed to (?:find|initialize) (?:any )?(?:NET|network) plugin"
@@ -158,9 +162,10 @@ TOPOLOGY = Diagnosis(
     title="NCCL's topology file is missing or differs",
     severity=Severity.WARN,
     symptoms=("Could not open XML topology file", "NCCL_TOPO_FILE set by environment to"),
-    explanation="In virtual machines a file tells NCCL which GPU is close to which adapter. Without it, or with that"
-    " of another machine type, GPUs use distant adapters, and ranks that see different topologies may disagree.",
-    fixes="env | grep NCCL_TOPO_FILE    # on {where:shell}; then copy the right file there or unset it",
+    explanation="On virtual machines, a topology file tells NCCL which GPU is close to which adapter. If the file is"
+    " missing or was made for a different machine type, GPUs use distant adapters; if it differs between nodes, ranks"
+    " may choose incompatible paths.",
+    fixes="env | grep NCCL_TOPO_FILE    # on {where:shell}; then copy the right file there, or unset the variable",
 )
 
 NO_GPUDIRECT = Diagnosis(
@@ -168,11 +173,11 @@ NO_GPUDIRECT = Diagnosis(
     title="NCCL copies through host memory",
     severity=Severity.WARN,
     symptoms=("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",),
-    explanation="nvidia_peermem is not loaded, and the driver and kernel can't share buffers by DMA-BUF. Data is"
-    " copied twice, and large collectives lose up to half of their bandwidth. Where the GPU shares the host's memory,"
-    " this is expected.",
-    fixes="sudo modprobe nvidia_peermem    # on {where:shell}; or a driver and kernel with DMA-BUF",
-    log_fix="sudo modprobe nvidia_peermem    # on {node}; or a driver and kernel with DMA-BUF",
+    explanation="The nvidia_peermem module is not loaded, and the driver and kernel can't share buffers through"
+    " DMA-BUF. Data is copied twice, and large collectives lose up to half of their bandwidth. If the GPU shares the"
+    " host's memory, this is expected.",
+    fixes="sudo modprobe nvidia_peermem    # on {where:shell}; or install a driver and kernel with DMA-BUF",
+    log_fix="sudo modprobe nvidia_peermem    # on {node}; or install a driver and kernel with DMA-BUF",
     patterns=odd(
         r"NET/IB ?: GPU Direct RDMA (?:\(\w+\) )?[Dd]isabled for HCA \d+ '(?P<hca>[^']+)'",
         "All traffic goes through host memory; large collectives lose up to half of their bandwidth.",
@@ -184,12 +189,14 @@ FABRIC_ERRORS = Diagnosis(
     title="RDMA operations failed with errors",
     severity=Severity.WARN,
     symptoms=("NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=12",),
-    explanation="Such errors end a run. Status 12 means that a peer does not respond: a flapping link, a port that is"
-    " down, or a switch that drops packets. Status 4 means memory that may not be read, often because of PCIe ACS.",
+    explanation="RDMA errors end a run. Status 12 means that a peer does not respond: usually a link is flapping, a"
+    " port is down, or a switch drops packets. Status 4 means that the adapter is not allowed to read some memory,"
+    " often because of PCIe ACS.",
     fixes={
         "": FixCommand("rdma link{counters:shell}    # on {node}; then check its cable and port"),
         "link": FixCommand(
-            "ibstat; rdma link    # on {node} and {peer}; is State Active? Then check link_downed in its counters\n"
+            "ibstat; rdma link    # on {node} and {peer}; is State Active? Then check link_downed in the port's"
+            " counters\n"
             "export NCCL_IB_TIMEOUT=22    # tolerates a short link flap"
         ),
         "adapter": FixCommand(
@@ -199,8 +206,8 @@ FABRIC_ERRORS = Diagnosis(
     patterns=(
         cause(
             NCCL_COMPLETION + r"(?:12|13)\b(?:.* hca (?P<hca>\S+))?",
-            "The adapter retried and got no response: the link or the peer's port went down, the peer died, or the"
-            " path is not connected.",
+            "The adapter retried and got no response. The link or the peer's port may have gone down, the peer may"
+            " have died, or the two may not be connected.",
             fix="link",
             weight=2,
         ),

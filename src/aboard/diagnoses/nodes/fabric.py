@@ -31,8 +31,8 @@ SOCKETS = Diagnosis(
     title="this node would train over TCP sockets instead of RDMA",
     severity=Severity.WARN,
     symptoms=("NET/IB : No device found.", "Using network Socket", "NET/Socket : Using [0]eth0"),
-    explanation="NCCL skips every adapter port that is not ACTIVE. When none is left, it prints at most `NET/IB : No"
-    " device found.` and trains over TCP, many times slower, or hangs when its peers use RDMA.",
+    explanation="NCCL skips every adapter port that is not ACTIVE. If no port is left, NCCL logs at most `NET/IB : No"
+    " device found.` and falls back to TCP, which is many times slower, or hangs if its peers use RDMA.",
     fixes={
         **_DOWN,
         "no-card": FixCommand(
@@ -40,13 +40,15 @@ SOCKETS = Diagnosis(
             "sudo modprobe mlx5_ib    # on {node}; if so, loads its driver"
         ),
         "told": FixCommand(
-            "env | grep NCCL_IB; cat /etc/nccl.conf    # on {node}; remove what stops NCCL from using its adapters"
+            "env | grep NCCL_IB; cat /etc/nccl.conf    # on {node}; remove the setting that stops NCCL from using its"
+            " adapters"
         ),
     },
     log_fix="ls -l /dev/infiniband    # on {node}, inside the container; Docker: --device=/dev/infiniband",
     patterns=odd(
         r"NET/IB ?: Unable to open device (?P<hca>[\w.-]+)",
-        "The adapter exists but can't be used: the container has no /dev/infiniband, or the user may not open it.",
+        "The adapter exists but can't be used. Usually the container has no /dev/infiniband, or the user is not"
+        " allowed to open it.",
     ),
 )
 
@@ -55,8 +57,9 @@ PORT_DOWN = Diagnosis(
     title="an adapter's port is not ACTIVE",
     severity=Severity.WARN,
     symptoms=("NET/IB : No device found.", "Port state: Down", "phys_state: Polling", "mlx5_3: port 1 DOWN"),
-    explanation="The port has no link (a cable, a transceiver, a disabled switch port), or no subnet manager has made"
-    " it ACTIVE. NCCL skips it silently; this node then has less bandwidth than its peers, and all ranks wait for it.",
+    explanation="The port has no link, usually because of a cable, a transceiver or a disabled switch port, or no"
+    " subnet manager has made it ACTIVE. NCCL skips the port silently. This node then has less bandwidth than its"
+    " peers, and all ranks wait for it.",
     fixes=_DOWN,
     patterns=hint(r"NET/IB ?: No device found", refines=()),
 )
@@ -66,11 +69,11 @@ PORT_MISSING = Diagnosis(
     title="a node has fewer RDMA ports than the others",
     severity=Severity.WARN,
     symptoms=("Detected mixed local Net device counts across ranks", "mlx5_core: Cannot find PCI device"),
-    explanation="An adapter fell off the PCI bus, its firmware did not start, or its driver failed for it. NCCL 2.30"
-    " refuses nodes with unequal numbers of adapters; with older versions all nodes are slow.",
+    explanation="An adapter may have fallen off the PCI bus, its firmware may not have started, or its driver may have"
+    " failed. NCCL 2.30 rejects nodes with unequal numbers of adapters; with older versions, all nodes are slow.",
     fixes="lspci | grep -i mellanox; sudo dmesg | grep mlx5    # on {node}; is the adapter on the bus?\n"
     "sudo reboot    # on {node}; if it is still missing, exclude the node, or the adapter on all nodes (NCCL_IB_HCA)",
-    log_fix="ibstat | grep -c Active    # on each node; check cable and adapter of the one with fewer",
+    log_fix="ibstat | grep -c Active    # on each node; check the cable and adapter of the node with fewer",
     patterns=cause(
         r"Detected mixed local Net device counts across ranks", "A node has fewer active RDMA ports than the others."
     ),
@@ -81,8 +84,9 @@ RATE = Diagnosis(
     title="a link runs below its rated speed",
     severity=Severity.WARN,
     symptoms=("rate: 100 Gb/sec (1X NDR)", "200 Gb/sec (4X HDR)", "busbw is half of what it should be"),
-    explanation="A dirty, bent or lower-class cable or old firmware (`ibv_devinfo | grep fw_ver`) gives a link with"
-    " fewer lanes or a slower mode. A collective is as fast as its slowest link, so all nodes wait for this one.",
+    explanation="A link can come up with fewer lanes or in a slower mode because its cable is dirty, bent or of a"
+    " lower class, or because of old firmware (`ibv_devinfo | grep fw_ver`). A collective is only as fast as its"
+    " slowest link, so all nodes wait for this one.",
     fixes="sudo mlxlink -d {device} -m    # on {node}; shows speed, lanes and cable health\n"
     "sudo mlxlink -d {device} -a TG    # on {node}; toggles the link; then try another cable",
 )
@@ -96,15 +100,15 @@ FLAPS = Diagnosis(
         "Got completion from peer with status=12 opcode=0",
         "transport retry counter exceeded",
     ),
-    explanation="A flapping link, or a peer that died, ends a run with `error 12` or `status=12` (RETRY_EXC) once the"
-    " retries are used up. The kernel counts how often each link went down since the last boot.",
+    explanation="If a link flaps or a peer dies, the run fails with `error 12` or `status=12` (RETRY_EXC) when the"
+    " retries run out. The kernel counts how often each link has gone down since boot.",
     fixes="sudo mlxlink -d {device} -m -c    # on {node}; reseat or replace the cable\n"
     "sudo perfquery -R -C {device}    # on {node}; resets the counters, then check again",
     log_fix="ibstat; cat /sys/class/infiniband/{hca}/ports/1/counters/link_downed    # on {node}\n"
     "export NCCL_IB_TIMEOUT=22    # tolerates a short link flap",
     patterns=odd(
         r"NET/IB ?: (?P<hca>[\w.-]+):\d+ Got (?:non-fatal )?async event ?: port (?:error|active)",
-        "A fabric port went down and may have come back: a cable, a transceiver, or the switch.",
+        "A fabric port went down and may have come back. The usual cause is a cable, a transceiver or the switch.",
     ),
 )
 
@@ -113,21 +117,22 @@ GID_NONE = Diagnosis(
     title="a RoCE port has no RoCE v2 address",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 22 Invalid argument", "ibv_modify_qp failed with 110 Connection timed out"),
-    explanation="A RoCE port's addresses (GIDs) come from the IP addresses of its interface. Without one it has only a"
-    " link-local or RoCE v1 entry, which peers can't reach; connecting fails with `ibv_modify_qp failed`.",
-    fixes="ip -br addr    # on {node}; its RoCE interface needs an IP address like on the other nodes\n"
-    "sudo cma_roce_mode -d {device} -p {port} -m 2    # on {node}; if it has one, enables RoCE v2; or exclude it with"
-    " NCCL_IB_HCA",
+    explanation="A RoCE port's addresses (GIDs) come from its interface's IP addresses. If the interface has none, the"
+    " port has only a link-local or RoCE v1 entry, which peers can't reach, and connecting fails with `ibv_modify_qp"
+    " failed`.",
+    fixes="ip -br addr    # on {node}; its RoCE interface needs an IP address, as on the other nodes\n"
+    "sudo cma_roce_mode -d {device} -p {port} -m 2    # on {node}; if it has one: enables RoCE v2; or exclude the port"
+    " with NCCL_IB_HCA",
 )
 
 GID_INDEX = Diagnosis(
     code="fabric-gid-index",
-    title="the RoCE v2 GID index differs from NCCL's setting or from the other nodes",
+    title="the RoCE v2 GID index differs from NCCL's setting or between nodes",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 22 Invalid argument", "NCCL_IB_GID_INDEX set by environment to 3"),
-    explanation="A VLAN, a second address or a restarted network service shifts the index on one node; an index that"
-    " points at a RoCE v1 or empty entry fails with `ibv_modify_qp failed with 22 Invalid argument`. NCCL 2.21 and"
-    " later find the index if the variable is not set.",
+    explanation="A VLAN, a second address or a restarted network service can shift the index on one node. If NCCL's"
+    " index points to a RoCE v1 or empty entry, the run fails with `ibv_modify_qp failed with 22 Invalid argument`."
+    " NCCL 2.21 and later find the index themselves if NCCL_IB_GID_INDEX is not set.",
     fixes={
         "one": Advice(
             "NCCL_IB_GID_INDEX: {index}    # in `env:` of {node} in aboard.yaml; NCCL 2.21 and later find it if the"
@@ -152,12 +157,12 @@ MIXED = Diagnosis(
     title="InfiniBand and RoCE ports are mixed",
     severity=Severity.WARN,
     symptoms=("Attempted to connect incompatible devices", "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_bond_0:1/RoCE"),
-    explanation="NCCL uses all adapters for RDMA, but InfiniBand and RoCE can't communicate with each other:"
-    " `Attempted to connect incompatible devices`. The odd one is mostly an Ethernet adapter for the slow management"
-    " network.",
+    explanation="NCCL uses all adapters for RDMA, but InfiniBand and RoCE can't communicate with each other, so the"
+    " run fails with `Attempted to connect incompatible devices`. The odd one is usually an Ethernet adapter for the"
+    " slow management network.",
     fixes={
         "mode": FixCommand(
-            "sudo mlxconfig -d {device} query LINK_TYPE_P1    # on {node}; set it: 1 InfiniBand, 2 Ethernet"
+            "sudo mlxconfig -d {device} query LINK_TYPE_P1    # on {node}; set it to 1 (InfiniBand) or 2 (Ethernet)"
         ),
         "exclude": Advice("NCCL_IB_HCA: {adapters}    # in `env:` of {where} in aboard.yaml"),
     },
@@ -165,7 +170,8 @@ MIXED = Diagnosis(
     "export NCCL_IB_HCA=^mlx5_bond_0    # excludes that port, on all nodes",
     patterns=cause(
         r"Attempted to (?:connect|merge) incompatible devices|device is incompatible with the local \[",
-        "One end is InfiniBand and the other RoCE: NCCL mistook a management port for part of the fabric.",
+        "One end is InfiniBand and the other is RoCE. Usually NCCL has mistaken a management port for part of the"
+        " fabric.",
     ),
 )
 
@@ -179,12 +185,15 @@ PLUGIN = Diagnosis(
         "NET/Plugin: Could not find: aws-ofi libnccl-net-aws-ofi.so",
         "Using network Socket",
     ),
-    explanation="Some adapters, such as Amazon's EFA, need a plugin that NCCL loads by name: it is not installed, or"
-    " its directory is not in the rank's LD_LIBRARY_PATH. NCCL then prints at most `NET/Plugin: Could not find` and"
-    " trains over TCP. `NCCL_NET_PLUGIN: none` states that no plugin is wanted.",
+    explanation="Some adapters, such as Amazon's EFA, need a plugin that NCCL loads by name. NCCL could not find it:"
+    " either it is not installed, or its directory is not in the ranks' LD_LIBRARY_PATH. NCCL logs at most"
+    " `NET/Plugin: Could not find` and falls back to TCP. If no plugin is needed, set `NCCL_NET_PLUGIN: none` under"
+    " `env:` in aboard.yaml.",
     fixes={
         "aside": Advice("setup: [{line}]    # of {node} in aboard.yaml"),
-        "like": FixCommand("ls -l {path}; dpkg -S {path}    # on {peer}, which has it; install the same on {node}"),
+        "like": FixCommand(
+            "ls -l {path}; dpkg -S {path}    # on {peer}, which has it; install the same package on {node}"
+        ),
         "find": FixCommand(
             "find / -xdev -name 'libnccl-net*' 2>/dev/null    # on {node}; add its directory to LD_LIBRARY_PATH, or"
             " install the plugin (for EFA: aws-ofi-nccl)"
@@ -197,10 +206,13 @@ RAIL_CUT = Diagnosis(
     title="two nodes can't reach each other on one rail",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 110 Connection timed out", "Call to ibv_modify_qp failed with 110"),
-    explanation="Connections on this adapter's own network (its rail) fail with `failed with 110 Connection timed out`"
-    " after minutes: a cable in the wrong port, a VLAN missing at the switch, or an address of another rail.",
+    explanation="Connections on this adapter's own network (its rail) fail after minutes with `failed with 110"
+    " Connection timed out`. Possible causes: a cable is in the wrong port, a VLAN is missing on the switch, or the"
+    " address belongs to a different rail.",
     fixes={
-        "echo": FixCommand("ping -I {own} {peer}    # on {node}; then check cable, switch port and VLAN at both ends"),
+        "echo": FixCommand(
+            "ping -I {own} {peer}    # on {node}; then check the cable, switch port and VLAN at both ends"
+        ),
         "without": Advice(
             "NCCL_IB_HCA: {adapters}    # in `env:` of aboard.yaml, on all nodes, to train without that rail"
         ),
@@ -209,7 +221,7 @@ RAIL_CUT = Diagnosis(
     "rping -c -a PEER -C 3 -v    # on {node}, to each address of the peer's adapters",
     patterns=cause(
         r"[Cc]all to ibv_modify_qp failed with(?: error)?:? ?(?:110|Connection timed out)",
-        "Two adapters can't reach each other: the rails are not connected, or a port is in another network.",
+        "Two adapters can't reach each other. The rails may not be connected, or a port may be in a different network.",
     ),
 )
 
@@ -218,19 +230,19 @@ RAILS = Diagnosis(
     title="rails are not connected to each other",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 110 Connection timed out", "NCCL_CROSS_NIC set by environment to 1"),
-    explanation="Many clusters keep the adapters' networks (rails) separate. An NCCL ring that changes rail, as"
-    " NCCL_CROSS_NIC=1 makes it do, fails with `failed with 110 Connection timed out`.",
-    fixes=Advice("NCCL_CROSS_NIC: '0'    # in `env:` of aboard.yaml, for {where}; or connect the rails by a route"),
+    explanation="Many clusters keep the adapters' networks (rails) separate. An NCCL ring that changes rails, as rings"
+    " do with NCCL_CROSS_NIC=1, fails with `failed with 110 Connection timed out`.",
+    fixes=Advice("NCCL_CROSS_NIC: '0'    # in `env:` of aboard.yaml, for {where}; or set up a route between the rails"),
 )
 
 HCA_ABSENT = Diagnosis(
     code="fabric-hca-absent",
-    title="NCCL_IB_HCA names an adapter that the node doesn't have",
+    title="NCCL_IB_HCA specifies an adapter that the node doesn't have",
     severity=Severity.WARN,
     symptoms=("NCCL_IB_HCA set to mlx5_3", "NET/IB : No device found."),
-    explanation="NCCL silently uses the others, so this node has less bandwidth, or none at all. The kernel numbers"
-    " adapters as it finds them, so a list made for one node doesn't fit the next; a prefix (`mlx5`) or an exclusion"
-    " (`^=mlx5_bond_0`) fits all.",
+    explanation="NCCL silently uses only the adapters that exist, so this node has less bandwidth, or none at all. The"
+    " kernel numbers adapters as it finds them, so a list made for one node may not fit the next. A prefix (`mlx5`) or"
+    " an exclusion (`^=mlx5_bond_0`) fits all nodes.",
     fixes=Advice(
         "NCCL_IB_HCA: {adapters}    # in `env:` of {node} in aboard.yaml; or find out why the adapter is missing"
     ),
@@ -241,16 +253,18 @@ NO_GPUDIRECT = Diagnosis(
     title="adapters can't read GPU memory directly",
     severity=Severity.WARN,
     symptoms=("GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "NET/IB : GPU Direct RDMA Disabled"),
-    explanation="Without the nvidia_peermem module adapters can't read GPU memory, and all traffic goes through host"
-    " memory, at about half the bandwidth. It is not loaded, or was built against another version: reinstall the GPU"
-    " driver after the adapter's. NVIDIA's open driver on Linux 5.12 or later uses DMA-BUF instead.",
+    explanation="Without the nvidia_peermem module, adapters can't read GPU memory, and all traffic goes through host"
+    " memory, at about half the bandwidth. The module is not loaded, or was built against a different version; if so,"
+    " reinstall the GPU driver after the adapter's driver. NVIDIA's open driver on Linux 5.12 or later uses DMA-BUF"
+    " instead.",
     fixes="sudo modprobe nvidia_peermem    # on {where:shell}\n"
     "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf    # there, to load it at every boot",
     log_fix="lsmod | grep nvidia_peermem    # on {node}; if missing: sudo modprobe nvidia_peermem\n"
-    "export NCCL_NET_GDR_LEVEL=LOC    # uses host memory, slower",
+    "export NCCL_NET_GDR_LEVEL=LOC    # uses host memory, which is slower",
     patterns=cause(
         r"[Cc]all to ibv_reg_(?:mr(?:_iova2)?|dmabuf_mr) failed(?: with error)?.*(?:Invalid argument|Bad address)",
-        "The adapter can't register GPU memory: the kernel module for it is missing or doesn't match the driver.",
+        "The adapter can't register GPU memory, usually because the kernel module for this is missing or doesn't match"
+        " the driver.",
         order=1,
     ),
 )
@@ -260,15 +274,16 @@ ACS = Diagnosis(
     title="PCI switches route traffic between devices through the CPU",
     severity=Severity.WARN,
     symptoms=("Got completion with error 4, opcode 32675, len 0, vendor err 81", "status=4", "LOC_PROT_ERR"),
-    explanation="Access Control Services (ACS) send each packet between two PCI devices up to the CPU: GPUDirect is"
-    " slow, or fails with `status 4` (LOC_PROT_ERR). Only virtual machines need ACS (enable ATS in the adapter there).",
+    explanation="Access Control Services (ACS) send each packet between two PCI devices through the CPU, so GPUDirect"
+    " is slow or fails with `status 4` (LOC_PROT_ERR). Only virtual machines need ACS; enable ATS in the adapter"
+    " there.",
     fixes="sudo setpci -s {bridge} ECAP_ACS+0x6.w=0000    # on {where:shell}; for each bridge, after every boot\n"
     "# for good: disable ACS or IO virtualization (VT-d, AMD-Vi) in the BIOS",
-    log_fix="sudo lspci -vvv | grep ACSCtl    # on {node}; SrcValid+ on a bridge means on; disable ACS, or use IOMMU"
-    " passthrough",
+    log_fix="sudo lspci -vvv | grep ACSCtl    # on {node}; SrcValid+ on a bridge means that ACS is on; disable it, or"
+    " use IOMMU passthrough",
     patterns=cause(
         NCCL_COMPLETION + r"(?:4|10|11)\b(?:.* hca (?P<hca>\S+))?",
-        "The adapter may not read GPU memory: PCI access control (ACS) or the IOMMU blocks it.",
+        "The adapter is not allowed to read GPU memory: PCI access control (ACS) or the IOMMU blocks it.",
     ),
 )
 
@@ -280,9 +295,9 @@ MEMLOCK = Diagnosis(
         "Call to ibv_reg_mr failed with error Cannot allocate memory",
         "Call to ibv_create_cq failed with error Cannot allocate memory",
     ),
-    explanation="RDMA locks the memory that it registers with the adapter; above the user's limit that fails with"
-    " `Call to ibv_reg_mr failed with error Cannot allocate memory`. The limit that counts is that of processes"
-    " started by sshd, slurmd or Docker (`--ulimit memlock=-1`), not that of your terminal.",
+    explanation="RDMA locks the memory that it registers with the adapter. Above the user's limit, this fails with"
+    " `Call to ibv_reg_mr failed with error Cannot allocate memory`. Ranks inherit the limit from sshd, slurmd or"
+    " Docker (`--ulimit memlock=-1`), not from your terminal.",
     fixes={
         "setup": Advice("setup: [ulimit -l unlimited]    # in aboard.yaml, for {where}"),
         "limits": FixCommand(
@@ -328,8 +343,8 @@ TOPOLOGY = Diagnosis(
         "NCCL_TOPO_FILE set by environment to /etc/crusoe/nccl_topo/h100-80gb-sxm-ib.xml",
         "Could not open XML topology file",
     ),
-    explanation="In virtual machines NCCL can't detect which adapter is close to which GPU, so clouds ship a file that"
-    " describes it. A node without it picks slow paths, which costs half the bandwidth.",
+    explanation="On virtual machines, NCCL can't detect which adapter is close to which GPU, so cloud providers ship a"
+    " file that describes this. On a node without the file, NCCL picks slow paths, which costs half the bandwidth.",
     fixes={
         "copy": FixCommand("scp {source} {target}    # or unset NCCL_TOPO_FILE"),
         "copy-bind": FixCommand("scp {source} {target}    # or unset NCCL_TOPO_FILE; bind it into the container too"),
@@ -346,5 +361,5 @@ TOPOLOGY = Diagnosis(
 
 UNKNOWN_ACS = replace(
     declare_unanswered("acs"),
-    fixes=FixCommand("sudo lspci -vvv | grep ACSCtl    # on {where:shell}; SrcValid+ means that it is on"),
+    fixes=FixCommand("sudo lspci -vvv | grep ACSCtl    # on {where:shell}; SrcValid+ means that ACS is on"),
 )

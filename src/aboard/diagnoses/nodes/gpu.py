@@ -24,8 +24,8 @@ COUNT = Diagnosis(
         "No devices were found",
     ),
     explanation="A rank without a GPU fails with `invalid device ordinal`; two ranks on one GPU fail with `Duplicate"
-    " GPU detected`. A GPU fell off the bus, a container or Slurm hides it, `slots:` was copied from another node, or"
-    " the script doesn't call `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`.",
+    " GPU detected`. Possible causes: a GPU fell off the bus, a container or Slurm hides it, `slots:` was copied from"
+    " a different node, or the script doesn't call `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`.",
     fixes={
         "look": FixCommand(
             "nvidia-smi -L; lspci | grep -i nvidia    # on {node}; a GPU that only lspci lists needs a reboot"
@@ -49,9 +49,9 @@ HIDDEN = Diagnosis(
         "CUDA error: invalid device ordinal",
         "RuntimeError: No CUDA GPUs are available",
     ),
-    explanation="Ranks then share a GPU (`Duplicate GPU detected`), or fail with `invalid device ordinal`. The usual"
-    " causes are a leftover line in ~/.bashrc and an aboard.yaml entry copied from a smaller machine. CUDA reads the"
-    " list up to the first entry that it doesn't know.",
+    explanation="If CUDA_VISIBLE_DEVICES lists too few GPUs, ranks share a GPU (`Duplicate GPU detected`) or fail with"
+    " `invalid device ordinal`. The usual causes are a leftover line in ~/.bashrc and an aboard.yaml entry copied from"
+    " a smaller machine. CUDA reads the list only up to the first entry that it doesn't know.",
     fixes={
         "ours": Advice("CUDA_VISIBLE_DEVICES: {gpus}    # in `env:` of {node} in aboard.yaml, where it is set"),
         "look": FixCommand(
@@ -61,14 +61,14 @@ HIDDEN = Diagnosis(
         "set": Advice(
             "CUDA_VISIBLE_DEVICES: {gpus}    # or in `env:` of {node} in aboard.yaml, which takes precedence"
         ),
-        "slots": Advice("slots: {left}    # of {node}, if the others are not yours to use"),
+        "slots": Advice("slots: {left}    # of {node}, if you are not allowed to use the others"),
     },
     log_fix="echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start",
     patterns=cause(
         r"No CUDA GPUs are available|Found no NVIDIA driver on your system|CUDA unknown error - this may be due"
         r"|no CUDA-capable device is detected|Unable to proceed, no GPU resources available",
-        "The process sees no GPU: CUDA_VISIBLE_DEVICES hides it, the Slurm job did not request one, or there is no"
-        " driver.",
+        "The process can't see a GPU. CUDA_VISIBLE_DEVICES may hide it, the Slurm job may not have requested one, or"
+        " the driver may be missing.",
     ),
 )
 
@@ -82,7 +82,9 @@ MODEL = Diagnosis(
         "odd": FixCommand(
             "nvidia-smi -L    # on {where:shell}; exclude them with `exclude:` in aboard.yaml, or train only on them"
         ),
-        "several": FixCommand("nvidia-smi -L    # on {node}; choose those of one model with `include:` in aboard.yaml"),
+        "several": FixCommand(
+            "nvidia-smi -L    # on {node}; select nodes with the same model with `include:` in aboard.yaml"
+        ),
     },
 )
 
@@ -95,8 +97,8 @@ DRIVER = Diagnosis(
         "The NVIDIA driver on your system is too old",
         "Cuda failure 'the provided PTX was compiled with an unsupported toolchain.'",
     ),
-    explanation="CUDA and NCCL choose features by driver version; nodes that choose differently hang or fail in their"
-    " first collective.",
+    explanation="CUDA and NCCL choose features by driver version. Nodes that choose different ones hang or fail in"
+    " their first collective.",
     fixes={
         "odd": FixCommand(
             "cat /proc/driver/nvidia/version    # on {where:shell}; install the other nodes' version there"
@@ -114,12 +116,12 @@ DRIVER_MISMATCH = Diagnosis(
         "NVRM: API mismatch: the client has the version 550.90.07, but this kernel module has the version",
         "CUDA error 803: system has unsupported display driver / cuda driver combination",
     ),
-    explanation="An upgrade, often an unattended one at night, replaced the driver's libraries on disk, while the"
-    " kernel still runs the old module; CUDA can't start.",
+    explanation="An upgrade, often an unattended one at night, replaced the driver's libraries on disk, but the kernel"
+    " is still running the old module. CUDA can't start.",
     leads_to=_NO_ANSWER,
     fixes={
         "": FixCommand(
-            "sudo reboot    # on {node}; or, with no process on the GPUs: sudo rmmod nvidia_uvm nvidia_drm"
+            "sudo reboot    # on {node}; or, if no process uses the GPUs: sudo rmmod nvidia_uvm nvidia_drm"
             " nvidia_modeset nvidia && sudo modprobe nvidia\n"
             "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'    # on {node}; prevents further unattended upgrades"
         ),
@@ -147,15 +149,17 @@ LOST = Diagnosis(
         "GPU is lost. Reboot the system to recover this GPU",
         "CUDA error: unknown error",
     ),
-    explanation="The GPU stopped responding on the PCI bus (Xid 79): heat, power, a riser or a defect of the GPU."
-    " Nothing can use it before a reboot, and often not after one; CUDA may not start at all on this node.",
+    explanation="The GPU stopped responding on the PCI bus (Xid 79), usually because of heat, power, a riser or a"
+    " defect in the GPU. Nothing can use the GPU before a reboot, and often not even after one; CUDA may not start at"
+    " all on this node.",
     leads_to=_NO_ANSWER,
     fixes="sudo reboot    # on {node}; if it happens again, exclude {node}: it needs repair",
     log_fix="sudo dmesg -T | grep -i xid    # on {node}; then exclude the node, and have the GPU inspected",
     patterns=cause(
         KERNEL_XID + r"79\b"
         r"|fallen off the bus|Unable to determine the device handle for GPU|GPU is lost|RmInitAdapter failed",
-        "A GPU dropped off the PCI bus: power, heat, the riser, or the board. It is unusable until the next reboot.",
+        "A GPU has fallen off the PCI bus, usually because of power, heat, the riser or the board. The GPU is unusable"
+        " until the next reboot.",
         late=True,
     ),
 )
@@ -170,9 +174,9 @@ SMI = Diagnosis(
         "Failed to initialize NVML: Insufficient Permissions",
         "No devices were found",
     ),
-    explanation="Ranks won't find a GPU here either: the driver module is not loaded (a new kernel without one: `sudo"
-    " dkms autoinstall`; Secure Boot), this user may not open /dev/nvidia*, or a container was started without its GPU"
-    " option (`--nv`, `--gpus all`).",
+    explanation="Ranks on this node won't find a GPU either. Possible causes: the driver module is not loaded (Secure"
+    " Boot blocks it, or a new kernel needs `sudo dkms autoinstall`), this user is not allowed to open /dev/nvidia*,"
+    " or a container was started without its GPU option (`--nv`, `--gpus all`).",
     leads_to=_NO_ANSWER,
     fixes="nvidia-smi; sudo dmesg | grep -iE 'nvrm|nvidia'    # on {node}\n"
     "sudo modprobe nvidia    # on {node}; if that fails, reinstall the driver and reboot",
@@ -191,9 +195,9 @@ XID = Diagnosis(
         "NVRM: Xid (PCI:0000:3b:00): 94, Contained memory error",
         "NVRM: Xid (PCI:0000:3b:00): 119, Timeout waiting for RPC from GSP!",
     ),
-    explanation="An Xid is the NVIDIA driver's number for a GPU error. 13, 31, 43 and 45 mostly come from programs;"
-    " 48, 63, 64, 92, 94 and 95 from GPU memory; 74 and 144 to 150 from NVLink; 119 and 120 from the GPU's own"
-    " processor. 79 means that the GPU is gone.",
+    explanation="An Xid is the NVIDIA driver's number for a GPU error. Xids 13, 31, 43 and 45 usually come from the"
+    " program; 48, 63, 64, 92, 94 and 95 from GPU memory; 74 and 144 to 150 from NVLink; 119 and 120 from the GPU"
+    " System Processor (GSP). Xid 79 means that the GPU has fallen off the bus.",
     leads_to=_NO_ANSWER,
     fixes={
         "program": FixCommand(
@@ -205,10 +209,10 @@ XID = Diagnosis(
         ),
         "link": FixCommand(
             "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link is down, or has errors?\n"
-            "sudo nvidia-smi --gpu-reset    # on {node}; resets all GPUs, with no process on them; otherwise reboot"
+            "sudo nvidia-smi --gpu-reset    # on {node}; resets all GPUs if no process uses them; otherwise reboot"
         ),
         "reset": FixCommand(
-            "sudo nvidia-smi --gpu-reset -i {device}.0    # on {node}; with no process on the GPU\n"
+            "sudo nvidia-smi --gpu-reset -i {device}.0    # on {node}; works only if no process uses the GPU\n"
             "sudo dcgmi diag -r 3    # on {node}; if it fails or the Xid recurs, exclude {node}"
         ),
         "earlier": FixCommand(
@@ -232,13 +236,13 @@ XID = Diagnosis(
         ),
         cause(
             KERNEL_XID + r"(?P<xid>43|45)\b",
-            "The driver terminated the process: mostly a bug of the program, or because of an earlier GPU error.",
+            "The driver terminated the process, usually because of a bug in the program or an earlier GPU error.",
             fix="before",
             weight=1,
         ),
         cause(
             KERNEL_XID + r"(?P<xid>119|120)\b",
-            "The GPU's own processor (GSP) does not respond: calls to it hang until the next reboot.",
+            "The GPU System Processor (GSP) does not respond; calls to it hang until the next reboot.",
             fix="processor",
             late=True,
         ),
@@ -251,15 +255,15 @@ ECC = Diagnosis(
     title="a GPU has uncorrectable memory errors",
     severity=Severity.WARN,
     symptoms=("CUDA error: uncorrectable ECC error encountered", "NVRM: Xid (PCI:0000:3b:00): 48"),
-    explanation="GPU memory returns wrong bits: sooner or later a rank there dies with `uncorrectable ECC error"
-    " encountered`. The bad row is taken out of use only when the GPU is reset.",
+    explanation="The GPU's memory returns wrong bits, and sooner or later a rank on this GPU dies with `uncorrectable"
+    " ECC error encountered`. The bad row is taken out of use only when the GPU is reset.",
     fixes="sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; remaps the bad rows\n"
     "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if it recurs, exclude {node}",
     log_fix="nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}; find the GPU, reset it, and replace it if errors recur",
     patterns=cause(
         KERNEL_XID + r"(?:48|63|64|92|94|95|140)\b"
         r"|[Uu]ncorrectable ECC error|double[- ]bit ECC|CUDA error: uncorrectable ECC",
-        "A GPU has uncorrectable memory errors: its results can't be trusted.",
+        "A GPU has uncorrectable memory errors, so its results can't be trusted.",
         late=True,
     ),
 )
@@ -269,9 +273,9 @@ THROTTLED = Diagnosis(
     title="a GPU is throttled by heat or power",
     severity=Severity.WARN,
     symptoms=("HW Thermal Slowdown : Active", "HW Power Brake Slowdown : Active", "one rank is slower than all others"),
-    explanation="The hardware lowers the clock when the GPU is too hot or its power supply requests it. Its rank will"
-    " be the slowest, and every step takes as long as the slowest rank.",
-    fixes="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER    # on {node}; check fans, inlet air, power cables\n"
+    explanation="The hardware lowers a GPU's clock when the GPU is too hot or its power supply requests it. The rank"
+    " on this GPU becomes the slowest, and every step takes as long as the slowest rank.",
+    fixes="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER    # on {node}; check the fans, inlet air and power cables\n"
     "sudo ipmitool sdr type Fan; sudo ipmitool sel list | tail    # on {node}; the machine's own sensors and event log",
     patterns=odd(
         r"(?:HW|SW) (?:Thermal|Power Brake) Slowdown\s*: Active"
@@ -290,16 +294,16 @@ FABRIC_MANAGER = Diagnosis(
         "Failed to bind NVLink SHARP (NVLS)",
         "Fabric State : In Progress",
     ),
-    explanation="CUDA fails with `Error 802: system not yet initialized` until the fabric manager has connected GPUs"
-    " and NVSwitches. It is not running, or its version doesn't match the driver's exactly. If only NVLS fails,"
-    " `NCCL_NVLS_ENABLE: '0'` in `env:` lets the run continue, somewhat slower.",
+    explanation="CUDA fails with `Error 802: system not yet initialized` until the fabric manager has connected the"
+    " GPUs and NVSwitches. The fabric manager is not running, or its version doesn't match the driver's exactly. If"
+    " only NVLS fails, `NCCL_NVLS_ENABLE: '0'` in `env:` lets the run continue, somewhat slower.",
     fixes="sudo systemctl enable --now nvidia-fabricmanager    # on {node}\n"
     "sudo journalctl -u nvidia-fabricmanager | tail    # on {node}; its version must be exactly the driver's",
     log_fix="systemctl status nvidia-fabricmanager    # on {node}; its version must be the driver's\n"
     "sudo systemctl restart nvidia-fabricmanager    # on {node}",
     patterns=cause(
         r"Error 802: system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|system not yet initialized",
-        "This node's GPUs are connected by NVSwitch, and its fabric manager is not running.",
+        "This node's GPUs are connected by NVSwitch, but its fabric manager is not running.",
     ),
 )
 
@@ -312,8 +316,8 @@ NVLINK = Diagnosis(
         "NVML: Unable to retrieve NVLink information as all links are inActive",
         "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
     ),
-    explanation="Links between GPUs, or to a switch, did not come up or were disabled after errors. Traffic between"
-    " them takes a slower path, and all ranks wait for it.",
+    explanation="Links between GPUs, or from a GPU to a switch, did not come up or were disabled after errors. Traffic"
+    " between these GPUs takes a slower path, and all ranks wait for it.",
     fixes="nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; shows the links and their errors\n"
     "sudo nvidia-smi --gpu-reset    # on {node}; if they stay down, exclude {node}: it needs repair",
     log_fix="nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link has errors?",

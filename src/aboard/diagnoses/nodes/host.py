@@ -6,7 +6,7 @@ from aboard.diagnoses.messages import cause, end
 
 _RESTART_SSH = "sudo systemctl restart ssh    # on {node}; if sshd itself was started with the low limit"
 _MEMORY_MAX = (
-    "systemctl show user-$(id -u).slice -p MemoryMax    # on {node}; in Slurm and Docker request more memory\n"
+    "systemctl show user-$(id -u).slice -p MemoryMax    # on {node}; in Slurm or Docker, request more memory\n"
     "sudo systemctl set-property user-$(id -u).slice MemoryMax=infinity    # on {node}; if that is the limit"
 )
 
@@ -18,14 +18,14 @@ CLOCK = Diagnosis(
         "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
         "slurm: error: Munge decode failed: Expired credential",
     ),
-    explanation="torchrun considers a peer whose clock is 15 s off dead, so one node trains alone; Slurm's munge"
-    " rejects its credentials, and logs can't be ordered. If all nodes are off by the same amount, this machine's"
-    " clock is wrong.",
+    explanation="torchrun considers a peer dead if its clock is 15 s off, so one node trains alone. Slurm's munge"
+    " rejects the node's credentials, and log lines can't be ordered. If all nodes are off by the same amount, this"
+    " machine's clock is wrong.",
     fixes="sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {node}",
     log_fix="chronyc tracking    # on {node}; sudo systemctl restart chronyd; sudo chronyc makestep sets it at once",
     patterns=cause(
         r"[Mm]unge decode failed: (?:Expired|Rewound) credential|Expired credential|Rewound credential",
-        "The clocks of two nodes differ by more than some minutes, so Slurm rejects their credentials.",
+        "The clocks of two nodes differ by more than a few minutes, so Slurm rejects their credentials.",
     ),
 )
 
@@ -38,9 +38,9 @@ LEFTOVERS = Diagnosis(
         "The server socket has failed to listen on any local network address.",
         "code: -98, name: EADDRINUSE, message: address already in use",
     ),
-    explanation="They carry the id of a run (ABOARD_RUN_ID) whose supervisor was killed before it could terminate"
-    " them. They hold memory, accelerators and ports: the next run dies of `out of memory` or `Address already in"
-    " use`.",
+    explanation="These processes carry the id of a run (ABOARD_RUN_ID) whose supervisor was killed before it could"
+    " terminate them. They hold memory, accelerators and ports, so the next run fails with `out of memory` or `Address"
+    " already in use`.",
     fixes="aboard check --fix    # here; repeats the check and terminates processes with the run's id on {node}",
     leads_to=("network-port-taken", "host-busy-gpu"),
 )
@@ -50,8 +50,8 @@ LEFTOVER_FILES = Diagnosis(
     title="directories of dead runs are left in /tmp",
     severity=Severity.INFO,
     symptoms=("a directory of a run that is over, as aboard-1000/RUN",),
-    explanation="Their supervisors were killed before they could clean up; none of their processes is running. They"
-    " hold the last output of their ranks: copy what you need first.",
+    explanation="The supervisors of these runs were killed before they could clean up, and none of the runs' processes"
+    " is still running. The directories contain the ranks' last output: copy what you need first.",
     fixes="aboard check --fix    # here; repeats the check and removes them on {node}",
 )
 
@@ -60,9 +60,9 @@ OTHER_RANKS = Diagnosis(
     title="ranks of another launcher are running",
     severity=Severity.WARN,
     symptoms=("EADDRINUSE", "CUDA out of memory", "python processes that survive `pkill deepspeed`"),
-    explanation="They have RANK and MASTER_ADDR set, run as your user, and were not started by Aboard; they may hold"
-    " what the next run needs. torchrun, DeepSpeed and mpirun leave ranks behind when their ssh connection is cut."
-    " Ranks whose launcher still runs may be a healthy run of yours.",
+    explanation="These processes have RANK and MASTER_ADDR set, run as your user, and were not started by Aboard; they"
+    " may hold what the next run needs. torchrun, DeepSpeed and mpirun leave ranks behind when their ssh connection is"
+    " cut. Ranks whose launcher is still running may belong to a healthy run of yours.",
     fixes="ps -o pid,etime,args -p {listed}    # on {node}; are they still needed?\n"
     "kill {pids:words}    # on {node}; if not",
     leads_to=("network-port-taken", "host-busy-gpu"),
@@ -73,7 +73,8 @@ LEFTOVERS_ENDED = Diagnosis(
     title="leftover processes were terminated",
     severity=Severity.INFO,
     symptoms=("terminated 3 processes of dead runs",),
-    explanation="You requested this with --fix; it affected only what carries a dead run's id.",
+    explanation="Aboard terminated the processes because you passed `--fix`. It terminates only processes that carry a"
+    " dead run's id.",
     remedy="No action is needed.",
 )
 
@@ -86,16 +87,17 @@ OWN_NAME = Diagnosis(
         "connect [127.0.1.1]:41896: Connection refused",
         "Unable to resolve hostname to a (local) address. Using the loopback address as fallback.",
     ),
-    explanation="Debian's and Ubuntu's installers write `127.0.1.1 HOSTNAME` into /etc/hosts. Gloo gives peers the"
-    " address of the node's own hostname, and each peer then connects to itself.",
+    explanation="Debian's and Ubuntu's installers write `127.0.1.1 HOSTNAME` into /etc/hosts. Gloo tells peers to"
+    " connect to the address of the node's own hostname, so each peer connects to itself.",
     fixes="sudo sed -i {edit} /etc/hosts    # on {node}\necho {line} | sudo tee -a /etc/hosts    # on {node}",
     log_fix="getent hosts $(hostname)    # on {node}; must not print 127.0.1.1\n"
-    "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, instead of the hostname",
+    "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers can reach; replaces the hostname",
     patterns=cause(
         r"connect \[(?P<peer2>127\.[\d.]+|::1)\]:\d+: Connection refused"
         r"|connectFullMesh failed.*remote=\[(?P<peer>127\.[\d.]+|::1)\]|(?:Connection refused"
         r"|timed out).*remote=\[127\.",
-        "A node's hostname resolves to a loopback address in its /etc/hosts, and it tells its peers to connect there.",
+        "A node's hostname resolves to a loopback address in its /etc/hosts, and the node tells its peers to connect"
+        " there.",
     ),
 )
 
@@ -104,9 +106,9 @@ OPEN_FILES = Diagnosis(
     title="the open file limit is too low",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 24] Too many open files", "RuntimeError: received 0 items of ancdata"),
-    explanation="Every peer, data loader worker, tensor in transfer and shard needs an open file; above the limit a"
-    " rank dies with `Too many open files`. The limit is that of sshd, slurmd or the container (`--ulimit"
-    " nofile=1048576`), not of your terminal.",
+    explanation="Every peer, data loader worker, tensor in transfer and shard needs an open file; above the limit, a"
+    " rank dies with `Too many open files`. Ranks inherit the limit from sshd, slurmd or the container (`--ulimit"
+    " nofile=1048576`), not from your terminal.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, for {node}"),
         "raise": FixCommand(
@@ -123,12 +125,12 @@ OPEN_FILES = Diagnosis(
     patterns=(
         cause(
             r"Too many open files|received \d+ items of ancdata|Errno 24\b",
-            "A process has reached its limit of open files and sockets.",
+            "A process has reached its limit on open files and sockets.",
         ),
         cause(
             r"unable to open shared memory object </torch_",
-            "Data-loader workers pass tensors through shared memory, and each needs an open file: there are too many"
-            " of them, or /dev/shm is full.",
+            "Data loader workers pass tensors through shared memory, and each tensor needs an open file. Either there"
+            " are too many tensors, or /dev/shm is full.",
             fix="shared",
             weight=2,
         ),
@@ -144,8 +146,8 @@ PROCESSES = Diagnosis(
         "OpenBLAS blas_thread_init: pthread_create failed for thread 12 of 64",
         "RuntimeError: can't start new thread",
     ),
-    explanation="Each rank has dozens of threads, and so has each data loader worker; above the limit no more can"
-    " start. The limit counts all processes and threads of the user on that machine, including those of other runs.",
+    explanation="Each rank and each data loader worker has dozens of threads; above the limit, no more can start. The"
+    " limit counts all of the user's processes and threads on that machine, including those of other runs.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, for {node}"),
         "raise": FixCommand(
@@ -158,11 +160,11 @@ PROCESSES = Diagnosis(
     patterns=cause(
         r"can't start new thread|pthread_create failed|fork: (?:retry: )?Resource temporarily unavailable"
         r"|BlockingIOError: \[Errno 11\]|libgomp: Thread creation failed",
-        "The user or the job's cgroup has reached its limit of processes and threads.",
+        "The user or the job's cgroup has reached its limit on processes and threads.",
     ),
 )
 
-_SMALL_SHM = "Shared memory (/dev/shm) is too small or full; in a container it has 64 MB by default."
+_SMALL_SHM = "Shared memory (/dev/shm) is too small or full; in a container, its default size is 64 MiB."
 SHM = Diagnosis(
     code="host-shm",
     title="shared memory (/dev/shm) is too small or full",
@@ -173,9 +175,9 @@ SHM = Diagnosis(
         "Error: failed to extend /dev/shm/nccl-AbCdEf to 9637892 bytes",
         "OSError: [Errno 28] No space left on device: '/dev/shm/...'",
     ),
-    explanation="Data loaders pass batches through it, and NCCL ranks on one node communicate through it; when it is"
-    " full they die. Docker gives a container 64 MiB; in Kubernetes, mount an emptyDir with `medium: Memory` there."
-    " Killed runs leave their segments behind.",
+    explanation="Data loaders pass batches through /dev/shm, and NCCL ranks on one node communicate through it; when"
+    " it is full, they die. Docker gives a container 64 MiB by default; in Kubernetes, mount an emptyDir with `medium:"
+    " Memory` at /dev/shm. Killed runs leave their segments behind.",
     fixes={
         "small": FixCommand(
             "sudo mount -o remount,size=50% /dev/shm    # on {node}; and in /etc/fstab, for good\n"
@@ -183,8 +185,8 @@ SHM = Diagnosis(
         ),
         "full": FixCommand(
             "ls -lS /dev/shm | head    # on {node}; whose are they?\n"
-            "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}; if no run of yours is active: removes"
-            " segments of dead runs"
+            "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}; removes dead runs' segments; only if no"
+            " run of yours is active"
         ),
     },
     log_fix="df -h /dev/shm    # on {node}, inside the container\n"
@@ -204,8 +206,8 @@ SHM = Diagnosis(
         end(
             r"exitcode: -7\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)|return code = -7\b"
             r"|Signal 7 \(SIGBUS\) received by PID (?P<pid2>\d+)",
-            "Signal 7 is a bus error: a page of shared memory (/dev/shm) could not be allocated because it is full or"
-            " too small.",
+            "Signal 7 is a bus error. Usually a page of shared memory could not be allocated because /dev/shm is full"
+            " or too small.",
             weight=3,
         ),
     ),
@@ -220,9 +222,9 @@ MEMORY = Diagnosis(
         "Out of memory: Killed process 1234 (python3)",
         "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory",
     ),
-    explanation="Other processes, often of an earlier run, or files in /dev/shm use the memory: ranks will be killed"
-    " when they load the model.",
-    fixes="ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; lists the processes that use most",
+    explanation="Other processes, often from an earlier run, or files in /dev/shm are using the memory. Ranks will be"
+    " killed when they load the model.",
+    fixes="ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; lists the processes that use the most memory",
     log_fix="free -g; cat /sys/fs/cgroup/memory.max    # on {node}; total memory and the cgroup's limit",
     patterns=cause(
         r"\[Errno 12\] Cannot allocate memory|std::bad_alloc|^MemoryError|DefaultCPUAllocator: (?:can't|not enough)"
@@ -236,8 +238,8 @@ MEMORY_LIMIT = Diagnosis(
     title="a cgroup gives ranks far less memory than the machine has",
     severity=Severity.WARN,
     symptoms=("exitcode: -9", "Memory cgroup out of memory: Killed process", "slurmstepd: error: Detected 1 oom_kill"),
-    explanation="A container, a Slurm job or a systemd slice limits the memory of everything inside it. Above the"
-    " limit a rank is killed with SIGKILL (exit code -9), however much memory the machine has free.",
+    explanation="A container, a Slurm job or a systemd slice limits the memory of everything inside it. A rank that"
+    " exceeds the limit is killed with SIGKILL (exit code -9), however much memory the machine has free.",
     fixes=FixCommand(_MEMORY_MAX),
     leads_to=("host-oom-kills",),
 )
@@ -247,15 +249,17 @@ OOM_KILLS = Diagnosis(
     title="processes were OOM-killed within this memory limit",
     severity=Severity.WARN,
     symptoms=("exitcode: -9", "oom_kill 3 in memory.events"),
-    explanation="The cgroup in which ranks will run has run out of memory before. Ranks that need as much will be"
+    explanation="The cgroup in which ranks will run has already run out of memory. Ranks that need as much will be"
     " killed too.",
     fixes={
-        "": FixCommand(_MEMORY_MAX + "\n# or use fewer data loader workers, a smaller batch, no copy per rank"),
+        "": FixCommand(
+            _MEMORY_MAX + "\n# or use fewer data loader workers, a smaller batch, or no copy of the dataset per rank"
+        ),
         "worker": FixCommand("sudo dmesg -T | grep -i 'killed process'    # on {node}; did memory run out?"),
     },
     log_fix="sudo dmesg -T | grep -i 'killed process'    # on {node}; shows the process and its size\n"
-    "#SBATCH --mem=0    # all of the node's memory; or fewer data-loader workers, no copies of the data set per rank,"
-    " or more memory for the job",
+    "#SBATCH --mem=0    # all of the node's memory; or use fewer data loader workers, no copies of the dataset per"
+    " rank, or more memory for the job",
     patterns=(
         cause(
             r"(?:Memory cgroup out of memory|Out of memory): Kill(?:ed)? process (?P<pid>\d+)|oom-kill:constraint="
@@ -267,8 +271,8 @@ OOM_KILLS = Diagnosis(
         ),
         cause(
             r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: Killed",
-            "A data-loader worker was killed, which the kernel does when memory runs out. Use fewer data-loader"
-            " workers, no copies of the data set per rank, or more memory for the job.",
+            "A data loader worker was killed, which the kernel does when memory runs out. Use fewer data loader"
+            " workers, no copies of the dataset per rank, or more memory for the job.",
             fix="worker",
         ),
     ),
@@ -276,12 +280,12 @@ OOM_KILLS = Diagnosis(
 
 AFFINITY = Diagnosis(
     code="host-affinity",
-    title="ranks may use only a few of the machine's cores",
+    title="ranks are limited to a few of the machine's cores",
     severity=Severity.WARN,
     symptoms=("all ranks slow, one core at 100 %", "Our suggested max number of worker in current system is 1"),
-    explanation="A rank may use the cores of the sshd, Slurm step or container that started it (`grep"
-    " Cpus_allowed_list /proc/self/status`). All ranks, data loaders and communication threads share them: every step"
-    " is slow, without any error.",
+    explanation="A rank can use only the cores of the sshd, Slurm step or container that started it (`grep"
+    " Cpus_allowed_list /proc/self/status`). All ranks, data loaders and communication threads share these cores, so"
+    " every step is slow, without any error.",
     fixes="sudo systemctl restart ssh    # on {node}; sessions inherit its cores. If that doesn't help, check"
     " CPUAffinity= of ssh.service, a cpuset, or --cpus-per-task of the Slurm job",
 )
@@ -292,9 +296,9 @@ CPU_QUOTA = Diagnosis(
     severity=Severity.WARN,
     symptoms=("all ranks slow although most cores are idle", "nr_throttled grows in cpu.stat"),
     explanation="The kernel pauses all ranks whenever their quota is used up, so every step is slow. Each program"
-    " still sees all cores and starts as many threads.",
-    fixes="cat {group}/cpu.max {group}/cpu.cfs_quota_us    # on {node}; raise it where it is set: --cpus of Docker,"
-    " limits.cpu of Kubernetes, CPUQuota= of the service",
+    " still sees all cores and starts as many threads as there are cores.",
+    fixes="cat {group}/cpu.max {group}/cpu.cfs_quota_us    # on {node}; raise it where it is set: Docker's --cpus,"
+    " Kubernetes' limits.cpu, or the service's CPUQuota=",
 )
 
 TASKS = Diagnosis(
@@ -306,9 +310,9 @@ TASKS = Diagnosis(
         "RuntimeError: can't start new thread",
         "cgroup: fork rejected by pids controller",
     ),
-    explanation="Each rank has dozens of threads, and so has each data loader worker; above the limit no more can"
-    " start. A cgroup counts everything that runs inside it, in addition to the user's own limit (`ulimit -u`).",
-    fixes="cat {group}/pids.max    # on {node}; raise it where it is set: --pids-limit of Docker, TasksMax= of the"
+    explanation="Each rank and each data loader worker has dozens of threads; above the limit, no more can start. A"
+    " cgroup counts everything that runs inside it, in addition to the user's own limit (`ulimit -u`).",
+    fixes="cat {group}/pids.max    # on {node}; raise it where it is set: Docker's --pids-limit, or TasksMax= of the"
     " service or the user's slice",
 )
 
@@ -321,9 +325,9 @@ BUSY_GPU = Diagnosis(
         "Process 1234 has 77.98 GiB memory in use.",
         "CUDA error: out of memory",
     ),
-    explanation="A rank of an earlier run, a notebook or another user's job uses GPU memory that ranks need: CUDA runs"
-    " out of memory at once, or every step is slow. If nvidia-smi lists no process, it is in a container or a zombie:"
-    " check on the host.",
+    explanation="A rank of an earlier run, a notebook or another user's job uses GPU memory that ranks need, so CUDA"
+    " runs out of memory at once, or every step is slow. If nvidia-smi lists no process, the process is in a container"
+    " or is a zombie; check on the host.",
     fixes="ps -o user,pid,etime,args -p {listed}    # on {node}; whose are they?\n"
     "kill {pids:words}    # on {node}, if they are yours and not needed",
     log_fix="nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv    # on {node}; then terminate process"
@@ -341,8 +345,8 @@ CONNTRACK = Diagnosis(
     title="the connection tracking table is nearly full",
     severity=Severity.WARN,
     symptoms=("nf_conntrack: table full, dropping packet", "connections that time out now and then, on one node"),
-    explanation="A firewall, Docker or Kubernetes makes the kernel track every connection. When its table is full, it"
-    " drops new connections at random, and ranks time out.",
+    explanation="A firewall, Docker or Kubernetes makes the kernel track every connection. When the tracking table is"
+    " full, the kernel drops new connections at random, and ranks time out.",
     fixes="sudo sysctl -w net.netfilter.nf_conntrack_max={most}    # on {node}; and in /etc/sysctl.d, for good",
     leads_to=("network-flaky",),
 )

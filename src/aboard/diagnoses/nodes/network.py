@@ -12,22 +12,31 @@ _RETRYING = "connect to 10.0.0.3<42713> returned Connection timed out, retrying 
 _GLOO = "Connect timeout [none]"
 _ADDRESS = r"\[(?P<peer>[0-9a-fA-F.:]+)\]"
 _WHERE = {
-    "": ("", "any port"),
+    "": ("", "all ports"),
     "rendezvous-": (" on the rendezvous port", "the rendezvous port (29500, or MASTER_PORT)"),
     "ephemeral-": (" on ephemeral ports", "the ports that NCCL and Gloo pick at random (1024 to 65535)"),
 }
 _HOW = {
     "dropped": (
         "connections are dropped",
-        "A firewall or a cloud security group drops packets, or the machine is on another network: ranks time out.",
+        (
+            "Usually a firewall or a cloud security group drops packets, or the machine is on a different network."
+            " Ranks time out."
+        ),
     ),
     "refused": (
         "connections are refused",
-        "Aboard's agent listens there: a firewall replies with a TCP reset, or the address is another machine's.",
+        (
+            "Aboard's agent was listening. Either a firewall replies with a TCP reset, or the address belongs to a"
+            " different machine."
+        ),
     ),
     "rejected": (
         "connections are rejected",
-        "A firewall rejects them (`No route to host`), or no route exists. Ranks fail to connect or retry for minutes.",
+        (
+            "Either a firewall rejects the connections (`No route to host`), or no route exists. Ranks fail to connect,"
+            " or retry for minutes."
+        ),
     ),
 }
 # torch's message for a connection that failed; the errno follows.
@@ -57,8 +66,8 @@ _OPEN = {
 _NAMED = "echo {entry} | sudo tee -a /etc/hosts    # on {where:shell}"
 _RENAMED = "sudo sed -i -E {script} /etc/hosts    # on {where:shell}\n" + _NAMED
 _NOBODY_LISTENS = (
-    "Nothing listens at the address that the peer announced: an interface that peers can't reach, a container's own"
-    " network, or the peer died before."
+    "Nothing is listening at the address that the peer announced. The address may belong to an interface that peers"
+    " can't reach or to a container's own network, or the peer may already have died."
 )
 
 
@@ -71,7 +80,7 @@ def _declare_connection(scope: str, outcome: str, *, symptoms: tuple[str, ...] =
         code=f"network-{scope}{outcome}",
         title=f"{title}{where}",
         symptoms=(*symptoms, *common) if scope == "ephemeral-" else (_TIMED_OUT, *common),
-        explanation=f"{why} Affects {ports}.",
+        explanation=f"{why} This affects {ports}.",
         fixes={**_OPEN, **more.pop("logged", {})},
         **more,
     )
@@ -89,10 +98,11 @@ RENDEZVOUS_DROPPED = _declare_connection(
 RENDEZVOUS_REFUSED = _declare_connection(
     "rendezvous-",
     "refused",
-    log_fix="ss -ltn | grep {port}    # on {peer}; does rank 0 listen? If not, its own log shows why it died",
+    log_fix="ss -ltn | grep {port}    # on {peer}; is rank 0 listening? If not, its own log shows why it died",
     patterns=hint(
         _CLIENT + "111",
-        "The node responds, but nothing listens on the port: rank 0 never came up, or the address is not its own.",
+        "The node responds, but nothing is listening on the port. Rank 0 may never have started, or the address may"
+        " not be its own.",
         refines=("log-store-unreachable",),
     ),
 )
@@ -108,7 +118,7 @@ EPHEMERAL_DROPPED = _declare_connection(
     aliases=("init-peer-dropped",),
     logged={
         "waiting": FixCommand(
-            "ss -tno state syn-sent    # on {node}, while it tries: the peer address listed is blocked\n"
+            "ss -tno state syn-sent    # on {node}, while it is trying; the peer address listed is blocked\n"
             "aboard check --only network    # tests every pair of nodes"
         )
     },
@@ -126,7 +136,8 @@ EPHEMERAL_DROPPED = _declare_connection(
             r"connectFullMesh failed.*(?:timed out|[Tt]imeout)|Connect timeout \[(?:none|(?P<peer>[\d.a-fA-F:]+))\]"
             r"|Gloo connect.*timed out",
             "Gloo connects every pair of ranks on ephemeral ports, but only the rendezvous port is open: packets to"
-            " the others are dropped. Gloo waits five times its timeout for that, and names no peer.",
+            " the others are dropped. Gloo waits five times its timeout for the connection, and does not say which"
+            " peer it is waiting for.",
             fix="waiting",
             weight=2,
         ),
@@ -204,9 +215,9 @@ RESET = Diagnosis(
     code="network-reset",
     title="connections are established and then reset",
     symptoms=("Connection reset by peer", "Read error [10.0.0.3]:64737: Connection reset by peer"),
-    explanation="Something on the path closes connections: a proxy, an intrusion filter, or a full connection table"
-    " (`sudo dmesg | grep conntrack`).",
-    remedy="Exempt the nodes from such filters. A larger table: `sudo sysctl -w"
+    explanation="Something on the path closes the connections: usually a proxy, an intrusion filter, or a full"
+    " connection tracking table (`sudo dmesg | grep conntrack`).",
+    remedy="Exempt the nodes from proxies and filters. To enlarge the connection tracking table, run `sudo sysctl -w"
     " net.netfilter.nf_conntrack_max=1048576`.",
     fixes=_OPEN,
     patterns=last_words(
@@ -218,7 +229,8 @@ SILENT = Diagnosis(
     code="network-silent",
     title="connections are established, but no data comes back",
     symptoms=("Timed out waiting 5000ms for recv operation to complete",),
-    explanation="Something on the path accepts connections for the node and forwards nothing: a proxy or a filter.",
+    explanation="Something on the path, such as a proxy or a filter, accepts connections for the node but forwards"
+    " nothing.",
     fixes=_OPEN,
 )
 
@@ -226,8 +238,8 @@ MTU = Diagnosis(
     code="network-mtu",
     title="large packets are lost",
     symptoms=("Timed out waiting 5000ms for recv operation to complete", "hangs in the first big all-reduce"),
-    explanation="Packets above some size are dropped: the MTU differs along the path, and ICMP type 3, which would"
-    " report it, is filtered. A run starts normally and hangs in its first large all-reduce.",
+    explanation="Packets above some size are dropped. Usually the MTU differs along the path, and ICMP type 3, which"
+    " would report it, is filtered. A run starts normally and hangs in its first large all-reduce.",
     leads_to=("network-loss", "network-slow", "network-flaky"),
     fixes="ping -M do -c 2 -s 1472 {address}    # on {where:shell}; does a full-size packet pass? (8972 for jumbo"
     " frames)\n"
@@ -239,8 +251,8 @@ MTU_DIFFERS = Diagnosis(
     title="interfaces have different MTUs",
     severity=Severity.INFO,
     symptoms=("mtu 9000 on one node, mtu 1500 on another", "ping: local error: message too long"),
-    explanation="TCP uses the smaller MTU of its two ends, so this is often harmless. Packets that are too large for a"
-    " switch or a tunnel are dropped silently, and RoCE between such ends is slower or fails.",
+    explanation="TCP uses the smaller MTU of its two ends, so different MTUs are often harmless. However, packets that"
+    " are too large for a switch or a tunnel are dropped silently, and RoCE between such nodes is slower or fails.",
     leads_to=("network-mtu",),
     fixes="sudo ip link set dev {interface} mtu {mtu}    # on {where:shell}; and in its network configuration, for"
     " good",
@@ -250,8 +262,8 @@ LINK_DOWN = Diagnosis(
     code="network-link-down",
     title="an interface has no link",
     symptoms=("NO-CARRIER", "state DOWN"),
-    explanation="The cable is unplugged, the switch port is off, or the NIC is broken. The interface keeps its"
-    " address, so peers still try to connect.",
+    explanation="The cable may be unplugged, the switch port may be off, or the NIC may be broken. The interface keeps"
+    " its address, so peers still try to connect.",
     leads_to=_NO_CONNECTION,
     fixes="sudo ip link set dev {interface} up    # on {node}; then check the cable and the switch port\n"
     "cat /sys/class/net/{interface}/operstate    # on {node}; must print up",
@@ -276,8 +288,8 @@ PEER_ON_LOOPBACK = Diagnosis(
     code="network-peer-on-loopback",
     title="a node resolves a peer's name to itself",
     symptoms=("connectFullMesh failed … remote=[127.0.0.1]:41896",),
-    explanation="Its /etc/hosts maps the peer's name to 127.x, often from a copied image. It would connect to itself,"
-    " and wait.",
+    explanation="The node's /etc/hosts maps the peer's name to 127.x, often because the file came with a copied image."
+    " The node would connect to itself, and wait.",
     leads_to=_NO_CONNECTION,
     fixes=FixCommand(_RENAMED),
 )
@@ -287,8 +299,8 @@ NAMES_DIFFER = Diagnosis(
     title="a name resolves to different machines on different nodes",
     severity=Severity.WARN,
     symptoms=("ranks wait for each other although every host is up",),
-    explanation="Copies of /etc/hosts have diverged, or DNS replies differently to different nodes. The nodes can't"
-    " connect, or connect over different networks.",
+    explanation="Copies of /etc/hosts may have diverged, or DNS may reply differently to different nodes. The nodes"
+    " then can't connect, or connect over different networks.",
     fixes=FixCommand("getent ahosts {name}    # on {where:shell}; from /etc/hosts, or from DNS?\n" + _RENAMED),
 )
 
@@ -296,8 +308,8 @@ PORT_TAKEN = Diagnosis(
     code="network-port-taken",
     title="the rendezvous port is in use",
     symptoms=("The server socket has failed to listen … code: -98, name: EADDRINUSE", "Address already in use"),
-    explanation="A rank of an earlier run is still running, another program uses the port, or one torchrun per GPU was"
-    " started instead of one per node.",
+    explanation="Usually a rank of an earlier run is still running, another program is using the port, or one torchrun"
+    " per GPU was started instead of one per node.",
     fixes="sudo ss -ltnp sport = :{port}    # on {node}; which process uses it?\n"
     "sudo fuser -k {port}/tcp    # on {node}; if it is a leftover; otherwise set MASTER_PORT in `env:`",
     log_fix="sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; which process uses it?",
@@ -309,28 +321,28 @@ PORT_TAKEN = Diagnosis(
 
 INTERFACE_MISSING = Diagnosis(
     code="network-interface-missing",
-    title="the env names an interface that a node doesn't have",
+    title="the env specifies an interface that a node doesn't have",
     symptoms=("Unable to find address for: ib0", "Bootstrap : no socket interface found"),
-    explanation="Interface names differ between machines. NCCL fails with `no socket interface found`, Gloo with"
-    " `Unable to find address for`.",
+    explanation="Interface names differ between machines. If the interface doesn't exist, NCCL fails with `no socket"
+    " interface found`, and Gloo with `Unable to find address for`.",
     fixes={
         "": Advice("env: {{{variable}: {interface}}}    # in aboard.yaml, for {node}"),
         "nccl": FixCommand(
-            "ip -br addr    # on {node}; shows its name there\n"
+            "ip -br addr    # on {node}; shows the interface's name there\n"
             "env | grep NCCL_SOCKET_IFNAME    # on {node}; =eth0 is exact, eth is a prefix, ^docker excludes"
         ),
-        "gloo": FixCommand("ip -br addr    # on {node}; shows its name there"),
+        "gloo": FixCommand("ip -br addr    # on {node}; shows the interface's name there"),
     },
     patterns=(
         cause(
             r"[Bb]ootstrap ?: no socket interface found|NET/Socket ?: [Nn]o interface found|no socket interface found"
             r"|No usable listening interface found",
-            "NCCL_SOCKET_IFNAME names an interface that this node doesn't have, or no interface has an address.",
+            "NCCL_SOCKET_IFNAME specifies an interface that this node doesn't have, or no interface has an address.",
             fix="nccl",
         ),
         cause(
             r"Unable to find address for: (?P<interface>\S+)|Unable to find interface for: \[(?P<address>[^\]]+)\]",
-            "GLOO_SOCKET_IFNAME names an interface that this node doesn't have.",
+            "GLOO_SOCKET_IFNAME specifies an interface that this node doesn't have.",
             fix="gloo",
         ),
     ),
@@ -341,8 +353,8 @@ INTERFACE = Diagnosis(
     title="nodes have several candidate interfaces",
     severity=Severity.INFO,
     symptoms=("wrong NIC used", "NET/Socket : Using [0]docker0"),
-    explanation="Unless configured, NCCL and Gloo use the first interface that looks right, which may be a container"
-    " bridge or the slow one.",
+    explanation="Unless they are told which interface to use, NCCL and Gloo use the first one that looks right, which"
+    " may be a container bridge or the slow one.",
     fixes=Advice("{variable}: {interface}    # under `env:` of {nodes} in aboard.yaml"),
 )
 
@@ -351,9 +363,9 @@ FLAKY = Diagnosis(
     title="connections fail at first and succeed on retry",
     severity=Severity.WARN,
     symptoms=("intermittent timeouts",),
-    explanation="Packets are lost, or a machine is too busy to respond for seconds. A collective waits for its worst"
-    " link.",
-    fixes="aboard check --only network    # measures rate and loss of the links of {nodes:shell}",
+    explanation="Packets may be lost, or a machine may be too busy to respond for seconds. A collective waits for its"
+    " worst link.",
+    fixes="aboard check --only network    # measures the rate and packet loss of the links of {nodes:shell}",
 )
 
 SLOW = Diagnosis(
@@ -361,8 +373,8 @@ SLOW = Diagnosis(
     title="a link is far slower than the others",
     severity=Severity.WARN,
     symptoms=("10x slower than expected", "one slow node"),
-    explanation="The link negotiated a lower speed, a cable is bad, an uplink is shared, or traffic uses the wrong"
-    " network.",
+    explanation="Usually the link negotiated a lower speed, a cable is bad, an uplink is shared, or traffic uses the"
+    " wrong network. A collective is only as fast as its slowest link.",
     leads_to=("network-flaky",),
     fixes=SLOW_NIC,
 )
@@ -372,8 +384,8 @@ LOSS = Diagnosis(
     title="a link loses packets",
     severity=Severity.WARN,
     symptoms=("retransmits grow", "slow in fits and starts"),
-    explanation="The cause is a bad cable or transceiver (errors grow), a full switch buffer (drops grow), or a duplex"
-    " mismatch.",
+    explanation="The usual causes are a bad cable or transceiver (errors grow), a full switch buffer (drops grow), or"
+    " a duplex mismatch.",
     leads_to=("network-flaky",),
     fixes=SLOW_NIC,
 )
@@ -383,8 +395,8 @@ SPARSE = Diagnosis(
     title="not every pair of nodes was tested",
     severity=Severity.INFO,
     symptoms=("a single bad pair may be missed",),
-    explanation="Above 64 nodes all pairs take long; each node tests O(log n) peers, so that every node and every half"
-    " is covered.",
+    explanation="With more than 64 nodes, testing all pairs takes long. Instead, each node tests O(log n) peers,"
+    " chosen so that every node and every half of the cluster is covered.",
     fixes="aboard check --all-pairs",
 )
 
@@ -393,6 +405,7 @@ UNKNOWN_MESH = Diagnosis(
     title="some connections could not be tested",
     severity=Severity.WARN,
     symptoms=("connections of n3 are unknown",),
-    explanation="A node did not complete its part of the test: too slow, out of memory, or gone.",
+    explanation="A node did not complete its part of the test. It may be too slow, out of memory, or no longer"
+    " reachable.",
     fixes="aboard check --only network",
 )

@@ -11,7 +11,7 @@ _LET_SSH_IN = (
     " firewall-cmd --reload"
 )
 _TAKE_KEY = (
-    "ssh {ssh:shell} -o StrictHostKeyChecking=accept-new true    # here; accepts the key that it presents\n"
+    "ssh {ssh:shell} -o StrictHostKeyChecking=accept-new true    # here; accepts the key that the node presents\n"
     "ssh-keygen -lF {known}    # here; must match `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there"
 )
 _MORE_PLACES = (
@@ -19,12 +19,13 @@ _MORE_PLACES = (
     "sudo systemctl reload ssh    # on {node}"
 )
 _QUIET = (
-    "sed -i '1i [[ $- == *i* ]] || return' ~/.bashrc    # on {node}; skips the rest in non-interactive shells\n"
+    "sed -i '1i [[ $- == *i* ]] || return' ~/.bashrc    # on {node}; skips the rest of the file in non-interactive"
+    " shells\n"
     "ssh {ssh:shell} true    # here; must print nothing"
 )
 _DROPS = (
-    "sshd closed connections before the key exchange: more logins are in progress, from any client, than its"
-    " MaxStartups allows, or fail2ban banned this machine."
+    "sshd closed connections before the key exchange. Either more logins are in progress, from all clients together,"
+    " than its MaxStartups allows, or fail2ban has banned this machine."
 )
 # Probes that run the way a rank starts, after the `setup` lines: they fail if a line does.
 UNANSWERED = (
@@ -38,10 +39,11 @@ UNANSWERED = (
 
 REFUSED = Diagnosis(
     code="reach-refused",
-    title="nothing listens on the ssh port",
+    title="nothing is listening on the ssh port",
     symptoms=("ssh: connect to host n2 port 22: Connection refused",),
-    explanation="The machine is up, but no ssh server listens on that port, or a firewall rejects with a TCP reset.",
-    fixes="sudo systemctl start ssh    # on {node}; if its sshd uses another port, set `port:` in aboard.yaml",
+    explanation="The machine is up, but no ssh server is listening on that port, or a firewall rejects connections"
+    " with a TCP reset.",
+    fixes="sudo systemctl start ssh    # on {node}; if its sshd uses a different port, set `port:` in aboard.yaml",
     log_fix="sudo systemctl start ssh    # on {node}; or set its port in ~/.ssh/config",
     patterns=cause(r"connect to host (?P<node>\S+) port (?P<port>\d+): Connection refused"),
 )
@@ -50,7 +52,7 @@ TIMEOUT = Diagnosis(
     code="reach-timeout",
     title="the node does not respond",
     symptoms=("ssh: connect to host n2 port 22: Connection timed out",),
-    explanation="No packet came back: the machine is down, or a firewall drops the packets.",
+    explanation="No packet came back. Either the machine is down, or a firewall drops the packets.",
     fixes="ping -c 3 {target}    # here; if it is down, power it on; if it is up, check the cloud's security group\n"
     + _LET_SSH_IN,
     log_fix="ping -c 3 {node}    # is it up?",
@@ -64,13 +66,13 @@ NO_ROUTE = Diagnosis(
     code="reach-no-route",
     title="there is no route to the node",
     symptoms=("ssh: connect to host n2 port 22: No route to host", "Network is unreachable"),
-    explanation="The network reports no route to it: it is off, in another network, or a firewall rejects the"
-    " connection.",
+    explanation="The network reports that there is no route to the node. The node may be off or in a different"
+    " network, or a firewall may reject the connection.",
     fixes="ping -c 3 {target}    # here; shows who reports that there is no route\n" + _LET_SSH_IN,
     log_fix="ping -c 3 {node}    # is it up?",
     patterns=cause(
         r"connect to host (?P<node>\S+) port (?P<port>\d+): (?:No route to host|Network is unreachable)",
-        "There is no route to the node: it is down, or a firewall rejects the connection.",
+        "There is no route to the node. The node may be down, or a firewall may reject the connection.",
     ),
 )
 
@@ -78,7 +80,7 @@ UNRESOLVED = Diagnosis(
     code="reach-unresolved",
     title="the node's name can't be resolved",
     symptoms=("ssh: Could not resolve hostname n2: Name or service not known", "Temporary failure in name resolution"),
-    explanation="This machine can't resolve the name, so it did not try to connect.",
+    explanation="This machine can't find an address for the node's name, so it did not try to connect.",
     fixes="echo {line} | sudo tee -a /etc/hosts    # here; or set `address:` of {node} in aboard.yaml",
     log_fix="getent hosts {node}    # then add it to /etc/hosts or ~/.ssh/config",
     patterns=cause(
@@ -90,15 +92,17 @@ KEY_REFUSED = Diagnosis(
     code="reach-key-refused",
     title="the node accepts none of our keys",
     symptoms=("Permission denied (publickey).", "Too many authentication failures"),
-    explanation="The node does not accept any key that this machine offers for this user.",
+    explanation="Usually the user's authorized_keys file on the node doesn't list any key that this machine offers, or"
+    " sshd ignores the file because others can write to it.",
     fixes={
         "": FixCommand(
-            "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores keys that others may write\n"
+            "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores keys in files that others can"
+            " write to\n"
             "ssh-copy-id {ssh:shell}    # here; it asks for your password there\n"
             "sudo journalctl -u ssh -n 20    # on {node}; shows why it still refuses. Or correct `user:` in"
             " aboard.yaml"
         ),
-        "mode": FixCommand("chmod 600 {path}    # here; ssh ignores a key that others may read"),
+        "mode": FixCommand("chmod 600 {path}    # here; ssh ignores a key that others can read"),
         "make": FixCommand("ssh-keygen -t ed25519    # here; it asks where to keep it and for a passphrase"),
         "bring": FixCommand("ssh-copy-id {ssh:shell}    # here; it asks for your password there"),
         "bring-all": FixCommand(
@@ -113,7 +117,7 @@ KEY_REFUSED = Diagnosis(
     "chmod 700 ~/.ssh; chmod 600 ~/.ssh/authorized_keys    # on {node}",
     patterns=cause(
         r"(?:(?P<node>[\w.-]+): )?Permission denied \([\w,-]*publickey[\w,-]*\)",
-        "The node accepts none of the keys that ssh offered, or its ~/.ssh is open to others.",
+        "The node does not accept any of the keys that ssh offered, or its ~/.ssh is open to others.",
     ),
 )
 
@@ -121,7 +125,8 @@ HOST_KEY_CHANGED = Diagnosis(
     code="reach-host-key-changed",
     title="the node presents a different host key than before",
     symptoms=("WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!", "Host key verification failed."),
-    explanation="The node's host key has changed: it was reinstalled, or someone intercepts the connection.",
+    explanation="Either the node was reinstalled, or someone is intercepting the connection. ssh refuses to connect"
+    " while the old key is in known_hosts.",
     fixes="ssh-keygen -R {known}    # here; only if you know that it was reinstalled\n" + _TAKE_KEY,
     log_fix="ssh-keygen -R {node}    # once you know why it changed",
     patterns=cause(r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending (?:\w+ )?key in"),
@@ -134,12 +139,12 @@ HOST_KEY_UNKNOWN = Diagnosis(
         "Host key verification failed.",
         "No ED25519 host key is known for n2 and you have requested strict checking.",
     ),
-    explanation="This machine has never seen the node's host key. A run sends code and tokens, so Aboard does not"
-    " trust it blindly.",
+    explanation="This machine has never seen the node's host key. A run sends code and tokens to the node, so Aboard"
+    " does not trust the key blindly.",
     fixes=_TAKE_KEY,
     log_fix="ssh {node} true    # once by hand, and confirm; or: aboard trust",
     patterns=cause(
-        r"Host key verification failed", "ssh doesn't know the node's host key, and is set not to ask.", weight=2
+        r"Host key verification failed", "ssh doesn't know the node's host key, and is configured not to ask.", weight=2
     ),
 )
 
@@ -160,10 +165,10 @@ DROPPED = Diagnosis(
 
 NO_PYTHON = Diagnosis(
     code="reach-no-python",
-    title="the ranks' shell finds no Python",
+    title="the ranks' shell can't find Python",
     symptoms=("bash: line 1: python3: command not found", "torchrun: command not found"),
-    explanation="The login works, but the ranks' shell finds no such Python: it is not a login shell, so ~/.profile"
-    " and `conda activate` in ~/.bashrc have no effect.",
+    explanation="The login works, but the ranks' shell can't find the Python that was requested. The shell is not a"
+    " login shell, so ~/.profile and `conda activate` in ~/.bashrc have no effect.",
     fixes={
         "": FixCommand(
             "ssh {ssh:shell} {find:shell}    # here; if a login shell finds it, set `python:` to that path\n"
@@ -194,7 +199,7 @@ OLD_PYTHON = Diagnosis(
             "ssh {ssh:shell} 'ls /usr/bin/python3* /opt/conda/bin/python'    # here; set `python:` of {node} to"
             " a newer one"
         ),
-        "newer": Advice("python: {path}    # in aboard.yaml, for {node}; or another one that has your packages"),
+        "newer": Advice("python: {path}    # in aboard.yaml, for {node}; or a different one that has your packages"),
     },
 )
 
@@ -202,8 +207,8 @@ SHELL_NOISE = Diagnosis(
     code="reach-shell-noise",
     title="the login shell prints endlessly",
     symptoms=("a login that prints menus or a banner in a loop",),
-    explanation="The login shell prints endlessly instead of running the command; a start-up file that waits for input"
-    " causes this.",
+    explanation="The command never runs, because the login shell keeps printing. Usually a start-up file is waiting"
+    " for input.",
     fixes=_QUIET,
 )
 
@@ -211,16 +216,17 @@ GARBAGE = Diagnosis(
     code="reach-garbage",
     title="the reply is not from Aboard's agent",
     symptoms=("exec: a shell or a Python that isn't one",),
-    explanation="The reply is not from Aboard's agent: a forced command in authorized_keys, a restricted shell, or a"
-    " script called python3 replies.",
+    explanation="Something else replied in the agent's place: usually a forced command in authorized_keys, a"
+    " restricted shell, or a script called python3.",
     fixes="ssh {ssh:shell} {ask}    # must print a version and nothing else",
 )
 
 WRONG_VERSION = Diagnosis(
     code="reach-wrong-version",
-    title="another version of Aboard replies",
+    title="a different version of Aboard replied",
     symptoms=("speaks version 2 of the protocol",),
-    explanation="Another version of Aboard still supervises a run there; the two versions are incompatible.",
+    explanation="A different version of Aboard is still supervising a run on the node, and the two versions are"
+    " incompatible.",
     fixes="pip install --upgrade aboard    # on the machine where you run aboard",
 )
 
@@ -228,8 +234,8 @@ SILENT = Diagnosis(
     code="reach-silent",
     title="the node was reached but sends nothing",
     symptoms=("Connection timed out during banner exchange", "ssh hangs after `debug1: pledge: filesystem`"),
-    explanation="The connection was made, but the node sends nothing: a home directory on a dead mount (`ssh"
-    " root@NODE` may still work), a machine that swaps endlessly, or a stopped process.",
+    explanation="Possible causes: the home directory is on a dead mount (`ssh root@NODE` may still work), the machine"
+    " is swapping endlessly, or a process there is stopped.",
     fixes="timeout 30 ssh -v {ssh:shell} true    # here; note where it stops",
 )
 
@@ -237,7 +243,7 @@ NO_SSH = Diagnosis(
     code="reach-no-ssh",
     title="the ssh program is missing on this machine",
     symptoms=("ssh: command not found",),
-    explanation="Aboard reaches nodes with the OpenSSH client.",
+    explanation="Aboard uses the OpenSSH client to reach nodes.",
     fixes="sudo apt-get install openssh-client    # Red Hat: openssh-clients",
 )
 
@@ -245,10 +251,10 @@ LOST = Diagnosis(
     code="reach-lost",
     title="the connection was established and then lost",
     symptoms=("client_loop: send disconnect: Broken pipe", "Connection to n2 closed by remote host."),
-    explanation="The connection was established and then lost: two machines with the same address, a session limit"
-    " (MaxSessions, TasksMax), or a flapping network.",
+    explanation="Possible causes: two machines have the same address, a session limit (MaxSessions, TasksMax) was"
+    " reached, or the network is flapping.",
     fixes="ssh {ssh:shell} true    # here; run it a few times; if it sometimes fails, check the network of {node}",
-    log_fix="aboard check --only reach    # every node, with the reason",
+    log_fix="aboard check --only reach    # shows the reason for every node",
     patterns=end(
         r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code 255|client_loop: send disconnect"
         r"|Connection to (?P<host>\S+) closed by remote host"
@@ -259,7 +265,7 @@ UNKNOWN = Diagnosis(
     code="reach-unknown",
     title="ssh failed with an unrecognized error",
     symptoms=("ssh exits with 255",),
-    explanation="ssh failed with an error that Aboard doesn't recognize.",
+    explanation="Aboard doesn't recognize ssh's error message. `ssh -v` shows how far the login gets.",
     fixes="timeout 30 ssh -v {ssh:shell} true    # here; please open an issue with its last lines",
 )
 
@@ -268,17 +274,17 @@ DROPPED_AT_FIRST = Diagnosis(
     title="sshd dropped logins that succeeded on retry",
     severity=Severity.INFO,
     symptoms=("kex_exchange_identification: Connection closed by remote host",),
-    explanation=f"{_DROPS} They succeeded on retry; it gets worse with more nodes or slower logins.",
+    explanation=f"{_DROPS} The logins succeeded on retry, but this gets worse with more nodes or slower logins.",
     fixes=_MORE_PLACES,
 )
 
 NOISY_SHELL = Diagnosis(
     code="reach-noisy-shell",
-    title="the login shell prints text before any command",
+    title="the login shell prints text before it runs a command",
     severity=Severity.INFO,
     symptoms=("protocol error: unexpected text", "Received message too long 1416786277"),
-    explanation="A shell start-up file prints even in non-interactive sessions. Aboard skips that output, but scp,"
-    " rsync and git over ssh break on it.",
+    explanation="A shell start-up file prints text even in non-interactive sessions. Aboard skips that output, but"
+    " scp, rsync and git over ssh break on it.",
     fixes=_QUIET,
 )
 
@@ -290,12 +296,13 @@ SETUP = Diagnosis(
         "module: command not found",
         "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.",
     ),
-    explanation="Ranks get a plain `bash`, not a login shell: a PATH, `module` or `conda activate` that ~/.bashrc or"
-    " /etc/profile gives you at a terminal is missing. The `setup` lines of aboard.yaml run in it before each rank,"
-    " and one of them failed.",
-    remedy="For `module`, put `. /etc/profile.d/modules.sh` (or lmod.sh) first; for conda `."
-    " /opt/conda/etc/profile.d/conda.sh`. Mostly no line is needed if `python:` is the environment's own interpreter,"
-    " such as /opt/venv/bin/python. `ssh NODE bash -c \"'LINE'\"` runs a line as a rank would.",
+    explanation="Ranks get a plain `bash`, not a login shell, so a PATH, `module` or `conda activate` that ~/.bashrc"
+    " or /etc/profile gives you in a terminal is missing. The `setup` lines in aboard.yaml run in this shell before"
+    " each rank, and one of them failed.",
+    remedy="To use `module`, make `. /etc/profile.d/modules.sh` (or lmod.sh) the first `setup` line; for conda, `."
+    " /opt/conda/etc/profile.d/conda.sh`. You usually need neither if `python:` points to the environment's own"
+    " interpreter, such as /opt/venv/bin/python. To test a line in the ranks' shell, run `ssh NODE bash -c"
+    " \"'LINE'\"`.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; {otherwise}"),
         "try": FixCommand("{line:shell ssh NODE 'bash -c …'}    # here; runs it as ranks do; fix it in aboard.yaml"),
@@ -308,8 +315,9 @@ SLOW_LOGIN = Diagnosis(
     title="a login takes many seconds",
     severity=Severity.WARN,
     symptoms=("ssh takes 10 to 60 seconds to log in", "the launch of one node lags behind the others"),
-    explanation="Every launch waits for it, and it is often the first sign of a dead name server (UseDNS, GSSAPI) or"
-    " file server. Aboard compares with the other nodes to subtract delays from this machine's own load.",
+    explanation="Every launch waits for the slowest login, and a slow login is often the first sign of a dead name"
+    " server (UseDNS, GSSAPI) or file server. Aboard compares the node with the others to subtract delays from this"
+    " machine's own load.",
     fixes={
         "connect": FixCommand(
             "getent hosts {target}    # here; is name resolution slow, or the network?\nping -c 3 {target}    # here"

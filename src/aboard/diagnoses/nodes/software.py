@@ -5,8 +5,8 @@ from aboard.diagnoses.fixes import Advice, FixCommand
 from aboard.diagnoses.messages import cause
 
 _SAME = (
-    "Install the version that most nodes have on the others, from the same index: `python3 -m pip install"
-    " NAME==VERSION`. One environment on a shared directory, or in a container image, can't differ."
+    "On the other nodes, install the version that most nodes have, from the same index: `python3 -m pip install"
+    " NAME==VERSION`. An environment in a shared directory or a container image can't differ between nodes."
 )
 
 _FOLLOWS = (
@@ -22,7 +22,7 @@ _FOLLOWS = (
     "collective-not-held",
 )
 
-_OTHER = "# To use another Python instead, add: --set cluster.python="
+_OTHER = "# To use a different Python instead, add: --set cluster.python="
 _INSTALL = "{look:shell}    # install it on {nodes:shell}"
 _SAME_PYTHON = {
     "look": FixCommand(
@@ -35,14 +35,14 @@ _FILES = {"copy": FixCommand("{lines:shell}"), "look": FixCommand("{look:shell}"
 
 INTERPRETER = Diagnosis(
     code="software-interpreter",
-    title="the active Python environment exists on some nodes only",
+    title="the active Python environment exists only on some nodes",
     symptoms=("ModuleNotFoundError: No module named 'torch'", "No such file or directory: '/home/me/venv/bin/python'"),
-    explanation="Ranks use the environment that is active where you ran the command, at the same path on every node;"
-    " if only some nodes have it, ranks would run different packages. This is a warning if python3 on the others has"
-    " the same versions of torch and of the script's imports.",
-    remedy="Create the environment at the same path on all nodes, or on a shared directory. `--set"
-    " cluster.python=PATH`, or `python: PATH` under `cluster:` in aboard.yaml, selects another one; `python3` means"
-    " the login shell's.",
+    explanation="Ranks use the environment that is active where you ran the command, at the same path on every node."
+    " If only some nodes have it, ranks would run different packages. This is a warning if python3 on the other nodes"
+    " has the same versions of torch and of the script's imports.",
+    remedy="Create the environment at the same path on all nodes, or on a shared file system. To use a different"
+    " Python, pass `--set cluster.python=PATH` or set `python: PATH` under `cluster:` in aboard.yaml; `python3`"
+    " selects the login shell's python3.",
     fixes={
         "copy": FixCommand("{lines:shell}\n" + _OTHER + "python3"),
         "install": FixCommand(_INSTALL + "\n" + _OTHER + "python3"),
@@ -55,10 +55,10 @@ INTERPRETER_LOGIN = Diagnosis(
     title="the active Python environment exists on none of the nodes",
     severity=Severity.WARN,
     symptoms=("ModuleNotFoundError: No module named 'torch'",),
-    explanation="The environment that is active where you ran the command is not on the nodes, so ranks use the login"
-    " shell's python3.",
-    remedy="Create the environment on the nodes, or set the path of theirs under `cluster:` in aboard.yaml: `python:"
-    " PATH`, or `python: python3` to keep this.",
+    explanation="The environment that is active where you ran the command does not exist on the nodes, so ranks use"
+    " the login shell's python3.",
+    remedy="Create the environment on the nodes, or set `python: PATH` under `cluster:` in aboard.yaml to the nodes'"
+    " own Python. `python: python3` keeps the login shell's python3.",
     fixes={
         "copy": FixCommand("{lines:shell}\n" + _OTHER + "/path/to/python"),
         "install": FixCommand(_INSTALL + "\n" + _OTHER + "/path/to/python"),
@@ -70,10 +70,11 @@ INTERPRETER_UNSAFE = Diagnosis(
     code="software-interpreter-unsafe",
     title="another user can change the active Python environment",
     symptoms=("is not used: ", "is writable for the group"),
-    explanation="Another user, who is not root, owns or may write the interpreter, its packages or a directory above"
-    " them, and could change the code that your ranks run. Aboard does not select such an environment automatically.",
+    explanation="A user other than you and root owns or can write to the interpreter, its packages or a directory"
+    " above them, and could change the code that your ranks run. Aboard does not select such an environment"
+    " automatically.",
     fixes="--set cluster.python={path}    # add this if you trust them\n"
-    "--set cluster.python=python3    # or this, to use python3 of the login shell",
+    "--set cluster.python=python3    # or this, to use the login shell's python3",
     leads_to=_FOLLOWS,
 )
 
@@ -81,8 +82,8 @@ PROGRAM = Diagnosis(
     code="software-program",
     title="the script, module or program is missing on a node",
     symptoms=("can't open file 'train.py': [Errno 2] No such file or directory", "No module named"),
-    explanation="Every node runs its own copy. Ranks can't start where it is missing, and the others would wait for"
-    " them.",
+    explanation="Every node runs its own copy of the program. Ranks can't start on a node where it is missing, and the"
+    " other ranks would wait for them.",
     remedy="Copy it to the node, or set `workdir:` in aboard.yaml to a directory that all nodes share.",
     fixes={
         "copy": FixCommand("{lines:shell}"),
@@ -96,9 +97,10 @@ PROGRAM_DIFFERS = Diagnosis(
     code="software-program-differs",
     title="the script differs between nodes",
     symptoms=("Detected mismatch between collectives on ranks",),
-    explanation="It was edited on one node only, or copied before the last change. Ranks that run different code issue"
-    " different collectives and crash or hang.",
-    remedy="Copy the script that most nodes have to the others; if the odd one is right, copy that one.",
+    explanation="The script may have been edited on one node only, or copied before the last change. Ranks that run"
+    " different code issue different collectives and crash or hang.",
+    remedy="Copy the version that most nodes have to the others. If the odd version is the right one, copy that one"
+    " instead.",
     fixes="{lines:shell}",
     leads_to=("software-code",),
 )
@@ -108,8 +110,8 @@ IMPORT = Diagnosis(
     title="the script imports a package that a node doesn't have",
     severity=Severity.WARN,
     symptoms=("ModuleNotFoundError: No module named",),
-    explanation="The node's interpreter can't find the module: ranks there fail with ModuleNotFoundError, unless the"
-    " script itself makes it importable.",
+    explanation="The node's interpreter can't find the module. Ranks there fail with ModuleNotFoundError, unless the"
+    " script itself makes the module importable.",
     fixes="{try_it:shell}    # install what provides {them} on {nodes:shell}\n"
     "--set cluster.python=/path/to/python    # or add this, with a Python that has it",
 )
@@ -119,8 +121,8 @@ PYTHON = Diagnosis(
     title="nodes run different Python versions",
     symptoms=("ModuleNotFoundError: No module named 'torch'", "ValueError: unsupported pickle protocol"),
     explanation="Ranks with different Python versions load different packages, and may not be able to read each"
-    " other's pickles. ssh commands get no login shell: `conda activate` or `module load` lines of a start-up file"
-    " often don't run, and `python3` is the system's.",
+    " other's pickles. Commands over ssh don't get a login shell, so `conda activate` or `module load` lines in a"
+    " start-up file often don't run, and `python3` is the system's.",
     remedy="Set `python:` in aboard.yaml to the full path of the right Python, or put the lines that activate it under"
     " `setup:`. `ssh NODE 'command -v python3; python3 --version'` shows what a rank would get.",
     fixes=_SAME_PYTHON,
@@ -131,9 +133,9 @@ PYTHON_PATH = Diagnosis(
     title="nodes find Python at different paths",
     severity=Severity.INFO,
     symptoms=("python: /opt/conda/bin/python3 on one node, /usr/bin/python3 on another",),
-    explanation="The version is the same, so this may be intended. Often it is not: two environments match until one"
-    " is updated.",
-    remedy="Set the same full path as `python:` in aboard.yaml for all nodes.",
+    explanation="The Python version is the same, so the different paths may be intended. Often they are not: two"
+    " environments match only until one is updated.",
+    remedy="Set `python:` in aboard.yaml to the same full path for all nodes.",
     fixes=_SAME_PYTHON,
 )
 
@@ -154,9 +156,9 @@ NCCL = Diagnosis(
     code="software-nccl",
     title="nodes have different versions of NCCL",
     symptoms=("Mismatched NCCL version detected : rank", "NCCL WARN Mismatched NCCL version"),
-    explanation="NCCL refuses to communicate with another version of itself; before 2.23 it just hangs. torch ships"
-    " its own; LD_LIBRARY_PATH and LD_PRELOAD can put another library before it.",
-    remedy=f"{_SAME} Look for a system libnccl that comes first: `ldconfig -p | grep nccl`,"
+    explanation="NCCL refuses to connect to a different version of itself; older versions just hang. torch ships its"
+    " own NCCL, but LD_LIBRARY_PATH or LD_PRELOAD can make a different one load first.",
+    remedy=f"{_SAME} Check whether a system libnccl is loaded first: `ldconfig -p | grep nccl`,"
     " `echo $LD_LIBRARY_PATH $LD_PRELOAD`.",
     fixes={**_PIP, "paths": FixCommand("echo $LD_LIBRARY_PATH $LD_PRELOAD    # on each node, where ranks start")},
     log_fix="python -c 'import torch; print(torch.cuda.nccl.version())'    # on each node, where ranks start\n"
@@ -177,8 +179,8 @@ CUDA = Diagnosis(
         "CUDA error: no kernel image is available for execution on the device",
         "AssertionError: Torch not compiled with CUDA enabled",
     ),
-    explanation="A torch built for another CUDA version, or for the CPU only, brings other NCCL and kernel libraries,"
-    " or finds no matching driver.",
+    explanation="A torch build for a different CUDA version, or for CPU only, comes with different NCCL and CUDA"
+    " libraries, or does not match the installed driver.",
     remedy=_SAME,
     fixes=_PIP,
     log_fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list())'    # on {node}",
@@ -186,7 +188,7 @@ CUDA = Diagnosis(
         r"no kernel image is available for execution on the device"
         r"|is not compatible with the current PyTorch installation|CUDAMismatchException"
         r"|CUDA version \(?[\d.]+\)? (?:does not match|mismatches) the version",
-        "torch, or an extension, was built for other GPUs or another CUDA version.",
+        "torch, or an extension, was built for different GPUs or a different CUDA version.",
     ),
 )
 
@@ -194,7 +196,7 @@ ROCM = Diagnosis(
     code="software-rocm",
     title="torch is built for different ROCm versions",
     symptoms=("HIP error: invalid device function",),
-    explanation="A torch built for another ROCm version brings other RCCL and kernel libraries.",
+    explanation="A torch build for a different ROCm version comes with different RCCL and ROCm libraries.",
     remedy=_SAME,
     fixes=_PIP,
 )
@@ -204,7 +206,8 @@ PACKAGE = Diagnosis(
     title="nodes have different versions of a training library",
     severity=Severity.WARN,
     symptoms=("ImportError: cannot import name", "KeyError: 'qwen3'", "unexpected keyword argument"),
-    explanation="Ranks that run different library code may take different paths, and then wait for each other forever.",
+    explanation="Ranks that run different library code may take different code paths, and then wait for each other"
+    " forever.",
     remedy=_SAME,
     fixes=_PIP,
 )
@@ -227,10 +230,10 @@ CODE = Diagnosis(
         "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0]",
         "ModuleNotFoundError: No module named",
     ),
-    explanation="Each node runs its own files. Ranks that run different code issue different collectives: they crash"
-    " with mismatched sizes, or wait forever.",
-    remedy="Copy the files from a node that has the majority version, or from the edited one if it is right. A working"
-    " directory on shared storage can't differ.",
+    explanation="Each node runs its own files. Ranks that run different code issue different collectives, so they"
+    " crash with mismatched sizes or wait forever.",
+    remedy="Copy the files from a node that has the majority version, or from the edited node if its version is the"
+    " right one. A working directory on shared storage can't differ between nodes.",
     fixes=_FILES,
 )
 
@@ -239,8 +242,8 @@ CONFIG = Diagnosis(
     title="settings in the working directory differ between nodes",
     severity=Severity.WARN,
     symptoms=("ds_config.json differs", "batch size or sequence length isn't the same on all ranks"),
-    explanation="A DeepSpeed, Accelerate or trainer file that differs gives ranks different batch sizes or stages. JSON"
-    " and YAML files may also be results of earlier runs, so this does not stop a launch.",
+    explanation="If a DeepSpeed, Accelerate or trainer configuration file differs, ranks use different batch sizes or"
+    " stages. JSON and YAML files may also be results of earlier runs, so this does not stop a launch.",
     remedy="Copy the file to all nodes. Directories named `outputs`, `runs` or `logs` are not compared: keep results"
     " there.",
     fixes=_FILES,
@@ -251,10 +254,11 @@ VARIABLE = Diagnosis(
     title="an NCCL, CUDA or torch variable differs between nodes",
     severity=Severity.WARN,
     symptoms=("NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_PROTO", "OMP_NUM_THREADS", "LD_LIBRARY_PATH"),
-    explanation="Ranks with different settings may choose different algorithms or networks, and can't communicate."
-    " Variables come from start-up files, PAM or sshd. Tokens and keys are compared by digest and never shown.",
-    remedy="Set it once under `env:` in aboard.yaml, which takes precedence, or remove it from the file that sets it:"
-    " `grep -n NAME ~/.bashrc ~/.profile /etc/environment`.",
+    explanation="Ranks with different settings may choose different algorithms or networks, and then can't"
+    " communicate. Variables come from start-up files, PAM or sshd. Tokens and keys are compared by digest and never"
+    " shown.",
+    remedy="Set the variable once under `env:` in aboard.yaml, which takes precedence, or remove it from the file that"
+    " sets it: `grep -n NAME ~/.bashrc ~/.profile /etc/environment`.",
     fixes={
         "look": FixCommand("{look:shell}    # here; is it set there?"),
         "set": Advice("env: {{{name}: {value}}}    # in aboard.yaml, under cluster:; one value for all nodes"),

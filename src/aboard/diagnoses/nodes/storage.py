@@ -6,18 +6,18 @@ from aboard.diagnoses.messages import cause, odd
 
 _LARGEST = FixCommand("{look:shell}    # lists the largest entries; delete what is no longer needed")
 _REMOVE = (
-    "`du -x --max-depth=2 DIRECTORY | sort -n | tail` lists the largest directories: usually old checkpoints,"
-    " `~/.cache/huggingface` and `~/.cache/torch`. `quota -s` shows quotas."
+    "`du -x --max-depth=2 DIRECTORY | sort -n | tail` lists the largest directories, which are usually old"
+    " checkpoints, `~/.cache/huggingface` and `~/.cache/torch`. `quota -s` shows quotas."
 )
 
 MISSING = Diagnosis(
     code="storage-missing",
     title="the working directory is missing or inaccessible",
     symptoms=("FileNotFoundError: [Errno 2] No such file or directory", "can't open file", "cd: No such file"),
-    explanation="Ranks start in the working directory, so none can start on this node. It was never created, is not"
-    " mounted, has another path here, or this user may not enter it.",
-    remedy="Mount it (`findmnt DIRECTORY` on a node that has it shows the source), or create it and copy the code"
-    " there, or set `workdir:` of the node in aboard.yaml.",
+    explanation="Ranks start in the working directory, so none can start on this node. The directory may not have been"
+    " created, may not be mounted, or may have a different path here, or this user may not be allowed to enter it.",
+    remedy="Mount the directory (`findmnt DIRECTORY` on a node that has it shows the source), or create it and copy"
+    " the code there, or set `workdir:` for the node in aboard.yaml.",
     fixes="{lines:shell}    # or mount the right file system, or correct `workdir:` in aboard.yaml",
     log_fix="ls -ld {path}    # on {node} and on the head; findmnt -T shows what is mounted there",
     leads_to=("software-code", "software-config"),
@@ -25,7 +25,7 @@ MISSING = Diagnosis(
         r"(?:FileNotFoundError|OSError|IOError): \[Errno 2\] No such file or directory: b?'(?P<path>[^']+)'"
         r"|cd: (?P<path2>[^:]+): No such file or directory|couldn't chdir to [`'](?P<path3>[^']+)'"
         r"|can't open file '?(?P<path4>[^':]+)'?: \[Errno 2\]",
-        "The path does not exist on this node: it is not mounted, not shared, or was not copied.",
+        "The path does not exist on this node. It may not be mounted or shared, or may not have been copied.",
         weight=2,
     ),
 )
@@ -38,8 +38,9 @@ NOT_SHARED = Diagnosis(
         "on one node only",
         "checkpoint shards are missing",
     ),
-    explanation="Ranks on this node read different files, and the other nodes never see what they write (checkpoints,"
-    " caches). The share is not mounted here, or a different export is (compare `findmnt -T DIRECTORY`).",
+    explanation="Ranks on this node read different files, and the other nodes never see what these ranks write"
+    " (checkpoints, caches). Either the share is not mounted here, or a different export is (compare `findmnt -T"
+    " DIRECTORY`).",
     fixes="sudo mount {how:shell}    # on {nodes:shell}",
     leads_to=("software-code", "software-config"),
 )
@@ -49,7 +50,7 @@ NOT_MOUNTED = Diagnosis(
     title="nothing is mounted where other nodes have a mount",
     symptoms=("df shows / for a directory that is a share elsewhere", "No space left on device on one node only"),
     explanation="Ranks on this node find an empty or outdated directory where the others find their files. The mount"
-    " failed at boot or was never set up; or the node has no such disk and needs none.",
+    " may have failed at boot or may never have been set up, or the node may have no such disk and need none.",
     fixes="sudo mount {how:shell}    # on {node}",
     leads_to=("software-code", "software-config"),
 )
@@ -67,12 +68,12 @@ FULL = Diagnosis(
     code="storage-full",
     title="a disk is full",
     symptoms=("OSError: [Errno 28] No space left on device", "[Errno 122] Disk quota exceeded", "write failed"),
-    explanation="Writes to it (checkpoints, logs, caches) fail, and the other ranks then wait for the rank that died."
-    " A quota can be exhausted although the disk has free space.",
+    explanation="Writes to the disk (checkpoints, logs, caches) fail, and the other ranks then wait for the rank that"
+    " died. A quota can be exhausted although the disk has free space.",
     remedy=_REMOVE,
     fixes=_LARGEST,
-    log_fix="df -h; df -i; quota -s    # on {node}; find the full one, delete old checkpoints, resume from the last"
-    " good one",
+    log_fix="df -h; df -i; quota -s    # on {node}; find the full disk, delete old checkpoints, and resume from the"
+    " last good one",
     patterns=cause(
         r"\[Errno 28\]|No space left on device|Disk quota exceeded|\[Errno 122\]"
         r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|file write failed|EDQUOT",
@@ -85,9 +86,9 @@ SPACE = Diagnosis(
     title="the disk has less free space than the run will write",
     symptoms=("OSError: [Errno 28] No space left on device", "PytorchStreamWriter failed writing file"),
     explanation="When the disk is full, the checkpoint being written is lost, and the other ranks wait for the one"
-    " that died. A disk that nodes share needs space for what all of them write. Free space does not reflect a quota"
-    " per user; it mostly does reflect one for the directory.",
-    remedy=f"{_REMOVE} Or write elsewhere (`output:`), or correct `writes:`.",
+    " that died. A disk that nodes share needs space for what all of them write. The free space does not reflect a"
+    " quota per user, but usually reflects a quota on the directory.",
+    remedy=f"{_REMOVE} You can also write elsewhere (`output:`), or correct `writes:`.",
     fixes="{look:shell}    # here; lists the largest entries; delete what is no longer needed\n"
     "run: {{output: PATH, writes: SIZE}}    # in aboard.yaml, to write elsewhere, or less",
 )
@@ -97,9 +98,9 @@ OUTPUT = Diagnosis(
     title="the run can't write to its output directory",
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
     explanation="The run writes its checkpoints to `output:` under `run:` in aboard.yaml, and fails if it can't. On"
-    " nodes other than the first this is a warning, since some programs write on the first node only.",
-    remedy="`namei -l PATH` shows the owner and the permissions of each directory on the path. Create it, or correct"
-    " `output:`.",
+    " nodes other than the first, this is only a warning, since some programs write on the first node only.",
+    remedy="`namei -l PATH` shows the owner and the permissions of each directory on the path. Create the directory,"
+    " or correct `output:`.",
     fixes="{look:shell}    # here; shows its owner. Create it, or correct `output:` under `run:` in aboard.yaml",
 )
 
@@ -119,8 +120,8 @@ INODES = Diagnosis(
     code="storage-inodes",
     title="a file system is almost out of inodes",
     symptoms=("OSError: [Errno 28] No space left on device", "although df -h shows free space"),
-    explanation="Many file systems have a fixed number of inodes, and caches and unpacked datasets use them up. Then"
-    " no file can be created, however much space is left.",
+    explanation="Many file systems have a fixed number of inodes, and caches and unpacked datasets use them up. When"
+    " none is left, no file can be created, however much space is free.",
     remedy="`du --inodes -x --max-depth=2 DIRECTORY | sort -n | tail` shows where the files are; pack them into"
     " archives.",
     fixes=_LARGEST,
@@ -131,9 +132,11 @@ READ_ONLY = Diagnosis(
     title="a directory is not writable",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 30] Read-only file system", "PermissionError: [Errno 13] Permission denied"),
-    explanation="Checkpoints, logs and caches that ranks write there fail. The file system is mounted read-only (the"
-    " kernel also does this after disk errors), or the user's uid here differs from the owner's, which matters on NFS.",
-    remedy="`findmnt -T DIRECTORY` shows the mount options, `sudo dmesg | tail` disk errors, `id` the uid.",
+    explanation="Ranks can't write checkpoints, logs or caches there. Either the file system is mounted read-only (the"
+    " kernel also does this after disk errors), or the user's uid on this node differs from the owner's, which matters"
+    " on NFS.",
+    remedy="Check the mount options with `findmnt -T DIRECTORY`, disk errors with `sudo dmesg | tail`, and your uid"
+    " with `id`.",
     fixes={
         "mend": FixCommand(
             "sudo dmesg | tail    # on {nodes:shell}; shows disk errors\n"
@@ -144,7 +147,7 @@ READ_ONLY = Diagnosis(
     log_fix="findmnt -T PATH; sudo dmesg -T | tail    # on {node}",
     patterns=cause(
         r"\[Errno 30\]|Read-only file system|Remounting filesystem read-only",
-        "A file system is read-only: mounted that way, or remounted by the kernel after a disk error.",
+        "A file system is read-only. Either it was mounted that way, or the kernel remounted it after a disk error.",
     ),
 )
 
@@ -158,8 +161,9 @@ DEAD_MOUNT = Diagnosis(
         "Stale file handle",
         "nfs: server not responding, still trying",
     ),
-    explanation="Every process that touches it hangs in state D and can't be killed: ranks, `df`, a login whose home"
-    " directory is there. Its server is down, or the program behind a FUSE mount has stopped.",
+    explanation="The mount's server is down, or the program behind a FUSE mount has exited. Processes that access the"
+    " mount (ranks, `df`, logins with a home directory on it) fail, or hang in state D, where even SIGKILL may not end"
+    " them.",
     fixes={
         "": FixCommand(
             "sudo umount -l {point}    # on {nodes:shell}; releases processes that hang on it (FUSE: fusermount3"
@@ -180,7 +184,7 @@ DEAD_MOUNT = Diagnosis(
         ),
         odd(
             r"INFO: task \S+:\d+ blocked for more than \d+ seconds",
-            "A process is blocked in the kernel, mostly on a mount that does not respond.",
+            "A process is blocked in the kernel, usually on a mount that does not respond.",
             fix="waits",
         ),
     ),
@@ -191,8 +195,9 @@ NO_MMAP = Diagnosis(
     title="files can't be memory-mapped",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 19] No such device", "Bus error (core dumped)", "ArrowInvalid: mmap"),
-    explanation="Arrow datasets and safetensors are read through memory maps. Some FUSE file systems, and those"
-    " mounted with direct_io, do not support them: the rank fails or crashes.",
-    remedy="Mount it without `direct_io`, or set `HF_HOME` and `HF_DATASETS_CACHE` to another file system.",
-    fixes="{look:shell}    # if FUSE: mount it without direct_io",
+    explanation="Arrow datasets and safetensors files are read through memory maps. Some FUSE file systems, and those"
+    " mounted with direct_io, do not support memory maps, so the rank fails or crashes.",
+    remedy="Mount the file system without `direct_io`, or set `HF_HOME` and `HF_DATASETS_CACHE` to directories on a"
+    " different file system.",
+    fixes="{look:shell}    # if it is FUSE, mount it without direct_io",
 )

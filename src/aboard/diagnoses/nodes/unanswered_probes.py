@@ -4,20 +4,19 @@ from functools import cache
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 
-WHY = "This was not tested."
-
 
 @cache
 def declare_unanswered(name: str) -> Diagnosis:
     """The diagnosis of a probe that returned no usable result."""
     return Diagnosis(
         code=f"unknown-{name}",
-        title=f"the probe {name} returned no usable result",
+        title=f"the {name} probe returned no usable result",
         severity=Severity.WARN,
         symptoms=(f"{name} is unknown",),
-        explanation=f"{WHY} The file or command is missing, unreadable or too slow, or its output has a format that"
-        " this version doesn't recognize.",
-        remedy="Run the command of the finding. If its output looks right, please open an issue that includes it.",
+        explanation="Aboard did not test this. The file or command that it needs may be missing, unreadable or too"
+        " slow, or its output may have a format that this version doesn't recognize.",
+        remedy="Run the command shown with the finding. If its output looks right, please open an issue that includes"
+        " it.",
         fixes="{line:shell}",
     )
 
@@ -27,7 +26,8 @@ SHELL = Diagnosis(
     title="the ranks' shell could not be probed",
     severity=Severity.WARN,
     symptoms=("the shell that ranks get is unknown",),
-    explanation="Not tested: `sh` could not be run on the node, or its output makes no sense.",
+    explanation="Aboard could not run `sh` on the node, or could not interpret its output, so the ranks' shell was not"
+    " tested.",
     fixes="{line:shell ssh NODE 'sh -c true'}    # if it works, please open an issue",
 )
 
@@ -36,9 +36,9 @@ LEFTOVERS = Diagnosis(
     title="leftover processes on a node could not be listed",
     severity=Severity.WARN,
     symptoms=("leftovers of earlier runs are unknown",),
-    explanation="Not tested: the node's processes could not be listed in time.",
-    fixes="{line:shell ssh NODE 'ps -u $USER -o pid,stat,etime,args'}    # state D means blocked in the kernel, mostly"
-    " on a dead mount",
+    explanation="The node's processes could not be listed in time, so Aboard did not look for leftovers.",
+    fixes="{line:shell ssh NODE 'ps -u $USER -o pid,stat,etime,args'}    # state D means blocked in the kernel,"
+    " usually on a dead mount",
 )
 
 ENVIRONMENT = Diagnosis(
@@ -46,9 +46,9 @@ ENVIRONMENT = Diagnosis(
     title="the environment and the script could not be checked on a node",
     severity=Severity.WARN,
     symptoms=("whether it has your Python environment and your script is not known",),
-    explanation="The paths did not respond in time: the environment, the working directory or the script may be on a"
-    " dead mount.",
-    remedy="Run the command of the finding. If it hangs, the mount is dead: see storage-dead-mount.",
+    explanation="The environment or the script could not be looked up in time. The environment, the working directory"
+    " or the script may be on a dead mount.",
+    remedy="Run the command shown with the finding. If it hangs, the mount is dead: see storage-dead-mount.",
     fixes="{look:shell}",
 )
 
@@ -57,8 +57,8 @@ STORAGE_ROOM = Diagnosis(
     title="free space for the run could not be measured",
     severity=Severity.WARN,
     symptoms=("free space of the output directory is unknown",),
-    explanation="Not tested: the disk behind `output:` did not respond in time, or the node's response has a format"
-    " that this version doesn't recognize.",
-    remedy="Run the command of the finding. If it hangs, a mount is dead: `aboard why storage-dead-mount`.",
+    explanation="The disk behind `output:` did not respond in time, or the node replied in a format that this version"
+    " of Aboard doesn't recognize.",
+    remedy="Run the command shown with the finding. If it hangs, a mount is dead: `aboard why storage-dead-mount`.",
     fixes="{look:shell}",
 )
