@@ -226,7 +226,7 @@ CONDUCTOR_LOST = Diagnosis(
     " their conductor terminate their ranks after the lease (`--lease`). With `--detach`, the conductor outlives its"
     " terminal.",
     fixes={
-        "again": FixCommand("{command:shell aboard launch …}    # runs the same command again"),
+        "again": FixCommand("{command:shell aboard launch …}    # runs it again"),
         "continue": FixCommand("{command:shell aboard train …}    # continues from step {step}"),
         "continue-if-any": FixCommand("{command:shell aboard train …}    # continues from the last checkpoint, if any"),
         "logs": FixCommand("aboard logs {run}    # the ranks' output until the conductor was killed"),
