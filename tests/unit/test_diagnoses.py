@@ -192,6 +192,13 @@ def test_each_message_has_what_its_diagnosis_needs() -> None:
         assert not message.fix or message.fix in diagnosis.templates, diagnosis.code
 
 
+def test_each_explanation_adds_something_to_its_title() -> None:
+    """Neither case nor the full stop makes a difference; an explanation is made of whole sentences."""
+    for code, diagnosis in all_diagnoses().items():
+        assert diagnosis.explanation.endswith("."), code
+        assert diagnosis.explanation.rstrip(".").casefold() != diagnosis.title.rstrip(".").casefold(), code
+
+
 def test_no_pattern_is_compiled_before_it_is_used() -> None:
     """The whole catalogue is loaded, and a reader made, without compiling any: a help page loads it, too."""
     code = """

@@ -212,7 +212,7 @@ def test_an_exit_code_is_not_explained_by_a_warning_before_it(tail: tuple[str, .
     quoted = ", ".join(f'"{line.strip()}"' for line in tail)
     assert finding.seen == f"rank 1 on n2, waiting, exited with code 3; the last lines of its output: {quoted}"
     assert "Find what exits with 3" in finding.why
-    assert finding.fix == "aboard logs r --rank 1    # its whole output"
+    assert finding.fix == "aboard logs r --rank 1    # the rank's whole output"
 
 
 def test_an_exception_explains_an_exit_code_though_warnings_follow_it() -> None:

@@ -377,7 +377,7 @@ def test_a_rank_in_a_lock_is_named() -> None:
     world = four()
     (found,) = judge_external_job(world, (), look(world, seen), nodes=("n1", "n2")).findings
     assert (found.code, found.nodes, found.ranks) == ("hang-lock", ("n2",), (3,))
-    assert found.fix == "py-spy dump --pid 103    # on n2; shows all its threads (needs py-spy)"
+    assert found.fix == "py-spy dump --pid 103    # on n2; shows all threads of the rank (needs py-spy)"
     early = judge_external_job(world, (), look(world, seen, quiet=1.0), nodes=("n1", "n2")).findings[0]
     assert early.severity is Severity.INFO
     assert judge_external_job(world, (), look(world, seen, quiet=0.0), nodes=("n1", "n2")).findings == ()
@@ -501,7 +501,7 @@ def test_a_stopped_process_by_the_real_agent() -> None:
             found = told.why.findings[0]
             assert (found.code, found.fix) == (
                 "run-rank-stopped",
-                f"kill -CONT {child.pid}    # on here; resumes it",
+                f"kill -CONT {child.pid}    # on here; resumes the rank",
             )
             assert Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
         finally:

@@ -9,10 +9,10 @@ CHECK_NETWORK = FixCommand(
 )
 # Firewall rules that allow a node's peers.
 OPEN = FixCommand("{rules:shell sudo iptables -I INPUT -p tcp -s NETWORK --dport 1024:65535 -j ACCEPT    # on NODE}")
-PUT_UP = "sudo ip link set dev {card} up    # on {node}; if that doesn't help, check its cable and switch port"
+PUT_UP = "sudo ip link set dev {card} up    # on {node}; if that doesn't help, check the NIC's cable and switch port"
 SAME_CODE = "aboard check --only software    # is the code the same on all nodes?"
-LOGS = "aboard logs {run} --rank {rank}    # its last output"
+LOGS = "aboard logs {run} --rank {rank}    # the rank's last output"
 SLOW_NIC = FixCommand(
-    "sudo ethtool {interface} | grep -E 'Speed|Duplex'    # on {node}; then try another cable\n"
+    "sudo ethtool {interface} | grep -E 'Speed|Duplex'    # on {node}; then try a different cable\n"
     "ip -s link show {interface}    # on {node}; do errors or drops grow?"
 )

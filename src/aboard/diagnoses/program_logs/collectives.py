@@ -16,20 +16,20 @@ STORE_UNREACHABLE = Diagnosis(
         "The client socket has timed out after 600000ms while trying to connect to (n1, 29500).",
         "The connection to the C10d store has failed. See inner exception for details.",
     ),
-    explanation="torch prints the same message for three causes: nothing listens there (rank 0 is not up, or the"
-    " address is not its own), a firewall drops the packets, or this node can't resolve the name.",
+    explanation="torch prints the same message for three causes: nothing is listening at the address (rank 0 has not"
+    " started, or the address is not its own), a firewall drops the packets, or this node can't resolve the name.",
     fixes={
         "peer": FixCommand(
-            "getent hosts {peer}    # on the node that waits; no output means that the name is unknown\n"
+            "getent hosts {peer}    # on the node that waits; no output means that it can't resolve the name\n"
             "timeout 3 bash -c '</dev/tcp/$0/$1' {peer} {port}; echo $?    # there: 0 open, 1 refused, 124 dropped\n"
-            "ss -ltn | grep {port}    # on {peer}; does rank 0 listen?"
+            "ss -ltn | grep {port}    # on {peer}; is rank 0 listening?"
         ),
         "master": FixCommand(
             "getent hosts $MASTER_ADDR    # on the node that waits\n"
             "timeout 3 bash -c '</dev/tcp/ADDRESS/PORT'; echo $?    # there: 0 open, 1 refused, 124 dropped"
         ),
         "endpoint": FixCommand(
-            "ss -ltn | grep 29500    # on the node of --rdzv-endpoint; does torchrun listen?\n"
+            "ss -ltn | grep 29500    # on the node of --rdzv-endpoint; is torchrun listening?\n"
             "getent hosts ENDPOINT; hostname -I    # there: is the endpoint one of its own addresses?"
         ),
     },
@@ -41,8 +41,8 @@ STORE_UNREACHABLE = Diagnosis(
         wait(r"connect\(\) timed out\. Original timeout was (?P<limit>\d+) ms", fix="master"),
         wait(
             r"RendezvousConnectionError: The connection to the C10d store has failed",
-            "The rendezvous endpoint did not respond: it is not up, a firewall blocks it, or no node recognizes the"
-            " endpoint's name as its own, so that none hosts the store.",
+            "The rendezvous endpoint did not respond. Possible causes: it has not started, a firewall blocks it, or no"
+            " node recognizes the endpoint's name as its own, so that no node hosts the store.",
             fix="endpoint",
             weight=1,
         ),
@@ -56,15 +56,15 @@ CLIENTS_MISSING = Diagnosis(
         "Timed out after 301 seconds waiting for clients. 6/8 clients joined.",
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
     ),
-    explanation="{came} of {world} ranks joined. The others never started, can't reach rank 0, or have a different"
-    " world size; torch doesn't say which.",
+    explanation="{came} of {world} ranks joined. The other ranks never started, can't reach rank 0, or have a"
+    " different world size; torch doesn't say which.",
     fixes={
         "ranks": FixCommand(
             "grep -L 'Init\\|loss\\|rank' LOGS…    # lists logs that are empty or end early; the cause is there\n"
             "echo $RANK $WORLD_SIZE $MASTER_ADDR    # on each node, where ranks start: each rank once, one world size"
         ),
         "nodes": FixCommand(
-            "ps -ef | grep torchrun    # on each node; does it run, with the same --rdzv-id and --rdzv-endpoint?\n"
+            "ps -ef | grep torchrun    # on each node; is it running, with the same --rdzv-id and --rdzv-endpoint?\n"
             "chronyc tracking    # on each node; with clocks more than 15 s apart, torchrun considers nodes dead"
         ),
     },
@@ -75,7 +75,8 @@ CLIENTS_MISSING = Diagnosis(
         ),
         wait(
             r"RendezvousTimeoutError",
-            "Fewer nodes than --nnodes requires joined within the 600 s join timeout. torchrun doesn't say which.",
+            "Fewer nodes than --nnodes requires joined within the 600 s join timeout. torchrun doesn't say which nodes"
+            " are missing.",
             fix="nodes",
             weight=1,
         ),
@@ -86,8 +87,8 @@ WORLD_MISMATCH = Diagnosis(
     code="log-world-mismatch",
     title="a rank never published its address",
     symptoms=("wait timeout after 300000ms, keys: /default_pg/0//cpu//0/2",),
-    explanation="Rank {missing} never published its address: it was not started, or its RANK and WORLD_SIZE don't"
-    " match those of the others.",
+    explanation="Rank {missing} was not started, or its RANK and WORLD_SIZE don't match the other ranks' values. The"
+    " ranks that waited for its address timed out.",
     fixes={
         "missing": FixCommand(
             "echo $RANK $WORLD_SIZE    # where each rank starts: each rank from 0 once, and one world size\n"
@@ -106,7 +107,7 @@ WORLD_MISMATCH = Diagnosis(
         cause(
             r"Bootstrap Root ?: rank (?P<rank>\d+) of (?P<world>\d+) ranks has already checked in"
             r"|Bootstrap Root ?: mismatch in (?:info|rank count) from procs",
-            "Two processes joined with the same rank, or with a different world size than the rest.",
+            "Two processes joined with the same rank, or a process joined with a different world size than the rest.",
             fix="twice",
         ),
     ),
@@ -118,10 +119,10 @@ RANK0_LATE = Diagnosis(
     symptoms=(
         "is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0'",
     ),
-    explanation="Rank {missing} never reached the first collective: it died before, is still loading or tokenizing, or"
-    " is in another branch of the code.",
-    fixes="py-spy dump --pid PID    # of rank {missing}, while it hangs: shows where it is\n"
-    "grep -nF rank{missing}']' LOG | head    # its first output",
+    explanation="Rank {missing} died earlier, is still loading or tokenizing, or is in a different branch of the code."
+    " The ranks that waited for it timed out.",
+    fixes="py-spy dump --pid PID    # of rank {missing}, while the run hangs: shows where the rank is\n"
+    "grep -nF rank{missing}']' LOG | head    # the rank's first output",
     # `retreiving` up to 2.1.
     patterns=wait(
         r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<missing>\d+)\] via c10d key-value store.*"
@@ -133,10 +134,9 @@ STORE_WAIT = Diagnosis(
     code="log-store-wait",
     title="a rank waited for a store key that another rank never wrote",
     symptoms=("DistStoreError: wait timeout after 300000ms",),
-    explanation="A rank waited for a key that another rank should have written to the store: that rank died or was"
-    " late.",
-    fixes="py-spy dump --pid PID    # of a rank that logged nothing, while it hangs\n"
-    "aboard why --log LOGS…    # with the logs of all nodes: names the rank that died first",
+    explanation="The rank that should have written the key to rank 0's store died or was late.",
+    fixes="py-spy dump --pid PID    # of a rank that logged nothing, while the run hangs\n"
+    "aboard why --log LOGS…    # with the logs of all nodes: shows which rank died first",
     patterns=wait(
         r"DistStoreError: (?:wait timeout|Socket Timeout)|Timeout waiting for key: (?P<key>\S+)"
         r"|wait timeout after (?P<limit>\d+)ms, keys: (?P<keys>\S+)",
@@ -148,11 +148,11 @@ COLLECTIVE_TIMEOUT = Diagnosis(
     code="log-collective-timeout",
     title="a collective timed out",
     symptoms=("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=78, OpType=BROADCAST, NumelIn=…",),
-    explanation="The collective did not complete within its timeout: a rank never reached it, or the network"
+    explanation="The collective did not complete within its timeout. Usually a rank never reached it, or the network"
     " transferred nothing.",
     fixes="export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1    # then rerun: the flight recorder"
     " keeps each rank's position\n"
-    "py-spy dump --pid PID    # of each rank, while it hangs: shows which one is outside the collective",
+    "py-spy dump --pid PID    # of each rank, while the run hangs: shows which one is outside the collective",
     # The same message since 1.13; NumelIn and NumelOut from 2.1 on.
     patterns=wait(
         r"(?:Watchdog caught|caught) collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+),"
@@ -165,9 +165,9 @@ WATCHDOG_STUCK = Diagnosis(
     code="log-watchdog-stuck",
     title="torch's watchdog was stuck",
     symptoms=("ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress",),
-    explanation="torch's watchdog could not run: a thread holds Python's lock (GIL) in a long call, or CUDA itself"
-    " hangs.",
-    fixes="py-spy dump --native --pid PID    # while it hangs: which thread holds the GIL?\n"
+    explanation="The watchdog's thread could not run. Usually another thread holds Python's lock (GIL) in a long call,"
+    " or CUDA itself hangs.",
+    fixes="py-spy dump --native --pid PID    # while the run hangs: which thread holds the GIL?\n"
     "sudo dmesg -T | grep -i xid    # on {node}; a GPU that hangs is logged here",
     patterns=wait(
         r"watchdog got stuck for (?P<limit>\d+) seconds|Heartbeat monitor timed out"
@@ -183,11 +183,11 @@ PRIVATE_ADDRESS = Diagnosis(
         "socketStartConnect: Connect to 172.17.0.2<43369> failed : Connection refused",
         "Connect to 169.254.20.10<43369> failed : Software caused connection abort",
     ),
-    explanation="The peer announced an address that only it can use: link-local, or of a container's or virtual"
-    " machine's own bridge. NCCL chose the wrong interface there.",
+    explanation="NCCL chose the wrong interface on the peer: the peer announced an address that is link-local, or that"
+    " belongs to the internal bridge of a container or virtual machine. Other nodes can't connect to it.",
     fixes="ip -br addr    # on each node; which interface has the address that the others reach?\n"
-    "export NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0    # that one, on all nodes; container:"
-    " --network=host",
+    "export NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0    # use that interface, on all nodes;"
+    " in a container: --network=host",
     patterns=cause(
         r"[Cc]onnect to (?P<peer>169\.254\.[\d.]+|172\.17\.[\d.]+|192\.168\.122\.[\d.]+)<(?P<port>\d+)> (?:failed"
         r"|returned)"
@@ -201,10 +201,10 @@ SAME_GPU = Diagnosis(
         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
         "Multiple Ranks are using the same GPU",
     ),
-    explanation="Two ranks use the same GPU: the script never calls torch.cuda.set_device(LOCAL_RANK), or more ranks"
-    " were started than there are GPUs.",
+    explanation="By default, NCCL requires a separate GPU for each rank. Either the script never calls"
+    " torch.cuda.set_device(LOCAL_RANK), or more ranks were started than there are GPUs.",
     fixes="torch.cuda.set_device(int(os.environ['LOCAL_RANK']))    # in the script, before init_process_group\n"
-    "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}; fewer GPUs than ranks?",
+    "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}; are there fewer GPUs than ranks?",
     # Up to 2.29; later versions word it differently.
     patterns=cause(
         r"Duplicate GPU detected ?: rank (?P<rank>\d+) and rank (?P<other>\d+) both on CUDA device (?P<device>\w+)"
@@ -216,9 +216,9 @@ NVLS = Diagnosis(
     code="log-nvls",
     title="NVLink SHARP can't be set up",
     symptoms=("Failed to bind NVLink SHARP (NVLS) Multicast memory of size",),
-    explanation="The switches between the GPUs (NVSwitch) can't set up multicast: the fabric manager is unhealthy, or"
-    " another container uses up its memory.",
-    fixes="export NCCL_NVLS_ENABLE=0    # continues without it\n"
+    explanation="The switches between the GPUs (NVSwitch) can't set up multicast. The fabric manager may be unhealthy,"
+    " or another container may have used up the multicast memory.",
+    fixes="export NCCL_NVLS_ENABLE=0    # continues without NVLink SHARP\n"
     "sudo systemctl restart nvidia-fabricmanager    # on {node}, when no GPU is in use",
     patterns=cause(
         r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory|NVLS multicast.*(?:failed|error)"
@@ -231,7 +231,7 @@ NCCL_ALGORITHM = Diagnosis(
     code="log-nccl-algorithm",
     title="NCCL has no usable algorithm",
     symptoms=("NCCL WARN Error : no algorithm/protocol available",),
-    explanation="NCCL_ALGO or NCCL_PROTO leave NCCL no way to run a collective.",
+    explanation="The values of NCCL_ALGO or NCCL_PROTO exclude every way to run this collective.",
     fixes="unset NCCL_ALGO NCCL_PROTO    # where ranks start; NCCL then chooses",
     patterns=cause(r"no algorithm/protocol available"),
 )
@@ -240,7 +240,8 @@ NCCL_INVALID = Diagnosis(
     code="log-nccl-invalid",
     title="NCCL was called in an invalid way",
     symptoms=("ncclInvalidUsage: This usually reflects invalid usage",),
-    explanation="NCCL was called in an invalid way",
+    explanation="NCCL received an invalid argument, or was used in a way that it doesn't allow, for example by two"
+    " ranks on one GPU. NCCL logs the reason as a warning.",
     fixes="export NCCL_DEBUG=WARN    # then rerun: the line before this one says why",
     patterns=cause(r"ncclInvalidArgument|ncclInvalidUsage", weight=1),
 )
@@ -249,7 +250,8 @@ NCCL_SYSTEM = Diagnosis(
     code="log-nccl-system",
     title="a system call failed inside NCCL",
     symptoms=("unhandled system error (run with NCCL_DEBUG=INFO for details)",),
-    explanation="A system call failed inside NCCL, and the log doesn't say which: with NCCL_DEBUG=INFO it would.",
+    explanation="The log doesn't say which system call failed; with NCCL_DEBUG=INFO it would. Interfaces and firewalls"
+    " are the usual causes.",
     fixes="export NCCL_DEBUG=INFO    # then rerun, and: aboard why --log LOG\n"
     "aboard check --only network    # interfaces and firewalls are the usual causes",
     patterns=cause(r"ncclSystemError|unhandled system error", weight=1),
@@ -259,7 +261,8 @@ NCCL_CUDA = Diagnosis(
     code="log-nccl-cuda",
     title="a CUDA call failed inside NCCL",
     symptoms=("ncclUnhandledCudaError: Call to CUDA function failed.",),
-    explanation="A CUDA call failed inside NCCL.",
+    explanation="A CUDA function that NCCL called returned an error. A GPU may have failed, or an earlier CUDA error"
+    " of the program may be reported only here.",
     fixes="sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail?\n"
     "export NCCL_DEBUG=INFO    # then rerun, and: aboard why --log LOG",
     patterns=cause(r"ncclUnhandledCudaError|Cuda failure (?:\d+ )?'(?P<error>[^']+)'|NCCL WARN Cuda failure", weight=1),
@@ -267,9 +270,10 @@ NCCL_CUDA = Diagnosis(
 
 NCCL_INTERNAL = Diagnosis(
     code="log-nccl-internal",
-    title="an internal check of NCCL failed",
+    title="an internal check in NCCL failed",
     symptoms=("ncclInternalError: Internal check failed.",),
-    explanation="an internal check of NCCL failed",
+    explanation="An internal check in NCCL failed: a bug in NCCL, or corrupted memory. `NCCL_DEBUG=INFO` shows which"
+    " check.",
     fixes="export NCCL_DEBUG=INFO    # then rerun, and: aboard why --log LOG\n"
     "aboard check --only software    # shows what differs between nodes",
     patterns=cause(r"ncclInternalError", weight=1),
@@ -281,8 +285,8 @@ MESH = Diagnosis(
     symptoms=(
         "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
     ),
-    explanation="A rank could not connect to a peer, and Gloo doesn't say which: a node's hostname resolves to a"
-    " loopback address, the wrong interface was chosen, or a firewall blocks the connection.",
+    explanation="A rank could not connect to a peer, and Gloo doesn't say which. Possible causes: a node's hostname"
+    " resolves to a loopback address, the wrong interface was chosen, or a firewall blocks the connection.",
     fixes="getent hosts $(hostname)    # on each node; must not print 127.0.1.1\n"
     "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, on all nodes\n"
     "aboard check --only network    # tests every pair of nodes",
@@ -294,8 +298,8 @@ RECV_TIMEOUT = Diagnosis(
     code="log-recv-timeout",
     title="a peer sent nothing",
     symptoms=("Timed out waiting 1800000ms for recv operation to complete",),
-    explanation="A peer sent nothing for the whole timeout, and Gloo doesn't say which. It is stopped or stuck outside"
-    " the collective, its link is down, or large packets are lost on the way (MTU).",
+    explanation="A peer sent nothing for the whole timeout, and Gloo doesn't say which. The peer may be stopped or"
+    " stuck outside the collective, its link may be down, or large packets may be lost on the way (MTU).",
     fixes="ss -tnoi    # on {node}; a growing Send-Q points to the link; ping -M do -s 1472 PEER shows a wrong MTU\n"
     "ps -o pid,stat,wchan:20,cmd -C python    # on each node; T is stopped, D waits for a dead mount\n"
     "py-spy dump --pid PID    # of each rank: shows which one is outside the collective",

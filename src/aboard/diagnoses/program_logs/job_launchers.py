@@ -7,7 +7,7 @@ TIME_LIMIT = Diagnosis(
     code="log-time-limit",
     title="the job reached its time limit",
     symptoms=("CANCELLED AT 2026-03-03T12:00:19 DUE TO TIME LIMIT",),
-    explanation="The job reached its time limit.",
+    explanation="Slurm cancels a job when its time limit (`--time`) expires. Steps since the last checkpoint are lost.",
     fixes="#SBATCH --time=24:00:00    # a longer limit; or checkpoint in time with #SBATCH --signal=USR1@300",
     patterns=cause(
         r"(?:(?:STEP|JOB) (?P<job>[\d.]+) (?:ON (?P<node>[\w.-]+) )?)?CANCELLED AT (?P<at>\S+) DUE TO TIME LIMIT"
@@ -19,8 +19,9 @@ PREEMPTED = Diagnosis(
     code="log-preempted",
     title="a job with higher priority took the nodes",
     symptoms=("CANCELLED AT 2026-06-06T06:06:06 DUE TO PREEMPTION",),
-    explanation="A job with higher priority took the nodes.",
-    fixes="#SBATCH --requeue    # restarts it automatically; resume from the last checkpoint",
+    explanation="Slurm cancelled this job to give its nodes to a job with higher priority. Steps since the last"
+    " checkpoint are lost.",
+    fixes="#SBATCH --requeue    # restarts the job automatically; resume from the last checkpoint",
     patterns=cause(r"CANCELLED AT (?P<at>\S+) DUE TO PREEMPTION|DUE TO PREEMPTION"),
 )
 
@@ -28,7 +29,7 @@ CANCELLED = Diagnosis(
     code="log-cancelled",
     title="the job was cancelled",
     symptoms=("slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-03-03T12:00:19 ***",),
-    explanation="A user, or a step that failed before, cancelled it.",
+    explanation="The job was cancelled by a user, or by Slurm after another step failed.",
     fixes="sacct -j {job} --format=JobID,State,ExitCode,End,NodeList    # which step ended first, and how",
     patterns=end(r"\*\*\* (?:STEP|JOB) (?P<job>[\d.]+) (?:ON (?P<node>[\w.-]+) )?CANCELLED AT (?P<at>\S+) \*\*\*"),
 )
@@ -37,7 +38,8 @@ CPU_BINDING = Diagnosis(
     code="log-cpu-binding",
     title="ranks are bound to cores outside the job's allocation",
     symptoms=("CPU binding outside of job step allocation",),
-    explanation="The cores that ranks are bound to don't belong to the job.",
+    explanation="The cores that the ranks are bound to were not allocated to this job. Usually the job or its step"
+    " requested too few cores.",
     fixes="srun --cpu-bind=none …    # or request the cores: #SBATCH --cpus-per-task=N, srun --cpus-per-task=N",
     patterns=cause(r"CPU binding outside of job step allocation"),
 )
@@ -46,7 +48,8 @@ SLURM_REQUEST = Diagnosis(
     code="log-slurm-request",
     title="Slurm can't satisfy the request",
     symptoms=("Requested node configuration is not available",),
-    explanation="Slurm can't satisfy the request",
+    explanation="The job asks for more than the nodes have or the account is allowed to use, or for a partition,"
+    " account or resource that does not exist.",
     fixes="sinfo -o '%P %D %c %m %G %l'    # shows what is available; scontrol show job JOBID",
     patterns=cause(
         r"(?:srun|sbatch|salloc): error: .*(?:Requested node configuration is not available|Invalid (?:account"
@@ -59,7 +62,7 @@ CONTAINER = Diagnosis(
     code="log-container",
     title="a container could not be started",
     symptoms=("slurmstepd: error: pyxis: container start failed",),
-    explanation="The container could not be started on this node.",
+    explanation="Usually the image is missing on this node, or there is no space to unpack it.",
     fixes="ls -l IMAGE; df -h /tmp    # on {node}; is the image there, with space to unpack it?",
     patterns=cause(
         r"slurmstepd-(?P<node>[\w.-]+): error: pyxis: |error: pyxis: |enroot.*(?:ERROR|error)"
@@ -72,9 +75,9 @@ TOLD_TO_STOP = Diagnosis(
     code="log-told-to-stop",
     title="the launcher received a stop signal",
     symptoms=("SignalException: Process 77 got signal: 15",),
-    explanation="The launcher received a stop signal: from Slurm at the time limit, from a preemption, or from an ssh"
-    " session that was closed (signal 1 is SIGHUP).",
-    fixes="sacct -j JOBID --format=JobID,State,ExitCode,End    # under Slurm: shows what stopped it\n"
+    explanation="A launcher that receives a stop signal ends all its ranks. The signal may come from Slurm at the time"
+    " limit, from a preemption, or from an ssh session that was closed (signal 1 is SIGHUP).",
+    fixes="sacct -j JOBID --format=JobID,State,ExitCode,End    # under Slurm: shows what stopped the job\n"
     "nohup torchrun … &    # over ssh: survives the session; or use tmux",
     patterns=end(
         r"SignalException: Process \d+ got signal: (?P<signal>15|1|10|12)\b|Received (?P<signal2>\d+"
@@ -87,7 +90,7 @@ INTERRUPTED = Diagnosis(
     code="log-interrupted",
     title="a user pressed Ctrl-C",
     symptoms=("KeyboardInterrupt", "got signal: 2"),
-    explanation="A user pressed Ctrl-C.",
+    explanation="The program received SIGINT, usually because a user pressed Ctrl-C in its terminal.",
     remedy="Nothing needs fixing: the run was stopped on request.",
     patterns=end(r"^KeyboardInterrupt|got signal: 2\b|Main process received SIGINT"),
 )
@@ -96,9 +99,9 @@ DEEPSPEED_BATCH = Diagnosis(
     code="log-deepspeed-batch",
     title="DeepSpeed's batch sizes don't match the number of ranks",
     symptoms=("Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu",),
-    explanation="train_batch_size must equal micro-batch × accumulation steps × ranks: it was set for another number"
-    " of ranks.",
-    fixes='"train_batch_size": "auto"    # in ds_config.json; or leave one of the three out',
+    explanation="train_batch_size must equal micro-batch × accumulation steps × ranks. It was probably set for a"
+    " different number of ranks.",
+    fixes='"train_batch_size": "auto"    # in ds_config.json; or leave out one of the three',
     patterns=cause(r"Check batch related parameters\. train_batch_size is not equal to"),
 )
 
@@ -106,8 +109,8 @@ LOSS_SCALE = Diagnosis(
     code="log-loss-scale",
     title="fp16 training diverged",
     symptoms=("Current loss scale already at minimum - cannot decrease scale anymore",),
-    explanation="Every step overflowed in fp16 until the loss scale reached its minimum: the model diverged, or needs"
-    " bf16.",
+    explanation="Every step overflowed in fp16 until the loss scale reached its minimum. Either the model diverged, or"
+    " it needs bf16.",
     fixes='"bf16": {{"enabled": true}}    # in ds_config.json, instead of fp16, if the GPUs support it',
     patterns=cause(r"Current loss scale already at minimum"),
 )
@@ -116,7 +119,7 @@ HOSTFILE = Diagnosis(
     code="log-hostfile",
     title="DeepSpeed can't use its hostfile",
     symptoms=("Hostfile is empty or not formatted correctly",),
-    explanation="DeepSpeed can't use its hostfile.",
+    explanation="The hostfile is empty, has an invalid or repeated line, or lacks a node or slot that was requested.",
     fixes="cat hostfile    # one `NAME slots=N` per line, each name once",
     patterns=cause(
         r"Hostfile (?:contains|is empty)|not found in hostfile|No slot '\d+' specified on host"
@@ -129,7 +132,8 @@ LOCAL_ONLY = Diagnosis(
     title="DeepSpeed trains on one machine only",
     severity=Severity.WARN,
     symptoms=("Unable to find hostfile, will proceed with training with local resources only.",),
-    explanation="DeepSpeed trains on this machine only: its hostfile is not at the path that it reads (/job/hostfile).",
+    explanation="DeepSpeed did not find a hostfile at the path that it reads (/job/hostfile), so it uses only this"
+    " machine's GPUs.",
     fixes="deepspeed --hostfile=./hostfile …    # if more than one node was intended",
     patterns=info(r"Unable to find hostfile, will proceed with training with local resources only"),
 )
@@ -138,8 +142,8 @@ EXTENSION = Diagnosis(
     code="log-extension",
     title="a native extension could not be built",
     symptoms=("Error building extension 'fused_adam'",),
-    explanation="A native extension could not be compiled on this node: no compiler, a different CUDA version, or a"
-    " cache that two nodes write to.",
+    explanation="A native extension could not be compiled on this node: there is no compiler, the CUDA toolkit does"
+    " not match torch's CUDA version, or two nodes are writing to the same build cache.",
     fixes="rm -rf ~/.cache/torch_extensions; nvcc --version; c++ --version    # on {node}; then rerun",
     patterns=cause(
         r"Error building extension '(?P<name>\w+)'|ninja: build stopped|Ninja is required to load C\+\+ extensions",
@@ -151,8 +155,9 @@ LOCAL_RANK = Diagnosis(
     code="log-local-rank",
     title="the script doesn't accept --local-rank",
     symptoms=("error: unrecognized arguments: --local-rank=0",),
-    explanation="The launcher passes --local-rank (with a dash since torch 2.0) to a script that doesn't accept it.",
-    fixes="torchrun …    # does not pass it; the script reads LOCAL_RANK from the environment",
+    explanation="The launcher passes --local-rank (with a dash since torch 2.0) to the script, and the script has no"
+    " such option.",
+    fixes="torchrun …    # does not pass this option; the script reads LOCAL_RANK from the environment",
     patterns=cause(r"unrecognized arguments: --local[-_]rank"),
 )
 
@@ -160,7 +165,8 @@ ARGUMENTS = Diagnosis(
     code="log-arguments",
     title="the script was called with wrong arguments",
     symptoms=("error: unrecognized arguments: --foo",),
-    explanation="The script was called with arguments that it doesn't accept, or without required ones.",
+    explanation="The script was called with arguments that it doesn't accept, or without required ones, so it exited"
+    " before training.",
     fixes="python {script} --help",
     patterns=cause(
         r"(?:(?P<script>[\w./-]+\.py): )?error: (?:unrecognized arguments: (?P<arguments>.+)"

@@ -8,10 +8,11 @@ ILLEGAL_ACCESS = Diagnosis(
     code="log-illegal-access",
     title="a GPU kernel accessed invalid memory",
     symptoms=("CUDA error: an illegal memory access was encountered",),
-    explanation="A GPU kernel accessed invalid memory: a bug in a kernel or an index, rarely the GPU.",
+    explanation="A GPU kernel accessed invalid memory. This is usually a bug in the kernel or an out-of-range index,"
+    " rarely a GPU fault.",
     fixes="export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
     "sudo dmesg -T | grep -i xid    # on {node}; an Xid other than 13 and 31 points to the hardware",
-    # Xid 13 and 31 mostly come from the program: a kernel accessed memory out of bounds.
+    # Xid 13 and 31 usually come from the program: a kernel accessed memory out of bounds.
     patterns=cause(
         r"CUDA error: an illegal memory access was encountered|illegal memory access|misaligned address"
         r"|CUDA error: unspecified launch failure|Warp Illegal|" + KERNEL_XID + r"(?:13|31)\b",
@@ -23,9 +24,10 @@ GPU_MEMORY = Diagnosis(
     code="log-gpu-memory",
     title="the GPU has too little memory",
     symptoms=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate",),
-    explanation="The GPU has too little memory for the program.",
+    explanation="The program needs more memory than the GPU has free. Usually the batch is too large, or another"
+    " process uses the same GPU.",
     fixes="nvidia-smi    # on {node}; does another process use the GPU? Otherwise use a smaller batch, more sharding,"
-    " checkpointing",
+    " or activation checkpointing",
     patterns=(
         cause(
             r"(?:NCCL WARN|Last error:|ncclUnhandledCudaError).*Cuda failure (?:\d+ )?'out of memory'"
@@ -43,7 +45,8 @@ DEVICE_ASSERT = Diagnosis(
     code="log-device-assert",
     title="a GPU kernel received an invalid value",
     symptoms=("CUDA error: device-side assert triggered",),
-    explanation="A GPU kernel received an invalid value: mostly a token id or a label past the end of a table.",
+    explanation="An assertion in a GPU kernel failed, usually because a token id or a label is past the end of a"
+    " table.",
     fixes="export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
     "assert max(input_ids) < model.config.vocab_size    # the usual cause",
     patterns=cause(
@@ -57,7 +60,7 @@ CONTAINER_GPU = Diagnosis(
     code="log-container-gpu",
     title="a container has no GPU",
     symptoms=("Could not find any nv files on this host!", "nvidia-container-cli: initialization error"),
-    explanation="The container has no GPU: the host has no driver, or the container was started without it.",
+    explanation="Either the host has no driver, or the container was started without access to the GPUs.",
     fixes="nvidia-smi    # on {node}, outside the container: is there a driver?\n"
     "apptainer exec --nv …    # Docker: --gpus all, with nvidia-container-toolkit installed",
     patterns=cause(
@@ -70,8 +73,7 @@ CUDA_ERROR = Diagnosis(
     code="log-cuda-error",
     title="a CUDA call failed",
     symptoms=("CUDA error: unknown error", "CUBLAS_STATUS_EXECUTION_FAILED"),
-    explanation="A CUDA call failed. CUDA reports errors late: the line in the traceback is often not the one that"
-    " failed.",
+    explanation="CUDA reports errors late: the line in the traceback is often not the one that failed.",
     fixes="export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
     "sudo dmesg -T | grep -i xid    # on {node}; did the GPU fail?",
     patterns=cause(r"CUDA error: (?P<error>[^\n]+)|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|AcceleratorError: ", weight=1),
@@ -81,7 +83,7 @@ IO_ERROR = Diagnosis(
     code="log-io-error",
     title="a disk is failing",
     symptoms=("OSError: [Errno 5] Input/output error", "blk_update_request: I/O error"),
-    explanation="A disk of this node is failing.",
+    explanation="The kernel could not read from or write to a disk of this node. Usually the disk itself is failing.",
     fixes="sudo dmesg -T | grep -iE 'i/o error|nvme|ext4|xfs'; sudo smartctl -a /dev/DISK    # on {node}",
     patterns=cause(
         r"\[Errno 5\]|Input/output error|I/O error, dev (?P<device>\w+)|EXT4-fs error|XFS .*(?:[Cc]orruption"
@@ -95,7 +97,8 @@ PERMISSION = Diagnosis(
     code="log-permission",
     title="access to a path is denied on a node",
     symptoms=("PermissionError: [Errno 13] Permission denied:",),
-    explanation="The user that ranks run as has no permission to use this path on this node.",
+    explanation="The user that runs the ranks has no permission to use this path on this node. User and group ids may"
+    " differ between nodes.",
     fixes="ls -ld {path}; id    # on {node}; uid and gid must be the same on all nodes",
     patterns=cause(r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']+)'", weight=2),
 )
@@ -104,7 +107,8 @@ MODULE_MISSING = Diagnosis(
     code="log-module-missing",
     title="a rank's Python lacks a module",
     symptoms=("ModuleNotFoundError: No module named 'flash_attn'",),
-    explanation="This rank's Python lacks the module: it is a different environment than on the head.",
+    explanation="The module is not installed in the Python environment that this rank uses. That environment usually"
+    " differs from the one on the head.",
     fixes="python3 -m pip install {module}    # on {node}; or start ranks with the right Python's absolute path",
     patterns=cause(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'|No module named (?P<module2>[\w.]+)$"),
 )
@@ -113,7 +117,8 @@ LIBRARY = Diagnosis(
     code="log-library",
     title="a native library is missing or has the wrong version",
     symptoms=("ImportError: libcudart.so.11.0: cannot open shared object file", "undefined symbol: ncclCommRegister"),
-    explanation="A native library is missing on this node, or its version differs from the one built against.",
+    explanation="A native library is missing on this node, or its version differs from the one that the program was"
+    " built against.",
     fixes="python -c 'import torch'; ldd FILE.so | grep 'not found'    # on {node}\n"
     "echo $LD_LIBRARY_PATH    # there: the first match in it is loaded",
     patterns=cause(
@@ -127,7 +132,7 @@ IMPORT = Diagnosis(
     code="log-import",
     title="a package has a different version than the code needs",
     symptoms=("ImportError: cannot import name",),
-    explanation="A package has a different version than the code was written for.",
+    explanation="Usually the code uses a class or function that the installed version of a package doesn't have.",
     fixes="python -m pip list | grep -iE 'torch|transformers|deepspeed|accelerate|peft'    # on each node",
     patterns=cause(
         r"ImportError: cannot import name '(?P<name>\w+)'"
@@ -140,7 +145,8 @@ HUB = Diagnosis(
     code="log-hub",
     title="the Hugging Face Hub requires a login",
     symptoms=("GatedRepoError: 401 Client Error", "Cannot access gated repo for url"),
-    explanation="The Hugging Face Hub requires a login with access to this model, and this node has none.",
+    explanation="The Hugging Face Hub requires a login with access to this model, and this node is not logged in or"
+    " has no access.",
     fixes="hf auth login    # on {node}, or HF_TOKEN in the environment of ranks; request access on the model's page",
     patterns=cause(
         r"GatedRepoError|401 Client Error|403 Client Error|RepositoryNotFoundError|Cannot access gated repo"
@@ -151,8 +157,8 @@ HUB_UNREACHABLE = Diagnosis(
     code="log-hub-unreachable",
     title="a node can't reach the Hugging Face Hub",
     symptoms=("We couldn't connect to 'https://huggingface.co' to load the files", "LocalEntryNotFoundError"),
-    explanation="This node can't reach the Hugging Face Hub, and has no copy of the files: compute nodes often have no"
-    " internet access.",
+    explanation="This node can't reach the Hugging Face Hub and has no local copy of the files. Compute nodes often"
+    " have no internet access.",
     fixes="hf download MODEL --local-dir /shared/MODEL    # on a machine with internet access; then use that path\n"
     "export HF_HUB_OFFLINE=1    # uses only the cache",
     patterns=cause(
@@ -167,8 +173,8 @@ MODEL_MISSING = Diagnosis(
     code="log-model-missing",
     title="a model's path does not exist",
     symptoms=("is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",),
-    explanation="The model's path does not exist on this node, or its name is wrong: transformers treats a missing"
-    " path as a Hub name.",
+    explanation="The model's path does not exist on this node, or the model's name is wrong. transformers treats a"
+    " missing path as a name on the Hugging Face Hub.",
     fixes="ls PATH    # on {node}; is the directory there, with config.json?",
     patterns=cause(
         r"is not a local folder and is not a valid model identifier|Can't load (?:tokenizer|config|the model) for"
@@ -180,7 +186,8 @@ WANDB = Diagnosis(
     code="log-wandb",
     title="Weights & Biases has no API key, or no internet access",
     symptoms=("wandb.errors.UsageError: api_key not configured",),
-    explanation="Weights & Biases has no API key, or no internet access",
+    explanation="wandb raises an exception if it has no API key or can't reach its server. The exception ends the rank"
+    " unless the script catches it.",
     fixes="wandb login    # on {node}; or WANDB_MODE=offline",
     patterns=cause(r"wandb(?:\.errors)?[.:].*(?:api_key not configured|UsageError|CommError|AuthenticationError)"),
 )
@@ -189,7 +196,7 @@ SYNTAX = Diagnosis(
     code="log-syntax",
     title="this Python can't parse the code",
     symptoms=("SyntaxError: invalid syntax",),
-    explanation="This node's Python can't parse the code: it is partly copied, or written for a newer version.",
+    explanation="The file may have been copied only partly, or it may be written for a newer Python than this node's.",
     fixes="python --version; sha256sum *.py    # on each node, where the script is",
     patterns=cause(r"^SyntaxError: |^IndentationError: ", weight=2),
 )
@@ -198,7 +205,8 @@ LOADER = Diagnosis(
     code="log-loader",
     title="a data-loader worker died",
     symptoms=("DataLoader worker (pid(s) 4711) exited unexpectedly",),
-    explanation="A data-loader worker died; its own exception, if it had one, is above.",
+    explanation="A data-loader worker exited, so the rank can't get its next batch. If the worker raised an exception,"
+    " it is printed above.",
     fixes={
         "died": FixCommand(
             "num_workers=0    # in the DataLoader: the exception then comes from the rank itself\n"
@@ -210,7 +218,7 @@ LOADER = Diagnosis(
         cause(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) exited unexpectedly", fix="died", weight=1),
         end(
             r"Caught (?P<error>\w+) in DataLoader worker process (?P<worker>\d+)",
-            "A data-loader worker raised an exception, which is printed below.",
+            "A data-loader worker raised an exception. Its traceback is printed below.",
             fix="raised",
         ),
     ),
@@ -218,9 +226,10 @@ LOADER = Diagnosis(
 
 TOKEN_RANGE = Diagnosis(
     code="log-token-range",
-    title="a token id exceeds the embedding",
+    title="a token id is outside the embedding table",
     symptoms=("IndexError: index out of range in self",),
-    explanation="A token id exceeds the embedding: the tokenizer has more tokens than the model.",
+    explanation="The tokenizer's vocabulary is larger than the model's embedding table, so a token id has no row in"
+    " it.",
     fixes="model.resize_token_embeddings(len(tokenizer))    # or use the model's own tokenizer",
     patterns=cause(r"IndexError: index out of range in self|Token indices.*vocab.*(?:exceed|larger)", weight=2),
 )
@@ -229,7 +238,8 @@ UNUSED_PARAMETERS = Diagnosis(
     code="log-unused-parameters",
     title="DDP waited for a gradient that never arrived",
     symptoms=("Expected to have finished reduction in the prior iteration before starting a new one.",),
-    explanation="DDP waited for the gradient of a parameter that had none in this step.",
+    explanation="DDP waits for the gradients of all parameters, and in this step a parameter had none, usually because"
+    " the forward pass did not use it.",
     fixes="DistributedDataParallel(model, find_unused_parameters=True)    # or remove the parameter from the model",
     patterns=cause(
         r"Expected to have finished reduction in the prior iteration|Expected to mark a variable ready only once"
@@ -240,7 +250,8 @@ MODEL_DIFFERS = Diagnosis(
     code="log-model-differs",
     title="ranks built different models",
     symptoms=("DDP expects same model across all ranks, but Rank 0 has",),
-    explanation="Ranks built different models: one node has a different config, vocabulary or version.",
+    explanation="Ranks can only train the same model. Usually one node has a different config, vocabulary or package"
+    " version.",
     fixes="sha256sum CONFIG; python -m pip list | grep -iE 'torch|transformers'    # on each node",
     patterns=cause(
         r"DDP expects same model across all ranks|appears not to match (?:sizes"
@@ -253,10 +264,10 @@ NAN = Diagnosis(
     title="the loss is NaN or infinite",
     severity=Severity.WARN,
     symptoms=("{'loss': nan, 'grad_norm': nan}",),
-    explanation="The loss is NaN or infinite: the learning rate is too high, fp16 overflows, a row is broken, or a GPU"
-    " computes wrongly.",
-    fixes="grep -n -m1 -i 'nan' LOG    # the first step with it; resume from an earlier checkpoint\n"
-    "export TORCH_NCCL_NAN_CHECK=1    # then rerun: names the rank that introduces it",
+    explanation="Possible causes: the learning rate is too high, fp16 overflows, a row of the dataset is broken, or a"
+    " GPU computes wrong results.",
+    fixes="grep -n -m1 -i 'nan' LOG    # the first step with NaN; resume from an earlier checkpoint\n"
+    "export TORCH_NCCL_NAN_CHECK=1    # then rerun: shows which rank introduces NaN",
     patterns=odd(
         r"(?i)['\"]?(?:train_|eval_)?loss['\"]?\s*[:=]\s*['\"]?(?:nan|inf)\b"
         r"|grad_?norm['\"]?\s*[:=]\s*['\"]?(?:nan|inf)\b|(?:loss|gradients?) (?:is|became|are) (?:nan|inf"
@@ -271,7 +282,8 @@ CHECKPOINT_TORN = Diagnosis(
         "PytorchStreamReader failed reading zip archive: failed finding central directory",
         "Error while deserializing header: MetadataIncompleteBuffer",
     ),
-    explanation="The checkpoint is incomplete: the disk was full, or the run was killed while writing.",
+    explanation="A file of the checkpoint was not written completely. Usually the disk was full, or the run was killed"
+    " while it was writing.",
     fixes="ls -l CHECKPOINT    # if a file is smaller than its peers, resume from the previous checkpoint",
     patterns=cause(
         r"failed finding central directory|PytorchStreamReader failed|HeaderTooLarge|MetadataIncompleteBuffer"
@@ -284,7 +296,7 @@ WEIGHTS_ONLY = Diagnosis(
     code="log-weights-only",
     title="a checkpoint contains more than weights",
     symptoms=("Weights only load failed.",),
-    explanation="torch 2.6 loads only weights by default, and this file contains other objects.",
+    explanation="Since version 2.6, torch loads only weights by default, and this file contains other objects.",
     fixes="torch.load(FILE, weights_only=False)    # only for files that you trust: it runs code that they contain",
     patterns=cause(r"Weights only load failed"),
 )
@@ -293,7 +305,7 @@ CHECKPOINT_SHAPE = Diagnosis(
     code="log-checkpoint-shape",
     title="the checkpoint doesn't match the model or the number of ranks",
     symptoms=("size mismatch for lm_head.weight: copying a param with shape", "Missing key(s) in state_dict"),
-    explanation="The checkpoint is from another model, or from a number of ranks that this loader can't reshard.",
+    explanation="The checkpoint is from a different model, or from a number of ranks that this loader can't reshard.",
     fixes="grep -nE 'vocab_size|hidden_size|num_hidden_layers' config.json    # of the model and of the checkpoint",
     patterns=cause(
         r"size mismatch for (?P<name>[\w.]+): copying a param|(?:Missing|Unexpected) key\(s\) in state_dict"

@@ -2,16 +2,16 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis
 
-_ALL_LOGS = "aboard why --log LOGS…    # with the logs of all nodes and ranks: names the one that died first"
+_ALL_LOGS = "aboard why --log LOGS…    # with the logs of all nodes and ranks: shows which rank died first"
 
 INIT_INCOMPLETE = Diagnosis(
     code="log-init-incomplete",
     title="NCCL's initialization began and never finished",
     symptoms=("NCCL INFO ncclCommInitRank comm 0x… rank 0 nranks 8 … - Init START",),
-    explanation="NCCL waits indefinitely for ranks that never join: they died before, were never started, or can't"
+    explanation="NCCL waits indefinitely for ranks that never join: they died earlier, were never started, or can't"
     " reach the address that rank 0 announced. RAS, the flight recorder and the watchdog all start after this phase.",
-    fixes="ss -tno state syn-sent    # on each node, while it hangs: a peer address listed is blocked\n"
-    "py-spy dump --pid PID    # of {ranks:shell}: shows where it is\n"
+    fixes="ss -tno state syn-sent    # on each node, while the run hangs: every address listed is blocked\n"
+    "py-spy dump --pid PID    # of {ranks:shell}: shows where the rank is\n"
     "aboard check --only network    # tests every pair of nodes",
 )
 
@@ -22,7 +22,7 @@ PEER_LOST = Diagnosis(
         "Connection closed by peer [10.0.0.3]:52110",
         "Failed to recv, got 0 bytes. Connection was likely closed.",
     ),
-    explanation="A connection broke because the rank at its other end died. This log holds no cause; that rank's own"
+    explanation="A connection broke because the rank at its other end died. This log doesn't show why; that rank's own"
     " log does. With torchrun's c10d rendezvous, clocks more than 15 s apart look the same.",
     fixes=f"{_ALL_LOGS}\nchronyc tracking    # on each node; is a clock off?",
 )
@@ -31,7 +31,7 @@ UNKNOWN = Diagnosis(
     code="log-unknown",
     title="an unrecognized error",
     symptoms=("SomeError: a message that Aboard doesn't recognize",),
-    explanation="The log contains errors, but none of the messages that Aboard recognizes.",
+    explanation="The log contains errors, but Aboard recognizes none of their messages.",
     fixes=f"{_ALL_LOGS}\n"
     "export NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL    # then rerun, for a more detailed log",
 )

@@ -8,9 +8,9 @@ from aboard.diagnoses.messages import NCCL_COMPLETION, MessageSource, cause, ech
 
 # Added to every fix for a death.
 _INSPECT_RANK: Mapping[str, FixTemplate] = {
-    "logs": FixCommand("aboard logs {run} --rank {rank}    # its whole output"),
+    "logs": FixCommand("aboard logs {run} --rank {rank}    # the rank's whole output"),
     "xid": FixCommand(
-        "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? this user may not read the kernel log"
+        "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? Aboard's user can't read the kernel log"
     ),
 }
 # For the last output of a rank: an exception, a line on stderr, or an error before the program started.
@@ -18,12 +18,14 @@ _KNOWN_ERRORS: Mapping[str, FixTemplate] = {
     "install": FixCommand(
         "{command:shell ssh NODE python -m pip install MODULE}    # here; or install the package that provides {module}"
     ),
-    "interpreter": Advice("# for another interpreter: aboard launch --set cluster.python=/path/to/env/bin/python …"),
+    "interpreter": Advice(
+        "# to use a different interpreter: aboard launch --set cluster.python=/path/to/env/bin/python …"
+    ),
     "file": FixCommand("ls -l {path}    # on {nodes:shell}; does the file exist?"),
-    "copy": FixCommand("scp -3 {peer}:{path} {node}:{path}    # here; if {peer} has it; then launch again"),
+    "copy": FixCommand("scp -3 {peer}:{path} {node}:{path}    # here; if {peer} has the file; then launch again"),
     "copy-to-all": FixCommand(
         'for node in {nodes:words}; do scp -3 {peer}:{path} "$node":{path}; done'
-        "    # here; if {peer} has it; then launch again"
+        "    # here; if {peer} has the file; then launch again"
     ),
     "interface": FixCommand(
         "ip -br address    # on {nodes:shell}; set GLOO_SOCKET_IFNAME to the interface that peers can reach"
@@ -36,14 +38,15 @@ _KNOWN_ERRORS: Mapping[str, FixTemplate] = {
         "nvidia-smi    # on {nodes:shell}; does another process use the GPU? if not, use a smaller batch"
     ),
     "port": FixCommand(
-        "sudo ss -ltnp {sockets}    # on {nodes:shell}; which process uses it? or keep the MASTER_PORT that Aboard sets"
+        "sudo ss -ltnp {sockets}    # on {nodes:shell}; which process uses the port?"
+        " or keep the MASTER_PORT that Aboard sets"
     ),
-    "some-port": FixCommand("sudo ss -ltnp    # on {nodes:shell}; which process uses it?"),
+    "some-port": FixCommand("sudo ss -ltnp    # on {nodes:shell}; which process uses the port?"),
     "disk": FixCommand("df -h    # on {nodes:shell}; find the full disk and free space on it"),
 }
 _DIFFERS = "aboard check --only software    # what differs between nodes"
 PORT_TAKEN = last_words(
-    r"(?i)EADDRINUSE|address already in use", "Another process uses the rendezvous port.", fix="some-port"
+    r"(?i)EADDRINUSE|address already in use", "Another process is using the rendezvous port.", fix="some-port"
 )
 
 RAISED = Diagnosis(
@@ -58,7 +61,7 @@ RAISED = Diagnosis(
         **_KNOWN_ERRORS,
         **_INSPECT_RANK,
         "trial": FixCommand(
-            "aboard launch --trial -- SCRIPT    # runs it on each node alone, and names the nodes that fail"
+            "aboard launch --trial -- SCRIPT    # runs the script on each node alone, and shows which nodes fail"
         ),
     },
     patterns=(
@@ -69,12 +72,12 @@ RAISED = Diagnosis(
         ),
         last_words(
             r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>/[^']+)'",
-            "The code reads a file that does not exist.",
+            "The code tried to open a file that does not exist.",
             fix="file",
         ),
         last_words(
             r"Unable to find address for: [\w.-]+",
-            "GLOO_SOCKET_IFNAME names a network interface that does not exist.",
+            "GLOO_SOCKET_IFNAME is set to a network interface that does not exist.",
             fix="interface",
         ),
         last_words(r"Too many open files", "The process has reached its limit of open files.", fix="open-files"),
@@ -88,7 +91,7 @@ RAISED = Diagnosis(
             r"port: (?P<port>\d+)\b.{0,200}(?:EADDRINUSE|[Aa]ddress already in use)", PORT_TAKEN.why, fix="port"
         ),
         PORT_TAKEN,
-        last_words(r"No space left on device", "A disk is full.", fix="disk"),
+        last_words(r"No space left on device", "The rank could not write because a disk is full.", fix="disk"),
     ),
 )
 
@@ -96,35 +99,40 @@ EXITED = Diagnosis(
     code="run-exited",
     title="a rank exited with a non-zero code",
     symptoms=("exitcode  : 1", "exits with return code = 1"),
-    explanation="The process exited by itself with a non-zero code and no exception: sys.exit, an argument error, or a"
-    " program that is not Python.",
+    explanation="The process exited by itself with a non-zero code and without an exception. Usual causes are"
+    " sys.exit, an argument error, or a program that is not Python.",
     remedy="Find what exits with this code: `aboard logs RUN --rank N` shows all of its output.",
     fixes={
         **_KNOWN_ERRORS,
         **_INSPECT_RANK,
         "nccl": FixCommand("export NCCL_DEBUG=INFO    # then restart the run, and: aboard why --log LOG"),
-        "said": FixCommand("grep -F {node}': ' LOG | tail -50    # its last output"),
-        "slurm": FixCommand("sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which one ended first"),
+        "said": FixCommand("grep -F {node}': ' LOG | tail -50    # the node's last output"),
+        "slurm": FixCommand("sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which task ended first"),
         "output": FixCommand("aboard why --log LOGS…    # add the output of that rank: this log does not contain it"),
     },
     patterns=(
-        end(r"DistBackendError: NCCL error in: ", "torch reports an NCCL error.", fix="nccl", order=1),
+        end(
+            r"DistBackendError: NCCL error in: ",
+            "torch reports an NCCL error. With NCCL_DEBUG=INFO, NCCL logs the cause.",
+            fix="nccl",
+            order=1,
+        ),
         end(
             r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code (?P<code>\d+)",
-            "The command on the node exited with that code.",
+            "The command on {node} exited with code {code}. pdsh reports the code, but not the reason.",
             fix="said",
             order=1,
         ),
         end(
             r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: Exited with exit code (?P<code>\d+)",
-            "Slurm reports how the task ended, not why.",
+            "Slurm reports how the task ended, but not why.",
             fix="slurm",
         ),
         end(
             r"failed \(exitcode: (?P<code>\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"
             r"|exits with return code = (?P<code2>\d+)|exitcode +: (?P<code3>[1-9]\d*) "
             r"|CalledProcessError: Command .* returned non-zero exit status (?P<code4>\d+)|ChildFailedError",
-            "The launcher reports that a rank ended, not why.",
+            "The launcher reports that a rank ended, but not why.",
             fix="output",
         ),
     ),
@@ -134,8 +142,8 @@ KILLED = Diagnosis(
     code="run-killed",
     title="a rank was killed by a signal",
     symptoms=("Signal 9 (SIGKILL) received by PID", "exits with return code = -9", "Bus error (core dumped)"),
-    explanation="SIGKILL comes from the kernel (out of memory), from Slurm, or from a user. SIGBUS means that /dev/shm"
-    " is full. SIGSEGV and SIGABRT are bugs in native code, or incompatible libraries.",
+    explanation="SIGKILL comes from the kernel (out of memory), from Slurm, or from a user. SIGBUS usually means that"
+    " /dev/shm is full. SIGSEGV and SIGABRT usually mean a bug in native code, or incompatible libraries.",
     fixes={
         "memory": FixCommand(
             "sudo dmesg -T | grep -i 'killed process'    # on {node}; out of memory? if not, launch again"
@@ -145,14 +153,15 @@ KILLED = Diagnosis(
         **_INSPECT_RANK,
         "slurm": FixCommand("sudo dmesg -T | tail -50    # on {node}; out of memory?"),
         "native": FixCommand(
-            "export PYTHONFAULTHANDLER=1    # then restart the run: prints the Python lines where it died\n" + _DIFFERS
+            "export PYTHONFAULTHANDLER=1    # then restart the run: prints the Python lines where the rank died\n"
+            + _DIFFERS
         ),
     },
     patterns=(
         end(
             r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: (?P<signal>Killed|Segmentation fault"
             r"|Aborted|Illegal instruction|Terminated)",
-            "Slurm reports how the task ended, not why.",
+            "Slurm reports how the task ended, but not why.",
             fix="slurm",
         ),
         end(
@@ -180,8 +189,8 @@ NOT_STARTED = Diagnosis(
     symptoms=("No such file or directory", "Permission denied"),
     explanation="The working directory or the program is missing on this node, or this user has no permission to use"
     " it.",
-    remedy="Ranks start in `workdir:` of aboard.yaml, or else in the directory where `aboard launch` was run. It must"
-    " exist on every node.",
+    remedy="Ranks start in `workdir:` of aboard.yaml, or else in the directory where `aboard launch` was run. This"
+    " directory must exist on every node.",
     fixes={
         "folder": FixCommand("mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml"),
         "program": FixCommand("command -v {program}    # on {node}"),
@@ -200,12 +209,12 @@ NODE_GONE = Diagnosis(
     symptoms=("Connection closed by remote host", "client_loop: send disconnect: Broken pipe"),
     explanation="The node lost power or its network, or its agent was killed. A run never continues with fewer nodes.",
     fixes="{check:shell aboard check NODE    # is it back? then launch again}",
-    log_fix="scontrol show node {node} | grep -E 'State|Reason'    # why\n"
+    log_fix="scontrol show node {node} | grep -E 'State|Reason'    # shows why\n"
     "#SBATCH --exclude={node}    # run without this node",
     patterns=cause(
         r"DUE TO NODE FAILURE|Node failure on (?P<node>[\w.,\[\]-]+)"
         r"|[Nn]ode (?P<node2>[\w.-]+) (?:is )?not responding|NODE_FAIL",
-        "Slurm lost contact with a node: power, kernel or network.",
+        "Slurm lost contact with a node. The node may have lost power or its network, or its kernel may have crashed.",
     ),
 )
 
@@ -220,7 +229,7 @@ CONDUCTOR_LOST = Diagnosis(
         "again": FixCommand("{command:shell aboard launch …}    # runs it again"),
         "continue": FixCommand("{command:shell aboard train …}    # continues from step {step}"),
         "continue-if-any": FixCommand("{command:shell aboard train …}    # continues from the last checkpoint, if any"),
-        "logs": FixCommand("aboard logs {run}    # the ranks' output up to then"),
+        "logs": FixCommand("aboard logs {run}    # the ranks' output until the conductor was killed"),
         "memory": FixCommand(
             "sudo dmesg -T | grep -i 'killed process'    # here; did the kernel kill the conductor for memory?"
         ),
@@ -231,11 +240,12 @@ RANK_STOPPED = Diagnosis(
     code="run-rank-stopped",
     title="a rank was stopped by a signal",
     symptoms=("State:\tT (stopped)",),
-    explanation="A user sent SIGSTOP or pressed Ctrl-Z. All other ranks wait for it in the next collective.",
+    explanation="A user sent SIGSTOP to the rank or pressed Ctrl-Z. All other ranks wait for this rank in the next"
+    " collective.",
     fixes={
-        "continue": FixCommand("kill -CONT {pids:words}    # on {node}; resumes it"),
+        "continue": FixCommand("kill -CONT {pids:words}    # on {node}; resumes the rank"),
         "check": FixCommand(
-            "{check:shell aboard check NODE --only host    # no process of it may be left; then launch again}"
+            "{check:shell aboard check NODE --only host    # is any of its processes left? if not, launch again}"
         ),
     },
 )
@@ -275,7 +285,7 @@ FOLLOWED = Diagnosis(
     symptoms=("Connection closed by peer", "Connection reset by peer", "NCCL WARN Net : Connection closed by remote"),
     explanation="When a rank dies, its peers lose their connections to it. Their errors are consequences, not the"
     " cause.",
-    remedy="No fix is needed here: see the finding above it.",
+    remedy="No fix is needed here: see the finding above this one.",
     patterns=(
         *(echo(each, order=-1) for each in _QUOTING),
         *map(echo, _LOST_PEER),
@@ -295,7 +305,7 @@ STUBBORN = Diagnosis(
     title="processes survived SIGKILL",
     severity=Severity.WARN,
     symptoms=("State:\tD (disk sleep)",),
-    explanation="They hang in the kernel, on a dead mount or device, where no signal reaches them.",
+    explanation="The processes hang in the kernel, on a dead mount or device, where no signal reaches them.",
     fixes="aboard check --fix {nodes:words}    # works once the mount or device responds; else reboot the node",
 )
 
@@ -312,7 +322,7 @@ STUCK = Diagnosis(
     code="run-stuck",
     title="ranks made no progress in a trial",
     symptoms=("Waiting for clients", "it just hangs at init_process_group"),
-    explanation="They did not reach their first collective within the trial's time limit.",
+    explanation="The ranks did not reach their first collective within the trial's time limit.",
     fixes="aboard check --only network {nodes}",
 )
 
@@ -321,8 +331,8 @@ NODE_SILENT = Diagnosis(
     title="a node is silent",
     severity=Severity.WARN,
     symptoms=("no beat came over the wire",),
-    explanation="The node lost power, its network or its ssh. Its ranks may still be running: the run continues if the"
-    " node comes back within the lease (`--lease SECONDS`), and is terminated after it.",
+    explanation="The node lost power, its network or its ssh. Its ranks may still be running. The run continues if the"
+    " node comes back within the lease (`--lease SECONDS`), and is terminated otherwise.",
     fixes="{check:shell aboard check NODE    # does it respond? if not: check its power, or its console}",
 )
 
@@ -330,7 +340,7 @@ OUT_OF_MEMORY = Diagnosis(
     code="run-out-of-memory",
     title="the kernel killed a rank: out of memory",
     symptoms=("Signal 9 (SIGKILL) received by PID", "exitcode  : -9", "Out of memory: Killed process"),
-    explanation="The kernel killed a process because the node, or its control group, ran out of memory.",
+    explanation="The kernel killed a process because the node, or the process's cgroup, ran out of memory.",
     fixes={
         "killed": FixCommand(
             "sudo dmesg -T | grep -i 'killed process'    # on {node}; which process, and its size\n"
@@ -360,7 +370,7 @@ DISK_FULL = Diagnosis(
     code="run-disk-full",
     title="a disk is full",
     symptoms=("OSError: [Errno 28] No space left on device",),
-    explanation="The rank could not write because its disk is full. The other ranks then wait for it.",
+    explanation="The rank could not write because its disk is full. The other ranks then wait for this rank.",
     fixes={
         "sizes": FixCommand(
             "du -x --max-depth=2 {path} 2>/dev/null | sort -n | tail    # on {node};"

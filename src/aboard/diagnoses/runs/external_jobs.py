@@ -10,9 +10,9 @@ RANKS_MISSING = Diagnosis(
     title="some ranks of the job were not found",
     severity=Severity.WARN,
     symptoms=("Waiting for clients", "Timed out after 601 seconds waiting for clients. 4/8 clients joined."),
-    explanation="They are on nodes that were not queried, run as another user, were never started, or have exited. If"
-    " they exited, all other ranks wait for them.",
-    remedy="Name all nodes: `aboard why --nodes gpu[01-08]`. If the ranks have exited, the launcher's output shows"
+    explanation="The missing ranks are on nodes that were not queried, run as a different user, were never started, or"
+    " have exited. If they have exited, all other ranks are waiting for them.",
+    remedy="Pass all nodes: `aboard why --nodes gpu[01-08]`. If the ranks have exited, the launcher's output shows"
     " why: `aboard why --log FILE`.",
     fixes={
         "few": FixCommand("aboard why --nodes {nodes:words} …    # with all nodes of the job"),
@@ -25,7 +25,7 @@ NODE_UNHEARD = Diagnosis(
     title="a node could not be queried",
     severity=Severity.WARN,
     symptoms=("ssh: connect to host gpu03 port 22: Connection timed out",),
-    explanation="The state of its ranks is unknown, and an unreachable node is often the cause itself.",
+    explanation="The state of the node's ranks is unknown. An unreachable node is often the reason why the job hangs.",
     fixes="aboard check {node} --only reach",
 )
 
@@ -37,12 +37,12 @@ NO_STACKS = Diagnosis(
         "Permission Denied: Try running again with elevated permissions by going 'sudo env \"PATH=$PATH\" !!'",
         "Operation not permitted (os error 1)",
     ),
-    explanation="Aboard reads the stacks of ranks that it did not start with py-spy, which does not pause or signal"
+    explanation="Aboard uses py-spy to read the stacks of ranks that it did not start; py-spy does not pause or signal"
     " them. py-spy must be on PATH or in the job's environment, and the kernel must allow it: with ptrace_scope=1,"
-    " Ubuntu's default, a process may only inspect its own children.",
+    " Ubuntu's default, a process can only inspect its own children.",
     fixes={
         "look": FixCommand("py-spy dump --pid {pid}" + _THEN_RERUN),
-        "threads": FixCommand("py-spy dump --pid {pid}    # on {node}; shows all its threads"),
+        "threads": FixCommand("py-spy dump --pid {pid}    # on {node}; shows all threads of the rank"),
         "install": FixCommand("{python} -m pip install py-spy" + _THEN_RERUN),
         "scope": FixCommand("sudo sysctl kernel.yama.ptrace_scope=0" + _THEN_RERUN),
         "sudo": FixCommand("sudo {program} dump --pid {pid}" + _THEN_RERUN),
@@ -54,7 +54,7 @@ OTHER_RUN = Diagnosis(
     title="another job runs on the same nodes",
     severity=Severity.INFO,
     symptoms=("two jobs on one node", "EADDRINUSE", "CUDA out of memory"),
-    explanation="Its ranks use another MASTER_ADDR or MASTER_PORT, and the two jobs share cores, memory and links. The"
-    " newest job was diagnosed; this one may be a leftover, which `kill` ends.",
+    explanation="A second job on these nodes uses a different MASTER_ADDR or MASTER_PORT, and the two jobs share"
+    " cores, memory and links. Aboard diagnosed the newest job; the second one may be a leftover, which `kill` ends.",
     fixes="aboard why --pid {pid}    # on {node}; diagnoses that job's ranks on this node",
 )

@@ -5,11 +5,11 @@ from aboard.diagnoses.fixes import FixCommand
 from aboard.diagnoses.messages import MessageSource, cause
 from aboard.diagnoses.shared_fixes import CHECK_NETWORK, LOGS, OPEN, PUT_UP, SAME_CODE
 
-_HOLDERS = "fuser -v {file}    # on {node}; lists the processes that must write to it or release it"
-_STORAGE = "aboard check --only storage    # does its storage respond? DataLoader(timeout=60) raises instead of waiting"
+_HOLDERS = "fuser -v {file}    # on {node}; lists the processes that must write to this file or release it"
+_STORAGE = "aboard check --only storage    # does the storage respond? DataLoader(timeout=60) raises instead of waiting"
 _UNHANG = (
     "timeout 5 ls {place}    # on {node}; does it respond?\n"
-    "sudo umount -f -l {place}    # on {node}; if not: releases the processes that wait for it\n"
+    "sudo umount -f -l {place}    # on {node}; if not: releases the processes that are waiting for it\n"
 )
 _AGAIN = "    # on {node}; once its server responds; then launch again"
 
@@ -20,7 +20,7 @@ WHY_FAILED = Diagnosis(
     symptoms=("the look at this run failed: TypeError",),
     explanation="This is a bug in Aboard, not in your run. The run continues, and Aboard will diagnose it again.",
     fixes="aboard logs {run}    # the ranks' last output\n"
-    "aboard bundle {run}    # its record without secrets, for a bug report",
+    "aboard bundle {run}    # the run's record without secrets, for a bug report",
 )
 
 TRACED = Diagnosis(
@@ -28,8 +28,9 @@ TRACED = Diagnosis(
     title="a debugger has stopped a rank",
     severity=Severity.WARN,
     symptoms=("State:\tt (tracing stop)",),
-    explanation="gdb, strace or py-spy without --nonblocking has stopped the process. All other ranks wait for it.",
-    fixes="grep TracerPid /proc/{pid}/status    # on {node}; shows which process must let it continue",
+    explanation="gdb, strace or py-spy without --nonblocking has stopped the process. All other ranks are waiting for"
+    " this rank.",
+    fixes="grep TracerPid /proc/{pid}/status    # on {node}; shows which process must let the rank continue",
 )
 
 MOUNT = Diagnosis(
@@ -41,12 +42,12 @@ MOUNT = Diagnosis(
         "rpc_wait_bit_killable",
         "blocked for more than 120 seconds",
     ),
-    explanation="The rank is blocked in the kernel, in a read or write that never returns: the file system's server,"
-    " network or disk is down. No signal reaches the process there.",
+    explanation="The rank is blocked in the kernel, in a read or write that does not return. Usually the file system's"
+    " server, network or disk is down. No signal reaches the process there.",
     fixes={
         "local": FixCommand(f"{_UNHANG}sudo mount {{place}}{_AGAIN}"),
         "remote": FixCommand(f"{_UNHANG}sudo mount -t {{kind}} {{source}} {{place}}{_AGAIN}"),
-        "check": FixCommand("{check:shell aboard check NODE --only storage    # which mount is dead}"),
+        "check": FixCommand("{check:shell aboard check NODE --only storage    # shows which mount is dead}"),
     },
 )
 
@@ -54,9 +55,9 @@ UNEVEN = Diagnosis(
     code="hang-uneven",
     title="some ranks finished while the others wait for them",
     symptoms=("Timed out waiting 1800000ms for recv operation to complete", "last steps hang"),
-    explanation="Ranks had different numbers of batches, or one left early. The others wait for it in a collective"
-    " that it never calls.",
-    fixes="aboard logs {run} --rank {rank}    # why it finished early\n"
+    explanation="Ranks had different numbers of batches, or one rank left early. The others are waiting in a"
+    " collective that the finished ranks never call.",
+    fixes="aboard logs {run} --rank {rank}    # why the rank finished early\n"
     "# in the script: DataLoader(…, drop_last=True), or torch.distributed.algorithms.join.Join around the loop",
 )
 
@@ -69,21 +70,21 @@ MISMATCH = Diagnosis(
         "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=",
         "Detected mismatch between collectives on ranks",
     ),
-    explanation="All ranks must issue the same collectives with the same sizes in the same order. They diverged: the"
-    " code branches on the rank or its data, or a node has different code or configuration.",
+    explanation="All ranks must issue the same collectives with the same sizes in the same order. Here they diverged:"
+    " the code branches on the rank or its data, or a node has different code or configuration.",
     fixes={
         "software": FixCommand(SAME_CODE),
-        "died": FixCommand(f"{SAME_CODE}\naboard logs {{run}} --rank {{rank}}    # its whole output"),
+        "died": FixCommand(f"{SAME_CODE}\naboard logs {{run}} --rank {{rank}}    # the rank's whole output"),
         "logs": FixCommand(LOGS),
         "code": FixCommand(
             "git status; sha256sum *.py    # on each node, in the script's directory; the code must be the same"
         ),
         "detail": FixCommand(
-            "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then restart: torch names the ranks and both collectives"
+            "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then restart: torch prints the ranks and both collectives"
         ),
         "code-and-detail": FixCommand(
             "sha256sum *.py    # on each node, in the script's directory; they must be the same\n"
-            "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then restart: torch names the ranks and both collectives"
+            "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then restart: torch prints the ranks and both collectives"
         ),
     },
     patterns=(
@@ -104,8 +105,8 @@ ORDER = Diagnosis(
     code="hang-order",
     title="two process groups wait for each other",
     symptoms=("it hangs with tensor and data parallel groups together",),
-    explanation="All ranks must use their process groups in the same order. Some ranks use two of them in a different"
-    " order, so each group waits for ranks that wait in the other.",
+    explanation="All ranks must use their process groups in the same order. Some ranks use two groups in a different"
+    " order, so each group is waiting for ranks that are waiting in the other.",
     fixes=SAME_CODE,
 )
 
@@ -118,16 +119,16 @@ ABSENT = Diagnosis(
         "Watchdog caught collective operation timeout",
         "Ranks 1 failed to pass monitoredBarrier in 4000 ms",
     ),
-    explanation="The rank is idle and has not reached the collective in which all others wait.",
+    explanation="The rank is idle and has not reached the collective in which all others are waiting.",
     fixes={
         "logs": FixCommand(LOGS),
         "holders": FixCommand(_HOLDERS),
-        "barrier": FixCommand("aboard logs {run} --rank {ranks}    # what it did instead"),
+        "barrier": FixCommand("aboard logs {run} --rank {ranks}    # what the rank did instead"),
     },
-    log_fix="py-spy dump --pid PID    # for rank {ranks}, while it hangs: shows where it is",
+    log_fix="py-spy dump --pid PID    # while the run hangs, for each of these ranks: {ranks}; shows where it is",
     patterns=cause(
         r"\[?Ranks? (?P<ranks>[\d, ]+)\]? (?:failed to pass|timed out in) monitoredBarrier",
-        "These ranks did not reach the barrier that all others had reached.",
+        "These ranks did not reach the barrier in which all others were waiting.",
         weight=2,
         source=MessageSource.LOG | MessageSource.DEATH,
     ),
@@ -137,8 +138,8 @@ BUSY = Diagnosis(
     code="hang-busy",
     title="ranks wait for one that is working",
     symptoms=("the others wait for rank 0 to save",),
-    explanation="The rank does occasional work (a checkpoint, an evaluation, a compilation) and the others wait for"
-    " it. torch.distributed.checkpoint writes from all ranks, and in the background.",
+    explanation="The rank is doing occasional work (a checkpoint, an evaluation, a compilation), and the others are"
+    " waiting for it. torch.distributed.checkpoint writes from all ranks, and in the background.",
     fixes=LOGS,
 )
 
@@ -146,16 +147,17 @@ LOOP = Diagnosis(
     code="hang-loop",
     title="a rank computes while all others wait",
     symptoms=("no heartbeat", "ProcessGroupNCCL's watchdog got stuck"),
-    explanation="The rank is in an endless loop, in code that holds Python's GIL, or has much more work than the"
-    " others, which wait for it in a collective.",
-    fixes=f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; shows where it is (needs py-spy)",
+    explanation="The rank is in an endless loop, is in code that holds Python's GIL, or has much more work than the"
+    " others. The others are waiting for this rank in a collective.",
+    fixes=f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; shows where the rank is (needs py-spy)",
 )
 
 DATA = Diagnosis(
     code="hang-data",
     title="a rank waits for data",
     symptoms=("DataLoader worker (pid(s) …) exited unexpectedly", "RuntimeError: DataLoader timed out"),
-    explanation="Its input does not arrive: a worker hangs or was killed, or a file or a service does not respond.",
+    explanation="The rank's input does not arrive. Usually a data-loader worker hangs or was killed, or a file or a"
+    " service does not respond.",
     fixes={"logs": FixCommand(f"{LOGS}\n{_STORAGE}"), "holders": FixCommand(f"{_HOLDERS}\n{_STORAGE}")},
 )
 
@@ -163,20 +165,21 @@ LOCK = Diagnosis(
     code="hang-lock",
     title="a rank waits for a lock",
     symptoms=("futex_wait_queue", "deadlock after fork"),
-    explanation="Two threads wait for each other, or a thread held a lock when the process forked. Workers started"
-    " with multiprocessing.set_start_method('spawn') inherit no locks.",
-    fixes=f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; shows all its threads (needs py-spy)",
+    explanation="Two threads are waiting for each other, or a thread held a lock when the process forked. Workers"
+    " started with multiprocessing.set_start_method('spawn') inherit no locks.",
+    fixes=f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; shows all threads of the rank (needs py-spy)",
 )
 
 OUTSIDE = Diagnosis(
     code="hang-outside",
     title="a rank waits for an external service",
     symptoms=("wandb: Network error", "HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out"),
-    explanation="A tracker, a hub or a database does not respond, and all other ranks wait for this one."
-    " WANDB_MODE=offline and HF_HUB_OFFLINE=1 disable two common ones.",
+    explanation="The rank is waiting for a service, such as an experiment tracker, the Hugging Face Hub or a database,"
+    " that does not respond; all other ranks are waiting for this rank. `WANDB_MODE=offline` and `HF_HUB_OFFLINE=1`"
+    " turn off two common services.",
     fixes={
         "logs": FixCommand(LOGS),
-        "answers": FixCommand(f"{LOGS}\ncurl -v --max-time 5 {{url}}    # on {{node}}; does it respond?"),
+        "answers": FixCommand(f"{LOGS}\ncurl -v --max-time 5 {{url}}    # on {{node}}; does the service respond?"),
     },
 )
 
@@ -184,10 +187,10 @@ LINK_CUT = Diagnosis(
     code="hang-link-cut",
     title="connections between ranks carry no data",
     symptoms=("Timed out waiting 5000ms for recv operation to complete", "NET/Socket : peer … unreachable"),
-    explanation="Packets between the nodes are lost: a firewall was changed, or a route, a switch or a cable failed."
-    " TCP retries for minutes, and the run continues if packets pass again.",
+    explanation="Packets between the nodes are lost. A firewall may have been changed, or a route, a switch or a cable"
+    " may have failed. TCP retries for minutes, and the run continues if packets pass again.",
     fixes={
-        "address": FixCommand("ip -br address    # on {node}; its NIC must have {address} again: ip address add"),
+        "address": FixCommand("ip -br address    # on {node}; the NIC must have {address} again: ip address add"),
         "open": OPEN,
         "check": CHECK_NETWORK,
     },
@@ -206,8 +209,8 @@ BIG_PACKETS = Diagnosis(
     code="hang-big-packets",
     title="large packets are lost, small ones pass",
     symptoms=("init works and the first big all-reduce hangs",),
-    explanation="A NIC's MTU is larger than the network carries, and no router reports it: an MTU black hole. Lowering"
-    " the MTU on all nodes lets even this run continue.",
+    explanation="A NIC's MTU is larger than the network can carry, and no router reports it (an MTU black hole). If"
+    " the MTU is lowered on all nodes, even this run continues.",
     fixes={
         "ping": FixCommand("ping -c 2 -M do -s 1472 {target}    # on {node}; does a full-size packet pass?"),
         "smaller": FixCommand(
@@ -222,9 +225,10 @@ UNKNOWN = Diagnosis(
     title="the run hangs for an unknown reason",
     severity=Severity.WARN,
     symptoms=("it just hangs",),
-    explanation="No rule explains it. The finding shows where each rank is in its code.",
-    remedy="Check the rank that differs from the others. `aboard why RUN -v` queries the nodes again and shows what"
+    explanation="None of the causes that Aboard checks explains the hang. A finding shows where each rank is in its"
+    " code.",
+    remedy="Inspect the rank that differs from the others. `aboard why RUN -v` queries the nodes again and shows what"
     " was ruled out.",
     fixes="aboard logs {run} --rank {rank}    # the rank that differs, or the first\n"
-    "aboard check    # what has changed on the nodes since the launch",
+    "aboard check    # shows what has changed on the nodes since the launch",
 )

@@ -4,10 +4,10 @@ from aboard.diagnoses.diagnosis import Diagnosis, Severity
 
 NO_NUMBER = Diagnosis(
     code="loss-no-number",
-    title="the loss is nan or inf",
+    title="the loss is NaN or infinite",
     severity=Severity.WARN,
     symptoms=("loss: nan", "'loss': 0.0, 'grad_norm': nan"),
-    explanation="Every step from here on is wasted. The learning rate is too high, a batch has a bad value, fp16 has"
-    " no loss scaling, or, if only one node shows it, its hardware is faulty.",
+    explanation="Every step from here on is wasted. Possible causes: the learning rate is too high, a batch has a bad"
+    " value, fp16 has no loss scaling, or, if only one node shows it, the node's hardware is faulty.",
     fixes="aboard stop {run}    # then resume from the last checkpoint, with a lower learning rate or bf16",
 )

@@ -9,7 +9,9 @@ _PROCESS = r" -- GPU .{1,40}? managed by process (?P<pid>\d+) on node (?P<node>\
 _INSPECT = {
     "logs": FixCommand(LOGS),
     "check": FixCommand("{check:shell aboard check NODES}"),
-    "ras": FixCommand("ncclras -v    # on a node; the full RAS report; or: echo verbose status | nc localhost 28028"),
+    "ras": FixCommand(
+        "ncclras -v    # on a node; prints the full RAS report; or: echo verbose status | nc localhost 28028"
+    ),
 }
 
 MISSING = Diagnosis(
@@ -21,8 +23,8 @@ MISSING = Diagnosis(
         "job process is considered dead (unreachable via the RAS network)",
         "Missing communicator data from 1 rank",
     ),
-    explanation="Each NCCL process (2.24 or later) has a thread that responds even while its collectives wait. This"
-    " process is stopped or dead, or the network to it (that of NCCL_SOCKET_IFNAME) is down.",
+    explanation="Each NCCL process (2.24 or later) has a thread that responds even while its collectives wait. If this"
+    " thread does not respond, the process is stopped or dead, or the network of NCCL_SOCKET_IFNAME is down.",
     fixes=_INSPECT,
     log_fix="ps -o pid,stat,wchan:20,etime,cmd -p {pid}    # on {node}; T is stopped, D is blocked in the kernel\n"
     "aboard check --only network    # with the nodes of the run: is this one unreachable?",
@@ -39,10 +41,10 @@ APART = Diagnosis(
         "Communicator ranks have different status",
         "ranks have launched up to operation 6649",
     ),
-    explanation="The rank has not reached the collective in which the others wait, or it issued a different one. Each"
-    " side waits for the other.",
+    explanation="The rank has not reached the collective in which the others are waiting, or it issued a different"
+    " one. Each side is waiting for the other.",
     fixes=_INSPECT,
-    log_fix="py-spy dump --pid {pid}    # on {node}; shows what it does instead",
+    log_fix="py-spy dump --pid {pid}    # on {node}; shows what the rank does instead",
     patterns=odd(
         r"Rank (?P<rank>\d+) has (?:launched up to operation \d+|not launched any operations"
         r"|status (?:NOCOMM|UNKNOWN|INIT|FINALIZE|ABORT))" + _PROCESS,
@@ -55,8 +57,8 @@ ERROR = Diagnosis(
     title="NCCL failed in ranks that are still running",
     severity=Severity.WARN,
     symptoms=("Asynchronous error on 1 rank", "Initialization errors on 2 ranks", "reported Unhandled CUDA error"),
-    explanation="NCCL failed in this rank, but its program did not notice or did not exit, so the others wait for it."
-    " `Remote process error` only means that another rank failed.",
+    explanation="NCCL failed in this rank, but the rank's program did not notice or did not exit, so the others are"
+    " waiting for it. `Remote process error` only means that another rank failed.",
     fixes={**_INSPECT, "debug": FixCommand("aboard launch --env NCCL_DEBUG=WARN -- …    # NCCL then logs what failed")},
     log_fix="sudo dmesg -T | grep -i xid    # on {node}; did its GPU fail?\n"
     "export NCCL_DEBUG=WARN    # then restart the run: NCCL logs what failed",

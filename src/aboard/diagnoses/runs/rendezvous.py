@@ -5,16 +5,16 @@ from aboard.diagnoses.fixes import Advice, FixCommand
 from aboard.diagnoses.shared_fixes import CHECK_NETWORK, OPEN, PUT_UP
 
 _STORE = {"put-up": FixCommand(PUT_UP), "open": OPEN, "check": CHECK_NETWORK}
-_RESOLVE = "getent hosts {host}    # on {nodes:shell}; does it resolve? or launch with --master-address ADDRESS"
-_OWN_NAME = "getent hosts $(hostname)    # on {nodes:shell}; if it is 127.0.x.x, remove that line from /etc/hosts"
+_RESOLVE = "getent hosts {host}    # on {nodes:shell}; does the name resolve? or launch with --master-address ADDRESS"
+_OWN_NAME = "getent hosts $(hostname)    # on {nodes:shell}; if this prints 127.0.x.x, remove that line from /etc/hosts"
 
 NODE_LATE = Diagnosis(
     code="init-node-late",
     title="a node has not joined yet",
     severity=Severity.WARN,
     symptoms=("Timed out after 601 seconds waiting for clients. 1/2 clients joined.",),
-    explanation="No agent could be started there: its ssh is slow or does not respond.",
-    fixes="{check:shell aboard check NODE --only reach    # how far a login gets}",
+    explanation="Aboard has not yet started its agent on this node: the node's ssh is slow or does not respond.",
+    fixes="{check:shell aboard check NODE --only reach    # shows how far a login gets}",
 )
 
 WORLD = Diagnosis(
@@ -24,20 +24,20 @@ WORLD = Diagnosis(
         "wait timeout after 300000ms, keys: /default_pg/0//cpu//0/2",
         "Timed out after 601 seconds waiting for clients.",
     ),
-    explanation="init_process_group got a world_size that differs from the number of ranks. The store waits for ranks"
-    " that were never started.",
+    explanation="init_process_group got a world_size that differs from the number of ranks. The store is waiting for"
+    " ranks that were never started.",
     fixes="grep -rn --include='*.py' init_process_group .    # here; remove world_size= and rank=: each"
     " rank has WORLD_SIZE and RANK",
 )
 
 NAME = Diagnosis(
     code="init-name",
-    title="a node can't resolve rank 0's host name",
+    title="a node can't resolve rank 0's hostname",
     symptoms=(
         "The IPv6 network addresses of (…, 29500) cannot be retrieved (gai error: -2 - Name or service not known)",
         "The client socket has timed out after 600000ms while trying to connect to",
     ),
-    explanation="MASTER_ADDR is a name that this node can't resolve. Once it can, this run continues.",
+    explanation="MASTER_ADDR is a name that this node can't resolve. Once the node can resolve it, this run continues.",
     fixes={
         "who": FixCommand(_RESOLVE),
         "entry": FixCommand(
@@ -58,9 +58,10 @@ STORE_DROPPED = Diagnosis(
 
 STORE_REJECTED = Diagnosis(
     code="init-store-rejected",
-    title="a firewall rejects connections to the store",
+    title="a firewall or router rejects connections to rank 0's store",
     symptoms=("No route to host", "The client socket has timed out after 600000ms while trying to connect to"),
-    explanation="A firewall or a router rejects connections to MASTER_ADDR:MASTER_PORT.",
+    explanation="Connections to MASTER_ADDR:MASTER_PORT fail at once with an error such as `No route to host`, so"
+    " ranks on this node can't join.",
     fixes=_STORE,
 )
 
@@ -68,11 +69,11 @@ STORE_NO_ROUTE = Diagnosis(
     code="init-store-no-route",
     title="a node has no route to rank 0",
     symptoms=("Network is unreachable",),
-    explanation="No network of this node has a route to rank 0's address.",
+    explanation="None of this node's networks has a route to rank 0's address.",
     fixes={
         **_STORE,
         "route": FixCommand(
-            "ip route get {target}    # on {nodes:shell}; over which network? if none, set --master-address"
+            "ip route get {target}    # on {nodes:shell}; which network does it use? if none, set --master-address"
         ),
     },
 )
@@ -81,12 +82,14 @@ STORE_REFUSED = Diagnosis(
     code="init-store-refused",
     title="no process listens on the store's port",
     symptoms=("Connection refused", "The client socket has timed out after 600000ms while trying to connect to"),
-    explanation="Rank 0 hosts no store at MASTER_ADDR:MASTER_PORT: its script opens another store, or none. The script"
-    " must not change these variables or TORCHELASTIC_USE_AGENT_STORE.",
+    explanation="Nothing is listening at MASTER_ADDR:MASTER_PORT: rank 0's script created its store at a different"
+    " address, or did not create one. Scripts must not change MASTER_ADDR, MASTER_PORT or"
+    " TORCHELASTIC_USE_AGENT_STORE.",
     fixes={
         **_STORE,
         "nobody": FixCommand(
-            "ss -ltn    # on {node}; shows what listens\naboard logs {run} --rank 0    # what it did instead"
+            "ss -ltn    # on {node}; shows which ports are open\n"
+            "aboard logs {run} --rank 0    # what rank 0 did instead"
         ),
     },
 )
@@ -98,8 +101,7 @@ ELSEWHERE = Diagnosis(
         "os.environ['MASTER_PORT'] = '12355'",
         "The client socket has timed out after 600000ms while trying to connect to",
     ),
-    explanation="The script sets MASTER_ADDR, MASTER_PORT or init_method itself, and not to the same value on all"
-    " ranks.",
+    explanation="The script sets MASTER_ADDR, MASTER_PORT or init_method itself, and the values differ between ranks.",
     fixes={
         "hosts": FixCommand(
             "sudo sed -i {line} /etc/hosts    # on {nodes:shell}; the first matching line wins\n" + CHECK_NETWORK.text
@@ -114,8 +116,8 @@ RANK_TWICE = Diagnosis(
     code="init-rank-twice",
     title="two processes join as the same rank",
     symptoms=("it just hangs at init_process_group", "Duplicate GPU detected : rank 0 and rank 1"),
-    explanation="The script, or a variable that it sets, gives two processes the same rank. Another rank is then"
-    " missing, and all others wait for it.",
+    explanation="The script, or a variable that it sets, gives two processes the same rank. A different rank is then"
+    " missing, and all others are waiting for it.",
     fixes="grep -rnE --include='*.py' 'init_process_group|RANK' .    # here; remove rank=, and do not set"
     " RANK: each rank has its own",
 )
@@ -124,8 +126,9 @@ LOOPBACK = Diagnosis(
     code="init-loopback",
     title="a node advertises 127.0.0.1 to its peers",
     symptoms=("connectFullMesh failed", "remote=[127.0.0.1]:41896: Connection refused"),
-    explanation="Without GLOO_SOCKET_IFNAME, Gloo uses the address of the node's own name, and /etc/hosts maps that to"
-    " a loopback address; or GLOO_SOCKET_IFNAME names the loopback interface. No other node can reach it.",
+    explanation="Without GLOO_SOCKET_IFNAME, Gloo uses the address of the node's own hostname, and /etc/hosts maps"
+    " that to a loopback address; or GLOO_SOCKET_IFNAME is set to the loopback interface. No other node can reach a"
+    " loopback address.",
     fixes={
         "interface": Advice(
             "env: {{GLOO_SOCKET_IFNAME: {card}}}    # in aboard.yaml, under cluster:; unless the script sets it"
@@ -138,7 +141,7 @@ RANK_LATE = Diagnosis(
     code="init-rank-late",
     title="a rank has not reached init_process_group",
     symptoms=("it just hangs at init_process_group", "Waiting for clients"),
-    explanation="The rank has not called init_process_group yet, and the others wait for it in the store.",
+    explanation="The rank has not called init_process_group yet, and the others are waiting for it in the store.",
     remedy="Move slow work after init_process_group, or do it on all ranks. `aboard why RUN -v` shows where the rank"
     " is.",
 )
@@ -148,6 +151,7 @@ IMPORT_SLOW = Diagnosis(
     title="a rank is slow to import its modules",
     severity=Severity.WARN,
     symptoms=("import torch takes minutes",),
-    explanation="Imports are slow on a busy node, or on a file system that is slow for thousands of small files.",
-    remedy="Put the environment on a local disk. `aboard check --only storage` measures it.",
+    explanation="Imports are slow if the node is busy, or if the file system is slow for thousands of small files.",
+    remedy="Put the environment on a local disk. `time python3 -X importtime -c 'import torch'` on the node shows"
+    " which imports are slow.",
 )

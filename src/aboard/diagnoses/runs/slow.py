@@ -3,27 +3,29 @@
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
 
-_QUOTA = "    # on {node}; until it is set again; permanently: request more cores from Slurm or Kubernetes"
-_MEASURE = "{check:shell aboard check NODES --only network    # measures it; so does --only collective}"
+_QUOTA = "    # on {node}; until the quota is set again; permanently: request more cores from Slurm or Kubernetes"
+_MEASURE = "{check:shell aboard check NODES --only network    # measures the links; so does --only collective}"
 
 RANK = Diagnosis(
     code="slow-rank",
     title="one rank delays all others",
     severity=Severity.WARN,
     symptoms=("straggler",),
-    explanation="It arrives last at nearly every collective, and all others wait for it each time.",
-    fixes="py-spy dump --pid {pid}    # on {node}, a few times: shows where its time goes (needs py-spy)",
+    explanation="The rank arrives last at nearly every collective, and all others wait for it each time.",
+    fixes="py-spy dump --pid {pid}    # on {node}, a few times: shows where the rank spends its time (needs py-spy)",
 )
 
 THROTTLED = Diagnosis(
     code="slow-throttled",
-    title="a node's control group is throttled",
+    title="a node's cgroup is throttled",
     severity=Severity.WARN,
     symptoms=("nr_throttled", "throttled_usec"),
-    explanation="A Slurm, Kubernetes or Docker quota gives its ranks less CPU time than they need. All other ranks"
-    " wait for them in each collective.",
+    explanation="A Slurm, Kubernetes or Docker quota gives the node's ranks less CPU time than they need. All other"
+    " ranks wait for them in each collective.",
     fixes={
-        "group": FixCommand("cat /proc/self/cgroup    # on {node}; raise cpu.max of that group, or request more cores"),
+        "group": FixCommand(
+            "cat /proc/self/cgroup    # on {node}; raise cpu.max of that cgroup, or request more cores"
+        ),
         "quota": FixCommand("echo max | sudo tee {file}" + _QUOTA),
         "quota-v1": FixCommand("echo -1 | sudo tee {file}" + _QUOTA),
     },
@@ -34,8 +36,10 @@ NEIGHBOUR = Diagnosis(
     title="another process uses a rank's cores",
     severity=Severity.WARN,
     symptoms=("load average",),
-    explanation="The rank's threads were runnable but had no core; the finding names the process that used them.",
-    fixes="ps -o pid,user,etime,cmd -p {pid}    # on {node}; move it, or give the run its own cores: launch --bind",
+    explanation="Another process was using the cores while the rank's threads were ready to run. All other ranks wait"
+    " for this rank in each collective.",
+    fixes="ps -o pid,user,etime,cmd -p {pid}    # on {node}; move this process,"
+    " or give the run its own cores: launch --bind",
 )
 
 DISK = Diagnosis(
@@ -43,7 +47,7 @@ DISK = Diagnosis(
     title="a rank waits for its disk",
     severity=Severity.WARN,
     symptoms=("%iowait",),
-    explanation="It spends most of its time in the kernel, waiting for a disk or a mount.",
+    explanation="The rank spends most of its time in the kernel, waiting for a disk or a mount.",
     fixes="iostat -x 1 3    # on {node}; which disk is busy? put the data on a faster one",
 )
 
@@ -52,7 +56,7 @@ DATA = Diagnosis(
     title="a rank waits for its data",
     severity=Severity.WARN,
     symptoms=("GPU utilization drops to 0",),
-    explanation="Its batches arrive later than those of the other ranks.",
+    explanation="The rank's batches arrive later than the other ranks' batches.",
     fixes=Advice("# use more workers and prefetching: DataLoader(num_workers=…, prefetch_factor=…), or closer storage"),
 )
 
@@ -61,8 +65,8 @@ LINK = Diagnosis(
     title="a link between nodes is slow or loses packets",
     severity=Severity.WARN,
     symptoms=("TCP retransmissions", "busbw is much lower than expected"),
-    explanation="The link carries less than ranks send, or loses packets (a NIC, a cable or a switch port is faulty or"
-    " overloaded). Every collective waits for it.",
+    explanation="The link carries less than ranks send, or loses packets. Usually a NIC, a cable or a switch port is"
+    " faulty or overloaded. Every collective waits for this link.",
     fixes={
         "errors": FixCommand("ip -s link    # on {nodes:shell}; shows errors and drops\n" + _MEASURE),
         "check": FixCommand(_MEASURE),
