@@ -183,7 +183,7 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
     assert told[0][2] == "write learning_rate: …"
     assert "overflows without loss scaling" in told[1][1]
     assert "fused AdamW" in told[2][1]
-    assert "section `data`" in told[3][2]
+    assert "`data` section" in told[3][2]
     assert told[4][2] == "did you mean 'learning_rate'?"
 
 
