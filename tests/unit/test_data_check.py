@@ -250,14 +250,14 @@ def test_a_format_that_was_guessed_wrong(rows: Rows, seen: str, severity: Severi
     """Signs that are harmless in a row and telling in most."""
     doubt = found(rows, family=None)["data-format"]
     assert seen in doubt.seen
-    assert "the format guessed is" in doubt.seen
+    assert "the detected format is" in doubt.seen
     assert doubt.severity is severity
 
 
 def test_a_format_that_was_given_is_doubted_less() -> None:
     """Who named it has looked at it."""
     doubt = found(pairs(30, prompt=""), family=None, format="prompt-completion")["data-format"]
-    assert (doubt.severity, "the format given is" in doubt.seen) == (Severity.WARN, True)
+    assert (doubt.severity, "the given format is" in doubt.seen) == (Severity.WARN, True)
 
 
 def test_unknown_roles_explain_broken_rows() -> None:
@@ -339,7 +339,7 @@ def test_bug_12_trl_1623_the_end_is_masked_as_if_it_were_padding() -> None:
     """Where pad and EOS are one token and padding is masked, no label says stop: the gate is shut."""
     endless = found(prepared(masked_end=True))["data-eos"]
     assert endless.severity is Severity.BLOCK
-    assert "in all 50 of these it is present but masked" in endless.seen
+    assert "in all 50 such rows it is present but masked" in endless.seen
     assert found(prepared(masked_end=False)) == {}
 
 

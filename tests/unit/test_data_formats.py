@@ -69,7 +69,12 @@ def test_ambiguous() -> None:
         ({"body": "a", "n": 1}, {}, "no format fits the columns body, n", "text_column: body"),
         ({"chosen": "a", "rejected": "b"}, {}, "preferences", "prompt and completion"),
         ({"text": "a"}, {"format_name": "alpacca"}, "did you mean 'alpaca'?", "format: alpaca"),
-        ({"text": "a"}, {"format_name": "alpaca", "text_column": "x"}, "text_column needs format text", "remove one"),
+        (
+            {"text": "a"},
+            {"format_name": "alpaca", "text_column": "x"},
+            "text_column needs the format text",
+            "remove one",
+        ),
     ],
 )
 def test_no_format(fields: dict[str, Any], given: dict[str, str], seen: str, fix: str) -> None:
@@ -180,7 +185,7 @@ def test_pairs_of_messages() -> None:
         ("messages", {"messages": [{"role": "user"}]}, "row-columns", "message 1 of messages has no content"),
         ("messages", {"messages": [ASKED | {"content": [{"type": "image"}]}]}, "row-type", "not text ('image')"),
         ("messages", {"messages": [ANSWER | {"weight": 0.5}]}, "row-type", "it can be 0 or 1"),
-        ("messages", {"messages": [ANSWER | {"tool_calls": [5]}]}, "row-type", "names no function"),
+        ("messages", {"messages": [ANSWER | {"tool_calls": [5]}]}, "row-type", "has no function name"),
         ("messages", {"messages": [ASKED], "tools": "{"}, "row-json", "tools should contain JSON"),
         ("messages", {"messages": [ASKED], "tools": 5}, "row-type", "tools is a number"),
         ("sharegpt", {"conversations": [{"from": "ghost", "value": "a"}]}, "row-role", "from 'ghost'"),

@@ -56,7 +56,7 @@ def test_what_is_missing_is_named(away: Path) -> None:
 def test_a_name_out_of_reach(away: Path, name: str) -> None:
     """No network and not in the cache: said in a moment, with the command that fetches it."""
     error = refused(name)
-    assert "it is not in the cache, and the hub can't be reached" in error.seen
+    assert "nor in the cache, and the Hugging Face Hub can't be reached" in error.seen
     assert error.fix.startswith(f"hf download {name}    # on a machine with internet")
 
 

@@ -51,7 +51,7 @@ def test_every_code_that_is_named_exists() -> None:
 def test_the_site(tmp_path: Path) -> None:
     """It builds without a warning, codes and their old names have pages, and a code in a text is a link to its page."""
     subprocess.run([sys.executable, ROOT / "scripts" / "docs", "--output", tmp_path], check=True, timeout=300)
-    assert "The files contain no rows" in (tmp_path / "codes" / "data-no-rows.html").read_text("utf-8")
+    assert "the files contain no rows" in (tmp_path / "codes" / "data-no-rows.html").read_text("utf-8")
     assert 'href="hang-mismatch.html"' in (tmp_path / "codes" / "log-mismatch.html").read_text("utf-8")
     assert 'href="codes/data-no-rows.html"' in (tmp_path / "data.html").read_text("utf-8")
     loaded = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//""")

@@ -242,7 +242,7 @@ def test_a_user_for_all_is_no_call_for_ssh(files: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "seen", "fix"),
     [
-        ("nodes: [n1, n1]", "a.yaml:1:23: n1 is named twice, also at a.yaml:1:19", "name n1 once"),
+        ("nodes: [n1, n1]", "a.yaml:1:23: n1 is listed twice, also at a.yaml:1:19", "list n1 only once"),
         ("nodes: 'n[1-'", "a.yaml:1:18: this range has no end, and no ']'", "for example n[1-4]"),
         ("nodes: n1 slot=8", "'n1 slot=8' is neither a node set nor 'NODES slots=N'", 'write "n1 slots=8"'),
         ("nodes: n1 slots=99999", "at most 65,536 slots", 'write "n1 slots=8"'),

@@ -62,7 +62,7 @@ def test_expands(text: str, names: list[str]) -> None:
         ("me@n1:8", "a name and a number", 0, "`me@n1 slots=8`"),
         ("-l@host", "starts with '-'", 0, "alice@host"),
         (f"n[1-{MAX_NAMES + 1}]", "more than 65,536 names", 2, "smaller ranges"),
-        ("n[1-9999999999999999999]", "more than 18 digits", 2, "the number as in the host name"),
+        ("n[1-9999999999999999999]", "more than 18 digits", 2, "the number as in the hostname"),
         ("a[1-300]b[1-300]", "more than 65,536 names", 0, "smaller ranges"),
     ],
 )

@@ -3,6 +3,7 @@
 import pytest
 
 from aboard.diagnoses import SandboxError
+from aboard.diagnoses.usage import sandbox
 from aboard.sandbox.layout import MOST_NODES, SandboxLayout, validate_name
 
 
@@ -48,3 +49,8 @@ def test_a_name_is_no_path(name: str) -> None:
     with pytest.raises(SandboxError) as caught:
         validate_name(name)
     assert caught.value.code == "sandbox-name"
+
+
+def test_the_explanation_states_the_limit() -> None:
+    """The diagnosis can't import the number."""
+    assert f"1 to {MOST_NODES} nodes" in sandbox.NODES.explanation

@@ -183,7 +183,7 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
     assert told[0][2] == "write learning_rate: …"
     assert "overflows without loss scaling" in told[1][1]
     assert "fused AdamW" in told[2][1]
-    assert "section `data`" in told[3][2]
+    assert "`data` section" in told[3][2]
     assert told[4][2] == "did you mean 'learning_rate'?"
 
 
@@ -200,7 +200,7 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("eval_steps: 5", "there is no data.validation"),
         ("per_device_eval_batch_size: 5", "there is no data.validation"),
         ("save_total_limit: 0", "0 would keep no checkpoint"),
-        ("from_scratch: true\nresume: ./out/step-000010", "train.resume names a checkpoint"),
+        ("from_scratch: true\nresume: ./out/step-000010", "train.resume specifies a checkpoint"),
         ("bf16: maybe", 'train.bf16 must be true or false, not "maybe"'),
         ("learning_rate: high", 'train.learning_rate must be a number, not "high"'),
         ("learning_rate: .nan", "train.learning_rate must be a number"),
@@ -340,7 +340,7 @@ data:
         ("mix.yaml:5:26", "unknown key 'weigth' in data.files[2]", "did you mean 'weight'?"),
         (
             "mix.yaml:6:7",
-            "data.files: more.jsonl has no weight, but others have one",
+            "data.files: more.jsonl has no weight, but other files do",
             "write {path: more.jsonl, weight: 1}, or remove all weights",
         ),
         ("mix.yaml:7:14", "data.files[4].path is empty", "set a value for path, or remove it"),

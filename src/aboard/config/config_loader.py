@@ -104,7 +104,7 @@ def find_source_problems(tree: Table) -> list[Problem]:
 def _find_missing_weights(files: Items) -> Iterator[Problem]:
     for entry in files.values:
         if isinstance(entry, Leaf) and isinstance(entry.value, str):
-            seen = f"data.files: {escape_text(entry.text)} has no weight, but others have one"
+            seen = f"data.files: {escape_text(entry.text)} has no weight, but other files do"
             yield Problem(where=entry.where, seen=seen, fix=configuration.CONFIG.fix("weight", path=entry.text))
 
 

@@ -214,7 +214,8 @@ def _refuse_duplicates(entries: "Sequence[NodeEntry]") -> None:
         return
     problems: list[Problem] = []
     for (where, other), names in duplicates.items():
-        seen = f"{fold_names(names)} is named twice" + (f", also at {other}" if other != where else "")
+        verb = "is" if len(names) == 1 else "are"
+        seen = f"{fold_names(names)} {verb} listed twice" + (f", also at {other}" if other != where else "")
         problems.append(Problem(where=where, seen=seen, fix=configuration.NODE_TWICE.fix(nodes=fold_names(names))))
     raise InputError(configuration.NODE_TWICE, problems)
 

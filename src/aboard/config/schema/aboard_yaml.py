@@ -41,7 +41,7 @@ class ContainerSection(Section):
 
 
 class NodeDefaults(Section):
-    """Settings of a node; in the section `cluster` they are defaults for all nodes."""
+    """Settings of a node; in the `cluster` section they are defaults for all nodes."""
 
     slots: Slots | None = None
     """Accelerators (or CPU processes) to use on a node. With 0 the node is checked but starts no rank."""
@@ -67,7 +67,7 @@ class NodeSection(NodeDefaults):
     """One node, or a node set whose nodes are all alike."""
 
     name: Line
-    """A host name or a node set: gpu01, gpu[01-16], alice@gpu01."""
+    """A hostname or a node set: gpu01, gpu[01-16], alice@gpu01."""
     address: Host | None = None
     """The address that ssh connects to, instead of the name."""
 
@@ -112,7 +112,7 @@ class SourceSection(Section):
     """One of several sources that are mixed by weight."""
 
     path: Annotated[list[Line], *OR_TEXT, Field(min_length=1)]
-    """A file, a directory or a hub name, or several. Relative paths start at this file."""
+    """A file, a directory or a Hugging Face Hub name, or several. Relative paths start at this file."""
     weight: Weight
     """Its share of the mix, relative to the other weights: 3 and 1 make three quarters of all sequences."""
     name: Line | None = None
@@ -139,7 +139,7 @@ class DataSection(Section):
     """The training data; `aboard data` reads it in the same way as training."""
 
     files: Annotated[list[SourcePathOrMapping], *OR_TEXT] | None = None
-    """Files, directories or hub names; or, for a mix, each with path and weight. Relative paths start at this file."""
+    """Files, directories or Hub names; for a mix, each with path and weight. Relative paths start at this file."""
     validation: Lines | None = None
     """The validation set; rows that are also in the training data are reported."""
     format: Literal["alpaca", "sharegpt", "messages", "prompt-completion", "text", "tokens"] | None = None
@@ -147,7 +147,7 @@ class DataSection(Section):
     text_column: Line | None = None
     """The column with the text, for plain text only."""
     tokenizer: Line | None = None
-    """A tokenizer directory, or a hub name."""
+    """A tokenizer directory, or a Hugging Face Hub name."""
     template: Line | None = None
     """A file with a Jinja chat template, instead of the tokenizer's own. Relative paths start at this file."""
     max_length: SequenceLength | None = None
@@ -155,7 +155,7 @@ class DataSection(Section):
     packing: bool | None = None
     """Pack several rows into each sequence, without attention between them. Default: true; false pads each row."""
     loss_on: Literal["answers", "last", "all"] | None = None
-    """The supervised tokens: those of all answers, of the last answer only, or all."""
+    """The supervised tokens: in all answers, in the last answer only, or all tokens."""
     allow: Lines | None = None
     """Codes that do not fail the data check."""
 

@@ -28,7 +28,7 @@ class TrainSection(Section):
     """Training settings. `aboard train --print-config` shows the defaults."""
 
     model: Line | None = None
-    """A model directory, or a hub name, which is downloaded once, before ranks start."""
+    """A model directory, or a Hugging Face Hub name, which is downloaded once, before ranks start."""
     from_scratch: bool | None = None
     """Use only the model's config.json, and start with new weights."""
     output_dir: Line | None = None
@@ -44,7 +44,7 @@ class TrainSection(Section):
     gradient_accumulation_steps: Count | None = None
     """Micro-batches per step on each rank."""
     global_batch_size: Count | None = None
-    """Sequences per step over all ranks, for any number of ranks; sets the accumulation steps."""
+    """Sequences per step across all ranks, for any number of ranks; sets the accumulation steps."""
     learning_rate: Rate | None = None
     """AdamW's peak learning rate."""
     weight_decay: Rate | None = None
@@ -56,7 +56,7 @@ class TrainSection(Section):
     adam_epsilon: Rate | None = None
     """AdamW's epsilon."""
     max_grad_norm: Rate | None = None
-    """Gradients are clipped to this norm over all ranks; 0 disables clipping."""
+    """Gradients are clipped to this norm across all ranks; 0 disables clipping."""
     lr_scheduler_type: Schedule | None = None
     """The learning rate schedule after the warmup; wsd is constant, then decays to the end."""
     warmup_steps: Annotated[int, Field(ge=0, le=10**12)] | None = None
@@ -74,7 +74,7 @@ class TrainSection(Section):
     attn_implementation: Attention | None = None
     """The attention implementation of transformers; auto uses the best available."""
     sharding: Sharding | None = None
-    """full: over all ranks; hybrid: within a node; none: replicated on every rank; auto: the fastest that fits."""
+    """full: across all ranks; hybrid: within a node; none: replicated on every rank; auto: the fastest that fits."""
     logging_steps: Count | None = None
     """Steps between lines of metrics."""
     eval_steps: Count | None = None

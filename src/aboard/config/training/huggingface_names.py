@@ -48,7 +48,7 @@ _RENAMED: Mapping[str, Fix] = MappingProxyType(
         "validation_file": _suggest_data_line("validation: …"),
         "lr": _suggest_line("learning_rate: …"),
         "epochs": _suggest_line("num_train_epochs: …"),
-        "batch_size": _suggest_line("per_device_train_batch_size: …, or global_batch_size: … over all ranks"),
+        "batch_size": _suggest_line("per_device_train_batch_size: …, or global_batch_size: … across all ranks"),
         "micro_batch_size": _suggest_line("per_device_train_batch_size: …"),
         "data_seed": _suggest_line("seed: …, which also sets the data order"),
         "resume_from_checkpoint": _suggest_line("resume: auto, none, or a checkpoint directory"),
@@ -86,7 +86,7 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
         _suggest_line("sharding: full (ZeRO-3) or none; run your own script with: aboard launch -- deepspeed …"),
     ),
     ("optim optim_args optim_target_modules adafactor", "the optimizer is fused AdamW", _LEAVE),
-    ("average_tokens_across_devices", "the loss is always averaged over the supervised tokens of all ranks", _LEAVE),
+    ("average_tokens_across_devices", "the loss is always averaged over all ranks' supervised tokens", _LEAVE),
     (
         "label_smoothing_factor neftune_noise_alpha loss_type router_aux_loss_coef",
         "the loss is only the cross entropy of the supervised tokens",
@@ -94,7 +94,7 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
     ),
     (
         "gradient_checkpointing_kwargs",
-        "it always uses the non-reentrant variant",
+        "gradient checkpointing always uses the non-reentrant variant",
         _suggest_line("gradient_checkpointing: true"),
     ),
     ("torch_compile torch_compile_backend torch_compile_mode", "models are not compiled yet", _LEAVE),
@@ -155,7 +155,7 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
             " ddp_static_graph ddp_backend ddp_timeout"
         ),
         "ranks, devices and process groups are derived from the nodes",
-        _suggest_removal("the section `cluster` sets nodes and slots"),
+        _suggest_removal("the `cluster` section sets nodes and slots"),
     ),
     (
         (
@@ -165,9 +165,9 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
             " shuffle_dataset truncation_mode packing_strategy padding_free pad_to_multiple_of pad_token eos_token"
         ),
         "data is tokenized and packed before the launch, and read from token shards in Aboard's own order",
-        _suggest_removal("the section `data` sets what is read: docs/data.md"),
+        _suggest_removal("the `data` section sets what is read: docs/data.md"),
     ),
-    ("do_train do_eval do_predict", "it always trains, and evaluates if data.validation is set", _LEAVE),
+    ("do_train do_eval do_predict", "Aboard always trains, and evaluates if data.validation is set", _LEAVE),
     (
         "trust_remote_code model_init_kwargs",
         "code that comes with a model is not executed; only architectures of transformers are supported",
@@ -182,7 +182,7 @@ _REASONS: Mapping[str, tuple[str, Fix]] = MappingProxyType(
 def explain_foreign_key(key: str) -> tuple[str, Fix] | None:
     """The message and the fix for a known key of Hugging Face; None for an unknown key."""
     if key in _RENAMED:
-        return f"'{key}' has another name in Aboard", _RENAMED[key]
+        return f"'{key}' has a different name in Aboard", _RENAMED[key]
     if key in _REASONS:
         why, fix = _REASONS[key]
         return f"'{key}' is not supported: {why}", fix

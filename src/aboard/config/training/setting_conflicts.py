@@ -62,5 +62,5 @@ def _check_evaluation(section: TrainSection, data: DataSettings) -> Iterator[_Co
 
 def _check_model(section: TrainSection) -> Iterator[_Conflict]:
     if section.from_scratch and section.resume not in (None, "auto", "none"):
-        seen = "train.from_scratch starts with new weights, but train.resume names a checkpoint"
+        seen = "train.from_scratch starts with new weights, but train.resume specifies a checkpoint"
         yield "resume", seen, training.CONFIG.fix("resume")

@@ -185,7 +185,7 @@ def _find_unused(settings: TrainSettings) -> dict[str, str]:
     if "global_batch_size" in settings.given:
         reasons["gradient_accumulation_steps"] = "derived from global_batch_size and the number of ranks"
     reasons["warmup_steps" if "warmup_ratio" in settings.given else "warmup_ratio"] = (
-        "not used: the other warmup key is"
+        "not used: the other warmup key is used"
     )
     if settings.settings["lr_scheduler_type"] != "wsd":
         reasons["decay_ratio"] = "not used: the schedule is not wsd"

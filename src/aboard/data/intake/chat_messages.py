@@ -146,7 +146,7 @@ def _normalize_calls(calls: object, where: str) -> list[dict[str, Any]]:
         whole = call if isinstance(call, dict) else {}
         function = whole.get("function", whole)
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InvalidRowError("row-type", f"a tool call in {where} names no function")
+            raise InvalidRowError("row-type", f"a tool call in {where} has no function name")
         arguments = function.get("arguments", {})
         if isinstance(arguments, str) and arguments.strip().startswith("{"):
             arguments = parse_json_field(arguments, f"the arguments of {function['name']} in {where}")

@@ -49,7 +49,7 @@ def find_data_files(path: str, split: str | None) -> list[DataFile]:
     name = path.removesuffix(".bin") + ".idx" if path.endswith(".bin") else path
     ending = _get_suffix(name)
     if ending not in STORE_BY_SUFFIX:
-        seen = f"'{escape_text(path)}' has no known suffix, so its format is unknown"
+        seen = f"'{escape_text(path)}' has no known suffix, so Aboard can't tell its format"
         raise AboardError(data.ENDING, seen, "known", endings=" ".join(STORE_BY_SUFFIX))
     return [DataFile(Untrusted(name), name, ending)]
 
@@ -74,7 +74,7 @@ def _list_directory(path: str, split: str | None) -> list[DataFile]:
     selected = [file for file in files if split_by_file[file] == wanted_split]
     if not selected:
         seen = (
-            f"'{escape_text(path)}' has no file of the split '{wanted_split}'; splits by file name:"
+            f"'{escape_text(path)}' has no file for the split '{wanted_split}'; splits by file name:"
             f" {', '.join(splits) or 'none'}"
         )
         if splits:

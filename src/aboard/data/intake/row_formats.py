@@ -18,7 +18,7 @@ _NEEDS = {
     "sharegpt": "conversations: [{from, value}, …]",
     "messages": "messages: [{role, content}, …] (and tools)",
     "prompt-completion": "prompt, completion",
-    "text": "text, or the one that text_column: names",
+    "text": "text, or the column in text_column:",
     "tokens": "input_ids (and labels, loss_mask or attention_mask)",
 }
 
@@ -56,7 +56,7 @@ def _use_given_format(records: Sequence[Mapping[str, Any]], format_name: str, te
         formats = " ".join(f"format: {name}" for name in FORMAT_NAMES)
         raise AboardError(data_quality.FORMAT, seen, "unknown", formats=formats)
     if text_column is not None and format_name != "text":
-        seen = f"text_column needs format text, and the format given is {format_name}"
+        seen = f"text_column needs the format text, but the given format is {format_name}"
         raise AboardError(data_quality.FORMAT, seen, "text-column")
     if format_name == "text":
         return RowFormat(name="text", why="given", columns=(text_column or "text",))

@@ -78,7 +78,7 @@ def _split_file(file: DataFile, every: int) -> list[Chunk]:
     if store == "json" and not is_json_lines(file.path):
         return [Chunk(file=file.display_name, path=file.path, store="json", size=size)]
     if store == "text" and is_json_lines(file.path):
-        seen = f"'{file.display_name.visible()}' contains JSON lines, but its suffix is that of plain text"
+        seen = f"'{file.display_name.visible()}' contains JSON lines, but has the suffix of a plain text file"
         raise AboardError(data.ENDING, seen, "rename", old=file.display_name, new=_rename_to_jsonl(file.path))
     lines: Store = "text" if store == "text" else "jsonl"
     if file.path.lower().endswith(COMPRESSED_SUFFIXES):  # such a stream can't be read from its middle
@@ -177,5 +177,6 @@ def _load_hub_dataset(name: str, config: str | None, split: str) -> Any:
     try:
         return datasets.load_dataset(name, config, split=split)
     except Exception as error:  # `datasets` raises whatever its downloader, its parsers and its builders raise
-        seen = f"the data set '{name}' can't be loaded from the hub: {escape_text(' '.join(str(error).split()), 300)}"
+        reason = escape_text(" ".join(str(error).split()), 300)
+        seen = f"the dataset '{name}' can't be loaded from the Hugging Face Hub: {reason}"
         raise AboardError(data.HUB, seen, name=name) from error

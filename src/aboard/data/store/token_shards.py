@@ -113,7 +113,8 @@ class TokenShards:
         index = ShardIndex(self.folder / entry.name)
         if len(index) != self.manifest.shards[shard].documents:
             raise make_damage_error(
-                self.folder / entry.name, f"it has {len(index)} rows, which is not what the manifest says"
+                self.folder / entry.name,
+                f"it has {len(index)} rows, but the manifest says {self.manifest.shards[shard].documents}",
             )
         return index
 

@@ -125,7 +125,7 @@ class Encoder:
     def _chat(self, at: int, row: DataRow) -> _Job:
         template = self._with_tools if row.tools else self.template
         if template is None:
-            raise InvalidRowError("row-template", "the tokenizer has no chat template; give one with template: FILE")
+            raise InvalidRowError("row-template", "the tokenizer has no chat template; set one with template: FILE")
         messages = row.messages or ()
         supervised = self._wanted(row)
         text, spans = template.answers(messages, row.tools, supervised)

@@ -42,7 +42,7 @@ def load_vocabulary(tokenizer: Any) -> Vocabulary:
     """Loads the vocabulary of a path, a hub name, or a transformers tokenizer."""
     loaded = _load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
     if not getattr(loaded, "is_fast", False):
-        seen = f"the tokenizer {type(loaded).__name__} is not a fast one (there is no tokenizer.json)"
+        seen = f"the tokenizer {type(loaded).__name__} is not a fast tokenizer (it has no tokenizer.json)"
         raise AboardError(data.TOKENIZER, seen, "slow")
     backend = tokenizers.Tokenizer.from_str(loaded.backend_tokenizer.to_str())
     backend.no_truncation()
@@ -115,8 +115,8 @@ def _find_cached(name: str) -> Path | None:
 
 def _make_unreachable_error(name: str) -> AboardError:
     seen = (
-        f"the tokenizer '{escape_text(name)}' is not a local directory, it is not in the cache, and the hub can't"
-        " be reached"
+        f"the tokenizer '{escape_text(name)}' is neither a local directory nor in the cache, and the Hugging Face"
+        " Hub can't be reached"
     )
     return AboardError(data.TOKENIZER, seen, "far", name=name)
 

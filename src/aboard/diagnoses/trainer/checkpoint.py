@@ -10,8 +10,8 @@ DISK_FULL = Diagnosis(
     code="checkpoint-disk-full",
     title="a rank's disk is full",
     symptoms=("OSError: [Errno 28] No space left on device", "OSError: [Errno 122] Disk quota exceeded"),
-    explanation=f"A checkpoint in float32 with AdamW takes 12 bytes per parameter. While one is written, there is one"
-    f" more than `save_total_limit`. {_INTACT}",
+    explanation=f"A float32 checkpoint with AdamW takes 12 bytes per parameter. While a checkpoint is being written,"
+    f" the disk holds one more than `save_total_limit`. {_INTACT}",
     fixes="df -h {folder}; df -i {folder}; quota -s  # on {node}; free space, or set save_total_limit; then restart",
 )
 
@@ -19,8 +19,8 @@ NOT_WRITABLE = Diagnosis(
     code="checkpoint-not-writable",
     title="a rank has no permission to write to output_dir",
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
-    explanation=f"The directory belongs to another user on that node, or its disk is mounted read-only, as a file"
-    f" system does itself after a disk error (`dmesg | tail`). {_INTACT}",
+    explanation=f"The directory on that node may belong to another user, or its disk may be mounted read-only. File"
+    f" systems often become read-only after a disk error (`dmesg | tail`). {_INTACT}",
     fixes="ls -ld {folder} {path}  # on {node}; the run's user needs write permission there",
 )
 
@@ -28,7 +28,8 @@ WRITE = Diagnosis(
     code="checkpoint-write",
     title="a rank failed to write a file",
     symptoms=("OSError: [Errno 5] Input/output error", "OSError: [Errno 116] Stale file handle"),
-    explanation=f"The write failed, but neither from a full disk nor from missing permissions. {_INTACT}",
+    explanation=f"The write failed for a reason other than a full disk or missing permissions, for example a disk or"
+    f" file server error. {_INTACT}",
     fixes="ls -l {folder}; dmesg | tail  # on {node}",
 )
 
@@ -40,25 +41,27 @@ NONE_SOUND = Diagnosis(
         "its sha256 differs",
         "SafetensorError: Error while deserializing header",
     ),
-    explanation="In each checkpoint a file is missing, or its size or hash differs from what was written; all are"
-    " listed with the reason. This is an error because training never starts over silently.",
-    fixes="ls -l {folder}  # restore it from a copy; or start over: set resume: none and another output_dir",
+    explanation="In every checkpoint, a file is missing, or its size or hash differs from what was written; all"
+    " checkpoints are listed with the reason. Aboard stops here because it never starts training over silently.",
+    fixes="ls -l {folder}  # restore it from a copy; or start over: set resume: none and a different output_dir",
 )
 
 DIFFERS = Diagnosis(
     code="checkpoint-differs",
     title="the checkpoint belongs to a different training setup",
     symptoms=("can't be continued with these settings", "size mismatch for model.embed_tokens.weight"),
-    explanation="With different data, mix, `max_length` or `seed`, the data position would point to other samples. A"
-    " different number of sequences per step changes what a step is, and a different model doesn't match the weights.",
-    remedy="Restore the settings that changed since the checkpoint (`global_batch_size` keeps the sequences per step"
-    " on any number of ranks), or start over: `--set train.resume=none` and another `output_dir`.",
+    explanation="If the data, the mix, `max_length` or `seed` changed, the saved data position would point to"
+    " different samples. A different number of sequences per step changes what a step is, and a different model"
+    " doesn't match the weights.",
+    remedy="Restore the settings that have changed since the checkpoint, or start over with `--set train.resume=none`"
+    " and a different `output_dir`. `global_batch_size` keeps the number of sequences per step the same on any number"
+    " of ranks.",
     fixes={
         "keep": FixCommand(
-            "{keep:--set}    # as in the checkpoint; to start over: resume: none and another output_dir"
+            "{keep:--set}    # as in the checkpoint; to start over: resume: none and a different output_dir"
         ),
-        "back": Advice("restore the old values; to start over: resume: none and another output_dir"),
-        "model": Advice("model: {model}  # as in the checkpoint; to start over, set another output_dir"),
+        "back": Advice("restore the old values; to start over: resume: none and a different output_dir"),
+        "model": Advice("model: {model}  # as in the checkpoint; to start over, set a different output_dir"),
         "typed": FixCommand("{typed:shell}    # continues with the checkpoint's settings"),
         "anew": FixCommand("{typed:shell}    # starts a new run, and keeps this one unchanged"),
     },
@@ -68,8 +71,8 @@ ELSEWHERE = Diagnosis(
     code="checkpoint-elsewhere",
     title="some checkpoint files are on another node's disk",
     symptoms=("was saved to several disks, and this layout needs files that are not on this one",),
-    explanation="Without a shared disk, each node stores what its own ranks wrote, and a different layout needs other"
-    " nodes' files. To avoid this, put `output_dir` on a shared disk, or use `sharding: none` or `hybrid`.",
+    explanation="Without a shared disk, each node stores only what its own ranks wrote, so a different layout needs"
+    " files from other nodes. To avoid this, put `output_dir` on a shared disk, or use `sharding: none` or `hybrid`.",
     fixes={
         "one": FixCommand(f"rsync -a {{nodes:words}}:{{folder}}/ {{folder}}/{_SAME_LAYOUT}"),
         "several": FixCommand(
@@ -80,17 +83,17 @@ ELSEWHERE = Diagnosis(
 
 FOLDER_BUSY = Diagnosis(
     code="checkpoint-folder-busy",
-    title="another run writes to the same output_dir",
+    title="another run is writing to the same output_dir",
     symptoms=("writes checkpoints into",),
     explanation="Two runs in one directory would mistake each other's checkpoints for their own.",
-    fixes="ps -p {process}  # on {node}; stop it, or choose another output_dir",
+    fixes="ps -p {process}  # on {node}; stop it, or choose a different output_dir",
 )
 
 PEER_LOST = Diagnosis(
     code="checkpoint-peer-lost",
     title="a rank stopped responding during a checkpoint",
     symptoms=("Connection closed by peer", "another rank stopped responding during a checkpoint"),
-    explanation=f"A checkpoint needs all ranks. One of them died, or its node is gone. {_INTACT}",
+    explanation=f"A checkpoint needs all ranks. One of them died, or its node went down. {_INTACT}",
     fixes="aboard why  # names the rank; the last published checkpoint is intact",
 )
 
@@ -98,15 +101,15 @@ STUCK = Diagnosis(
     code="checkpoint-stuck",
     title="a checkpoint took more than an hour to write",
     symptoms=("a checkpoint isn't written after 3600 s", "nfs: server not responding, still trying"),
-    explanation=f"A disk or a file server does not respond. {_INTACT}",
+    explanation=f"Usually a disk or a file server is not responding. {_INTACT}",
     fixes="aboard check --only storage; dmesg | tail  # finds a disk or file server that does not respond",
 )
 
 OUT_OF_STEP = Diagnosis(
     code="checkpoint-out-of-step",
-    title="ranks save different steps",
+    title="ranks are saving different steps",
     symptoms=("rank 1 saves step 40 while rank 0 saves step 41",),
-    explanation="All ranks must run the same steps. If they don't, it is a bug in Aboard, or a network error.",
+    explanation="All ranks must run the same steps. If they don't, the cause is a bug in Aboard or a network error.",
     fixes="aboard why  # the ranks are out of step; please report it with: aboard bundle",
 )
 
@@ -114,7 +117,8 @@ UNUSABLE = Diagnosis(
     code="checkpoint-unusable",
     title="the given directory is not a checkpoint",
     symptoms=("is not a checkpoint: it was never published", "is not a checkpoint: there is no such folder"),
-    explanation="A checkpoint has a manifest.json, which is written last. Without it, the save was interrupted.",
+    explanation="A checkpoint directory contains a manifest.json, which is written last. If it is missing, the save"
+    " was interrupted, or the path is wrong.",
     fixes="ls {parent}  # lists the others; resume: auto uses the newest that verifies",
 )
 
@@ -126,8 +130,8 @@ DAMAGED = Diagnosis(
         "SafetensorError",
         "has a shape that differs from the manifest",
     ),
-    explanation="A file's size or hash differs from manifest.json: a copy was interrupted, a disk fails (`dmesg |"
-    " tail`), or somebody edited it.",
+    explanation="A file's size or hash differs from manifest.json. A copy may have been interrupted, a disk may be"
+    " failing (`dmesg | tail`), or someone may have edited the file.",
     fixes={
         "resume": FixCommand("ls -l {folder}  # resume: auto uses the newest that verifies"),
         "export": FixCommand("ls {folder}   # then export an older one"),
@@ -138,8 +142,8 @@ LAYOUT = Diagnosis(
     code="checkpoint-layout",
     title="a tensor has a placement that checkpoints don't support",
     symptoms=("is placed as _StridedShard, which checkpoints don't support",),
-    explanation="Checkpoints support whole tensors, and tensors that `full`, `hybrid` and `none` split along"
-    " dimensions.",
+    explanation="Checkpoints support whole tensors, and tensors that are split along dimensions, as `full`, `hybrid`"
+    " and `none` produce them.",
     fixes=Advice("sharding: full  # or hybrid, or none; if one of these caused it, please report it"),
 )
 
@@ -155,24 +159,24 @@ FAILED = Diagnosis(
     code="checkpoint-failed",
     title="a checkpoint failed",
     symptoms=("could not save a checkpoint: RuntimeError",),
-    explanation=f"An unknown error occurred on the rank that the message names. {_INTACT}",
+    explanation=f"A rank failed with an unexpected error while it was saving a checkpoint. {_INTACT}",
     fixes="aboard logs --rank {rank}    # shows its traceback; please report it with: aboard bundle",
 )
 
 EXPORT_TO = Diagnosis(
     code="export-to",
     title="the export directory is not empty",
-    symptoms=("is there already, and not empty",),
-    explanation="An export writes a complete directory or nothing, and overwrites nothing.",
-    fixes=Advice("name a new or an empty directory"),
+    symptoms=("already exists and is not empty", "is there already, and not empty"),
+    explanation="An export writes either a complete directory or nothing, and never overwrites files.",
+    fixes=Advice("pass a new or empty directory"),
 )
 
 EXPORT_NONE = Diagnosis(
     code="export-none",
     title="there is no complete checkpoint to export",
     symptoms=("there is no whole checkpoint in DIR on this machine",),
-    explanation="The run has saved no checkpoint yet (`touch OUTPUT_DIR/SAVE` makes it save now), or it saved on"
-    " another node's disk: export there, or copy the directory here.",
+    explanation="The run has not saved a checkpoint yet (`touch OUTPUT_DIR/SAVE` makes it save one now), or it saved"
+    " to another node's disk. In the second case, export on that node, or copy the directory here.",
     fixes={
         "folder": FixCommand("aboard export {folder} --to DIR"),
         "run": FixCommand("aboard logs {run}    # did it save a checkpoint, and on which node?"),
@@ -182,7 +186,7 @@ EXPORT_NONE = Diagnosis(
 EXPORT_RUN = Diagnosis(
     code="export-run",
     title="the run was not started by `aboard train`",
-    symptoms=("is no training of `aboard train`",),
+    symptoms=("is not a run of `aboard train`",),
     explanation="`aboard launch` runs your script; only the script knows what it saved.",
     fixes="aboard export CHECKPOINT --to DIR    # a directory named step-…",
 )
@@ -191,6 +195,7 @@ EXPORT_MODEL = Diagnosis(
     code="export-model",
     title="the model directory does not match the checkpoint",
     symptoms=("is not the model of this checkpoint",),
-    explanation="An export copies config.json from the original model directory, whose tensors differ now.",
-    fixes="aboard export …   # on a machine that has the original config.json of the model",
+    explanation="An export copies config.json from the original model directory, and the tensors in that directory no"
+    " longer match the checkpoint's.",
+    fixes="aboard export …   # on a machine that has the model's original config.json",
 )

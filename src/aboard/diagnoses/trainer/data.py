@@ -7,7 +7,8 @@ FILES = Diagnosis(
     code="data-files",
     title="no data files are given",
     symptoms=("no file is named, and there is no ./aboard.yaml", "has no data.files"),
-    explanation="`aboard data` checks the files on the command line, or those of the section `data` of aboard.yaml.",
+    explanation="`aboard data` checks the files on the command line, or the files in the `data` section of"
+    " aboard.yaml.",
     fixes="aboard data FILE…    # or in aboard.yaml: `data: {{files: [train.jsonl]}}`",
 )
 
@@ -15,7 +16,7 @@ EXTRA = Diagnosis(
     code="data-extra",
     title="packages for data and training are not installed",
     symptoms=("ModuleNotFoundError: No module named 'pyarrow'", "ModuleNotFoundError: No module named 'datasets'"),
-    explanation="`pip install aboard` only installs what launching needs. Reading data and training need more"
+    explanation="`pip install aboard` installs only what launching needs. Reading data and training need more"
     " packages.",
     fixes="pip install 'aboard[train]'",
 )
@@ -29,7 +30,7 @@ MISSING = Diagnosis(
     ),
     explanation="The path is wrong, or the directory has no file that ends in .jsonl, .ndjson, .json, .txt, .parquet,"
     " .arrow or .idx (optionally followed by .gz, .zst, .bz2 or .xz). Relative paths in aboard.yaml start at that"
-    " file.",
+    " file's directory.",
     fixes={
         "near": Advice("did you mean '{path}'?"),
         "look": FixCommand("ls {folder}"),
@@ -41,10 +42,10 @@ ENDING = Diagnosis(
     code="data-ending",
     title="a file name does not show the format",
     symptoms=(
-        "has no known suffix, so its format is unknown",
-        "contains JSON lines, but its suffix is that of plain text",
+        "has no known suffix, so Aboard can't tell its format",
+        "contains JSON lines, but has the suffix of a plain text file",
     ),
-    explanation="The extension decides how a file is read. In a .txt file every line is a document.",
+    explanation="The suffix decides how a file is read. In a .txt file, every line is a document.",
     fixes={
         "known": Advice("rename it to end in one of: {endings} (plus .gz .zst .bz2 .xz)"),
         "rename": FixCommand("mv {old} {new}"),
@@ -54,7 +55,7 @@ ENDING = Diagnosis(
 SPLIT = Diagnosis(
     code="data-split",
     title="the directory has no files for that split",
-    symptoms=("has no file of the split 'train'", 'ValueError: Unknown split "train". Should be one of'),
+    symptoms=("has no file for the split 'train'", 'ValueError: Unknown split "train". Should be one of'),
     explanation="File names show which split a file belongs to (train, validation, test). Only the split that is"
     " trained on is read.",
     fixes={"other": Advice("write split: {split}"), "none": Advice("remove split:, or list the files")},
@@ -62,27 +63,27 @@ SPLIT = Diagnosis(
 
 HUB = Diagnosis(
     code="data-hub",
-    title="the data set can't be downloaded from the hub",
+    title="the dataset can't be downloaded from the Hugging Face Hub",
     symptoms=(
         "DatasetNotFoundError: Dataset 'x' doesn't exist on the Hub or cannot be accessed",
         "ConnectionError: Couldn't reach 'x' on the Hub",
     ),
-    explanation="There is no local file of that name, and the hub does not have it, is unreachable or requires a login"
-    " (`hf auth login`).",
-    fixes="hf download --repo-type dataset {name}    # on a machine with internet; or check the name",
+    explanation="No local file has that name, and the Hugging Face Hub does not have the dataset, can't be reached, or"
+    " requires a login (`hf auth login`).",
+    fixes="hf download --repo-type dataset {name}    # on a machine with internet access; or check the name",
 )
 
 TOKENIZER = Diagnosis(
     code="data-tokenizer",
     title="the tokenizer can't be used",
-    symptoms=("can't load a tokenizer from", "OSError: Can't load tokenizer for", "is not a fast one"),
-    explanation="The directory does not exist, the hub does not provide it, or it has no tokenizer.json. Only fast"
-    " tokenizers report which tokens belong to which text.",
+    symptoms=("can't load a tokenizer from", "OSError: Can't load tokenizer for", "is not a fast tokenizer"),
+    explanation="The directory does not exist, the Hugging Face Hub does not provide the tokenizer, or there is no"
+    " tokenizer.json. Aboard needs a fast tokenizer, because only these report which tokens belong to which text.",
     fixes={
         "slow": Advice("save a fast one: AutoTokenizer.from_pretrained(…).save_pretrained(DIR)"),
         "broken": FixCommand("ls {file}"),
-        "missing": FixCommand("ls {folder}    # use an existing path; a hub name is OWNER/NAME"),
-        "far": FixCommand("hf download {name}    # on a machine with internet; or use a local directory"),
+        "missing": FixCommand("ls {folder}    # use an existing path; a Hugging Face Hub name is OWNER/NAME"),
+        "far": FixCommand("hf download {name}    # on a machine with internet access; or use a local directory"),
     },
 )
 
@@ -96,7 +97,7 @@ LENGTH = Diagnosis(
 
 ALLOW = Diagnosis(
     code="data-allow",
-    title="--allow names an unknown code",
+    title="--allow contains an unknown code",
     symptoms=("the data check has no code",),
     explanation="With a typo in `--allow` or `data.allow`, the intended finding would still fail the data check.",
     remedy="`aboard why --codes` lists the codes, under `data`.",
@@ -107,10 +108,11 @@ MIX = Diagnosis(
     code="data-mix",
     title="the sources can't be mixed",
     symptoms=("its weight is missing", "it has no packed sequences"),
-    explanation="Each source of a mix needs a weight above 0, `{{path: FILE, weight: 1}}`, and at least one sequence.",
+    explanation="Each source in a mix needs at least one sequence and a weight above 0, for example `{{path: FILE,"
+    " weight: 1}}`.",
     fixes={
         "empty": FixCommand("remove {name}, or check it: aboard data {name}"),
-        "none": Advice("name at least one source"),
+        "none": Advice("specify at least one source"),
         "weights": Advice("set a weight above 0 for each of: {names:words}"),
     },
 )
@@ -128,8 +130,8 @@ UNREADABLE = Diagnosis(
     code="data-unreadable",
     title="a file can't be read",
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 5] Input/output error"),
-    explanation="The operating system refuses to read it: missing permissions, or a failing disk (`sudo dmesg |"
-    " tail`).",
+    explanation="The operating system refused to read the file. Usually permissions are missing, or a disk is failing"
+    " (`sudo dmesg | tail`).",
     fixes={"file": FixCommand("ls -l {path}"), "folder": FixCommand("ls -ld {path}")},
 )
 
@@ -137,7 +139,7 @@ CHANGED = Diagnosis(
     code="data-changed",
     title="a file changed while it was read",
     symptoms=("changed while it was being prepared", "changed while it was being sent"),
-    explanation="Training would use half of the old content and half of the new.",
+    explanation="Training would use part of the old content and part of the new.",
     fixes=Advice("wait until it is written, then run the same command again"),
 )
 
@@ -158,7 +160,7 @@ LOCKED = Diagnosis(
     code="data-locked",
     title="another process holds the lock on this data",
     symptoms=("is still preparing the same data and holds",),
-    explanation="Another command is preparing the same data and did not finish within a day.",
+    explanation="Another command is preparing the same data and has not finished within a day.",
     fixes="ps -p {process}  # on {host}; wait for it, or stop it",
 )
 
@@ -166,9 +168,10 @@ MANIFEST = Diagnosis(
     code="data-manifest",
     title="a directory of token shards can't be used",
     symptoms=("manifest.json", "a field is missing or has the wrong type"),
-    explanation="Its manifest is missing, has another version, or does not follow docs/token-shards.md.",
+    explanation="The directory's manifest is missing, has an unsupported version, or does not follow"
+    " docs/token-shards.md.",
     fixes=Advice(
-        "docs/token-shards.md describes the format; if it is in ~/.cache/aboard/data, remove it: it is rebuilt"
+        "docs/token-shards.md describes the format; a directory in ~/.cache/aboard/data can be removed: it is rebuilt"
     ),
 )
 
@@ -176,7 +179,8 @@ SHARD_DAMAGED = Diagnosis(
     code="data-shard-damaged",
     title="a token shard file changed after it was written",
     symptoms=("but the manifest says",),
-    explanation="Its size or hash differs from what was written: an interrupted copy, or a faulty disk.",
+    explanation="The file's size or hash differs from what was written. A copy may have been interrupted, or a disk"
+    " may be faulty.",
     fixes="rm -r {folder}  # it is rebuilt",
 )
 
@@ -184,8 +188,8 @@ WORKER_DIED = Diagnosis(
     code="data-worker-died",
     title="a data worker process was killed",
     symptoms=("was killed by signal 9", "Out of memory: Killed process", "BrokenProcessPool"),
-    explanation="Signal 9 usually comes from the kernel when memory runs out: there is one process per core, and rows"
-    " may be very long.",
+    explanation="Signal 9 usually comes from the kernel when memory runs out. Aboard runs one worker process per core,"
+    " and rows may be very long.",
     fixes="free -g; sudo dmesg | grep -i oom  # out of memory? Use fewer cores: taskset -c 0-3 aboard train",
 )
 
@@ -193,7 +197,7 @@ WORKER_SILENT = Diagnosis(
     code="data-worker-silent",
     title="a data worker process stopped responding",
     symptoms=("has not responded for",),
-    explanation="It waits for a disk or a file server that does not respond.",
+    explanation="The worker is probably waiting for a disk or a file server that does not respond.",
     fixes=Advice("check that the source's disk responds: timeout 5 df -h DIR, or aboard check --only storage"),
 )
 
@@ -201,6 +205,7 @@ WORKER = Diagnosis(
     code="data-worker",
     title="a data worker process crashed",
     symptoms=("a worker failed: Traceback",),
-    explanation="An unknown error in Aboard. The message has its traceback and the row.",
+    explanation="An unexpected error in Aboard stopped a worker process. The error output contains the traceback and"
+    " the row.",
     fixes={"row": Advice("please report it with that row"), "report": Advice("please report it")},
 )

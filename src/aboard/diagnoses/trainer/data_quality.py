@@ -16,23 +16,23 @@ _SHOW_ROWS = {
 
 NO_ROWS = Diagnosis(
     code="data-no-rows",
-    title="The files contain no rows",
+    title="the files contain no rows",
     symptoms=("ValueError: num_samples should be a positive integer value, but got num_samples=0", "0 examples"),
-    explanation="The file is empty, its name belongs to another file, or the requested split is empty.",
+    explanation="The file may be empty, it may be the wrong file, or the requested split may be empty.",
     fixes="ls -l {file}    # is this the intended file?",
 )
 
 BROKEN = Diagnosis(
     code="data-broken",
-    title="Rows can't be read",
+    title="rows can't be read",
     symptoms=(
         "json.decoder.JSONDecodeError: Unterminated string starting at",
         "pyarrow.lib.ArrowInvalid: JSON parse error: Missing a closing quotation mark in string",
         "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
     ),
-    explanation="A line is not JSON, not UTF-8, or not a row of the format: a column is missing or has another type,"
-    " or a role is unknown. A broken last line means that a copy was interrupted and an unknown part is missing: copy"
-    " it again.",
+    explanation="A line is not JSON, not UTF-8, or not a row of the format: a column is missing or has the wrong type,"
+    " or a role is unknown. If the last line is broken, a copy was interrupted and an unknown part is missing: copy"
+    " the file again.",
     leads_to=("data-no-rows",),
     fixes={
         **_SHOW_ROWS,
@@ -41,37 +41,39 @@ BROKEN = Diagnosis(
         "keep": FixCommand("jq -cR 'fromjson? | objects' {file} > {kept}    # keeps the readable rows"),
         **_PASS,
     },
-    log_fix="aboard data FILE    # names the file and the line",
+    log_fix="aboard data FILE    # shows the file and the line",
     patterns=cause(
         r"JSONDecodeError|ArrowInvalid|DatasetGenerationError|pyarrow\.lib\.\w+|UnicodeDecodeError"
         r"|UnidentifiedImageError|zipfile\.BadZipFile|DatasetGenerationCastError",
-        "A data file can't be read: it is truncated, or has another format than the rest.",
+        "A data file can't be read. It may be truncated, or its format may differ from the rest.",
         weight=2,
     ),
 )
 
 EMPTY = Diagnosis(
     code="data-empty",
-    title="Rows contain no text",
+    title="rows contain no text",
     symptoms=("loss is nan", "the model answers with nothing"),
-    explanation="All texts of the row are blank, or it has no tokens. Often the text is in a column with another name.",
-    remedy="Remove them: `jq -c 'select(.text != \"\")' FILE > KEPT`. Or allow them: `--allow data-empty`.",
+    explanation="All texts in a row are blank, or the row has no tokens. Often the text is in a column with a"
+    " different name.",
+    remedy="Remove the rows with `jq -c 'select(.text != \"\")' FILE > KEPT`, or allow them with `--allow data-empty`.",
     leads_to=("data-no-loss",),
     fixes={**_SHOW_ROWS, **_PASS},
 )
 
 TEMPLATE = Diagnosis(
     code="data-template",
-    title="The chat template doesn't show which tokens are answers",
+    title="the chat template doesn't show which tokens are answers",
     symptoms=(
         "return_assistant_tokens_mask==True but chat template does not contain `{% generation %}` keyword",
         "Cannot use chat template functions because tokenizer.chat_template is not set",
         "assistant_masks is all zeros",
     ),
-    explanation="For a loss on answers, Aboard must know which tokens are answers. A template marks them with `{{%"
+    explanation="For a loss on answers, Aboard must know which tokens are answers. A template can mark them with `{{%"
     " generation %}}…{{% endgeneration %}}`; otherwise Aboard infers them from the text that the template adds around"
-    " answers. That fails if there is no template, if the template rejects the conversation (two users in a row), or"
-    " if it renders an answer differently once other turns follow (as templates do that drop earlier thoughts).",
+    " answers. That fails if there is no template, if the template rejects the conversation (for example two user"
+    " turns in a row), or if it renders an answer differently once other turns follow (some templates drop earlier"
+    " thoughts).",
     leads_to=("data-no-loss", "data-eos"),
     fixes={
         "none": FixCommand(_TEMPLATE + "    # the tokenizer has none"),
@@ -85,11 +87,11 @@ TEMPLATE = Diagnosis(
 
 NO_LOSS = Diagnosis(
     code="data-no-loss",
-    title="Rows have no supervised token",
+    title="rows have no supervised token",
     symptoms=("loss is 0.0", "loss is nan", "UserWarning: This instance will be ignored in loss calculation"),
-    explanation="None of their tokens has a loss: there is no answer, the answer is empty, or the mask covers"
-    " everything. They cost as much time as other rows, and the loss curve looks normal; `aboard data FILE --show 5`"
-    " shows the mask.",
+    explanation="None of the row's tokens enters the loss: there is no answer, the answer is empty, or the mask covers"
+    " everything. Such a row costs as much time as any other, and the loss curve looks normal. `aboard data FILE"
+    " --show 5` shows the mask.",
     fixes={
         "all": FixCommand(
             "{again:shell aboard data --loss-on all}    # `data: {{loss_on: all}}`, to train on prompts too"
@@ -104,10 +106,11 @@ NO_LOSS = Diagnosis(
 
 EOS = Diagnosis(
     code="data-eos",
-    title="The end token is never supervised",
+    title="the end token is never supervised",
     symptoms=("the fine-tuned model doesn't stop", "generates until max_new_tokens", "repeats itself endlessly"),
-    explanation="A model learns to stop from the end token after answers. It is missing, or masked because padding is"
-    " the same token (huggingface/trl#1623) or the template closes its marker before it (huggingface/trl#5988).",
+    explanation="A model learns to stop from the end token after answers. Here the end token is missing, or it is"
+    " masked: either it is also the padding token (huggingface/trl#1623), or the template closes its marker before it"
+    " (huggingface/trl#5988).",
     fixes={
         "no-token": FixCommand("grep eos_token tokenizer_config.json    # next to the tokenizer; set the token there"),
         "hidden": FixCommand(_TEMPLATE + "    # a template with the end token before {{% endgeneration %}}"),
@@ -118,22 +121,22 @@ EOS = Diagnosis(
 
 DOUBLE_BOS = Diagnosis(
     code="data-double-bos",
-    title="Rows begin with two begin-of-sequence tokens",
+    title="rows begin with two begin-of-sequence tokens",
     symptoms=(
         "the model got worse after fine-tuning",
         "Added a BOS token to the prompt as specified by the model but the prompt also starts with a BOS token",
     ),
-    explanation="The template writes the token, and the tokenizer or the text adds another. The model has never seen"
-    " two.",
+    explanation="The template writes the token, and the tokenizer or the text adds a second one. The model has never"
+    " seen two of them.",
     fixes={"chat": FixCommand(_TEMPLATE + "    # a template that writes {{{{ bos_token }}}} once"), **_PASS},
 )
 
 CUT = Diagnosis(
     code="data-cut",
-    title="Answers are truncated",
+    title="answers are truncated",
     symptoms=("answers break off in the middle of a sentence", "Token indices sequence length is longer than"),
-    explanation="The row is longer than `max_length`, so the end of its answer is cut off, including the end token. If"
-    " the prompt alone is longer, nothing of the answer is left. `--stats` shows lengths.",
+    explanation="A row is longer than `max_length`, so the end of its answer is cut off, including the end token. If"
+    " the prompt alone is longer, none of the answer is left. `aboard data FILE --stats` shows the lengths.",
     fixes={
         "most": FixCommand(_LENGTH + "    # `data: {{max_length: {length}}}`, enough for 99 % of the rows"),
         "every": FixCommand(_LENGTH + "    # `data: {{max_length: {length}}}`, enough for all"),
@@ -143,11 +146,12 @@ CUT = Diagnosis(
 
 FORMAT = Diagnosis(
     code="data-format",
-    title="The detected format is probably wrong",
+    title="the detected format is probably wrong",
     symptoms=("the model answers with questions", "the model speaks as the user", "all prompts are empty"),
-    explanation="The columns match a format, but their content does not: prompts are empty, answers are questions, the"
-    " assistant speaks first, or a text is an already rendered conversation.",
-    remedy="Set `--format NAME`, or rename columns: `jq -c '{prompt: .answer, completion: .question}' FILE`.",
+    explanation="The columns match a format, but their content does not. For example, prompts are empty, answers are"
+    " questions, the assistant speaks first, or a text is an already rendered conversation.",
+    remedy="Pass `--format NAME`, or rename the columns, for example: `jq -c '{prompt: .answer, completion:"
+    " .question}' FILE`.",
     leads_to=("data-no-loss", "data-broken"),
     fixes={
         "several": Advice("choose one: {formats}"),
@@ -170,9 +174,9 @@ FORMAT = Diagnosis(
 
 LEAK = Diagnosis(
     code="data-leak",
-    title="Validation rows are in the training data",
+    title="validation rows are in the training data",
     symptoms=("validation loss is lower than training loss", "eval_loss falls and the model gets worse"),
-    explanation="Rows with equal content are in both sets, so the validation loss measures memorisation.",
+    explanation="Rows with the same content are in both sets, so the validation loss measures memorization.",
     fixes={
         "apart": FixCommand("grep -hvxFf {held} {files:words} > train-only.jsonl    # removes the validation rows"),
         **_PASS,
@@ -181,10 +185,10 @@ LEAK = Diagnosis(
 
 DUPLICATES = Diagnosis(
     code="data-duplicates",
-    title="Duplicate rows",
+    title="duplicate rows",
     symptoms=("loss drops at the start of the second epoch", "the model recites training rows"),
-    explanation="Their content is identical, ignoring other columns. If a third of the rows or more are duplicates, a"
-    " file is probably listed twice or its parts overlap. To count a row twice, use weights.",
+    explanation="Several rows have the same content; other columns are ignored. If a third of the rows or more are"
+    " duplicates, a file is probably listed twice or its parts overlap. To count a row twice, use weights.",
     fixes={
         "once": FixCommand("awk '!seen[$0]++' {files:words} > once.jsonl    # keeps one of each equal line"),
         **_PASS,
@@ -193,21 +197,22 @@ DUPLICATES = Diagnosis(
 
 SPECIAL_TEXT = Diagnosis(
     code="data-special-text",
-    title="Control tokens appear as text in the data",
+    title="control tokens appear as text in the data",
     severity=Severity.WARN,
     symptoms=("<|im_end|> in the middle of a message", "<|endoftext|> in a document", "roles are confused"),
-    explanation="The tokenizer turns the text `<|im_end|>` into the control token: a turn ends there, and whoever"
-    " writes it into a prompt can impersonate another role. Provide already rendered rows as plain text.",
+    explanation="The tokenizer turns the text `<|im_end|>` into the control token. A turn ends there, and anyone who"
+    " writes the text into a prompt can impersonate another role. If rows are already rendered, provide them as plain"
+    " text.",
     fixes={"mend": FixCommand("sed {script} {file} > mended.jsonl    # removes that token"), **_PASS},
 )
 
 OUTLIER = Diagnosis(
     code="data-outlier",
-    title="A row is much longer than the others",
+    title="a row is much longer than the others",
     severity=Severity.INFO,
     symptoms=("one step takes far longer than the others", "CUDA out of memory at one step only"),
-    explanation="It is over twenty times as long as 99 % of the rows: for example two files in one row, or binary"
-    " data.",
+    explanation="The longest row is more than 20 times as long as 99 % of the rows. It may be two files joined in one"
+    " row, or binary data.",
     fixes={
         "line": FixCommand("sed -n {script:shell 17p} {file} | cut -c 1-300    # shows it"),
         "lengths": FixCommand("{again:shell aboard data --stats}    # shows row lengths"),

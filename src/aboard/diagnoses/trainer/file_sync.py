@@ -5,14 +5,14 @@ from aboard.diagnoses.fixes import FixCommand
 
 DISK_FULL = Diagnosis(
     code="spread-disk-full",
-    title="a node has no room for the files of the run",
+    title="a node has no room for the run's files",
     symptoms=("OSError: [Errno 28] No space left on device", "OSError: [Errno 122] Disk quota exceeded"),
     explanation="Shards, packed sequences and the model are copied to the same path on every node that lacks them. Old"
-    " prepared data is in `~/.cache/aboard`; set `XDG_CACHE_HOME` on the head to use another disk.",
+    " prepared data is in `~/.cache/aboard`. To use a different disk, set `XDG_CACHE_HOME` on the head.",
     fixes={
         "refused": FixCommand("df -h {path}    # on {node}; or a quota: quota -s"),
         "no-room": FixCommand(
-            "du -xh {path} | sort -h | tail    # on {node}; shows the largest directories: free space"
+            "du -xh {path} | sort -h | tail    # on {node}; shows the largest directories; then free space"
         ),
     },
 )
@@ -21,9 +21,9 @@ DENIED = Diagnosis(
     code="spread-denied",
     title="the user has no write permission on a node",
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
-    explanation="Files go to the same path as on the head, or below your home directory if they are there. On this"
-    " node that directory, or its parent, belongs to another user.",
-    fixes="namei -l {path}    # on {node}; shows who may write; or once: sudo install -d -o $USER DIRECTORY",
+    explanation="Files are copied to the same path as on the head, or below your home directory if they are there on"
+    " the head. On this node, that directory or its parent belongs to another user, or is read-only.",
+    fixes="namei -l {path}    # on {node}; shows who can write; or once: sudo install -d -o $USER DIRECTORY",
 )
 
 PATH = Diagnosis(
@@ -33,15 +33,17 @@ PATH = Diagnosis(
         "NotADirectoryError: [Errno 20] Not a directory",
         "OSError: [Errno 40] Too many levels of symbolic links",
     ),
-    explanation="On this node a file is where a directory should be, or the reverse, or a symbolic link is broken.",
+    explanation="On this node, a file is where a directory should be, a directory is where a file should be, or a"
+    " symbolic link is broken.",
     fixes="ls -ld {path}    # on {node}; move away what has this name",
 )
 
 DISK = Diagnosis(
     code="spread-disk",
-    title="a node's disk fails to store the files",
+    title="a node's disk failed to store the files",
     symptoms=("OSError: [Errno 5] Input/output error", "took nothing in for 60 s, while the node itself answers"),
-    explanation="The node responds, but its disk fails or a file server hangs: `aboard check --only storage`.",
+    explanation="The node responds, but its disk is failing or a file server hangs. Check with `aboard check --only"
+    " storage`.",
     fixes={
         "errors": FixCommand("sudo dmesg | tail    # on {node}; were there disk errors?"),
         "stuck": FixCommand("timeout 5 df -h {path}    # on {node}; does a mount hang?"),
@@ -51,7 +53,7 @@ DISK = Diagnosis(
 BUSY = Diagnosis(
     code="spread-busy",
     title="another process is sending the same files",
-    symptoms=("somebody else is sending",),
+    symptoms=("another process is already sending",),
     explanation="Another head, or another command of yours, is writing to the same directory on this node.",
     fixes="fuser -v {folder}/.aboard-*.part    # on {node}; wait for it, then try again",
 )
@@ -60,8 +62,8 @@ HASH = Diagnosis(
     code="spread-hash",
     title="a file differs after it was sent",
     symptoms=("after it was sent, and should have",),
-    explanation="The node reads back different bytes than the head sent: bad memory, a bad disk, or a program that"
-    " changed the file there.",
+    explanation="The node reads back different bytes than the head sent. Possible causes: bad memory, a bad disk, or a"
+    " program that changed the file there.",
     fixes="sudo dmesg | tail    # on {node}; a bad disk or bad memory? Until it is repaired: --exclude {node}",
 )
 
@@ -69,7 +71,8 @@ LOST = Diagnosis(
     code="spread-lost",
     title="a node's connection was lost repeatedly while files were sent",
     symptoms=("it was lost 3 times while files were sent to it", "client_loop: send disconnect: Broken pipe"),
-    explanation="The network drops long transfers (MTU, a firewall's idle limit), or the node reboots.",
+    explanation="The network may drop long transfers, for example because of the MTU or a firewall's idle limit, or"
+    " the node may have rebooted.",
     fixes="aboard check    # then try again: the transfer resumes",
 )
 
@@ -77,6 +80,6 @@ EMPTY = Diagnosis(
     code="spread-empty",
     title="a directory that ranks need is empty",
     symptoms=("has no files to copy",),
-    explanation="The model's or the data's directory on the head has no files.",
+    explanation="The model or data directory on the head has no files, so there is nothing to copy to the nodes.",
     fixes="ls -l {folder}    # prepared data is rebuilt after this directory is removed",
 )

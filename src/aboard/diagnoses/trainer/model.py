@@ -13,7 +13,8 @@ MISSING = Diagnosis(
         "ValueError: The checkpoint you are trying to load has model type `x` but Transformers does not recognize",
     ),
     explanation="The directory has no config.json on this node, or this version of transformers does not support the"
-    " architecture (`pip install -U transformers` on every node). Code that comes with a model is not executed.",
+    " architecture (`pip install -U transformers` on every node). Aboard does not execute code that comes with a"
+    " model.",
     fixes="ls {folder}   # on this node; it must be a directory that transformers can load",
 )
 
@@ -24,7 +25,8 @@ NOT_BUILT = Diagnosis(
         "ImportError: FlashAttention2 has been toggled on, but it cannot be used",
         "does not support an attention implementation through torch.nn.functional.scaled_dot_product_attention",
     ),
-    explanation="Usually it does not support the attention that `attn_implementation` names, or a package is missing.",
+    explanation="Usually the model does not support the attention implementation that `attn_implementation` sets, or a"
+    " package is missing.",
     fixes=Advice("train:\n  attn_implementation: auto   # uses what the model supports; every model supports eager"),
 )
 
@@ -35,8 +37,11 @@ NO_WEIGHTS = Diagnosis(
         "has neither model.safetensors nor its index",
         "OSError: no file named pytorch_model.bin, model.safetensors",
     ),
-    explanation="This directory has neither model.safetensors nor an index with the files that it lists.",
-    fixes=Advice("train:\n  from_scratch: true   # to start with new weights; or name the directory that has them"),
+    explanation="The model's directory has neither model.safetensors nor an index together with the files that it"
+    " lists.",
+    fixes=Advice(
+        "train:\n  from_scratch: true   # to start with new weights; or set model to a directory that has them"
+    ),
 )
 
 DAMAGED = Diagnosis(
@@ -46,8 +51,8 @@ DAMAGED = Diagnosis(
         "SafetensorError: Error while deserializing header: InvalidHeaderDeserialization",
         "MetadataIncompleteBuffer",
     ),
-    explanation="A download or a copy was interrupted, or git-lfs left a pointer of about 130 bytes instead of the"
-    " file.",
+    explanation="Usually a download or a copy was interrupted, or git-lfs left a pointer file of about 130 bytes"
+    " instead of the model file.",
     fixes="rm {path}   # then download the model again: hf download ORG/NAME, or git lfs pull in a clone",
 )
 
@@ -64,10 +69,11 @@ QUANTIZED = Diagnosis(
 
 NAMES = Diagnosis(
     code="model-names",
-    title="the weights belong to another architecture",
+    title="the weights belong to a different architecture",
     symptoms=("Some weights of X were not initialized from the model checkpoint", "Unexpected key(s) in state_dict"),
-    explanation="Tensors that the model needs are not in the files, or the files have others; a plain"
-    " `from_pretrained` would fill them with random values. Merge adapter weights first: `model.merge_and_unload()`.",
+    explanation="The files lack tensors that the model needs, or contain tensors that it does not have. A plain"
+    " `from_pretrained` would fill the missing ones with random values. Merge adapter weights first:"
+    " `model.merge_and_unload()`.",
     fixes=_FITTING,
 )
 
@@ -75,8 +81,8 @@ SHAPES = Diagnosis(
     code="model-shapes",
     title="the weights don't match the shapes in config.json",
     symptoms=("size mismatch for lm_head.weight: copying a param with shape", "ignore_mismatched_sizes"),
-    explanation="config.json was edited, or tokens were added to the tokenizer but not to the embedding:"
-    " `model.resize_token_embeddings(len(tokenizer))`, then `save_pretrained`.",
+    explanation="Either config.json was edited, or tokens were added to the tokenizer but not to the embedding. To add"
+    " them, run `model.resize_token_embeddings(len(tokenizer))`, then `save_pretrained`.",
     fixes=_FITTING,
 )
 
@@ -84,15 +90,15 @@ DIFFERS = Diagnosis(
     code="model-differs",
     title="nodes have different model files",
     symptoms=("is not the same on all ranks: rank 3 has different files than most", "losses differ between ranks"),
-    explanation="Each rank reads the files of its own node. With different weights on one node, ranks would train a"
-    " mixture.",
+    explanation="Each rank reads its own node's files. If the weights on one node differ, the ranks would train a"
+    " mixture of models.",
     fixes="sha256sum {folder}/*   # on each node; then copy the right files there, with rsync -a",
 )
 
 NO_START = Diagnosis(
     code="model-no-start",
-    title="the model does not initialise all of its weights",
+    title="the model does not initialize all of its weights",
     symptoms=("doesn't initialize",),
-    explanation="`from_scratch` initialises each tensor with the model's own code, and some models leave tensors out.",
+    explanation="`from_scratch` initializes each tensor with the model's own code, and some models leave tensors out.",
     fixes=Advice("train:\n  from_scratch: false   # and a model with weights: from_config(…).save_pretrained(DIR)"),
 )

@@ -10,8 +10,8 @@ CONFIG = Diagnosis(
     explanation="Required keys are missing, or two keys contradict each other. All problems are reported at once.",
     remedy="`aboard train --print-config` shows each effective value and where it comes from.",
     fixes={
-        "model": Advice("set it: `train: {{model: ./my-model}}`, a directory or a hub name"),
-        "no-model": Advice("name a directory with config.json and safetensors, or a hub model as ORG/NAME"),
+        "model": Advice("set it: `train: {{model: ./my-model}}`, a directory or a Hugging Face Hub name"),
+        "no-model": Advice("use a directory with config.json and safetensors, or a Hugging Face Hub model as ORG/NAME"),
         "files": Advice("set them: `data: {{files: [train.jsonl]}}`, then check them with: aboard data"),
         "one-length": Advice("keep one of them"),
         "one-warmup": Advice("keep one"),
@@ -19,7 +19,7 @@ CONFIG = Diagnosis(
         "below": Advice("use a number below {most}"),
         "parts": Advice("use two fractions whose sum is at most 1"),
         "part": Advice("use a fraction such as 0.03"),
-        "validation": Advice("set `validation: [held.jsonl]` in the section `data`, or remove {key}"),
+        "validation": Advice("set `validation: [held.jsonl]` in the `data` section, or remove {key}"),
         "resume": Advice("keep one of them; `resume: auto` continues from the run's own checkpoints"),
     },
 )
@@ -28,28 +28,30 @@ FILE = Diagnosis(
     code="train-file",
     title="no training configuration is given",
     symptoms=("no config file is named, and there is no ./aboard.yaml",),
-    explanation="`aboard train` reads the sections `train` and `data` of the given file, or of ./aboard.yaml.",
-    fixes=Advice("add `train:` and `data:` to aboard.yaml (see docs/train.md), or name a file: aboard train FILE.yaml"),
+    explanation="`aboard train` reads the `train` and `data` sections of the given file, or of ./aboard.yaml.",
+    fixes=Advice("add `train:` and `data:` to aboard.yaml (see docs/train.md), or pass a file: aboard train FILE.yaml"),
 )
 
 MODEL = Diagnosis(
     code="train-model",
     title="the model is not available",
     symptoms=(
-        "has no config.json: it is no model that transformers could load",
-        "there is no directory, and the hub doesn't give a model of that name",
+        "has no config.json, so transformers can't load it as a model",
+        "no such model can be downloaded from the Hub",
         "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
         "has no safetensors, only pytorch_model.bin",
     ),
     explanation="The head downloads the model once; ranks are offline. A directory needs config.json and, unless"
-    " `from_scratch` is set, safetensors, as `from_pretrained(DIR).save_pretrained(DIR)` writes them. A gated hub"
-    " model needs a login: `hf auth login`.",
+    " `from_scratch` is set, safetensors, as `from_pretrained(DIR).save_pretrained(DIR)` writes them. A gated model on"
+    " the Hugging Face Hub needs a login: `hf auth login`.",
     fixes={
         "folder": FixCommand("ls -l {folder}"),
         "scratch": Advice("train.from_scratch: true    # in aboard.yaml, to start with new weights"),
         "convert": FixCommand("python -c {code:shell}    # writes safetensors"),
         "config": FixCommand("cat {path}"),
-        "hub": FixCommand("hf download {name}    # on a machine with internet; or set train.model to a directory"),
+        "hub": FixCommand(
+            "hf download {name}    # on a machine with internet access; or set train.model to a directory"
+        ),
     },
 )
 
@@ -61,8 +63,9 @@ ASKED = Diagnosis(
         "aboard.train.memory.worker: it did not answer within 120 s",
         "ModuleNotFoundError: No module named 'torch'",
     ),
-    explanation="A process with the trainer's code estimates memory and exports checkpoints. It crashed, or the head"
-    " has no torch: export on a node, or `pip install 'aboard[train]'` here. Training continues without the estimate.",
+    explanation="A separate process with the trainer's code estimates memory and exports checkpoints. It crashed, or"
+    " the head has no torch. Without torch, export on a node, or run `pip install 'aboard[train]'` here. Training"
+    " continues without the estimate.",
     fixes={
         "run": FixCommand("{python} -m {module}    # shows the traceback"),
         "report": Advice("please report it with your aboard.yaml"),
@@ -93,8 +96,9 @@ NONFINITE = Diagnosis(
     title="a loss or a gradient is not finite",
     symptoms=("loss is nan", "the loss is not finite on rank 3", "'loss': nan, 'grad_norm': nan", "grad_norm: inf"),
     explanation="One step produced nan or infinity, and all ranks skipped its update. Usually the learning rate is too"
-    " high, a row is damaged (tokens of another tokenizer, thousands of equal characters), or the initial weights are"
-    " not finite. If it is always the same rank, suspect its memory or GPU: `aboard check --only gpu`.",
+    " high, a row is damaged (tokens from a different tokenizer, thousands of equal characters), or the initial"
+    " weights are not finite. If the same rank is always affected, suspect its memory or GPU: `aboard check --only"
+    " gpu`.",
     fixes=Advice(
         "check those rows (aboard data FILE --show 5), lower learning_rate, or skip such steps with on_nonfinite: skip"
     ),
@@ -121,9 +125,9 @@ SHARDING_UNEVEN = Diagnosis(
 BATCH = Diagnosis(
     code="train-batch",
     title="the batch size does not fit the number of ranks",
-    symptoms=("the loss differs from the same run on another number of GPUs", "ranks with zero samples"),
-    explanation="`global_batch_size` is the number of sequences per step over all ranks. With fewer sequences than"
-    " ranks, some ranks would have no work. `gradient_accumulation_steps` must not contradict it.",
+    symptoms=("the loss differs from the same run on a different number of GPUs", "ranks with zero samples"),
+    explanation="`global_batch_size` is the number of sequences per step across all ranks. If it is smaller than the"
+    " number of ranks, some ranks have no work. If `gradient_accumulation_steps` is also set, the two must agree.",
     fixes={
         "larger": FixCommand("--set train.global_batch_size={size}"),
         "larger-or-fewer": FixCommand("--set train.global_batch_size={size}    # or fewer ranks: --include {nodes}"),
@@ -135,10 +139,10 @@ HYBRID = Diagnosis(
     code="train-hybrid",
     title="hybrid sharding does not work on these nodes",
     symptoms=("RuntimeError: Mesh should not be bigger than default world size", "sharding: hybrid"),
-    explanation="With `hybrid`, each node shards the whole model over its own ranks. Each node needs more than one"
-    " rank, and all need the same number.",
+    explanation="With `hybrid`, each node shards the whole model across its own ranks. Each node needs more than one"
+    " rank, and all nodes need the same number of ranks.",
     fixes={
-        "unequal": FixCommand("--set train.sharding=full    # over all ranks; or give each node the same slots"),
+        "unequal": FixCommand("--set train.sharding=full    # across all ranks; or give each node the same slots"),
         "single": FixCommand("--set train.sharding=full    # or none, or auto"),
     },
 )
@@ -147,16 +151,16 @@ ATTENTION = Diagnosis(
     code="train-attention",
     title="flash attention needs a GPU",
     symptoms=("FlashAttention only supports Ampere GPUs or newer", "ImportError: FlashAttention2 has been toggled on"),
-    explanation="The flash-attn kernels only run on GPUs.",
+    explanation="The flash-attn kernels run only on GPUs; `sdpa` also runs on CPUs.",
     fixes="--set train.attn_implementation=sdpa    # or auto: the best available",
 )
 
 BF16 = Diagnosis(
     code="train-bf16",
-    title="these GPUs have no bfloat16",
+    title="these GPUs don't support bfloat16",
     severity=Severity.WARN,
     symptoms=("Your setup doesn't support bf16/gpu. You need Ampere+ GPU with cuda>=11.0",),
-    explanation="GPUs with a compute capability below 8.0 (V100, T4, RTX 20) have no bfloat16 in hardware.",
+    explanation="GPUs with a compute capability below 8.0 (V100, T4, RTX 20) don't support bfloat16 in hardware.",
     fixes="--set train.bf16=false    # computes in float32; fp16 would overflow without loss scaling",
 )
 
@@ -164,8 +168,9 @@ PACKAGES = Diagnosis(
     code="train-packages",
     title="a node's Python lacks packages that the trainer needs",
     symptoms=("ModuleNotFoundError: No module named 'transformers'", "ModuleNotFoundError: No module named 'torch'"),
-    explanation="Aboard copies its own code to every node. torch, transformers, safetensors and numpy must be in the"
-    " Python that ranks use: see `python:` and `setup:` in the section `cluster`.",
+    explanation="Aboard copies its own code to every node, but not its dependencies: the Python that ranks use must"
+    " have torch, transformers, safetensors and numpy. `python:` and `setup:` in the `cluster` section choose that"
+    " Python.",
     fixes="python3 -m pip install {packages:words}    # on {where:shell}, with the Python that ranks use: `python:` in"
     " aboard.yaml",
 )
@@ -184,25 +189,26 @@ LENGTH = Diagnosis(
 
 VOCABULARY = Diagnosis(
     code="train-vocabulary",
-    title="the tokenizer has more tokens than the model",
+    title="the tokenizer's vocabulary is larger than the model's",
     symptoms=(
         "IndexError: index out of range in self",
         "CUDA error: device-side assert triggered",
         "vectorized_gather",
     ),
-    explanation="Tokens were added to the tokenizer, or it belongs to another model: their ids are beyond the last row"
-    " of the embedding. To train added tokens, resize it first: `model.resize_token_embeddings(len(tokenizer))`.",
+    explanation="Tokens were added to the tokenizer, or the tokenizer belongs to a different model. The ids of the"
+    " extra tokens are beyond the last row of the embedding. To train added tokens, resize the embedding first:"
+    " `model.resize_token_embeddings(len(tokenizer))`.",
     fixes=Advice("remove data.tokenizer    # to use the model's own"),
 )
 
 MEMORY = Diagnosis(
     code="train-memory",
-    title="the training does not fit into memory",
+    title="the training run does not fit into memory",
     symptoms=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", "exitcode: -9"),
-    explanation="AdamW in float32 takes 16 bytes per parameter: weight, gradient and two moments. `full` and `hybrid`"
-    " divide them among ranks. Activations grow with the batch size and the sequence length.",
-    remedy="Shard over more ranks (`sharding: full`, more nodes), set `gradient_checkpointing: true`, or use a smaller"
-    " `per_device_train_batch_size` with the same `global_batch_size`: the losses stay the same.",
+    explanation="AdamW in float32 takes 16 bytes per parameter, for the weight, the gradient and two moments. `full`"
+    " and `hybrid` divide them among ranks. Activations grow with the batch size and the sequence length.",
+    remedy="Shard across more ranks (`sharding: full`, more nodes), set `gradient_checkpointing: true`, or use a"
+    " smaller `per_device_train_batch_size` with the same `global_batch_size`. The losses stay the same.",
     fixes={
         "twice": FixCommand("--set train.gradient_checkpointing=true    # or more nodes, or a smaller model"),
         "settings": FixCommand("{settings:shell}"),
@@ -223,6 +229,6 @@ PACKING_UNKNOWN = Diagnosis(
     ),
     explanation="Packing puts several documents into one sequence; position ids and a mask separate them. Models with"
     " a recurrent state (Mamba, RWKV, hybrids), without position ids (Bloom, decoders like BART's), with ALiBi or with"
-    " chunked attention can't do that: they would crash, or silently let documents attend to each other.",
+    " chunked attention can't separate them: they would crash, or silently let documents attend to each other.",
     fixes="--set data.packing=false    # one document per sequence; a larger batch compensates for the padding",
 )

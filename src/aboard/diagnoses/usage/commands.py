@@ -8,7 +8,7 @@ COMMAND = Diagnosis(
     code="command",
     title="unknown command",
     symptoms=("there is no command",),
-    explanation="Aboard has about a dozen commands.",
+    explanation="The first word after `aboard` must be one of its commands, which `aboard --help` lists.",
     fixes="aboard --help",
 )
 
@@ -24,7 +24,7 @@ LAUNCH_DRY = Diagnosis(
     code="launch-dry",
     title="the option requires --dry-run",
     symptoms=("it needs --dry-run, and this command would start a run",),
-    explanation="`--as` and `--json` only print a plan.",
+    explanation="`--as` and `--json` print a plan, and do not start a run.",
     fixes={
         "as": FixCommand("aboard launch --dry-run --as {launcher} -- …"),
         "json": FixCommand("aboard launch --dry-run --json -- …"),
@@ -44,7 +44,7 @@ CHECK_SUBJECT = Diagnosis(
     code="check-subject",
     title="unknown check subject",
     symptoms=("no subject",),
-    explanation="`--only` and `--skip` take subjects.",
+    explanation="`--only` and `--skip` take check subjects, such as `host` or `storage`.",
     remedy="`aboard check --help` lists them.",
     fixes=SUGGESTED,
 )
@@ -53,15 +53,16 @@ CHECK_FIX = Diagnosis(
     code="check-fix",
     title="--fix has nothing to fix",
     symptoms=("--fix terminates leftover processes",),
-    explanation="It terminates leftover processes of earlier runs, which the subject `host` finds.",
-    fixes=Advice("remove --fix, or include the subject 'host'"),
+    explanation="`--fix` terminates processes left over from earlier runs. Only the `host` subject finds them.",
+    fixes=Advice("remove --fix, or include the 'host' subject"),
 )
 
 INIT = Diagnosis(
     code="init",
     title="it is not clear which nodes to use",
     symptoms=("no node is named",),
-    explanation="aboard.yaml is written for the given nodes, or for those of a hostfile, but not both.",
+    explanation="`aboard init` writes aboard.yaml for the nodes on the command line or for a hostfile's nodes, but not"
+    " for both.",
     fixes=Advice("run: aboard init gpu[01-16], or: aboard init --hostfile FILE"),
 )
 
@@ -69,15 +70,15 @@ INIT_EXISTS = Diagnosis(
     code="init-exists",
     title="aboard.yaml already exists",
     symptoms=("the file already exists",),
-    explanation="Aboard never overwrites it.",
-    fixes="keep it, or choose another name: aboard init … -o {other}",
+    explanation="Aboard never overwrites an existing aboard.yaml.",
+    fixes="keep it, or choose a different name: aboard init … -o {other}",
 )
 
 INIT_WRITE = Diagnosis(
     code="init-write",
     title="aboard.yaml can't be written here",
     symptoms=("cannot write the file: Permission denied",),
-    explanation="The directory belongs to another user, or its disk is full.",
+    explanation="The directory may belong to another user, or its disk may be full.",
     fixes="aboard init … -o FILE",
 )
 
@@ -85,7 +86,7 @@ STOP_NONE = Diagnosis(
     code="stop-none",
     title="there is nothing to stop",
     symptoms=("none of your runs is active on this machine",),
-    explanation="This user has no live run on this machine.",
+    explanation="You have no active run on this machine. A run is stopped on the machine that started it.",
     fixes="aboard status    # lists the runs; stop a run on the machine that started it",
 )
 
@@ -93,7 +94,7 @@ STOP_WHICH = Diagnosis(
     code="stop-which",
     title="several runs are active",
     symptoms=("several runs are active",),
-    explanation="Aboard does not guess which one to stop.",
+    explanation="Aboard does not guess which run to stop.",
     fixes="aboard stop {run}",
 )
 
@@ -101,7 +102,7 @@ STOP_SLOW = Diagnosis(
     code="stop-slow",
     title="the run is slow to stop",
     symptoms=("did not stop within",),
-    explanation="Ranks get time for a last checkpoint. Those that do not exit in time are killed.",
+    explanation="Ranks get a grace period to save a final checkpoint; those that have not exited by then are killed.",
     fixes="aboard stop {run} --now",
 )
 
@@ -109,8 +110,8 @@ LOGS_NOTHING = Diagnosis(
     code="logs-nothing",
     title="that rank or node has no output",
     symptoms=("has printed anything",),
-    explanation="The rank or node does not belong to the run, or has printed nothing yet. `aboard logs RUN` shows"
-    " which ones have.",
+    explanation="The rank or node does not belong to the run, or has not printed anything yet. `aboard logs RUN` shows"
+    " which ranks and nodes have.",
     fixes={
         "ranks": Advice("these ranks have output: {ranks}"),
         "wait": FixCommand("aboard logs --follow    # waits for new output"),
@@ -139,7 +140,7 @@ WHY_CODE = Diagnosis(
     code="why-code",
     title="unknown code or run",
     symptoms=("no code and no run",),
-    explanation="`aboard why` takes one code, or one run.",
+    explanation="`aboard why` takes one finding code or one run.",
     fixes={
         "near": FixCommand("aboard why {code}    # did you mean this?"),
         "list": FixCommand("aboard why --codes    # lists all codes; aboard status lists all runs"),
@@ -148,9 +149,9 @@ WHY_CODE = Diagnosis(
 
 WHY_WORDS = Diagnosis(
     code="why-words",
-    title="more than one run or code is given",
+    title="more than one run or finding code was given",
     symptoms=("runs or codes at once",),
-    explanation="`aboard why` takes one code, or one run. Files go after `--log`.",
+    explanation="`aboard why` takes one finding code or one run. Files go after `--log`.",
     fixes="aboard why {word}    # files go after --log",
 )
 
@@ -169,11 +170,11 @@ WHY_LOG = Diagnosis(
     code="why-log",
     title="the logs can't be read",
     symptoms=("files are more than",),
-    explanation="A file is missing, is not text, or there are too many files.",
+    explanation="A file is missing or is not text, or there are too many files.",
     fixes={
         "empty": FixCommand("aboard why --log FILE…"),
         "look": FixCommand("ls -l {path}"),
-        "fewer": Advice("name only the logs of the failed run"),
+        "fewer": Advice("pass only the failed run's logs"),
     },
 )
 
@@ -189,15 +190,15 @@ WHY_NO_PROCESS = Diagnosis(
     code="why-no-process",
     title="the process does not exist",
     symptoms=("there is no process 4711",),
-    explanation="It has exited, or it runs on another node.",
+    explanation="The process has exited, or it runs on a different node.",
     fixes="ps -u $USER -o pid,etime,args",
 )
 
 WHY_NOT_PERMITTED = Diagnosis(
     code="why-not-permitted",
     title="the process belongs to another user",
-    symptoms=("may not be looked at",),
-    explanation="Only its own user and root may inspect a process.",
+    symptoms=("no permission to inspect it",),
+    explanation="Only root and the user who started a process can inspect it.",
     fixes="sudo aboard why --pid {pid}",
 )
 
@@ -213,7 +214,7 @@ WHY_NO_TRAINING = Diagnosis(
     code="why-no-training",
     title="no training job was found on these nodes",
     symptoms=("has RANK and WORLD_SIZE",),
-    explanation="Aboard recognises ranks by the environment variables that every launcher sets, and only searches your"
+    explanation="Aboard recognizes ranks by the environment variables that every launcher sets, and searches only your"
     " own processes.",
     fixes={
         "ended": FixCommand("aboard why --log FILE…    # its last output"),
@@ -224,7 +225,7 @@ WHY_NO_TRAINING = Diagnosis(
 WHY_NO_NODE = Diagnosis(
     code="why-no-node",
     title="none of the nodes responds",
-    symptoms=("none of the nodes answers",),
-    explanation="Aboard can only inspect processes on the nodes over ssh.",
+    symptoms=("no node responds",),
+    explanation="Aboard inspects processes on the nodes over ssh, so it can't see any of them.",
     fixes="aboard check {nodes:words} --only reach",
 )

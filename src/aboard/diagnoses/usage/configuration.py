@@ -38,7 +38,7 @@ CONFIG = Diagnosis(
         "no-nodes": Advice("write nodes: gpu[01-16]"),
         "empty": Advice("set a value for {key}, or remove it"),
         "schema": Advice("see the values of {key}: aboard init --schema"),
-        "host": Advice("use a host name or an address, for example gpu01 or 10.0.0.5"),
+        "host": Advice("use a hostname or an address, for example gpu01 or 10.0.0.5"),
         "user": Advice("use a login name, for example alice; other names can go into ~/.ssh/config"),
         "character": Advice("remove that character"),
         "one-line": Advice("write it on one line"),
@@ -49,9 +49,9 @@ CONFIG = Diagnosis(
         "size": Advice("write it with a unit: 200GB, 1.5TB, or 500GiB"),
         "kept": Advice("set how many to keep, or remove it to keep all"),
         "train-write": Advice("write {line}"),
-        "train-data": Advice("move it to the section `data`: {line}"),
-        "train-length": Advice("move it to the section `data`, where `aboard data` reads it too: max_length: …"),
-        "train-mix": Advice("move it to the section `data`, each with its weight: files: [{{path: …, weight: 1}}, …]"),
+        "train-data": Advice("move it to the `data` section: {line}"),
+        "train-length": Advice("move it to the `data` section, where `aboard data` reads it too: max_length: …"),
+        "train-mix": Advice("move it to the `data` section, each with its weight: files: [{{path: …, weight: 1}}, …]"),
         "train-leave": Advice("remove it"),
         "train-leave-then": Advice("remove it; {then}"),
         "weight": Advice("write {{path: {path}, weight: 1}}, or remove all weights"),
@@ -80,8 +80,8 @@ CONFIG_TWICE = Diagnosis(
     code="config-twice",
     title="two files set the same key",
     symptoms=("cluster.user is also set at a.yaml:2:9",),
-    explanation="Several files make one document, and none of them takes precedence. For a single run, `--set`"
-    " overrides all files.",
+    explanation="Several files are merged into one configuration, and none of them takes precedence. For a single run,"
+    " `--set` overrides all files.",
     fixes=_KEEP_ONE,
 )
 
@@ -89,9 +89,9 @@ YAML = Diagnosis(
     code="yaml",
     title="the file is not valid YAML",
     symptoms=("found character '\\t' that cannot start any token",),
-    explanation="Parsing stopped here; the mistake may be a line above. YAML has rules about spaces, quotes and"
-    " colons.",
-    remedy="Indent with spaces, not tabs. Put quotes around values with `: `, `#`, `{` or `[`.",
+    explanation="The parser stopped at this line, but the mistake may be on the line above. Usually indentation,"
+    " quotes or a colon is wrong.",
+    remedy="Indent with spaces, not tabs. Put quotes around values that contain `: `, `#`, `{` or `[`.",
     fixes={
         "escapes": Advice("check the \\ escapes in double quotes"),
         "no-mapping": Advice("write keys and values, for example\n    cluster:\n      nodes: gpu[01-16]"),
@@ -112,17 +112,17 @@ FILE = Diagnosis(
     title="a file can't be read",
     symptoms=("the file does not exist",),
     explanation="The file does not exist, is a directory, is not text, or you have no permission to read it.",
-    remedy="Run `ls -l FILE`, and name the right one.",
+    remedy="Check the path with `ls -l FILE`, then pass the right file.",
     fixes={
         "near": NEAR,
-        "directory": Advice("name a file in it"),
-        "long": Advice("name the right file"),
-        "encoding": Advice("save it as UTF-8, or name the right file"),
+        "directory": Advice("pass a file in it"),
+        "long": Advice("pass the right file"),
+        "encoding": Advice("save it as UTF-8, or pass the right file"),
         "config": FixCommand("write one with: aboard init gpu01 gpu02"),
         "hostfile": Advice('write one, with a line such as "worker-0 slots=8" for each node'),
-        "own-hostfile": Advice("name an existing hostfile"),
-        "template": Advice("name a file with a chat template"),
-        "left-out": Advice("remove it, or name an existing file"),
+        "own-hostfile": Advice("specify an existing hostfile"),
+        "template": Advice("specify a file with a chat template"),
+        "left-out": Advice("remove it, or specify an existing file"),
         "accelerate": FixCommand("create one with: accelerate config --config_file {path}"),
     },
 )
@@ -143,7 +143,7 @@ HOSTFILE = Diagnosis(
 ENVFILE = Diagnosis(
     code="envfile",
     title="the environment file is invalid",
-    symptoms=("is no NAME=value",),
+    symptoms=("has no '='",),
     explanation="Each line of .deepspeed_env is `NAME=value`.",
     fixes=Advice("write NAME=value, e.g. NCCL_DEBUG=INFO"),
 )
@@ -152,15 +152,15 @@ NODESET = Diagnosis(
     code="nodeset",
     title="a node set is invalid",
     symptoms=("gpu[01-",),
-    explanation="The syntax is that of Slurm and ClusterShell: `gpu[01-16]`, `gpu01,gpu02`, `gpu[1-4,7]`. Leading"
-    " zeros count.",
+    explanation="Node sets have the same syntax as in Slurm and ClusterShell: `gpu[01-16]`, `gpu01,gpu02`,"
+    " `gpu[1-4,7]`. Leading zeros count.",
     remedy="Put quotes around it in a shell: `aboard check 'gpu[01-16]'`.",
     fixes={
-        "none": Advice("name a node, for example gpu01 or gpu[01-16]"),
+        "none": Advice("specify a node, for example gpu01 or gpu[01-16]"),
         "hostfile": FixCommand("for a hostfile, use: --hostfile {path}"),
         "no-user": Advice("remove 'user@'"),
         "user": Advice("write user@{hosts}, for example alice@{hosts}"),
-        "fewer": Advice("name at most {most} nodes: use smaller ranges"),
+        "fewer": Advice("specify at most {most} nodes, with smaller ranges"),
         "spelling": Advice("check the spelling in '{text}', for example gpu[01-16]"),
         "opened": Advice("write ranges as in gpu[01-16]"),
         "numbers": Advice("write numbers and a ']', for example {before}[01-04]"),
@@ -177,32 +177,33 @@ NODESET = Diagnosis(
         "ranges-or-address": Advice(
             "write numbers and ranges in the brackets: [01-16,20]; write an IPv6 address without brackets"
         ),
-        "digits": Advice("write the number as in the host name"),
+        "digits": Advice("write the number as in the hostname"),
         "range": Advice("write {first}-{last}"),
     },
 )
 
 NODE_TWICE = Diagnosis(
     code="node-twice",
-    title="a node is named twice",
-    symptoms=("gpu03 is named twice",),
-    explanation="It would get twice its ranks, on the same GPUs. One machine with two names is one node.",
-    fixes=Advice("name {nodes} once"),
+    title="a node is listed twice",
+    symptoms=("gpu03 is listed twice",),
+    explanation="The node would get twice its ranks, on the same GPUs. A machine with two names is still one node.",
+    fixes=Advice("list {nodes} only once"),
 )
 
 CLUSTER_TWICE = Diagnosis(
     code="cluster-twice",
     title="the nodes are given twice",
     symptoms=("the nodes are given twice, by aboard.yaml and by --hostfile",),
-    explanation="Aboard does not guess which of the two to use.",
+    explanation="Two sources list the nodes, and Aboard does not guess which of them to use.",
     fixes=Advice("keep one of them; to use some of the nodes, add --include NODES"),
 )
 
 HEAD_TWICE = Diagnosis(
     code="head-twice",
-    title="this machine is named twice",
+    title="this machine is listed twice",
     symptoms=("localhost",),
-    explanation="`localhost` and its own name would make two nodes. Keep the name that other nodes reach it by.",
+    explanation="`localhost` and the machine's own name would make two nodes. Keep the name by which other nodes reach"
+    " the machine.",
     fixes=Advice("keep one of them: remove {node}"),
 )
 
@@ -210,8 +211,8 @@ HEAD_ADDRESS = Diagnosis(
     code="head-address",
     title="other nodes can't reach this machine",
     symptoms=("MASTER_ADDR=127.0.0.1",),
-    explanation="It is a node of the run, and the others can't reach it. `fabric_address` in aboard.yaml sets its"
-    " address.",
+    explanation="This machine is a node of the run, and the other nodes have no address at which they can reach it."
+    " `fabric_address` in aboard.yaml sets that address.",
     fixes=Advice("use the head's name or address instead of {node}, or connect it: ip addr"),
 )
 
@@ -219,17 +220,18 @@ FILTER = Diagnosis(
     code="filter",
     title="--include or --exclude is invalid",
     symptoms=("--include and --exclude can't be used together",),
-    explanation="They take nodes of the cluster and their slots: `worker-0@worker-1:0,2`, in DeepSpeed's syntax.",
-    remedy="Name only the nodes to use: `--include NODES`.",
+    explanation="`--include` and `--exclude` take nodes of the cluster and their slots, in DeepSpeed's syntax:"
+    " `worker-0@worker-1:0,2`.",
+    remedy="Pass only the nodes to use: `--include NODES`.",
     fixes={
         "near": NEAR,
         "nodes": Advice("the nodes are {nodes}"),
-        "one": Advice("name only the nodes to use: --include NODES"),
-        "none-left": Advice("remove {option}, or name other nodes"),
+        "one": Advice("pass only the nodes to use: --include NODES"),
+        "none-left": Advice("remove {option}, or specify different nodes"),
         "hosts": FixCommand("write {option:shell} {hosts:shell}"),
         "slots": FixCommand("slots are numbers, and '@' separates hosts: {option:shell} {hosts:shell}"),
         "count": Advice('set its slots ("{nodes} slots=8"), or use --include {nodes}:0,1'),
-        "range": Advice("the slots of {node} are 0 to {last}"),
+        "range": Advice("{node} has slots 0 to {last}"),
         "no-slots": Advice("{node} has slots=0"),
     },
 )
@@ -237,8 +239,8 @@ FILTER = Diagnosis(
 DURATION = Diagnosis(
     code="duration",
     title="a duration has no unit",
-    symptoms=("is no length of time",),
-    explanation="A number without a unit is ambiguous: seconds or minutes.",
+    symptoms=("is not a duration",),
+    explanation="A number without a unit is ambiguous, because it could mean seconds or minutes.",
     fixes=Advice("for example: {option} 10m (d, h, m, s)"),
 )
 
@@ -246,7 +248,7 @@ RANKS = Diagnosis(
     code="ranks",
     title="the rank list is invalid",
     symptoms=("0-3,7",),
-    explanation="A rank list is made of numbers and ranges.",
+    explanation="A rank list consists of numbers and ranges, separated by commas.",
     fixes=Advice("for example: {option} 3,5-7"),
 )
 
@@ -254,6 +256,6 @@ SHELL_NUL = Diagnosis(
     code="shell-nul",
     title="an argument contains a NUL byte",
     symptoms=("ValueError: embedded null byte",),
-    explanation="A NUL byte ends a string for the kernel, so no program can receive it.",
+    explanation="The kernel ends a string at a NUL byte, so no program can receive an argument that contains one.",
     fixes=Advice("remove the NUL byte; put binary data in a file and pass its path"),
 )

@@ -27,7 +27,7 @@ FLAG = Diagnosis(
     title="a flag of another launcher is not supported",
     symptoms=("torchrun --nproc_per_node",),
     explanation="torchrun, deepspeed and accelerate commands can be pasted after `--`, but not with this flag.",
-    remedy="Follow the `fix`: usually, remove the flag.",
+    remedy="Follow the `fix`. Usually you can just remove the flag.",
     fixes={
         "near": NEAR,
         "of-script": Advice("put flags of the script after the script"),
@@ -65,14 +65,15 @@ CONFIG = Diagnosis(
     code="paste-config",
     title="an accelerate config is not supported",
     symptoms=("accelerate launch --config_file",),
-    explanation="It contradicts the nodes, or has settings that would be ignored.",
-    remedy="Change the lines that the message names, or launch the script alone: `aboard launch -- train.py`.",
+    explanation="The accelerate config contradicts the nodes, or has settings that would be ignored.",
+    remedy="Change the unsupported lines of the config, or launch the script without accelerate: `aboard launch --"
+    " train.py`.",
     fixes={
         **SUGGESTED,
         "section": Advice("write its keys below it, or {key}: {{}}"),
         "number": Advice("write {key}: 2"),
         "type": Advice("add a line: distributed_type: FSDP"),
-        "elsewhere": Advice("start it with accelerate itself, or name another --config_file"),
+        "elsewhere": Advice("start it with accelerate itself, or pass a different --config_file"),
         "fsdp": Advice("set fsdp_sync_module_states to true, or fsdp_cpu_ram_efficient_loading to false"),
     },
 )
@@ -94,7 +95,7 @@ SCRIPT = Diagnosis(
     code="paste-script",
     title="the pasted command has no script",
     symptoms=("starts no run; accelerate launch does",),
-    explanation="The command names nothing for ranks to run.",
+    explanation="Ranks run a script, and the pasted command does not contain one.",
     fixes={
         "none": Advice("write the script after the flags: {launcher} … train.py"),
         "launch": Advice("write accelerate launch … train.py"),
@@ -105,8 +106,8 @@ WRAPPED = Diagnosis(
     code="paste-wrapped",
     title="the pasted command starts a launcher itself",
     symptoms=("starts deepspeed by itself, so every rank would start a run of its own",),
-    explanation="Every rank would run a script that wraps deepspeed or torchrun (deepy.py of gpt-neox, a shell"
-    " script).",
+    explanation="The pasted command is a script that starts deepspeed or torchrun, such as gpt-neox's deepy.py or a"
+    " shell script. Every rank would run it, and start a run of its own.",
     fixes={
         "sbatch": FixCommand("use the command that the script runs: aboard launch -- accelerate launch …"),
         "container": FixCommand("let each rank start the container: aboard launch -- {command:shell}"),
@@ -122,6 +123,6 @@ SLOTS = Diagnosis(
     code="paste-slots",
     title="the pasted command uses more slots than there are",
     symptoms=("has fewer slots than",),
-    explanation="It selects GPUs by number, and a node has fewer.",
+    explanation="The pasted command selects GPUs by number, and a node has fewer GPUs than that.",
     fixes=Advice("use fewer slots, or give these nodes more"),
 )

@@ -14,10 +14,10 @@ PLAN = Diagnosis(
     code="launch-plan",
     title="the plan does not fit the nodes",
     symptoms=("no node would start a rank",),
-    explanation="The requested ranks, slots, nodes or variables contradict each other.",
+    explanation="The requested ranks, slots, nodes or environment variables contradict each other.",
     fixes={
         "no-slots": Advice("set slots for a node: `slots: 8` in aboard.yaml"),
-        "nodes": Advice("name as many nodes as the run needs; Aboard never silently starts a smaller run"),
+        "nodes": Advice("specify as many nodes as the run needs; Aboard never silently starts a smaller run"),
         "container": Advice("remove `container:`, and start the runtime yourself"),
         "slots": Advice("use at most {most}, or give it more slots"),
         "env": Advice("remove {name}"),
@@ -28,7 +28,7 @@ EXPORT_DEEPSPEED = Diagnosis(
     code="export-deepspeed",
     title="the plan can't be exported to DeepSpeed's launcher",
     symptoms=("deepspeed --hostfile",),
-    explanation="DeepSpeed's launcher passes one command to all nodes through a shell. Nodes can't differ, and some"
+    explanation="DeepSpeed's launcher passes one command to all nodes through a shell, so nodes can't differ, and some"
     " characters get lost.",
     fixes={
         "spelling": Advice(f"use only letters and digits, {_USE_TORCHRUN}"),
@@ -39,7 +39,7 @@ EXPORT_DEEPSPEED = Diagnosis(
 
 SLURM_NODES = Diagnosis(
     code="slurm-nodes",
-    title="a Slurm job has several nodes, but none is named",
+    title="a Slurm job has several nodes, but none was specified",
     symptoms=("this is a Slurm job of 2 nodes (n[1-2]), and Aboard can't take them from Slurm by itself yet",),
     explanation="Without nodes on the command line, in a hostfile or in aboard.yaml, Aboard uses only this machine,"
     " and the other nodes of the job would silently stay idle.",

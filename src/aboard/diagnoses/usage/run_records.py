@@ -8,12 +8,13 @@ RUN_NONE = Diagnosis(
     code="run-none",
     title="there is no run yet",
     symptoms=("there is no run yet under",),
-    explanation="Runs are recorded below `XDG_STATE_HOME`, for the user and on the machine that started them.",
+    explanation="Aboard records runs below `XDG_STATE_HOME`, separately for each user and only on the machine that"
+    " started them.",
     fixes={
         "launch": FixCommand("aboard launch -- train.py    # creates one"),
         "others": FixCommand(
             "aboard launch -- train.py    # creates the first one\n"
-            "aboard why --nodes NODES    # a job of another launcher; --log FILE: its output\n"
+            "aboard why --nodes NODES    # for a different launcher's job; or --log FILE, for its output\n"
             "aboard why --codes    # lists all codes"
         ),
     },
@@ -22,8 +23,8 @@ RUN_NONE = Diagnosis(
 RUN_NAME = Diagnosis(
     code="run-name",
     title="no run has that name",
-    symptoms=("fits 2 runs",),
-    explanation="A run is named by its full name, or by a part that is unique. `aboard status` lists all runs.",
+    symptoms=("matches 2 runs",),
+    explanation="Pass a run's full name, or a part of it that is unique. `aboard status` lists all runs.",
     fixes={
         "longer": Advice("type more of its name"),
         "first": FixCommand("aboard launch -- train.py    # creates the first one"),
@@ -35,7 +36,7 @@ RUN_DIRECTORY = Diagnosis(
     code="run-directory",
     title="the run directory can't be created",
     symptoms=("no run directory can be made under",),
-    explanation="Runs are recorded below `~/.local/state/aboard`, which is not writable.",
+    explanation="Aboard records runs below `~/.local/state/aboard`, and can't write there.",
     fixes={
         "wait": Advice("wait a minute, and run it again"),
         "elsewhere": FixCommand("XDG_STATE_HOME=/a/disk/with/room aboard launch …"),
@@ -47,14 +48,14 @@ RUN_TAKEN = Diagnosis(
     code="run-taken",
     title="the run already has a conductor",
     symptoms=("has a conductor already",),
-    explanation="Each run has one conductor process, on the head.",
+    explanation="Each run has exactly one conductor process, on the head.",
     fixes="aboard status {run}",
 )
 
 RUN_OVER = Diagnosis(
     code="run-over",
     title="the run has ended",
-    symptoms=("no conductor of RUN answers",),
+    symptoms=("the conductor of RUN does not respond: the run is over",),
     explanation="This command only works while the run is active.",
     fixes="aboard logs {run}    # or: aboard why {run}",
 )
@@ -63,7 +64,8 @@ RUN_SILENT = Diagnosis(
     code="run-silent",
     title="the run's conductor does not respond",
     symptoms=("did not answer within",),
-    explanation="The process exists but is busy or stopped: the head is swapping, or the conductor got SIGSTOP.",
+    explanation="The conductor process exists but is busy or stopped. The head may be swapping, or the conductor may"
+    " have received SIGSTOP.",
     fixes="aboard logs {run}    # then check the head: free -g, and top for a process in state T or D",
 )
 
@@ -71,23 +73,23 @@ BUNDLE_ASK = Diagnosis(
     code="bundle-ask",
     title="there is no terminal to ask for confirmation",
     symptoms=("cannot ask for confirmation: stdin is not a terminal",),
-    explanation="`aboard bundle` shows the contents and asks before it writes them.",
+    explanation="`aboard bundle` shows the contents, and asks for confirmation before it writes them.",
     fixes="aboard bundle {run} --yes",
 )
 
 BUNDLE_THERE = Diagnosis(
     code="bundle-there",
     title="a bundle of that name already exists",
-    symptoms=("is there already",),
-    explanation="Aboard never overwrites it.",
-    fixes="rm {path}    # or another name: -o",
+    symptoms=("already exists",),
+    explanation="Aboard never overwrites an existing bundle.",
+    fixes="rm {path}    # or choose a different name with -o",
 )
 
 BUNDLE_WRITE = Diagnosis(
     code="bundle-write",
     title="the bundle can't be written",
     symptoms=("can't be written: No space left on device",),
-    explanation="The directory belongs to another user, or its disk is full.",
+    explanation="The directory may belong to another user, or its disk may be full.",
     fixes="aboard bundle {run} -o /a/disk/with/room/{name}",
 )
 
@@ -95,14 +97,14 @@ BUNDLE_NONE = Diagnosis(
     code="bundle-none",
     title="the bundle does not exist",
     symptoms=("there is no",),
-    explanation="There is no file at this path.",
+    explanation="The path may be wrong, or the bundle may have been written on a different machine.",
     fixes="aboard bundle RUN    # creates one",
 )
 
 BUNDLE_BROKEN = Diagnosis(
     code="bundle-broken",
     title="the bundle can't be read",
-    symptoms=("is no bundle that can be read",),
-    explanation="The file is incomplete or is not a bundle: compare its size with the original's.",
+    symptoms=("is not a readable bundle",),
+    explanation="The file is incomplete or is not a bundle. Compare its size with the original's.",
     fixes="aboard bundle RUN    # creates one",
 )

@@ -10,7 +10,7 @@ ROOT = Diagnosis(
     code="sandbox-root",
     title="a sandbox needs root",
     symptoms=("needs root",),
-    explanation="Only root may create hosts with a network, mounts and an sshd. Training in the sandbox runs as an"
+    explanation="Only root can create hosts with a network, mounts and an sshd. Training in the sandbox runs as an"
     " ordinary user.",
     fixes="sudo {aboard} sandbox {verb}",
 )
@@ -25,9 +25,9 @@ LINUX = Diagnosis(
 
 PRIVILEGES = Diagnosis(
     code="sandbox-privileges",
-    title="root may not create namespaces here",
+    title="root is not allowed to create namespaces here",
     symptoms=("unshare failed: Operation not permitted",),
-    explanation="Root in a container often lacks CAP_SYS_ADMIN.",
+    explanation="Creating namespaces requires CAP_SYS_ADMIN, which root in a container often lacks.",
     fixes=Advice("run it on the machine itself, or in a container started with --privileged"),
 )
 
@@ -35,8 +35,8 @@ KERNEL = Diagnosis(
     code="sandbox-kernel",
     title="the kernel lacks a required feature",
     symptoms=("RTNETLINK answers: Operation not supported",),
-    explanation="Bridges, veth pairs, connection tracking and others are kernel modules, and this kernel lacks one of"
-    " them.",
+    explanation="Bridges, veth pairs, connection tracking and other features are kernel modules, and this kernel lacks"
+    " one that the sandbox needs.",
     fixes={
         "module": FixCommand("sudo modprobe {part}"),
         "boot": Advice("boot a kernel with {option}"),
@@ -56,7 +56,7 @@ SOURCE = Diagnosis(
     code="sandbox-source",
     title="other users can't read this Aboard installation",
     symptoms=("can't be read by other users",),
-    explanation="On a sandbox host you are an ordinary user, who must be able to run Aboard.",
+    explanation="On a sandbox host you are an ordinary user, and that user must be able to run Aboard.",
     fixes="chmod -R o+rX {source}",
 )
 
@@ -64,7 +64,7 @@ BUILD = Diagnosis(
     code="sandbox-build",
     title="the sandbox could not be created",
     symptoms=("no namespaces could be made",),
-    explanation="A step failed; the message names it.",
+    explanation="A step failed while the sandbox was being created, and parts of the sandbox may be left.",
     fixes=_TAKE_DOWN,
 )
 
@@ -72,23 +72,23 @@ NETWORK = Diagnosis(
     code="sandbox-network",
     title="the sandbox network could not be created",
     symptoms=("RTNETLINK answers: File exists",),
-    explanation="An `ip` command failed, usually because parts of an earlier sandbox are left.",
+    explanation="An `ip` command failed, usually because parts of an earlier sandbox are left over.",
     fixes=_TAKE_DOWN,
 )
 
 SSHD = Diagnosis(
     code="sandbox-sshd",
-    title="a sandbox sshd does not start",
+    title="an sshd failed to start in the sandbox",
     symptoms=("sshd: no hostkeys available",),
-    explanation="The message quotes sshd's own error.",
+    explanation="Each sandbox host runs its own sshd. Without it, the host can't be reached over ssh.",
     fixes=_TAKE_DOWN,
 )
 
 SLURM = Diagnosis(
     code="sandbox-slurm",
-    title="Slurm in the sandbox does not start",
+    title="Slurm failed to start in the sandbox",
     symptoms=("slurmctld: fatal",),
-    explanation="The message quotes the daemon's own error.",
+    explanation="Either slurmctld or slurmd exited with an error, or a node did not become idle in time.",
     fixes={"daemon": _TAKE_DOWN, "late": FixCommand("aboard sandbox up --slurm --nodes {nodes} --name {name}")},
 )
 
@@ -96,7 +96,7 @@ STUCK = Diagnosis(
     code="sandbox-stuck",
     title="a sandbox process does not exit",
     symptoms=("does not terminate",),
-    explanation="It is blocked in the kernel, usually on a disk.",
+    explanation="The process is blocked in the kernel, usually on a disk.",
     fixes=_DOWN,
 )
 
@@ -104,7 +104,7 @@ BUSY = Diagnosis(
     code="sandbox-busy",
     title="another command is changing the sandbox",
     symptoms=("another aboard has been",),
-    explanation="Only one command at a time may build, break or heal it.",
+    explanation="Only one command at a time can build, break or heal a sandbox.",
     fixes={
         "host": Advice("wait until it is done, then: aboard sandbox status"),
         "named": Advice("wait until it is done, then: aboard sandbox {verb} --name {name}"),
@@ -115,7 +115,7 @@ DOWN = Diagnosis(
     code="sandbox-down",
     title="no sandbox is up",
     symptoms=("no sandbox 'sandbox' is up",),
-    explanation="It was never created, or the machine has rebooted since.",
+    explanation="The sandbox was never created, or the machine has rebooted since.",
     fixes={"usual": FixCommand("aboard sandbox up"), "named": FixCommand("aboard sandbox up --name {name}")},
 )
 
@@ -123,7 +123,8 @@ DIFFERS = Diagnosis(
     code="sandbox-differs",
     title="a different sandbox is already up",
     symptoms=("you asked for something else",),
-    explanation="It has another number of nodes or slots. A running sandbox is never changed.",
+    explanation="The running sandbox was created with different options, such as the number of nodes or slots. A"
+    " running sandbox is never changed.",
     fixes=_DOWN,
 )
 
@@ -131,7 +132,8 @@ NAME = Diagnosis(
     code="sandbox-name",
     title="invalid sandbox name",
     symptoms=("can't name a sandbox",),
-    explanation="The name becomes a directory name: lower-case letters, digits, '.', '_' and '-'.",
+    explanation="The name becomes a directory name, so it can contain only lower-case letters, digits, '.', '_' and"
+    " '-'.",
     fixes="aboard sandbox up --name sandbox",
 )
 
@@ -139,7 +141,7 @@ NODES = Diagnosis(
     code="sandbox-nodes",
     title="too many or too few sandbox nodes",
     symptoms=("nodes asked for",),
-    explanation="The message states the limit.",
+    explanation="A sandbox has 1 to 250 nodes.",
     fixes="aboard sandbox up --nodes 4",
 )
 
@@ -155,7 +157,7 @@ HOST = Diagnosis(
     code="sandbox-host",
     title="the sandbox has no such host",
     symptoms=("has no host",),
-    explanation="Its hosts are head and n1 to the last node.",
+    explanation="A sandbox has the hosts head and n1 to the last node.",
     fixes="aboard sandbox status --name {name}",
 )
 
@@ -163,7 +165,7 @@ HOST_OFF = Diagnosis(
     code="sandbox-host-off",
     title="the host is off",
     symptoms=("is off",),
-    explanation="A fault powered it off.",
+    explanation="A fault powered the host off.",
     fixes="aboard sandbox heal --name {name}",
 )
 
@@ -171,7 +173,7 @@ FAULT = Diagnosis(
     code="sandbox-fault",
     title="the fault could not be injected",
     symptoms=("exit code 1",),
-    explanation="The command that injects the fault failed; the message quotes its output.",
+    explanation="The command that injects the fault failed, or did not finish in time.",
     fixes="aboard sandbox heal",
 )
 
@@ -179,7 +181,7 @@ FAULT_UNKNOWN = Diagnosis(
     code="sandbox-fault-unknown",
     title="unknown fault",
     symptoms=("there is no fault",),
-    explanation="The list of faults has the valid names.",
+    explanation="`aboard sandbox break` takes the name of a fault; `--list` shows all of them.",
     fixes="aboard sandbox break --list",
 )
 
@@ -187,7 +189,7 @@ FAULT_OPTION = Diagnosis(
     code="sandbox-fault-option",
     title="invalid fault option",
     symptoms=("is out of range",),
-    explanation="A value is outside of its valid range.",
+    explanation="An option's value is outside its valid range.",
     remedy="`aboard sandbox break --list` shows the options of each fault.",
     fixes={
         "rate": FixCommand("aboard sandbox break rate --mbit 50"),
@@ -224,7 +226,7 @@ NO_PROCESS = Diagnosis(
     code="sandbox-no-process",
     title="no process on the host matches",
     symptoms=("no process of n1 has",),
-    explanation="The fault targets a process, and none has that id or environment variable.",
+    explanation="The fault targets a process, and no process on the host has that id or environment variable.",
     fixes="aboard sandbox exec --node {node} -- ps -ef",
 )
 
@@ -232,6 +234,7 @@ PATH_TAKEN = Diagnosis(
     code="sandbox-path-taken",
     title="a moved path can't be restored",
     symptoms=("something new is there",),
-    explanation="While the fault was active, something was written to the same path.",
+    explanation="While the fault was active, something was written to the same path, so the original can't be moved"
+    " back.",
     fixes="aboard sandbox exec --node {node} --root -- mv {path} {path}.new    # then heal again",
 )

@@ -38,8 +38,9 @@ def check_control_tokens(evidence: DataEvidence) -> Iterator[Finding]:
             nodes=(),
             seen=f"{format_share(flagged.count, evidence.tally.rows)} have a control token in their text:"
             f" {format_locations(flagged)}",
-            why="The tokenizer encodes it as the control token: a turn ends in the middle of a sentence, or a user"
-            " speaks as the system. Or a chat template was already applied to the rows, and would be applied twice.",
+            why="The tokenizer encodes this text as the control token: a turn ends in the middle of a sentence, or a"
+            " user speaks as the system. Or a chat template was already applied to the rows, and would be"
+            " applied twice.",
             fix=join_fixes(_build_removal_fix(flagged.examples[0]), evidence.allow(data_quality.SPECIAL_TEXT)),
         )
 

@@ -85,11 +85,11 @@ def _has_text(content: object) -> bool:
 _MESSAGES = {
     MISFIT: (
         "don't fit the format",
-        "They would be skipped. Their roles or columns have names that this format doesn't know.",
+        "These rows would be skipped, because their roles or columns have names that this format doesn't define.",
     ),
     ALONE: (
         "have an answer and an empty prompt",
-        "The model would learn to answer without a prompt. The prompt is probably in a column with another name.",
+        "The model would learn to answer without a prompt. The prompt is probably in a column with a different name.",
     ),
     ASKS: (
         "have an answer that ends in a question mark and a prompt that doesn't",
@@ -106,7 +106,7 @@ _MESSAGES = {
     ),
     TURNS_TEXT: (
         "are read as plain text, but the text contains conversation turns",
-        "The loss would include user turns, and the turn markers are those of another model's template.",
+        "The loss would include user turns, and the turn markers belong to a different model's template.",
     ),
 }
 
@@ -120,8 +120,8 @@ def _check_flag(evidence: DataEvidence, flag: str, rows: int, least: float, seve
         # A format that the user named is only a warning; our own guess may block.
         severity=min(severity, Severity.WARN) if evidence.given else severity,
         nodes=(),
-        seen=f"{format_share(flagged.count, rows)} {message}: {format_locations(flagged)}; the format"
-        f" {'given' if evidence.given else 'guessed'} is {evidence.format}",
+        seen=f"{format_share(flagged.count, rows)} {message}: {format_locations(flagged)}; the"
+        f" {'given' if evidence.given else 'detected'} format is {evidence.format}",
         why=why,
         fix=join_fixes(
             data_quality.FORMAT.fix("show", again=evidence.again("show", 2)),

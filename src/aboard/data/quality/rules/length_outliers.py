@@ -19,8 +19,9 @@ def check_length_outliers(evidence: DataEvidence) -> Iterator[Finding]:
     if lengths.rows >= MIN_ROWS and lengths.longest > OUTLIER_FACTOR * max(1, usual) and tally.longest is not None:
         yield data_quality.OUTLIER.finding(
             nodes=(),
-            seen=f"the longest row has {lengths.longest:,} {unit}, 99 % have at most {usual:,}: {tally.longest.where}",
-            why="Such a row is often not text: two files in one row, binary data, or a log.",
+            seen=f"the longest row has {lengths.longest:,} {unit}; 99 % of the rows have at most"
+            f" {usual:,}: {tally.longest.where}",
+            why="Such a row often is not text. It may be two files joined in one row, binary data, or a log.",
             fix=_build_fix(evidence, tally.longest.where),
         )
 

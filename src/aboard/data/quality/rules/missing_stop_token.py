@@ -40,13 +40,13 @@ def check_stop_token(evidence: DataEvidence) -> Iterator[Finding]:
             severity=Severity.WARN,
             nodes=(),
             seen=f"{escape_text(terms.tokenizer)} has no end-of-sequence token",
-            why="No row can end in one, so the model can't learn to stop.",
+            why="No row can end with such a token, so the model can't learn to stop.",
             fix=data_quality.EOS.fix("no-token"),
         )
     if flagged.count >= SIGNIFICANT_SHARE * rows and flagged:
         named = " or ".join(name.visible() for name in terms.stop_names) or "the end token"
         masked = (
-            f"; in {format_share(hidden.count, flagged.count, 'of these')} it is present but masked" if hidden else ""
+            f"; in {format_share(hidden.count, flagged.count, 'such rows')} it is present but masked" if hidden else ""
         )
         # Pre-tokenized data counts as answers if a large part of it is masked.
         answers = tally.of("chat", "pair") > 0 or tally.supervised < MASKED * tally.tokens.total

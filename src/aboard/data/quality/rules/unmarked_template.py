@@ -31,7 +31,8 @@ def check_template(evidence: DataEvidence) -> Iterator[Finding]:
             nodes=(),
             seen=f"the answers of {format_share(flagged.count, tally.rows)} can't be located in the rendered template:"
             f" {format_locations(flagged, _NOTE)}",
-            why="They are left out: a loss on the wrong tokens would train the model on text that isn't an answer.",
+            why="These rows are left out, because a loss on the wrong tokens would train the model on text that"
+            " isn't an answer.",
             fix=_build_fix(evidence),
         )
     elif chats and unsupervised.count == tally.encoded and terms.marked is False and terms.loss_on != "all":

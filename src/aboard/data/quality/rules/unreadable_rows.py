@@ -54,8 +54,8 @@ def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
         yield data_quality.BROKEN.finding(
             nodes=(),
             seen=f"{format_share(flagged.count, evidence.tally.rows)} can't be read: {format_locations(flagged)}",
-            why="They would be left out of training. A broken last line usually means an interrupted copy: an unknown"
-            " number of rows is missing.",
+            why="These rows would be left out of training. A broken last line usually means that a copy was interrupted"
+            " and an unknown number of rows is missing.",
             fix=join_fixes(repair, evidence.allow(data_quality.BROKEN)),
         )
 
@@ -69,8 +69,8 @@ def check_empty_rows(evidence: DataEvidence) -> Iterator[Finding]:
             severity=Severity.BLOCK if is_significant else Severity.WARN,
             nodes=(),
             seen=f"{format_share(flagged.count, evidence.tally.rows)} contain no text: {format_locations(flagged)}",
-            why="They count as rows but teach the model nothing, or to stop at once. Often a column has another name in"
-            " part of the file.",
+            why="Empty rows count as rows but teach the model nothing, or teach it to stop at once. Often a column has"
+            " a different name in part of the file.",
             fix=join_fixes(_build_view_fix(flagged, data_quality.EMPTY), evidence.allow(data_quality.EMPTY)),
         )
 

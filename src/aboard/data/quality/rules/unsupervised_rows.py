@@ -26,8 +26,8 @@ def check_supervision(evidence: DataEvidence) -> Iterator[Finding]:
             severity=Severity.BLOCK if flagged.count >= SIGNIFICANT_SHARE * rows else Severity.WARN,
             nodes=(),
             seen=f"{format_share(flagged.count, rows)} have no supervised token: {format_locations(flagged)}",
-            why="None of their tokens enters the loss: they cost time and teach nothing, while the loss curve looks"
-            " normal.",
+            why="None of these rows' tokens enters the loss. The rows cost time and teach nothing, while the loss"
+            " curve looks normal.",
             fix=_build_fix(evidence),
         )
 
