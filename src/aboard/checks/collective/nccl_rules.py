@@ -60,7 +60,8 @@ def find_unloaded_plugins(facts: Facts) -> Iterator[Finding]:
             )
         elif loaded and log.absent_plugins:
             absent[name] = (
-                f"NCCL can't find a network plugin; {node_sets.fold_names(loaded)} loaded {min(loaded.values()).visible()}"
+                f"NCCL can't find a network plugin; {node_sets.fold_names(loaded)} loaded"
+                f" {min(loaded.values()).visible()}"
             )
     for seen, names in group_by_value(absent).items():
         yield collective.PLUGIN.finding(

@@ -140,7 +140,7 @@ def find_fabric_manager_problems(facts: Facts) -> Iterator[Finding]:
             yield gpu.UNKNOWN_FABRIC_MANAGER.finding(
                 severity=Severity.INFO,
                 nodes=(name,),
-                seen=f"{driver.switches} NVSwitches; the fabric manager could not be checked because systemd is missing",
+                seen=f"{driver.switches} NVSwitches; the fabric manager could not be checked without systemd",
                 why="CUDA doesn't start without the fabric manager.",
                 fix=gpu.UNKNOWN_FABRIC_MANAGER.fix(node=name),
             )

@@ -57,7 +57,8 @@ def find_xid_errors(facts: Facts) -> Iterator[Finding]:
                 severity=Severity.INFO,
                 nodes=(name,),
                 seen="the kernel log has " + format_list([_format_error(error, count) for error, count in log.errors]),
-                why="These errors are usually caused by the program, not by the GPU; an earlier run may have crashed here.",
+                why="These errors are usually caused by the program, not by the GPU; an earlier run may have crashed"
+                " here.",
                 fix=gpu.XID.fix("earlier", node=name),
             )
 

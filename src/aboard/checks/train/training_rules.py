@@ -175,7 +175,8 @@ def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
     for missing, names in lacking.items():
         yield _build_blocking_finding(
             training.PACKAGES,
-            f"the Python of {fold_names(names)} doesn't have {' or '.join(missing)}",
+            f"the Python of {fold_names(names)} doesn't have"
+            f" {', '.join(missing[:-1])}{' or ' * (len(missing) > 1)}{missing[-1]}",
             "The trainer imports these packages in every rank.",
             training.PACKAGES.fix(packages=missing, where=quote_folded_names(names)),
             *names,
@@ -223,7 +224,8 @@ def find_memory_shortage(preflight: TrainingPreflight) -> Iterator[Finding]:
         seen=f"a rank needs {format_size(needs.total)}{says}, but {_describe_memory(preflight, short)}",
         why="Weights, gradients and optimizer states alone exceed the available memory."
         if certain
-        else "Weights, gradients and optimizer states fit alone, but not together with the estimated activations and buffers.",
+        else "Weights, gradients and optimizer states fit alone, but not together with the estimated activations and"
+        " buffers.",
         fix=join_fixes(*filter(None, map(_parse_memory_fix, needs.fits))) or training.MEMORY.fix("twice"),
     )
 

@@ -43,7 +43,7 @@ def diagnose_by_ras(evidence: Evidence) -> Iterator[RuleResult]:
         why = f"NCCL's RAS reports: {causes[0].seen}; that is transient while a run makes progress"
         yield RuledOut(what="a rank that NCCL can't reach", why=why)
     elif list_hang_findings(evidence):
-        yield RuledOut(what="another cause from NCCL's RAS", why=f"NCCL's RAS reports: {causes[0].seen}")
+        yield RuledOut(what="another cause from NCCL's RAS", why=f"it reports: {causes[0].seen}")
     else:
         yield from (Cause(finding=finding, sure=Confidence.LIKELY) for finding in causes)
 
