@@ -42,7 +42,7 @@ def test_a_small_control_group(box: Sandbox) -> None:
     with inject_temporarily(box, box.host("n3"), MemoryLimit(mib=512)):
         (finding,) = findings = check(box)
         assert told(findings) == [("host-memory-limit", "warn", ["n3"])]
-        assert "ranks may use 512 MiB of " in finding["seen"]
+        assert "ranks can use 512 MiB of " in finding["seen"]
     assert check(box) == []
 
 
@@ -54,14 +54,14 @@ def test_who_was_killed_for_memory(box: Sandbox) -> None:
         (finding,) = findings = check(box)
         assert told(findings) == [("host-memory-limit", "warn", ["n3"])]
         assert told(finding["consequences"]) == [("host-oom-kills", "warn", ["n3"])]
-        assert finding["consequences"][0]["seen"].startswith("1 process was OOM-killed")
+        assert finding["consequences"][0]["seen"].startswith("1 process has been OOM-killed")
     assert check(box) == []
 
 
 @pytest.mark.parametrize(
     ("fault", "code", "seen"),
     [
-        (CpuQuota(cores=0.5), "host-cpu-quota", "may use 0.5 of "),
+        (CpuQuota(cores=0.5), "host-cpu-quota", "can use 0.5 of "),
         (FewTasks(tasks=300), "host-tasks", "all ranks together may have 300 processes and threads"),
     ],
     ids=["time", "tasks"],

@@ -30,7 +30,7 @@ def test_a_rank_that_falls_behind(four: Launches) -> None:
         seconds, found = going.verdict(since, 60)
         told(f"slow-rank: {seconds:.1f} s")
         assert (found["code"], found["nodes"], found["ranks"]) == ("slow-rank", ["n3"], [5])
-        assert "% of their time" in found["seen"]
+        assert "% of the time between two collectives" in found["seen"]
 
 
 # Eight ranks that compute: on two cores they starve every neighbour.

@@ -71,17 +71,17 @@ def test_nodes_that_are_alike_and_well_yield_nothing(name: str, count: int) -> N
 @pytest.mark.parametrize(
     ("odd", "code", "seen"),
     [
-        ("port-down", "fabric-port-down", "not ACTIVE: mlx5_3 is DOWN (Polling)"),
-        ("no-subnet-manager", "fabric-port-down", "not ACTIVE: mlx5_6 is INIT (LinkUp)"),
+        ("port-down", "fabric-port-down", "mlx5_3 is DOWN (Polling); expected ACTIVE"),
+        ("no-subnet-manager", "fabric-port-down", "mlx5_6 is INIT (LinkUp); expected ACTIVE"),
         ("all-ports-down", "fabric-sockets", "none of its ports is up: mlx5_0 is DOWN (Disabled)"),
         ("missing-hca", "fabric-port-missing", "7 InfiniBand ports; the others have 8; missing mlx5_7"),
-        ("degraded-rate", "fabric-rate", "mlx5_3 runs at 200 Gb/s (4X HDR), 400 Gb/s on the others"),
-        ("one-lane", "fabric-rate", "mlx5_5 runs at 100 Gb/s (1X NDR), one lane of four"),
-        ("flapping", "fabric-flaps", "mlx5_2 went down 57 times; typical is 0 link-downs"),
+        ("degraded-rate", "fabric-rate", "mlx5_3 runs at 200 Gb/s (4X HDR), compared with 400 Gb/s on the other nodes"),
+        ("one-lane", "fabric-rate", "mlx5_5 runs at 100 Gb/s (1X NDR), on one lane of four"),
+        ("flapping", "fabric-flaps", "mlx5_2 went down 57 times; typical here is 0 times"),
         ("mixed-infiniband-roce", "fabric-mixed", "8 InfiniBand, 1 Ethernet (mlx5_bond_0)"),
         ("no-peermem", "fabric-no-gpudirect", "nvidia_peermem isn't loaded"),
         ("acs-on", "fabric-acs", "ACS is enabled on 2 PCI bridges: 15:01.0 and 97:01.0"),
-        ("low-memlock", "fabric-memlock", "a rank may lock only 64 KiB of memory"),
+        ("low-memlock", "fabric-memlock", "a rank can lock only 64 KiB of memory"),
     ],
 )
 @pytest.mark.parametrize("healthy", [1, 3])
@@ -129,7 +129,7 @@ def test_nodes_of_the_other_layer_are_named() -> None:
     """RoCE among InfiniBand: the two can't speak with each other."""
     found = [finding for finding in _judge(HEALTHY, HEALTHY, HEALTHY, ROCE) if finding.code == "fabric-mixed"]
     assert [finding.nodes for finding in found] == [("n4",)]
-    assert found[0].seen == "its ports are Ethernet; those of the others are InfiniBand"
+    assert found[0].seen == "its ports are in Ethernet mode; the other nodes' ports are in InfiniBand mode"
 
 
 def test_a_card_that_is_gone_does_not_make_the_others_slow() -> None:
@@ -180,7 +180,7 @@ def test_many_symbol_errors_are_told() -> None:
     ("odd", "code", "seen"),
     [
         ("roce-no-address", "fabric-gid-none", "no RoCE v2 address on mlx5_1 (ens2f0np0)"),
-        ("roce-shifted-gids", "fabric-gid-index", "its RoCE v2 address has GID index 5; on the others it is 3"),
+        ("roce-shifted-gids", "fabric-gid-index", "its RoCE v2 address has GID index 5; on the other nodes it is 3"),
         ("other-nccl-conf", "fabric-nccl-settings", "n4 has NCCL_PROTO=LL; the others have no NCCL_PROTO"),
         (
             "nccl-conf-missing",
@@ -208,8 +208,8 @@ def test_a_gid_index_that_is_set_and_wrong_is_told() -> None:
     (finding,) = _judge(ROCE, ROCE, ROCE, "roce-shifted-gids", env={"NCCL_IB_GID_INDEX": "3"})
     assert finding.nodes == ("n4",)
     assert (
-        "NCCL_IB_GID_INDEX=3 is set, which is not a RoCE v2 address; index 5 is one on mlx5_0 and mlx5_1"
-        in finding.seen
+        "NCCL_IB_GID_INDEX=3 is set, but that is not the index of a RoCE v2 address; the RoCE v2 address has index 5 on"
+        " mlx5_0 and mlx5_1" in finding.seen
     )
 
 
@@ -217,7 +217,7 @@ def test_an_adapter_that_is_asked_for_and_not_there_is_told() -> None:
     """With the names that the node has."""
     (finding,) = _judge(HEALTHY, HEALTHY, HEALTHY, HEALTHY, odd_env={"NCCL_IB_HCA": "mlx5_3,mlx5_9"})
     assert (finding.code, finding.nodes) == ("fabric-hca-absent", ("n4",))
-    assert "names mlx5_9, which the node lacks; it has mlx5_0, mlx5_1" in finding.seen
+    assert "selects mlx5_9, which the node doesn't have; it has mlx5_0, mlx5_1" in finding.seen
 
 
 @pytest.mark.parametrize("env", [{"NCCL_IB_DISABLE": "1"}, {"NCCL_IB_HCA": "=mlx4_0"}])
@@ -250,10 +250,10 @@ def test_a_topology_file_that_one_node_lacks_or_has_otherwise_is_told() -> None:
     assert _with_topology(["<system/>"] * 4) == []
     (lacking,) = _with_topology(["<system/>"] * 3 + [None])
     assert (lacking.code, lacking.nodes) == ("fabric-topology", ("n4",))
-    assert "h100-80gb-sxm-ib.xml, which is unreadable here" in lacking.seen
+    assert "h100-80gb-sxm-ib.xml, which can't be read here" in lacking.seen
     assert lacking.fix.startswith("scp n1:/etc/crusoe/")
     (other,) = _with_topology(["<system/>"] * 3 + ["<other/>"])
-    assert (other.nodes, other.seen) == (("n4",), "the topology file differs; the others have the same one")
+    assert (other.nodes, other.seen) == (("n4",), "the topology file differs; the other nodes have the same one")
     (both,) = _with_topology(["<system/>", "<other/>"])
     assert both.nodes == ("n1", "n2")
 
@@ -385,8 +385,11 @@ def test_a_plugin_that_the_loader_does_not_find_is_told() -> None:
 @pytest.mark.parametrize(
     ("env", "reason"),
     [
-        ({"NCCL_NET_PLUGIN": "aws-ofi"}, "NCCL_NET_PLUGIN is aws-ofi, but the loader finds no libnccl-net-aws-ofi.so"),
-        ({"NCCL_NET_PLUGIN": "/opt/x.so"}, "NCCL_NET_PLUGIN is /opt/x.so, but the loader finds no /opt/x.so here"),
+        (
+            {"NCCL_NET_PLUGIN": "aws-ofi"},
+            "NCCL_NET_PLUGIN is aws-ofi, but the loader can't find libnccl-net-aws-ofi.so",
+        ),
+        ({"NCCL_NET_PLUGIN": "/opt/x.so"}, "NCCL_NET_PLUGIN is /opt/x.so, but the loader can't find /opt/x.so here"),
         ({"NCCL_NET": "AWS Libfabric"}, "NCCL_NET is AWS Libfabric, which is not built into NCCL"),
         ({"NCCL_NET": "IB"}, None),
         ({"NCCL_NET_PLUGIN": "none"}, None),
@@ -438,7 +441,7 @@ def test_rails_that_are_apart(told: str | None, severity: Severity | None) -> No
     assert [(each.code, each.severity) for each in findings] == ([("fabric-rails", severity)] if severity else [])
     if findings:
         assert findings[0].nodes == ("n2", "n1")
-        assert "mlx5_0 of n2 (10.1.0.8) gets no echo from mlx5_1 of n1 (10.2.0.7)" in findings[0].seen
+        assert "mlx5_0 of n2 (10.1.0.8) gets no ping reply from mlx5_1 of n1 (10.2.0.7)" in findings[0].seen
         assert findings[0].fix.startswith("NCCL_CROSS_NIC: '0'")
 
 
@@ -446,7 +449,7 @@ def test_a_rail_that_is_cut_is_told_with_its_two_ends() -> None:
     """The other rail passes echoes, so they are not filtered; whether rails are connected stays open."""
     (finding,) = _judge(ROCE, "rail-cut")
     assert (finding.code, finding.nodes, finding.severity) == ("fabric-rail-cut", ("n2", "n1"), Severity.WARN)
-    assert "n2 gets no echo from n1 on mlx5_1 (10.2.0.8 → 10.2.0.7); 1 other rail works" in finding.seen
+    assert "n2 gets no ping reply from n1 on mlx5_1 (10.2.0.8 → 10.2.0.7); 1 other rail works" in finding.seen
 
 
 def test_echoes_that_can_not_be_sent_say_nothing() -> None:

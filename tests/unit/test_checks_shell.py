@@ -60,8 +60,10 @@ def test_the_failing_line_is_named(line: str, said: str, fix: str) -> None:
 
 def test_a_python_that_is_not_there() -> None:
     """Looked for in that shell, after the lines: a line that empties PATH loses it."""
-    assert _seen(_check(python="/nowhere/python3")) == [("reach-no-python", "the shell finds no /nowhere/python3")]
-    assert _seen(_check("PATH=/nowhere")) == [("reach-no-python", "the shell finds no python3 after its `setup` lines")]
+    assert _seen(_check(python="/nowhere/python3")) == [("reach-no-python", "the shell can't find /nowhere/python3")]
+    assert _seen(_check("PATH=/nowhere")) == [
+        ("reach-no-python", "the shell can't find python3 after its `setup` lines")
+    ]
 
 
 def test_the_fix_is_the_whole_setting() -> None:

@@ -165,7 +165,7 @@ def test_who_says_whom_it_waits_for() -> None:
 
     (finding,) = SUBJECT.judge(world.hold(answer))
     assert finding.nodes == ("n6",)
-    assert "wait for it" in finding.seen
+    assert "were waiting for it" in finding.seen
     assert len(world.rounds) == 3
 
 

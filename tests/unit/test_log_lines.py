@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.core.text.log_lines import WINDOW, OutputLine, fold_lines
-from aboard.core.text.rank_sets import fold_ranks, parse_ranks
+from aboard.core.text.rank_sets import agree, fold_ranks, name_ranks, parse_ranks
 from aboard.diagnoses import InputError
 
 
@@ -80,3 +80,10 @@ def test_rank_sets_as_people_write_them() -> None:
     with pytest.raises(InputError) as caught:
         parse_ranks("3,,x,7-5,99999999")
     assert len(caught.value.problems) == 4
+
+
+def test_ranks_are_named_with_the_right_number() -> None:
+    """One rank is singular; a range is not."""
+    assert (name_ranks([3]), agree([3], "is", "are")) == ("rank 3", "is")
+    assert (name_ranks((0, 1, 2, 8)), agree((0, 1), "is", "are")) == ("ranks 0-2,8", "are")
+    assert name_ranks([1, 2], "launcher") == "launchers 1-2"

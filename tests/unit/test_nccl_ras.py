@@ -305,11 +305,11 @@ def blind(name: str, **given: Any) -> Evidence:
     ("name", "code", "ranks", "nodes", "words"),
     [
         ("behind", "hang-nccl-apart", (5,), ("n3",), "launched AllGather up to operation 6649; the others up to"),
-        ("behind-2.24", "hang-nccl-apart", (6, 7), ("n4",), "rank 6-7 on n4 has launched collective up to"),
+        ("behind-2.24", "hang-nccl-apart", (6, 7), ("n4",), "ranks 6-7 on n4 have launched collective up to"),
         ("missing", "hang-nccl-missing", (5,), ("n3",), "NCCL's RAS can't reach rank 5 on n3"),
-        ("dead-2.24", "hang-nccl-missing", (6, 7), ("n4",), "considers it dead"),
+        ("dead-2.24", "hang-nccl-missing", (6, 7), ("n4",), "considers them dead"),
         ("error", "hang-nccl-error", (3,), ("n2",), "rank 3 on n2 reported: Unhandled CUDA error"),
-        ("status", "hang-nccl-apart", (2, 3), ("n2",), "is in state NOCOMM; the others are in RUNNING"),
+        ("status", "hang-nccl-apart", (2, 3), ("n2",), "are in state NOCOMM; the others are in RUNNING"),
     ],
 )
 def test_whom_ras_names_is_the_likeliest_cause(

@@ -118,7 +118,7 @@ def test_unknown_is_said_and_never_taken_for_enough() -> None:
     """Nodes without an answer, or whose disk doesn't answer, are one warning."""
     findings = SUBJECT.judge(_facts({}, None, {"silent": True}))
     assert _told(findings) == [("unknown-storage-room", "warn", ("n2", "n3"))]
-    assert "unknown whether /data/out has room for 200 GiB: it does not respond and late" in findings[0].seen
+    assert "could not check whether /data/out has room for 200 GiB: it does not respond and late" in findings[0].seen
 
 
 def test_a_dead_mount_that_the_run_writes_to_stops_it() -> None:

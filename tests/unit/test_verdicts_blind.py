@@ -37,7 +37,7 @@ def test_who_waits_for_a_worker_that_was_killed_for_memory_waits_for_that() -> N
     grown: dict[str, Any] = {"n3": {"oom_before": 1, "oom_kills": 2}}
     found = first(evidence(ranks, nodes=grown))
     assert (found.code, found.nodes, found.ranks) == ("run-out-of-memory", ("n3",), (4,))
-    assert "a process was OOM-killed on n3" in found.seen
+    assert "a process has been OOM-killed on n3" in found.seen
     same: dict[str, Any] = {"n3": {"oom_before": 1, "oom_kills": 1}}
     assert first(evidence(ranks, nodes=same)).code == "hang-lock"
 
@@ -46,7 +46,7 @@ def test_a_message_that_nobody_sends_is_no_lock() -> None:
     """Its own stack is in torch.distributed, and not in the collective of the others."""
     found = first(evidence(eight(r3=waits(RECEIVES))))
     assert (found.code, found.nodes, found.ranks) == ("hang-mismatch", ("n2",), (3,))
-    assert "another torch.distributed call at train.py:50 in step" in found.seen
+    assert "a different torch.distributed call at train.py:50 in step" in found.seen
 
 
 def _through(address: str, peer: str) -> TcpConnection:
@@ -97,6 +97,6 @@ def test_a_name_that_is_another_machine_on_one_node() -> None:
 
     found = told("10.0.0.4")
     assert (found.code, found.nodes, found.ranks) == ("init-elsewhere", ("n3",), (4, 5))
-    assert "resolves gpu1i to 10.0.0.4 (n4), but rank 0 on n1 is at 10.0.0.1" in found.seen
+    assert "resolve gpu1i to 10.0.0.4 (n4), but rank 0 on n1 is at 10.0.0.1" in found.seen
     assert "sudo sed -i '1i 10.0.0.1 gpu1i' /etc/hosts    # on n3" in found.fix
     assert told("10.0.0.1").code == "init-store-refused"

@@ -82,7 +82,7 @@ def test_an_exception_is_the_verdict_and_the_others_are_folded() -> None:
     assert "aboard logs r --rank 1" in finding.fix
     (after,) = finding.consequences
     assert (after.code, after.ranks) == ("run-followed", (0, 2))
-    assert after.seen == "of the other ranks, 1 died on its own, first rank 0, 1 was terminated"
+    assert after.seen == "of the other ranks, 1 died on its own (rank 0 first), 1 was terminated"
 
 
 def _raised(kind: str, messages: dict[int, str]) -> list[Event]:
@@ -211,8 +211,8 @@ def test_an_exit_code_is_not_explained_by_a_warning_before_it(tail: tuple[str, .
     (finding,) = _ending(_event("exited", 1, code=3), tails={1: tail})
     quoted = ", ".join(f'"{line.strip()}"' for line in tail)
     assert finding.seen == f"rank 1 on n2, waiting, exited with code 3; the last lines of its output: {quoted}"
-    assert "Find what exits with 3" in finding.why
-    assert finding.fix == "aboard logs r --rank 1    # the rank's whole output"
+    assert "Look for what exits with 3" in finding.why
+    assert finding.fix == "aboard logs r --rank 1    # its whole output"
 
 
 def test_an_exception_explains_an_exit_code_though_warnings_follow_it() -> None:

@@ -59,7 +59,7 @@ def test_a_store_that_refuses_although_it_listens() -> None:
     nodes: dict[str, Any] = {name: {"dials": {("10.0.0.1", 29500): "refused"}} for name in ("n2", "n3", "n4")}
     found = first(evidence(ranks, default=Phase.TORCH, phases={0: Phase.STORE}, nodes=nodes))
     assert (found.code, found.nodes) == ("init-store-refused", ("n1",))
-    assert "Rank 0 listens there" in found.why
+    assert "Rank 0 is listening there" in found.why
 
 
 def test_two_that_join_as_the_same_rank() -> None:
@@ -71,7 +71,7 @@ def test_two_that_join_as_the_same_rank() -> None:
 
     found = first(joined([0, 1, 2, 3, 5, 5, 6, 7]))
     assert (found.code, found.nodes, found.ranks) == ("init-rank-twice", ("n3",), (4,))
-    assert "no process joins as rank 4" in found.seen
+    assert "no process is joining as rank 4" in found.seen
     assert judge_evidence(joined([7, 6, 5, 4, 3, 2, 1, 0])).findings == ()
 
 

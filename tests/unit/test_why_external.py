@@ -395,7 +395,7 @@ def test_a_store_behind_a_firewall() -> None:
     assert (found.code, found.nodes, found.ranks) == ("init-store-dropped", ("n1",), (2, 3))
     launching = four(launcher="torchrun")
     found = judge_external_job(launching, (), look(launching, seen), nodes=("n1", "n2")).findings[0]
-    assert found.seen.startswith("launcher 2-3 on n2 gets no reply from 10.0.0.1:29500, the store of launcher 0")
+    assert found.seen.startswith("launchers 2-3 on n2 get no reply from 10.0.0.1:29500, the store of launcher 0")
     assert found.ranks == ()
 
 

@@ -73,7 +73,7 @@ def parse_script_output(answer: ProbeAnswer) -> dict[str, Any]:
     if not isinstance(answer, CommandOutput):
         raise ProbeParseError("not a program's output")
     if answer.timed_out:
-        raise ProbeParseError("timed out: a mount may be dead, or the disk very slow")
+        raise ProbeParseError("timed out; a mount may be dead, or the disk may be very slow")
     if answer.code != 0:
         last = answer.stderr.strip().rpartition("\n")[2] or f"exit code {answer.code}"
         raise ProbeParseError(escape_text(last, 200))

@@ -23,7 +23,7 @@ def make_unknown_rule(*probes: Probe[Any]) -> Rule:
                 node = facts.cluster.node(name)
                 yield fact.finding(
                     nodes=(name,),
-                    seen=f"{probe.name} is unknown: {answer.why}",
+                    seen=f"could not check {probe.name}: {answer.why}",
                     fix=_build_manual_fix(fact, node, probe.asked(node)),
                 )
 

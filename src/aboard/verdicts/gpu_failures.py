@@ -10,7 +10,7 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
 from aboard.core.run.run_state import RankProcess
 from aboard.core.text.durations import format_duration
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import agree, name_ranks
 from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
@@ -26,14 +26,14 @@ _DEATH_SECONDS = 120.0
 _ON_GPU = re.compile(r"cuda|nccl|cublas|cudnn|\becc\b|\bgpus?\b|device-side|nvml|acceleratorerror", re.IGNORECASE)
 _ABORTS = (-6, -7, -11)
 _WHY = {
-    FaultyPart.PROGRAM: "The driver blames the program, not the GPU: a kernel read or wrote invalid memory."
+    FaultyPart.PROGRAM: "The driver blames the program, not the GPU. Usually a kernel read or wrote invalid memory."
     " Nothing needs to be repaired or replaced.",
-    FaultyPart.MEMORY: "The GPU's memory failed: programs on it were terminated or compute wrong numbers, and the"
-    " other ranks wait for them.",
+    FaultyPart.MEMORY: "The GPU's memory failed. Programs that use it were terminated or compute wrong numbers, and"
+    " the other ranks are waiting for them.",
     FaultyPart.LINK: "The link between GPUs failed: data sent over it never arrives.",
-    FaultyPart.BUS: "The GPU fell off the PCI bus: power, heat, a riser or the board. Work on it never finishes,"
-    " and all other ranks wait for it.",
-    FaultyPart.PROCESSOR: "The GPU's own processor does not respond: calls to it never return.",
+    FaultyPart.BUS: "The GPU fell off the PCI bus. Possible causes: power, heat, the riser or the board. Work on the"
+    " GPU never finishes, and all other ranks are waiting for it.",
+    FaultyPart.PROCESSOR: "The GPU System Processor (GSP) does not respond, so calls to the GPU never return.",
     FaultyPart.OTHER: "The driver blames the GPU's hardware or firmware.",
     FaultyPart.UNKNOWN: "The driver reports an error that Aboard doesn't know; NVIDIA's list of Xids explains it.",
 }
@@ -156,7 +156,8 @@ def _is_outlived(evidence: Evidence, first: GpuFailure) -> bool:
 
 def _build_cause(evidence: Evidence, first: GpuFailure, *, grave: bool) -> Cause:
     ranks = first.ranks or tuple(view.rank for view in evidence.views if view.node == first.node and view.alive)
-    on_it = f"rank {fold_ranks(ranks)} on {first.node} {'used it' if first.ranks else 'runs there'}" if ranks else ""
+    verb = "used it" if first.ranks else agree(ranks, "runs there", "run there")
+    on_it = f"{name_ranks(ranks)} on {first.node} {verb}" if ranks else ""
     severity = Severity.INFO
     if grave:
         # GPU rules are tested on recordings only, so the severity is that of the finding it explains.

@@ -18,6 +18,7 @@ from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult, Pair
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, Replies, Round, Script
+from aboard.core.text.rank_sets import agree
 from aboard.lazy_dataclass import dataclass
 
 # How often nodes without a rank are left out and the others tried again.
@@ -196,5 +197,9 @@ def _describe_fault(nodes: Sequence[str], jobs: Sequence[CollectiveJob], seen: s
     if smallest is None:
         return seen
     waiting = sorted({one for job in own for one, other in job.reported_pairs if other in nodes and one not in nodes})
-    waiting_text = f"; {', '.join(waiting[:6])} wait for it" if waiting else ""
+    waiting_text = (
+        f"; {', '.join(waiting[:6])} {agree(waiting, 'was', 'were')} waiting for {agree(nodes, 'it', 'them')}"
+        if waiting
+        else ""
+    )
     return f"{_describe_failure(smallest)}{waiting_text}"

@@ -39,7 +39,7 @@ def find_socket_fallback(facts: Facts) -> Iterator[Finding]:
         cards = sorted({card for name in names for card in logs[name].cards})
         yield collective.SOCKETS.finding(
             nodes=names,
-            seen=f"NCCL uses sockets ({', '.join(cards) or 'no interface named'}) although {reason}"
+            seen=f"NCCL uses sockets ({', '.join(cards) or 'interface not logged'}) although {reason}"
             + (": NET/IB found no usable device" if all(logs[name].no_device for name in names) else ""),
             fix=collective.SOCKETS.fix(where=quote_folded_names(names)),
         )
@@ -56,11 +56,12 @@ def find_unloaded_plugins(facts: Facts) -> Iterator[Finding]:
             continue
         if plugin_names or (log.wanted_plugins and log.absent_plugins):
             absent[name] = (
-                f"NCCL is configured to use {(plugin_names or log.wanted_plugins)[0].visible()} and can't find it"
+                f"NCCL is configured to use {(plugin_names or log.wanted_plugins)[0].visible()} but can't find it"
             )
         elif loaded and log.absent_plugins:
             absent[name] = (
-                f"NCCL finds no network plugin; {node_sets.fold_names(loaded)} loaded {min(loaded.values()).visible()}"
+                f"NCCL can't find a network plugin; {node_sets.fold_names(loaded)} loaded"
+                f" {min(loaded.values()).visible()}"
             )
     for seen, names in group_by_value(absent).items():
         yield collective.PLUGIN.finding(

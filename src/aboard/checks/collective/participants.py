@@ -86,8 +86,8 @@ def _list_cut_off_nodes(facts: Facts) -> dict[str, str]:
     bad = {(frm, to) for (frm, to, _), each in mesh.tries.items() if each.outcome != "ok"}
     names = dict.fromkeys(name for nodes, _pairs in group_bad_pairs(bad) for name in nodes)
     return {
-        **dict.fromkeys(names, "its connections fail"),
-        **dict.fromkeys(mesh.missing, "its connections are unknown"),
+        **dict.fromkeys(names, "its connections failed"),
+        **dict.fromkeys(mesh.missing, "its connections could not be tested"),
     }
 
 

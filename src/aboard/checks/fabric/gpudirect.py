@@ -91,7 +91,7 @@ def find_missing_gpudirect(facts: Facts) -> Iterator[Finding]:
     if lacking:
         yield fabric.NO_GPUDIRECT.finding(
             nodes=lacking,
-            seen="GPUs and RDMA are present, but nvidia_peermem isn't loaded and the driver has no DMA-BUF",
+            seen="GPUs and RDMA are present, but nvidia_peermem isn't loaded and the driver doesn't support DMA-BUF",
             fix=fabric.NO_GPUDIRECT.fix(where=quote_folded_names(lacking)),
         )
 
@@ -131,7 +131,7 @@ def find_low_memlock(facts: Facts) -> Iterator[Finding]:
     for (limit, may), names in group_by_value(low).items():
         yield fabric.MEMLOCK.finding(
             nodes=names,
-            seen=f"a rank may lock only {format_size(limit)} of memory, but RDMA must lock its buffers",
+            seen=f"a rank can lock only {format_size(limit)} of memory, but RDMA must lock its buffers",
             fix=fabric.MEMLOCK.fix("setup", where=fold_names(names))
             if may
             else fabric.MEMLOCK.fix("limits", where=quote_folded_names(names)),

@@ -74,7 +74,7 @@ def find_absent_hcas(facts: Facts) -> Iterator[Finding]:
             names = escape_text(format_list([each.visible() for each in gone]))
             yield fabric.HCA_ABSENT.finding(
                 nodes=(name,),
-                seen=f"NCCL_IB_HCA={spec.visible()} names {names}, which the node lacks;"
+                seen=f"NCCL_IB_HCA={spec.visible()} selects {names}, which the node doesn't have;"
                 f" it has {format_list([port.name for port in ports])}",
                 fix=fabric.HCA_ABSENT.fix(adapters=quote_yaml(adapters), node=name),
             )
@@ -126,7 +126,7 @@ def find_topology_differences(facts: Facts) -> Iterator[Finding]:
             node = facts.cluster.node(name)
             yield _build_topology_finding(
                 name,
-                f"{TOPOLOGY_VARIABLE} is {file.path.visible()}, which is unreadable here",
+                f"{TOPOLOGY_VARIABLE} is {file.path.visible()}, which can't be read here",
                 _fix_missing_topology(topology_files, file.path, node),
             )
     yield from _compare_digests(
@@ -154,7 +154,7 @@ def _compare_digests(digests: Mapping[str, str | None], what: str) -> Iterator[F
         if settled and own != most:
             seen = f"{what} is missing" if own is None else f"{what} differs"
             yield _build_topology_finding(
-                name, f"{seen}; the others have the same one", fabric.TOPOLOGY.fix("other", node=name)
+                name, f"{seen}; the other nodes have the same one", fabric.TOPOLOGY.fix("other", node=name)
             )
     if not settled:
         yield fabric.TOPOLOGY.finding(

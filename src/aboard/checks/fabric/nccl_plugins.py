@@ -70,8 +70,8 @@ def find_missing_plugins(facts: Facts) -> Iterator[Finding]:
             aside = next((path for path in plugins.aside if _is_matching_plugin(path, required)), NO_TEXT)
             yield fabric.PLUGIN.finding(
                 nodes=(name,),
-                seen=f"{reason}, but the loader finds no {required.visible()} here"
-                + (f"; there is one at {aside.visible(200)}" if aside else ""),
+                seen=f"{reason}, but the loader can't find {required.visible()} here"
+                + (f"; a copy is at {aside.visible(200)}" if aside else ""),
                 fix=_fix_missing_plugin(name, required, aside, known),
             )
 

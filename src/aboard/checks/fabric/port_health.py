@@ -82,7 +82,7 @@ def find_down_ports(facts: Facts) -> Iterator[Finding]:
         if down:
             yield fabric.PORT_DOWN.finding(
                 nodes=(name,),
-                seen=f"not ACTIVE: {format_list([_format_port_state(port) for port in down])}",
+                seen=f"{format_list([_format_port_state(port) for port in down])}; expected ACTIVE",
                 fix=_fix_down_port(fabric.PORT_DOWN, name, down),
             )
 
@@ -147,10 +147,10 @@ def _list_slow_ports(
     for port in ports:
         usually = by_name.get(port.name, 0.0)
         if port.layer == INFINIBAND and port.mode.startswith("1X"):
-            yield port, "one lane of four"
+            yield port, "on one lane of four"
         elif port.rate < usually and (alike or surplus[port.rate] > 0):
             surplus[port.rate] -= 1
-            yield port, f"{usually:g} Gb/s on the others"
+            yield port, f"compared with {usually:g} Gb/s on the other nodes"
 
 
 def _list_port_rates(ports: tuple[RdmaPort, ...]) -> tuple[float, ...]:
@@ -180,7 +180,7 @@ def find_flapping_ports(facts: Facts) -> Iterator[Finding]:
             severity=Severity.WARN if serious else Severity.INFO,
             nodes=(name,),
             seen=format_list([_format_counters(port) for port in bad])
-            + f"; typical is {format_count(flaps, 'link-down')}",
+            + f"; typical here is {format_count(flaps, 'time')}",
             fix=fabric.FLAPS.fix(device=bad[0].device, node=name),
         )
 

@@ -77,8 +77,10 @@ def _explain_wrong_index(ports: tuple[RdmaPort, ...], configured_index: int) -> 
     if not bad:
         return ""
     where = {index: [port.name for port in bad if port.gid_index == index] for index in _list_gid_indices(tuple(bad))}
-    right = "; ".join(f"index {index} is one on {format_list(names)}" for index, names in where.items())
-    return f"NCCL_IB_GID_INDEX={configured_index} is set, which is not a RoCE v2 address; {right}"
+    right = "; ".join(
+        f"the RoCE v2 address has index {index} on {format_list(names)}" for index, names in where.items()
+    )
+    return f"NCCL_IB_GID_INDEX={configured_index} is set, but that is not the index of a RoCE v2 address; {right}"
 
 
 def _explain_different_index(ports: tuple[RdmaPort, ...], expected: tuple[int, ...]) -> str:
@@ -86,7 +88,7 @@ def _explain_different_index(ports: tuple[RdmaPort, ...], expected: tuple[int, .
     if own == expected:
         return ""
     mine, theirs = (" and ".join(str(index) for index in indices) for indices in (own, expected))
-    return f"its RoCE v2 address has GID index {mine}; on the others it is {theirs}"
+    return f"its RoCE v2 address has GID index {mine}; on the other nodes it is {theirs}"
 
 
 def _fix_gid_index(name: str, ports: tuple[RdmaPort, ...]) -> Fix:
@@ -109,7 +111,7 @@ def find_mixed_layers(facts: Facts) -> Iterator[Finding]:
         if expected is not None and layers != expected:
             yield fabric.MIXED.finding(
                 nodes=(name,),
-                seen=f"its ports are {next(iter(layers))}; those of the others are {keep}",
+                seen=f"its ports are in {next(iter(layers))} mode; the other nodes' ports are in {keep} mode",
                 fix=fabric.MIXED.fix("mode", device=every[name][0].device, node=name),
             )
 

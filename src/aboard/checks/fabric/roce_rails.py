@@ -100,7 +100,7 @@ def find_broken_rails(facts: Facts) -> Iterator[Finding]:
             own, peer = lost[0].addresses
             yield fabric.RAIL_CUT.finding(
                 nodes=(frm, to),
-                seen=f"{frm} gets no echo from {to} on {format_list(ends, 4)};"
+                seen=f"{frm} gets no ping reply from {to} on {format_list(ends, 4)};"
                 f" {format_count(len(echoes) - len(lost), 'other rail')} work{'s' * (len(echoes) - len(lost) == 1)}",
                 fix=join_fixes(
                     fabric.RAIL_CUT.fix("echo", own=own, peer=peer, node=frm),
@@ -126,7 +126,7 @@ def find_disconnected_rails(facts: Facts) -> Iterator[Finding]:
         severity=Severity.WARN if crossing else Severity.INFO,
         nodes=names,
         seen=f"rails are not interconnected: {cross.rails[0]} of {cross.frm} ({cross.addresses[0]}) gets no"
-        f" echo from {cross.rails[1]} of {cross.to} ({cross.addresses[1]}); echoes along each rail return"
+        f" ping reply from {cross.rails[1]} of {cross.to} ({cross.addresses[1]}); pings along each rail get replies"
         + ("; NCCL_CROSS_NIC=1 makes NCCL send across rails" if crossing else ""),
         fix=fabric.RAILS.fix(where=fold_names(names)),
     )

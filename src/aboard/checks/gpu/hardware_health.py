@@ -79,7 +79,7 @@ def find_smi_errors(facts: Facts) -> Iterator[Finding]:
 
 
 def _build_mismatch_finding(name: str, complaint: Untrusted, driver: GpuDriver | None) -> Finding:
-    loaded = f"; the loaded kernel module is {driver.version}" if driver and driver.version else ""
+    loaded = f"; the version of the loaded kernel module is {driver.version}" if driver and driver.version else ""
     return gpu.DRIVER_MISMATCH.finding(
         nodes=(name,), seen=complaint.visible(_MAX_COMPLAINT_LENGTH) + loaded, fix=gpu.DRIVER_MISMATCH.fix(node=name)
     )
@@ -118,7 +118,7 @@ def find_throttled_gpus(facts: Facts) -> Iterator[Finding]:
         slow = [f"{health.bus} ({', '.join(health.slowed)})" for health in gpus if health.slowed]
         if slow:
             yield gpu.THROTTLED.finding(
-                nodes=(name,), seen=f"throttled now: {format_list(slow, 4)}", fix=gpu.THROTTLED.fix(node=name)
+                nodes=(name,), seen=f"currently throttled: {format_list(slow, 4)}", fix=gpu.THROTTLED.fix(node=name)
             )
 
 
@@ -140,7 +140,7 @@ def find_fabric_manager_problems(facts: Facts) -> Iterator[Finding]:
             yield gpu.UNKNOWN_FABRIC_MANAGER.finding(
                 severity=Severity.INFO,
                 nodes=(name,),
-                seen=f"{driver.switches} NVSwitches; without systemd, the state of the fabric manager is unknown",
+                seen=f"{driver.switches} NVSwitches; the fabric manager could not be checked without systemd",
                 why="CUDA doesn't start without the fabric manager.",
                 fix=gpu.UNKNOWN_FABRIC_MANAGER.fix(node=name),
             )

@@ -79,7 +79,7 @@ def _require_output(answer: ProbeAnswer) -> CommandOutput:
     if not isinstance(answer, CommandOutput):
         raise ProbeParseError("not the output of a command")
     if answer.timed_out:
-        raise ProbeParseError("timed out: a lost GPU or a failing driver makes nvidia-smi hang")
+        raise ProbeParseError("timed out; a lost GPU or a failing driver can make nvidia-smi hang")
     return answer
 
 

@@ -48,7 +48,7 @@ def find_xid_errors(facts: Facts) -> Iterator[Finding]:
             yield gpu.XID.finding(
                 nodes=(name,),
                 seen="the kernel log has " + format_list([_format_error(error, count) for error, count in bad]),
-                why="The driver blames the GPU's hardware or firmware; a run will crash or hang there.",
+                why="The driver blames the GPU's hardware or firmware; a run will crash or hang on it.",
                 fix=build_gpu_fix(min(gone, key=_get_device) if gone else bad[0][0], name),
                 consequences=tuple(follows[name] for follows in (lost, short) if gone and name in follows),
             )
@@ -57,7 +57,8 @@ def find_xid_errors(facts: Facts) -> Iterator[Finding]:
                 severity=Severity.INFO,
                 nodes=(name,),
                 seen="the kernel log has " + format_list([_format_error(error, count) for error, count in log.errors]),
-                why="Such errors mostly come from programs, not from the GPU; an earlier run may have crashed here.",
+                why="These errors are usually caused by the program, not by the GPU; an earlier run may have crashed"
+                " here.",
                 fix=gpu.XID.fix("earlier", node=name),
             )
 
@@ -88,8 +89,8 @@ def find_unreadable_log(facts: Facts) -> Iterator[Finding]:
         yield gpu.UNKNOWN_KERNEL_LOG.finding(
             severity=Severity.INFO,
             nodes=names,
-            seen="this user can't read the kernel log, so Xid errors are unknown",
-            why="Only that log shows a GPU that fell off the bus or has bad memory.",
+            seen="this user can't read the kernel log, so Aboard could not check for Xid errors",
+            why="Only the kernel log shows a GPU that fell off the bus or has bad memory.",
             fix=gpu.UNKNOWN_KERNEL_LOG.fix(where=quote_folded_names(names)),
         )
 

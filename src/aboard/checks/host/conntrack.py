@@ -50,5 +50,8 @@ def find_full_conntrack(facts: Facts) -> Iterator[Finding]:
 
 
 PART = Subject(
-    name="conntrack", title="the connection table has room", probes=(CONNTRACK,), rules=(find_full_conntrack,)
+    name="conntrack",
+    title="the connection tracking table has free entries",
+    probes=(CONNTRACK,),
+    rules=(find_full_conntrack,),
 )

@@ -40,7 +40,7 @@ def find_narrow_affinity(facts: Facts) -> Iterator[Finding]:
         if allowed < online.get(name, 0) and allowed < max(2, ranks):
             yield host.AFFINITY.finding(
                 nodes=(name,),
-                seen=f"a process may use {_format_cores(allowed)} of {online[name]}",
+                seen=f"a process can use {_format_cores(allowed)} of {online[name]}",
                 fix=host.AFFINITY.fix(node=name),
             )
 
@@ -62,7 +62,7 @@ def _count_cores(core_list: str) -> int:
 
 PART = Subject(
     name="cores",
-    title="ranks may use the machine's cores",
+    title="ranks can use the machine's cores",
     probes=(CORES, ONLINE_CORES),
     rules=(find_narrow_affinity,),
 )

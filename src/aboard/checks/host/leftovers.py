@@ -124,7 +124,7 @@ def find_other_ranks(facts: Facts) -> Iterator[Finding]:
             strays = [stray for stray in leftovers.strays if stray.orphan is orphan]
             if strays:
                 pids = tuple(stray.pid for stray in strays)
-                state = "whose launcher is gone" if orphan else "of another launcher"
+                state = "whose launcher has exited" if orphan else "of another launcher"
                 yield host.OTHER_RANKS.finding(
                     severity=severity,
                     nodes=(name,),
@@ -153,7 +153,7 @@ def find_unknown_leftovers(facts: Facts) -> Iterator[Finding]:
         if isinstance(leftovers, Unknown):
             yield unanswered_probes.LEFTOVERS.finding(
                 nodes=(name,),
-                seen=f"leftovers of earlier runs are unknown: {leftovers.why}",
+                seen=f"could not check for leftovers of earlier runs: {leftovers.why}",
                 fix=unanswered_probes.LEFTOVERS.fix(
                     line=format_node_command(
                         facts.cluster.node(name), format_shell("ps -u $USER -o pid,stat,etime,args")

@@ -69,8 +69,8 @@ def find_low_file_limit(facts: Facts) -> Iterator[Finding]:
             wanted = 65536 if hard is None else min(hard, 65536)
             yield host.OPEN_FILES.finding(
                 nodes=(name,),
-                seen=f"a rank may open {soft} files"
-                + (f", and may raise that to {hard or 'any number'}" if may else ""),
+                seen=f"a rank can open {soft} files"
+                + (f", and can raise that limit to {hard or 'any number'}" if may else ""),
                 fix=host.OPEN_FILES.fix(
                     "setup", lines=_append_setup_line(facts, name, f"ulimit -n {wanted}"), node=name
                 )
@@ -111,7 +111,7 @@ def _parse_limit(text: str, title: str) -> ResourceLimit:
 
 PART = Subject(
     name="limits",
-    title="ranks may open enough files and processes",
+    title="ranks can open enough files and start enough processes",
     probes=(LIMITS,),
     rules=(find_low_file_limit, find_low_process_limit),
 )

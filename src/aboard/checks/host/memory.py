@@ -111,7 +111,7 @@ def find_low_cgroup_limit(facts: Facts) -> Iterator[Finding]:
         if (lowest.limit or 0) < FAR_BELOW * total[name]:
             yield host.MEMORY_LIMIT.finding(
                 nodes=(name,),
-                seen=f"ranks may use {format_size(lowest.limit or 0)} of {format_size(total[name])} memory,"
+                seen=f"ranks can use {format_size(lowest.limit or 0)} of {format_size(total[name])} memory,"
                 f" limited by {lowest.path.visible()}",
                 fix=host.MEMORY_LIMIT.fix(node=name),
             )
@@ -119,7 +119,7 @@ def find_low_cgroup_limit(facts: Facts) -> Iterator[Finding]:
         if kills:
             yield host.OOM_KILLS.finding(
                 nodes=(name,),
-                seen=f"{kills} {'process was' if kills == 1 else 'processes were'} OOM-killed"
+                seen=f"{kills} {'process has' if kills == 1 else 'processes have'} been OOM-killed"
                 f" within a limit of {format_size(lowest.limit or 0)}",
                 fix=host.OOM_KILLS.fix(node=name),
             )
@@ -134,7 +134,7 @@ def _parse_kilobytes(text: str, word: str) -> int:
 
 PART = Subject(
     name="memory",
-    title="ranks may use the machine's memory",
+    title="ranks can use the machine's memory",
     probes=(MEMORY, AVAILABLE_MEMORY, MEMORY_CGROUPS),
     rules=(find_low_memory, find_low_cgroup_limit),
 )

@@ -86,7 +86,7 @@ def find_low_cpu_quota(facts: Facts) -> Iterator[Finding]:
         if quota.cores is not None and quota.cores < min(max(2, ranks), allowed.get(name, 0)):
             yield host.CPU_QUOTA.finding(
                 nodes=(name,),
-                seen=f"{format_count(ranks, 'rank')} may use {quota.cores:g} of"
+                seen=f"{format_count(ranks, 'rank')} can use {quota.cores:g} of"
                 f" {allowed[name]} cores, limited by {quota.cores_by.visible()}",
                 fix=host.CPU_QUOTA.fix(group=quota.cores_by, node=name),
             )
@@ -98,7 +98,7 @@ def find_low_task_quota(facts: Facts) -> Iterator[Finding]:
         if quota.tasks is not None and quota.tasks < FEW_TASKS:
             yield host.TASKS.finding(
                 nodes=(name,),
-                seen=f"all ranks together may have {quota.tasks} processes and threads, limited by"
+                seen=f"all ranks together can have {quota.tasks} processes and threads, limited by"
                 f" {quota.tasks_by.visible()}",
                 fix=host.TASKS.fix(group=quota.tasks_by, node=name),
             )
@@ -106,7 +106,7 @@ def find_low_task_quota(facts: Facts) -> Iterator[Finding]:
 
 PART = Subject(
     name="quota",
-    title="ranks may use the machine's CPU time",
+    title="ranks can use the machine's CPU time",
     probes=(QUOTA,),
     rules=(find_low_cpu_quota, find_low_task_quota),
 )

@@ -55,13 +55,14 @@ def find_occupied_port(facts: Facts) -> Iterator[Finding]:
             continue
         # `aboard launch` picks a free port unless MASTER_PORT names one.
         severity = Severity.BLOCK if node == first.name and "MASTER_PORT" in first.env else Severity.WARN
-        who = "another `aboard check`" if occupied.ours else occupied.owner.visible() or "a process of another user"
+        who = "another `aboard check`" if occupied.ours else occupied.owner.visible() or "a different user's process"
         yield network.PORT_TAKEN.finding(
             severity=Severity.INFO if occupied.ours else severity,
             nodes=(node,),
             seen=f"port {outcome.port} on {node} is in use ({occupied.why}) by {who}",
-            why="Rank 0 listens on this port of the first node: `aboard launch` picks another one unless"
-            " MASTER_PORT names this one, other launchers don't. A leftover process of an earlier run often holds it.",
+            why="Rank 0 listens on this port of the first node. `aboard launch` picks a different port unless"
+            " MASTER_PORT is set to this one; other launchers don't. Often a leftover process of an earlier run holds"
+            " the port.",
             fix=network.PORT_TAKEN.fix(port=outcome.port, node=node),
             about=(f"pid {occupied.pid}",) if occupied.pid else (),
         )
@@ -106,7 +107,7 @@ def find_unknown_connections(facts: Facts) -> Iterator[Finding]:
     if missing:
         yield network.UNKNOWN_MESH.finding(
             nodes=tuple(missing),
-            seen=f"connections of {format_list(list(missing))} are unknown: {next(iter(missing.values()))}",
+            seen=f"could not test the connections of {format_list(list(missing))}: {next(iter(missing.values()))}",
             fix=network.UNKNOWN_MESH.fix(),
         )
 
@@ -118,7 +119,7 @@ def _list_other_nodes(outcome: MeshResult, node: str) -> list[str]:
 def list_nodes_without_peer(facts: Facts) -> dict[str, str]:
     """A single reachable node has no peer to connect to."""
     reached = facts.reached()
-    why = "there is only one node" if len(facts.cluster) == 1 else "only one node answers"
+    why = "there is only one node" if len(facts.cluster) == 1 else "only one node responds"
     return {node.name: why for node in reached} if len(reached) == 1 else {}
 
 

@@ -83,7 +83,7 @@ def find_noisy_shells(facts: Facts) -> Iterator[Finding]:
         if isinstance(contact, ReachedNode) and contact.noise:
             yield reach.NOISY_SHELL.finding(
                 nodes=(name,),
-                seen=f"the login shell prints before any command: {contact.noise}",
+                seen=f"the login shell prints text before it runs a command: {contact.noise}",
                 fix=reach.NOISY_SHELL.fix(node=name, ssh=_format_ssh_arguments(facts.cluster.node(name))),
             )
 

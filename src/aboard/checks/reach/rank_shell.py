@@ -100,7 +100,7 @@ def find_failed_setup(facts: Facts) -> Iterator[Finding]:
         elif isinstance(shell, Unknown):
             yield unanswered_probes.SHELL.finding(
                 nodes=(name,),
-                seen=f"the shell that ranks get is unknown: {shell.why}",
+                seen=f"could not check the shell that ranks get: {shell.why}",
                 fix=unanswered_probes.SHELL.fix(
                     line=format_node_command(facts.cluster.node(name), format_shell("sh -c true"))
                 ),
@@ -121,7 +121,9 @@ def find_lost_python(facts: Facts) -> Iterator[Finding]:
         if isinstance(shell, ShellReady) and not shell.python:
             after = " after its `setup` lines" if node.setup else ""
             yield reach.NO_PYTHON.finding(
-                nodes=(name,), seen=f"the shell finds no {node.python}{after}", fix=_fix_lost_python(facts, node, shell)
+                nodes=(name,),
+                seen=f"the shell can't find {node.python}{after}",
+                fix=_fix_lost_python(facts, node, shell),
             )
 
 

@@ -96,7 +96,7 @@ def find_unknown_software(facts: Facts) -> Iterator[Finding]:
     fact = unanswered_probes.declare_unanswered(SOFTWARE.name)
     for name, answer in facts.unknown(SOFTWARE).items():
         line = format_python_command(facts.cluster.node(name), format_shell("-c 'import sys; print(sys.path)'"))
-        yield fact.finding(nodes=(name,), seen=f"its software is unknown: {answer.why}", fix=fact.fix(line=line))
+        yield fact.finding(nodes=(name,), seen=f"could not check its software: {answer.why}", fix=fact.fix(line=line))
 
 
 def _compare_pythons(inventories: Mapping[str, NodeSoftware]) -> Iterator[NodeDifference]:

@@ -76,8 +76,8 @@ def find_unknown_interpreter(facts: Facts) -> Iterator[Finding]:
             node = facts.cluster.node(name)
             yield unanswered_probes.ENVIRONMENT.finding(
                 nodes=(name,),
-                seen=f"unknown whether the node has your Python environment and script: {answer.why}",
-                why="Its ranks use the login shell's python3 and may not start.",
+                seen=f"could not check whether the node has your Python environment and script: {answer.why}",
+                why="The node's ranks use the login shell's python3 and may not start.",
                 fix=unanswered_probes.ENVIRONMENT.fix(
                     look=format_node_command(node, format_shell("ls {folder}", folder=node.workdir or "."))
                 ),
@@ -129,9 +129,8 @@ def find_missing_module(facts: Facts) -> Iterator[Finding]:
         ask = format_shell("-m {module} --help", module=inventory.asked_module)
         yield software.PROGRAM.finding(
             nodes=tuple(inventories),
-            seen=f"{inventory.executable.visible(500)} finds no module {inventory.asked_module} in {node.workdir}"
-            " or its"
-            " packages",
+            seen=f"{inventory.executable.visible(500)} can't find the module {inventory.asked_module} in {node.workdir}"
+            " or among its installed packages",
             fix=software.PROGRAM.fix("module", try_it=format_python_command(node, ask, go)),
         )
 

@@ -99,7 +99,7 @@ def find_read_only_directories(facts: Facts) -> Iterator[Finding]:
                 repair = format_shell("sudo mount -o remount,rw {point}", point=place.mount.point)
                 found.setdefault((seen, repair), []).append(name)
             elif role == "workdir" and place.disk and not place.writable and name not in beneath:
-                seen = f"user {each.uid} may not write to {place}, which user {place.owner} owns"
+                seen = f"user {each.uid} is not allowed to write to {place}, which user {place.owner} owns"
                 repair = format_shell("sudo chown {uid} {path}", uid=each.uid, path=place.path)
                 found.setdefault((seen, repair), []).append(name)
     for (seen, repair), nodes in found.items():
@@ -119,7 +119,7 @@ def find_unknown_storage(facts: Facts) -> Iterator[Finding]:
     for name, answer in facts.unknown(STORAGE).items():
         yield fact.finding(
             nodes=(name,),
-            seen=f"its storage is unknown: {answer.why}",
+            seen=f"could not check its storage: {answer.why}",
             fix=fact.fix(line=format_node_command(facts.cluster.node(name), format_shell("timeout 5 df -h"))),
         )
 

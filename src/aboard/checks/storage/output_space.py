@@ -104,7 +104,7 @@ def find_unknown_space(facts: Facts) -> Iterator[Finding]:
         look = format_shell("timeout 5 df -h {path}", path=wanted.path)
         yield unanswered_probes.STORAGE_ROOM.finding(
             nodes=tuple(whys),
-            seen=f"unknown whether {wanted.path} has room for {format_size(wanted.size)}:"
+            seen=f"could not check whether {wanted.path} has room for {format_size(wanted.size)}:"
             f" {format_list(sorted(set(whys.values())), 2)}",
             fix=unanswered_probes.STORAGE_ROOM.fix(look=format_node_command(facts.cluster.node(first), look)),
         )

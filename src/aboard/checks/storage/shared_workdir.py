@@ -102,7 +102,8 @@ def find_unshared_workdir(facts: Facts) -> Iterator[Finding]:
         yield storage.NOT_SHARED.finding(
             nodes=lost,
             seen=f"{place} is not the {model} that {node_sets.fold_names(inside)} share: a file written on"
-            f" {inside[0]} is missing; it is {_describe_mount(place)}, on {inside[0]} it is {_describe_mount(model)}",
+            f" {inside[0]} is missing here; this one is {_describe_mount(place)}, the other one"
+            f" {_describe_mount(model)}",
             fix=storage.NOT_SHARED.fix(how=format_mount_arguments(model.mount), nodes=quote_folded_names(lost)),
         )
     elif len(sharing.alone) > 1:

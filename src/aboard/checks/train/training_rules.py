@@ -9,6 +9,7 @@ from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.plan.training_settings import Training
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import format_count
+from aboard.core.text.rank_sets import agree
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell, join_fixes
 from aboard.diagnoses.trainer import training
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
@@ -140,8 +141,9 @@ def find_unsupported_attention(preflight: TrainingPreflight) -> Iterator[Finding
     if preflight.training.attn_implementation in _FLASH and bare:
         yield _build_blocking_finding(
             training.ATTENTION,
-            f"attn_implementation is {preflight.training.attn_implementation}, but {fold_names(bare)} has no GPU",
-            "Its kernels run on GPUs only.",
+            f"attn_implementation is {preflight.training.attn_implementation}, but {fold_names(bare)}"
+            f" {agree(bare, 'has', 'have')} no GPU",
+            "The kernels of flash attention run on GPUs only.",
             training.ATTENTION.fix(),
             *bare,
         )
@@ -156,7 +158,7 @@ def find_emulated_bfloat16(preflight: TrainingPreflight) -> Iterator[Finding]:
         yield training.BF16.finding(
             nodes=tuple(old),
             seen=f"bf16 is true, but the GPUs of {fold_names(old)} are older than Ampere",
-            why="They emulate bfloat16, which is slower than float32 and may not run at all.",
+            why="GPUs older than Ampere emulate bfloat16. That is slower than float32 and may not run at all.",
             fix=training.BF16.fix(),
         )
 
@@ -173,8 +175,9 @@ def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
     for missing, names in lacking.items():
         yield _build_blocking_finding(
             training.PACKAGES,
-            f"the Python of {fold_names(names)} has no {' and no '.join(missing)}",
-            "The trainer imports them in every rank.",
+            f"the Python of {fold_names(names)} doesn't have"
+            f" {', '.join(missing[:-1])}{' or ' * (len(missing) > 1)}{missing[-1]}",
+            "The trainer imports these packages in every rank.",
             training.PACKAGES.fix(packages=missing, where=quote_folded_names(names)),
             *names,
         )
@@ -187,7 +190,7 @@ def find_excessive_length(preflight: TrainingPreflight) -> Iterator[Finding]:
         yield _build_blocking_finding(
             training.LENGTH,
             f"data.max_length is {max_length:,}, but the model has {most:,} positions",
-            "The model was never trained beyond them; models with learned positions crash there.",
+            "The model was never trained on longer sequences; models with learned positions crash on them.",
             training.LENGTH.fix(most=most),
         )
 
@@ -219,9 +222,10 @@ def find_memory_shortage(preflight: TrainingPreflight) -> Iterator[Finding]:
         severity=Severity.BLOCK if certain else Severity.WARN,
         nodes=tuple(short),
         seen=f"a rank needs {format_size(needs.total)}{says}, but {_describe_memory(preflight, short)}",
-        why="Weights, gradients and optimizer states alone exceed that."
+        why="Weights, gradients and optimizer states alone exceed the available memory."
         if certain
-        else "Weights, gradients and optimizer states fit, but not with the estimated activations and buffers.",
+        else "Weights, gradients and optimizer states fit alone, but not together with the estimated activations and"
+        " buffers.",
         fix=join_fixes(*filter(None, map(_parse_memory_fix, needs.fits))) or training.MEMORY.fix("twice"),
     )
 

@@ -1,7 +1,7 @@
 """Parses rank sets such as `3,5-7`, and folds ranks back into them."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
@@ -38,3 +38,13 @@ def fold_ranks(ranks: Iterable[int]) -> str:
         else:
             runs.append([rank, rank])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def name_ranks(ranks: Collection[int], noun: str = "rank") -> str:
+    """Ranks as the subject of a sentence: `rank 3`, or `ranks 0-6,8`."""
+    return f"{noun}{'s' * (len(ranks) != 1)} {fold_ranks(ranks)}"
+
+
+def agree(subject: Collection[object], singular: str, plural: str) -> str:
+    """The form of a word that agrees with the number of ranks or nodes: `is` for one, `are` for several."""
+    return singular if len(subject) == 1 else plural

@@ -14,7 +14,7 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.plan.plan import NodePlan
 from aboard.core.run.run_state import RankException, RankProcess
 from aboard.core.text.byte_sizes import format_size
-from aboard.core.text.input_text import find_host_error, format_count
+from aboard.core.text.input_text import find_host_error
 from aboard.diagnoses import NO_FIX, Diagnosis, Fix, Shell, chain_commands, format_shell, join_fixes
 from aboard.diagnoses.catalogue import read_error
 from aboard.diagnoses.runs import death
@@ -43,12 +43,12 @@ _NAMES |= {10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGA
 # Why a process gets a signal, and the variant of the fix.
 _SIGNALS = {
     9: (
-        "The kernel sends it to the largest process when memory runs out; otherwise a user or a program did.",
+        "The kernel sends SIGKILL to the largest process when memory runs out; otherwise, a user or a program sent it.",
         "memory",
     ),
-    7: ("A page of memory could not be allocated: usually /dev/shm is full.", "shm"),
-    11: ("A bug in native code, usually a wheel that does not match its CUDA or torch.", "software"),
-    6: ("Native code aborted: NCCL's watchdog, or a failed assertion in C++.", ""),
+    7: ("A page of memory could not be allocated, usually because /dev/shm is full.", "shm"),
+    11: ("Native code has a bug. Usually a wheel does not match the installed CUDA or torch.", "software"),
+    6: ("Native code aborted the rank. Possible causes: NCCL's watchdog, or a failed assertion in C++.", ""),
 }
 _KILLED, _BUS = -9, -7
 _FULL = 0.02
@@ -116,9 +116,9 @@ def explain_death(child: RankProcess, tail: Sequence[Untrusted], context: DeathC
     seen = f"exited with code {code}" + (
         f"; the last lines of its output: {quoted}" if last else " and printed nothing"
     )
-    why = f"It raised no exception, and its last lines match no known error. Find what exits with {code}: sys.exit or"
+    why = f"The rank raised no exception, and its last lines match no known error. Look for what exits with {code}:"
     return DeathExplanation(
-        diagnosis=death.EXITED, seen=seen, why=f"{why} os._exit in the script, or a program that it runs."
+        diagnosis=death.EXITED, seen=seen, why=f"{why} sys.exit or os._exit in the script, or a program that it runs."
     )
 
 
@@ -224,7 +224,7 @@ def _explain_own_error(child: RankProcess, context: DeathContext) -> DeathExplan
 
 def _explain_signal(child: RankProcess, number: int) -> DeathExplanation:
     name = _NAMES.get(number, f"signal {number}")
-    why, variant = _SIGNALS.get(number, ("A user or a program sent it that signal.", ""))
+    why, variant = _SIGNALS.get(number, ("A user or a program sent this signal to the rank.", ""))
     fix = death.KILLED.fix(variant, node=child.node) if variant else NO_FIX
     return DeathExplanation(diagnosis=death.KILLED, seen=f"was killed by {name}", why=why, fix=fix)
 
@@ -236,7 +236,7 @@ def _match_known_error(text: Untrusted, diagnosis: Diagnosis, context: DeathCont
         return "", NO_FIX
     message, found = known
     if message.fix == "install":
-        lacks = f"{_describe_interpreters(context)} has no such module{_describe_head_environment(context)}."
+        lacks = f"{_describe_interpreters(context)} does not have this module{_describe_head_environment(context)}."
         return f"{lacks} {message.why}", _build_install_fix(diagnosis, found["module"], context)
     if message.fix == "file":
         return message.why, _build_copy_fix(diagnosis, found["path"], context)
@@ -325,9 +325,10 @@ def _add_oom_kills(cause: RankProcess, node: NodeSnapshot, explanation: DeathExp
     lines = [line for line in node.kernel or () if "Killed process" in line or "oom-kill" in line]
     if not (before is not None and after is not None and after > before):
         return explanation
-    limit = f"; its control group uses {format_size(node.held or 0)} of {format_size(node.limit)}" if node.limit else ""
+    kills = after - before
+    limit = f"; its cgroup uses {format_size(node.held or 0)} of {format_size(node.limit)}" if node.limit else ""
     total = (
-        f"; {format_size(node.free or 0)} of {format_size(node.memory)} are free"
+        f"; {format_size(node.free or 0)} of {format_size(node.memory)} is free"
         if node.memory and not node.limit
         else ""
     )
@@ -335,8 +336,8 @@ def _add_oom_kills(cause: RankProcess, node: NodeSnapshot, explanation: DeathExp
     return replace(
         explanation,
         diagnosis=death.OUT_OF_MEMORY,
-        seen=f"{explanation.seen}, out of memory: {format_count(after - before, 'kill')} since the"
-        f" start{limit}{total}{kernel}",
+        seen=f"{explanation.seen}; the kernel has OOM-killed {'1 process' if kills == 1 else f'{kills} processes'}"
+        f" since the start{limit}{total}{kernel}",
         why=None,
         fix=death.OUT_OF_MEMORY.fix("killed", node=cause.node),
     )

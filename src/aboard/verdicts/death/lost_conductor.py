@@ -47,7 +47,7 @@ def explain_lost_conductor(run: Run, conductor: LostConductor, *, now: float) ->
         saved = (
             f"the last checkpoint is from step {conductor.saved}"
             if conductor.saved is not None
-            else "no checkpoint is known"
+            else "no checkpoint was recorded"
         )
         seen += f"; {saved}"
     if running:
@@ -70,7 +70,7 @@ def explain_lost_conductor(run: Run, conductor: LostConductor, *, now: float) ->
 
 
 def _build_restart_fix(conductor: LostConductor, command: Shell) -> Fix:
-    # It is the command that was typed on this machine, from the run's own record.
+    # It is what someone typed on this machine, as the run's own record has it.
     if conductor.saved is not None and conductor.training:
         return death.CONDUCTOR_LOST.fix("continue", command=command, step=conductor.saved)
     return death.CONDUCTOR_LOST.fix("continue-if-any" if conductor.training else "again", command=command)

@@ -8,7 +8,7 @@ from aboard.core.cluster.head_machine import is_loopback
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes, list_ranks
 from aboard.core.run.run_state import RankProcess
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import agree, fold_ranks, name_ranks
 from aboard.diagnoses import Diagnosis, Finding, join_fixes
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.runs import hang, rendezvous
@@ -62,14 +62,17 @@ def find_unreachable_peer(evidence: Evidence, _cause: RankProcess) -> Iterator[F
     blamed = next(iter(sources)) if len(peers) > 1 and len(sources) == 1 else peers.most_common(1)[0][0]
     first = min(tries, key=lambda each: each.child.died_at)
     address, peer, diagnosis = first.match["peer"], first.peer, first.diagnosis
-    verb = "is refused by" if diagnosis is network.EPHEMERAL_REFUSED else "gets no reply from"
+    tried, listening = _list_numbers(each.child for each in tries), _list_ranks(evidence, peer)
+    refused = agree(tried, "was refused by", "were refused by")
+    verb = refused if diagnosis is network.EPHEMERAL_REFUSED else "got no reply from"
     check = build_check_command(evidence, (blamed, first.child.node, peer), "network", "before the next launch")
     yield diagnosis.finding(
         nodes=(blamed,),
         ranks=tuple(_list_ranks(evidence, blamed)),
-        seen=f"rank {_format_ranks(each.child for each in tries)} {verb} {address} on {peer}, where rank"
-        f" {fold_ranks(_list_ranks(evidence, peer))} listens for its peers",
-        why="Ranks connect to each other on ephemeral ports, and a firewall blocks these; the store's port is open.",
+        seen=f"{name_ranks(tried)} {verb} {address} on {peer}, where {name_ranks(listening)}"
+        f" {agree(listening, 'was', 'were')} listening for peers",
+        why="Ranks connect to each other on ephemeral ports. A firewall blocks these ports, although the store's port"
+        " is open.",
         fix=join_fixes(
             diagnosis.fix("let-in", rules=build_firewall_rules(evidence, (blamed,), address)),
             diagnosis.fix("check", check=check),
@@ -88,8 +91,9 @@ def find_missed_barrier(evidence: Evidence, _cause: RankProcess) -> Iterator[Fin
         yield hang.ABSENT.finding(
             nodes=nodes,
             ranks=list_ranks(views),
-            seen=f"rank {names} on {fold_names(nodes)} did not reach the barrier in time{where}",
-            why="All others reached it and gave up waiting; their errors about closed connections are a consequence.",
+            seen=f"{name_ranks(list_ranks(views))} on {fold_names(nodes)} did not reach the barrier in time{where}",
+            why="All other ranks reached the barrier and gave up waiting; their errors about closed connections are a"
+            " consequence.",
             fix=hang.ABSENT.fix("barrier", run=evidence.plan.run, ranks=names),
         )
 
@@ -113,8 +117,8 @@ def find_connection_reset(evidence: Evidence, _cause: RankProcess) -> Iterator[F
     check = build_check_command(evidence, (peer, first.child.node), "network", "before the next launch")
     yield network.RESET.finding(
         nodes=nodes,
-        seen=f"connections of rank {_format_ranks(loss.child for loss in losses)} to {fold_names(peers)} were"
-        f" reset, first the one to {address}, but no rank there had died",
+        seen=f"connections of {name_ranks(_list_numbers(loss.child for loss in losses))} to {fold_names(peers)} were"
+        f" reset (the first one was to {address}), but no rank there had died",
         fix=join_fixes(
             network.RESET.fix("let-in", rules=build_firewall_rules(evidence, nodes, address)),
             network.RESET.fix("check", check=check),
@@ -132,7 +136,8 @@ def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator
     ranks = list_ranks(odd) if odd else (int(cause.name),) if cause.name.isdigit() else ()
     nodes = list_nodes(odd) if odd else (cause.node,)
     differs = (
-        f"; rank {fold_ranks(ranks)} on {fold_names(nodes)} is in a different call than most{_format_site(odd[0])}"
+        f"; {name_ranks(ranks)} on {fold_names(nodes)} {agree(ranks, 'is', 'are')} in a different call than most"
+        f" ranks{_format_site(odd[0])}"
         if odd
         else ""
     )
@@ -149,9 +154,11 @@ def _build_loopback_finding(evidence: Evidence, tried: list[RankProcess]) -> Fin
     """The peer that advertised loopback is unknown: blames nodes whose hostname is loopback, else all."""
     named = tuple(name for name, node in evidence.snapshots.items() if node.names_itself_loopback)
     blamed = named or tuple(part.node.name for part in evidence.plan.parts)
+    ranks = _list_numbers(tried)
     return rendezvous.LOOPBACK.finding(
         nodes=blamed,
-        seen=f"rank {_format_ranks(tried)} got 127.0.0.1 as the address of a peer, which is its own node",
+        seen=f"{name_ranks(ranks)} got 127.0.0.1 as the address of a peer, which is"
+        f" {agree(ranks, 'its', 'their')} own node",
         fix=build_loopback_fix(evidence, blamed),
     )
 
@@ -179,8 +186,8 @@ def _list_ranks(evidence: Evidence, name: str) -> list[int]:
     return [start.rank or 0 for node, start in evidence.plan.starts() if node == name]
 
 
-def _format_ranks(children: Iterable[RankProcess]) -> str:
-    return fold_ranks(sorted(int(child.name) for child in children if child.name.isdigit()))
+def _list_numbers(children: Iterable[RankProcess]) -> list[int]:
+    return sorted({int(child.name) for child in children if child.name.isdigit()})
 
 
 def _format_site(view: RankView) -> str:

@@ -82,7 +82,7 @@ def report_lost_node(evidence: Evidence) -> Iterator[RuleResult]:
         finding = death.NODE_GONE.finding(
             nodes=(name,),
             ranks=ranks,
-            seen=f"{name} ({format_count(len(ranks), 'rank')}) is gone: {place.why.visible(200)}",
+            seen=f"{name} ({format_count(len(ranks), 'rank')}) was lost: {place.why.visible(200)}",
             fix=death.NODE_GONE.fix(check=build_check_command(evidence, (name,), why="when it is back, launch again")),
         )
         yield Cause(finding=finding, sure=Confidence.LIKELY, explains=_END)
@@ -194,7 +194,7 @@ def _describe_followers(evidence: Evidence, cause: RankProcess, others: list[Ran
         rest = len(after) - len(own)
         ended = f"{rest} {'was' if rest == 1 else 'were'} terminated" if rest else ""
         alone = "its" if len(own) == 1 else "their"
-        died = f"{len(own)} died on {alone} own, first rank {own[0].name}" if own else ""
+        died = f"{len(own)} died on {alone} own (rank {own[0].name} first)" if own else ""
         yield death.FOLLOWED.finding(
             nodes=tuple(sorted({child.node for child in after})),
             ranks=tuple(sorted(child.rank for child in after)),

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from aboard.core.evidence.flight_records import GroupProgress
 from aboard.core.evidence.node_snapshot import CollectiveRecord
-from aboard.core.evidence.run_evidence import Evidence, RankView
+from aboard.core.evidence.run_evidence import Evidence, RankView, list_ranks
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.input_text import format_count
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import agree, name_ranks
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.runs import death, hang
 from aboard.verdicts.live.rank_activity import RankActivity, describe_activity
@@ -30,8 +30,9 @@ def find_early_finishers(evidence: Evidence) -> Iterator[RuleResult]:
             finding=hang.UNEVEN.finding(
                 nodes=tuple(sorted({view.node for view in done})),
                 ranks=tuple(view.rank for view in done),
-                seen=f"rank {_format_ranks(done)} has finished; rank {_format_ranks(waiting)} still waits for"
-                f" it{_format_site(first)}",
+                seen=f"{name_ranks(list_ranks(done))} {agree(done, 'has', 'have')} finished;"
+                f" {name_ranks(list_ranks(waiting))} {agree(waiting, 'is', 'are')} still waiting for"
+                f" {agree(done, 'it', 'them')}{_format_site(first)}",
                 fix=hang.UNEVEN.fix(run=evidence.plan.run, rank=done[0].rank),
             ),
             sure=Confidence.CERTAIN,
@@ -56,9 +57,10 @@ def find_lingering_ranks(evidence: Evidence) -> Iterator[RuleResult]:
         activity = describe_activity(views[0], evidence.usual, run=evidence.plan.run)
         # The last rank may have more to do than the others: write or upload the model.
         grave = waited >= max(_LAST_SECONDS, activity.patience)
-        have = "has" if len(done) == 1 else "have"
-        beside = f"{format_count(len(done), 'rank')} {have} finished, the last of them {waited:.0f} s ago"
-        why = "It has not exited, and no other rank is holding it up."
+        finished = f"{format_count(len(done), 'rank')} {agree(done, 'has', 'have')} finished"
+        beside = f"{finished}, the last of them {waited:.0f} s ago"
+        which, them = agree(views, "The rank has", "These ranks have"), agree(views, "it", "them")
+        why = f"{which} not exited, and no other rank is holding {them} up."
         yield _build_hang_cause(views, activity, beside, grave=grave, since=since, why=why)
 
 
@@ -68,13 +70,15 @@ def find_collective_mismatch(evidence: Evidence) -> Iterator[RuleResult]:
         if standing.odd and standing.usual is not None:
             odd = [evidence.view(rank) for rank in standing.odd]
             entry = next(iter(standing.odd.values()))
+            others = len(standing.waiting) - len(odd)
             yield Cause(
                 finding=hang.MISMATCH.finding(
                     nodes=tuple(sorted({view.node for view in odd})),
                     ranks=tuple(view.rank for view in odd),
-                    seen=f"rank {_format_ranks(odd)} issued {_format_collective(entry)} (sequence number"
+                    seen=f"{name_ranks(list_ranks(odd))} issued {_format_collective(entry)} (sequence number"
                     f" {standing.number}){_format_site(odd[0])};"
-                    f" the other {len(standing.waiting) - len(odd)} issued {_format_collective(standing.usual)}"
+                    f" the other {'rank' if others == 1 else f'{others} ranks'} issued"
+                    f" {_format_collective(standing.usual)}"
                     f"{_format_site(evidence.view(_find_usual_rank(standing)))}",
                     fix=hang.MISMATCH.fix("software"),
                 ),
@@ -97,9 +101,9 @@ def find_crossed_groups(evidence: Evidence) -> Iterator[RuleResult]:
                     finding=hang.ORDER.finding(
                         nodes=tuple(sorted({view.node for view in there})),
                         ranks=tuple(view.rank for view in there),
-                        seen=f"rank {_format_ranks(back)} waits in group"
-                        f" {one.what or one.group}{_format_site(back[0])} for rank"
-                        f" {_format_ranks(there)}, which waits in group"
+                        seen=f"{name_ranks(list_ranks(back))} {agree(back, 'is', 'are')} waiting in group"
+                        f" {one.what or one.group}{_format_site(back[0])} for"
+                        f" {name_ranks(list_ranks(there))}, which {agree(there, 'is', 'are')} waiting in group"
                         f" {other.what or other.group}{_format_site(there[0])}",
                         fix=hang.ORDER.fix(),
                     ),
@@ -133,7 +137,7 @@ def find_absent_ranks(evidence: Evidence) -> Iterator[RuleResult]:
             else "a collective"
         )
         others = "1 other rank has" if len(waiting) == 1 else f"{len(waiting)} other ranks have"
-        beside = f"{others} waited {waited:.0f} s for it in {which}"
+        beside = f"{others} waited {waited:.0f} s for {agree(views, 'it', 'them')} in {which}"
         yield _build_hang_cause(views, activity, beside, grave=grave, since=standing.since if standing else None)
 
 
@@ -152,11 +156,11 @@ def _add_oom_kill(evidence: Evidence, view: RankView, activity: RankActivity) ->
     before, after = (node.oom_before, node.oom_kills) if node is not None else (None, None)
     if activity.diagnosis not in _OWN_CHILDREN or before is None or after is None or after <= before:
         return activity
-    killed = "a process was" if after - before == 1 else f"{after - before} processes were"
+    killed = "a process has" if after - before == 1 else f"{after - before} processes have"
     return replace(
         activity,
         diagnosis=death.OUT_OF_MEMORY,
-        description=f"{activity.description}, and {killed} OOM-killed on {view.node} since the start",
+        description=f"{activity.description}, and {killed} been OOM-killed on {view.node} since the start",
         fix=death.OUT_OF_MEMORY.fix("killed", node=view.node),
     )
 
@@ -177,7 +181,8 @@ def _build_hang_cause(
             severity=None if grave else Severity.INFO,
             nodes=nodes,
             ranks=tuple(view.rank for view in views),
-            seen=f"rank {_format_ranks(views)} on {'/'.join(nodes)} {activity.description}; {beside}",
+            seen=f"{name_ranks(list_ranks(views))} on {'/'.join(nodes)} {agree(views, 'is', 'are')} {activity.description};"
+            f" {beside}",
             why=why,
             fix=activity.fix,
         ),
@@ -219,10 +224,6 @@ def _group_by_activity(views: list[RankView], evidence: Evidence) -> list[list[R
         activity = describe_activity(view, evidence.usual, run=evidence.plan.run)
         found.setdefault((activity.diagnosis.code, str(view.site)), []).append(view)
     return list(found.values())
-
-
-def _format_ranks(views: list[RankView]) -> str:
-    return fold_ranks(view.rank for view in views)
 
 
 def _format_site(view: RankView) -> str:

@@ -25,8 +25,8 @@ _FORGOTTEN_SECONDS = 20.0
 # A node that replies to some packets is lossy, not cut, if at least this share and number of packets are lost.
 _LOSSY, _LEAST_LOST = 0.1, 2
 _FORGOTTEN = (
-    "A firewall on the path lost its state of existing connections (its table was flushed), or drops connections that"
-    " were idle for long; TCP retries for minutes."
+    "A firewall on the path may have lost the state of existing connections (when its table was flushed), or it may"
+    " drop connections that were idle for a long time. TCP retries for minutes."
 )
 
 
@@ -177,7 +177,7 @@ def _describe_failure(
         name, link = down[0]
         return (
             hang.LINK_DOWN,
-            f"{stuck}; NIC {link.name} of {name} is {link.state}",
+            f"{stuck}; NIC {link.name} on {name} is {link.state}",
             hang.LINK_DOWN.fix(card=link.name, node=name),
             None,
         )
@@ -196,7 +196,7 @@ def _describe_failure(
             hang.LINK_CUT,
             f"{stuck}; {name} no longer has the address {address}",
             join_fixes(hang.LINK_CUT.fix("address", node=name, address=address), again),
-            "Something (a DHCP client, a network restart) removed the address that its ranks use.",
+            "Something, such as a DHCP client or a network restart, removed the address that the node's ranks use.",
         )
     opened = hang.LINK_CUT.fix("open", rules=build_firewall_rules(evidence, nodes, target))
     return hang.LINK_CUT, stuck, join_fixes(opened, again), None

@@ -8,7 +8,7 @@ from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.evidence.external_jobs import ExternalJob
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Judgement
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import agree, name_ranks
 from aboard.diagnoses import Finding, Fix, Severity, sort_by_severity
 from aboard.diagnoses.runs import external_jobs
 from aboard.diagnoses.untrusted import escape_text
@@ -57,12 +57,11 @@ def _find_missing_ranks(world: ExternalJob, expected: Sequence[str], unheard: Ma
         return
     nodes = expected or world.nodes
     place = f"not found on {nodes[0]}" if len(nodes) == 1 else f"found on none of the {len(nodes)} nodes"
-    several = len(world.missing) > 1
     yield external_jobs.RANKS_MISSING.finding(
         severity=None if expected else Severity.INFO,
         nodes=(),
         ranks=() if world.launching else world.missing,
-        seen=f"{world.noun}{'s' * several} {fold_ranks(world.missing)} of {world.size} {'were' if several else 'was'}"
+        seen=f"{name_ranks(world.missing, world.noun)} of {world.size} {agree(world.missing, 'was', 'were')}"
         f" {place}" + (f"; {fold_names(unheard)} did not respond" if unheard else ""),
         fix=external_jobs.RANKS_MISSING.fix("few", nodes=nodes)
         if len(nodes) <= _FEW
@@ -91,8 +90,8 @@ def _find_missing_stacks(world: ExternalJob, evidence: Evidence) -> Iterator[Fin
         yield external_jobs.NO_STACKS.finding(
             nodes=nodes,
             ranks=() if world.launching else tuple(ranks),
-            seen=f"no stack of {world.noun} {fold_ranks(ranks)}: {why}",
-            why="The stack shows which rank never enters a collective; without it, the verdict rests on connections and"
+            seen=f"could not read the {agree(ranks, 'stack', 'stacks')} of {name_ranks(ranks, world.noun)}: {why}",
+            why="Stacks show which rank never enters a collective; without them, the verdict relies on connections and"
             " kernel state.",
             fix=_build_stack_fix(fix, pid, nodes),
         )
@@ -108,10 +107,13 @@ def _build_stack_fix(suggestion: str, pid: int, nodes: tuple[str, ...]) -> Fix:
 def _list_other_jobs(others: Sequence[ExternalJob]) -> Iterator[Finding]:
     for world in others:
         first = world.ranks[min(world.ranks)]
-        place = f", with its store at {world.address}:{world.port}" if world.port else ""
+        place = (
+            f", with {agree(world.ranks, 'its', 'their')} store at {world.address}:{world.port}" if world.port else ""
+        )
         yield external_jobs.OTHER_RUN.finding(
             nodes=world.nodes,
-            seen=f"{world.noun} {fold_ranks(world.ranks)} of {world.what}{place}, belongs to another, older training",
+            seen=f"{name_ranks(world.ranks, world.noun)} of {world.what}{place}"
+            f"{',' * bool(place)} {agree(world.ranks, 'belongs', 'belong')} to a different, older training run",
             fix=external_jobs.OTHER_RUN.fix(pid=first.process.pid, node=first.node),
         )
 

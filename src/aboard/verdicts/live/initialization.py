@@ -7,7 +7,7 @@ from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes, li
 from aboard.core.evidence.verdict import Cause, Confidence, RuleResult
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.input_text import format_count
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import agree, name_ranks
 from aboard.diagnoses import Severity
 from aboard.diagnoses.runs import death, hang, rendezvous
 from aboard.verdicts.fix_commands import build_check_command
@@ -54,7 +54,7 @@ def find_silent_nodes(evidence: Evidence) -> Iterator[RuleResult]:
         yield Cause(
             finding=rendezvous.NODE_LATE.finding(
                 nodes=tuple(late),
-                seen=f"{fold_names(late)} has not connected after {seconds:.0f} s",
+                seen=f"{fold_names(late)} {agree(late, 'has', 'have')} not connected after {seconds:.0f} s",
                 fix=rendezvous.NODE_LATE.fix(
                     check=build_check_command(evidence, late, "reach", "shows how far a login gets")
                 ),
@@ -78,7 +78,8 @@ def find_wrong_world_size(evidence: Evidence) -> Iterator[RuleResult]:
             finding=rendezvous.WORLD.finding(
                 nodes=list_nodes(views),
                 ranks=list_ranks(views),
-                seen=f"rank {fold_ranks(list_ranks(views))} requests a world size of {odd[0][1].world}"
+                seen=f"{name_ranks(list_ranks(views))} {agree(views, 'requests', 'request')} a world size of"
+                f" {odd[0][1].world}"
                 f"{_format_site(views[0])}; the run has {format_count(evidence.plan.world, 'rank')}",
                 fix=rendezvous.WORLD.fix(),
             ),
@@ -101,9 +102,9 @@ def find_duplicate_ranks(evidence: Evidence) -> Iterator[RuleResult]:
                 finding=rendezvous.RANK_TWICE.finding(
                     nodes=list_nodes(wrong),
                     ranks=list_ranks(wrong),
-                    seen=f"rank {fold_ranks(list_ranks(wrong))} on {fold_names(list_nodes(wrong))} joins as rank"
-                    f" {rank}{_format_site(wrong[0])}, as another process does; no process joins as rank"
-                    f" {fold_ranks(missing)}",
+                    seen=f"{len(views)} processes are joining as rank {rank}, among them"
+                    f" {name_ranks(list_ranks(wrong))} on {fold_names(list_nodes(wrong))}{_format_site(wrong[0])};"
+                    f" no process is joining as {name_ranks(missing)}",
                     fix=rendezvous.RANK_TWICE.fix(),
                 ),
                 sure=Confidence.CERTAIN,
@@ -133,9 +134,9 @@ def find_late_ranks(evidence: Evidence) -> Iterator[RuleResult]:
                 severity=(Severity.WARN if importing or busy else Severity.BLOCK) if grave else Severity.INFO,
                 nodes=list_nodes(views),
                 ranks=list_ranks(views),
-                seen=f"rank {fold_ranks(list_ranks(views))} on {fold_names(list_nodes(views))}, {view.phase.label},"
-                f" {activity.description};"
-                f" {format_count(len(ahead), 'other')} {'waits' if len(ahead) == 1 else 'wait'} for it to join",
+                seen=f"{name_ranks(list_ranks(views))} on {fold_names(list_nodes(views))}, {view.phase.label},"
+                f" {agree(views, 'is', 'are')} {activity.description}; {format_count(len(ahead), 'other rank')}"
+                f" {agree(ahead, 'is', 'are')} waiting for {agree(views, 'it', 'them')} to join",
                 fix=activity.fix,
             ),
             sure=Confidence.STRONG,

@@ -6,7 +6,7 @@ from aboard.core.evidence.nccl_ras import RasComm, RasPart, RasProcess, RasRank,
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
 from aboard.core.text.input_text import format_count
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import agree, name_ranks
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, join_fixes
 from aboard.diagnoses.runs import nccl_ras
 from aboard.diagnoses.untrusted import escape_text
@@ -37,10 +37,10 @@ def diagnose_by_ras(evidence: Evidence) -> Iterator[RuleResult]:
     ]
     if not causes:
         count = f"all {status.processes} processes" if status.processes is not None else "all processes"
-        why = f"its RAS ({escape_text(status.version)}, queried on {name}) reached {count}"
+        why = f"NCCL's RAS ({escape_text(status.version)}, queried on {name}) reached {count}"
         yield RuledOut(what="a rank that NCCL can't reach", why=f"{why}; {_describe_oddity(status)}")
     elif (evidence.quiet or 0.0) < max(_QUIET_SECONDS, _QUIET_STEPS * (evidence.pace or evidence.usual or 0.0)):
-        why = f"its RAS reports: {causes[0].seen}; that is transient while a run makes progress"
+        why = f"NCCL's RAS reports: {causes[0].seen}; that is transient while a run makes progress"
         yield RuledOut(what="a rank that NCCL can't reach", why=why)
     elif list_hang_findings(evidence):
         yield RuledOut(what="another cause from NCCL's RAS", why=f"it reports: {causes[0].seen}")
@@ -58,6 +58,7 @@ class _LocatedRanks:
     ranks: tuple[int, ...]
     nodes: tuple[str, ...]
     description: str
+    each: tuple[str, ...]
 
 
 def _find_missing_processes(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
@@ -67,7 +68,9 @@ def _find_missing_processes(evidence: Evidence, status: RasStatus) -> Iterator[F
     count = max(status.silent_count + status.dead_count, max((comm.missing for comm in status.odd), default=0))
     if count:
         others = f"{count} process{'es' * (count != 1)}"
-        for_long = ", and considers it dead" if status.dead_count else ""
+        for_long = (
+            f", and considers {'it' if (len(who.each) or count) == 1 else 'them'} dead" if status.dead_count else ""
+        )
         yield nccl_ras.MISSING.finding(
             nodes=who.nodes,
             ranks=who.ranks,
@@ -100,9 +103,11 @@ def _find_lagging_ranks(evidence: Evidence, status: RasStatus) -> Iterator[Findi
                 continue
             who = _locate_ranks(evidence, [(comm, rank) for part in odd for rank in part.ranks])
             usual = next(part for part in parts if part not in odd)
-            difference = f"has launched {what} up to {odd[0].what}; the others up to {usual.what}"
+            difference = (
+                f"{agree(who.each, 'has', 'have')} launched {what} up to {odd[0].what}; the others up to {usual.what}"
+            )
             if not what:
-                difference = f"is in state {odd[0].what}; the others are in {usual.what}"
+                difference = f"{agree(who.each, 'is', 'are')} in state {odd[0].what}; the others are in {usual.what}"
             # Computing or writing may be legitimate.
             activities = (
                 describe_activity(evidence.view(rank), evidence.usual, run=evidence.plan.run) for rank in who.ranks
@@ -141,8 +146,13 @@ def _locate_ranks(evidence: Evidence, named: Iterable[tuple[RasComm | None, RasR
             others[f"process {each.process.pid} at {escape_text(address)}"] = evidence.owners.get(address, "")
     nodes = tuple(dict.fromkeys(node for node in (*ranks.values(), *others.values()) if node))
     places = "/".join(dict.fromkeys(ranks.values()))
-    words = [f"rank {fold_ranks(ranks)} on {places}"] if ranks else []
-    return _LocatedRanks(ranks=tuple(sorted(ranks)), nodes=nodes, description=", ".join([*words, *others]))
+    words = [f"{name_ranks(ranks)} on {places}"] if ranks else []
+    return _LocatedRanks(
+        ranks=tuple(sorted(ranks)),
+        nodes=nodes,
+        description=", ".join([*words, *others]),
+        each=(*map(str, ranks), *others),
+    )
 
 
 def _find_rank(evidence: Evidence, comm: RasComm | None, each: RasRank) -> int | None:
@@ -180,7 +190,7 @@ def _format_communicator(comm: RasComm) -> str:
 def _describe_oddity(status: RasStatus) -> str:
     """The state of communicators that are out of sync without a minority that RAS names."""
     if not status.odd:
-        return f"its {status.comms} communicators are in sync"
+        return f"its {format_count(status.comms, 'communicator')} {'is' if status.comms == 1 else 'are'} in sync"
     comm = status.odd[0]
     launched = "; ".join(f"{part.count} at {part.what}" for _what, parts in comm.launched for part in parts)
     return f"communicator {comm.name} is out of sync{f': {launched}' if launched else ''}"

@@ -18,18 +18,21 @@ _PURPOSE_SECONDS = {"checkpoint": 300.0, "evaluation": 300.0, "compiling": 300.0
 _BUSY_STEPS = 30.0
 _IDLE_STEPS = 8.0
 _PURPOSES = {
-    "checkpoint": "writes or reads a checkpoint",
-    "evaluation": "runs an evaluation",
-    "compiling": "compiles",
-    "compile": "compiles",
-    "import": "imports modules",
-    "data": "waits for data",
+    "checkpoint": "writing or reading a checkpoint",
+    "evaluation": "running an evaluation",
+    "compiling": "compiling",
+    "compile": "compiling",
+    "import": "importing modules",
+    "data": "waiting for data",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankActivity:
-    """What a rank does, its diagnosis, and after how many seconds it no longer counts as work."""
+    """What a rank does, its diagnosis, and after how many seconds it no longer counts as work.
+
+    `description` continues a sentence that ends with "is" or "are".
+    """
 
     diagnosis: Diagnosis
     description: str
@@ -55,14 +58,14 @@ def describe_activity(view: RankView, usual: float | None, *, run: str) -> RankA
     if view.at == "collective" and not busy:
         return RankActivity(
             diagnosis=hang.MISMATCH,
-            description=f"waits in another torch.distributed call{where}",
+            description=f"waiting in a different torch.distributed call{where}",
             fix=hang.MISMATCH.fix("logs", run=run, rank=view.rank),
             patience=idle,
         )
     if busy:
         return RankActivity(
             diagnosis=hang.LOOP,
-            description=f"is busy{where}, using {view.cpu:.1f} cores",
+            description=f"busy{where}, using {view.cpu:.1f} cores",
             fix=hang.LOOP.fix(run=run, rank=view.rank, pid=_get_pid(view), node=view.node),
             patience=max(_BUSY_SECONDS if usual is None else 15.0, _BUSY_STEPS * (usual or 0.0)),
         )
@@ -74,14 +77,14 @@ def _describe_data_wait(view: RankView, where: str, run: str, idle: float) -> Ra
     stuck = [worker for worker in workers if worker.state in ("T", "D") or worker.cpu < BUSY]
     busy = any(worker.cpu >= BUSY for worker in workers) or view.cpu >= BUSY
     workers_text = (
-        f"; its workers: {', '.join(f'{worker.name.visible()} ({worker.state})' for worker in stuck[:4])}"
+        f"; worker processes: {', '.join(f'{worker.name.visible()} ({worker.state})' for worker in stuck[:4])}"
         if stuck
         else ""
     )
     file = _find_awaited_file(view)
     return RankActivity(
         diagnosis=hang.DATA,
-        description=f"waits for data{where}{workers_text}",
+        description=f"waiting for data{where}{workers_text}",
         fix=hang.DATA.fix("holders", file=file, node=view.node)
         if file
         else hang.DATA.fix("logs", run=run, rank=view.rank),
@@ -96,7 +99,7 @@ def _describe_idle_wait(view: RankView, where: str, run: str, idle: float) -> Ra
         peer = _find_peer_address(view)
         return RankActivity(
             diagnosis=hang.OUTSIDE,
-            description=f"waits for {peer or 'a reply over the network'}{where}",
+            description=f"waiting for {peer or 'a reply over the network'}{where}",
             fix=hang.OUTSIDE.fix("answers", run=run, rank=view.rank, url=f"http://{peer}/", node=view.node)
             if peer
             else hang.OUTSIDE.fix("logs", run=run, rank=view.rank),
@@ -105,12 +108,12 @@ def _describe_idle_wait(view: RankView, where: str, run: str, idle: float) -> Ra
     if view.at in ("lock", "queue") or call == "futex":
         return RankActivity(
             diagnosis=hang.LOCK,
-            description=f"waits for a lock or another thread{where}",
+            description=f"waiting for a lock or another thread{where}",
             fix=hang.LOCK.fix(run=run, rank=view.rank, pid=_get_pid(view), node=view.node),
             patience=idle,
         )
     what = f" in {call}" + (f" on {file.visible()}" if file else "") if call else ""
-    verb = "sleeps" if "nanosleep" in call else "waits"
+    verb = "sleeping" if "nanosleep" in call else "waiting"
     awaited_file = _find_awaited_file(view)
     return RankActivity(
         diagnosis=hang.ABSENT,

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.evidence.follow_up_queries import is_address
 from aboard.core.evidence.node_snapshot import TcpConnection, split_endpoint
-from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes
+from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes, list_ranks
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
 from aboard.core.run.rank_phases import Phase
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import agree, name_ranks
 from aboard.diagnoses import Diagnosis, Fix, Shell, join_fixes
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.runs import rendezvous
@@ -25,10 +25,10 @@ from aboard.verdicts.fix_commands import (
 _RESENT = 1
 _LATE_SECONDS = 8.0
 _BARRED = {
-    "dropped": (rendezvous.STORE_DROPPED, "gets no reply from"),
-    "rejected": (rendezvous.STORE_REJECTED, "is rejected by"),
-    "refused": (rendezvous.STORE_REFUSED, "is refused by"),
-    "no route": (rendezvous.STORE_NO_ROUTE, "has no route to"),
+    "dropped": (rendezvous.STORE_DROPPED, ("gets no reply from", "get no reply from")),
+    "rejected": (rendezvous.STORE_REJECTED, ("is rejected by", "are rejected by")),
+    "refused": (rendezvous.STORE_REFUSED, ("is refused by", "are refused by")),
+    "no route": (rendezvous.STORE_NO_ROUTE, ("has no route to", "have no route to")),
 }
 
 
@@ -44,7 +44,7 @@ def find_unreachable_store(evidence: Evidence) -> Iterator[RuleResult]:
     ]
     yield from found
     if waiting and not found:
-        yield RuledOut(what="an unreachable store", why="no rank fails to connect to it")
+        yield RuledOut(what="an unreachable store", why="no rank is failing to connect to it")
 
 
 def find_unreachable_peers(evidence: Evidence) -> Iterator[RuleResult]:
@@ -55,8 +55,8 @@ def find_unreachable_peers(evidence: Evidence) -> Iterator[RuleResult]:
         yield _build_cause(
             rendezvous.LOOPBACK,
             on_loopback,
-            seen=f"{_format_ranks(on_loopback)} advertises 127.0.0.1 to its peers: its node's own hostname"
-            " resolves to loopback",
+            seen=f"{_format_ranks(on_loopback)} {agree(on_loopback, 'advertises', 'advertise')} 127.0.0.1 to peers:"
+            f" {agree(list_nodes(on_loopback), 'the', 'each')} node's own hostname resolves to loopback",
             fix=build_loopback_fix(evidence, list_nodes(on_loopback)),
         )
         return
@@ -119,10 +119,10 @@ def _find_wrong_name(evidence: Evidence, host: str, views: list[RankView]) -> Ca
     return _build_cause(
         rendezvous.ELSEWHERE,
         wrong,
-        seen=f"{_format_ranks(wrong)} resolves {host} to {other}{f' ({whose})' if whose else ''}, but rank 0 on"
-        f" {master} is at {right[0]}",
-        why="The hostname of rank 0's node resolves to different machines across nodes: a stale line in /etc/hosts,"
-        " or another name server.",
+        seen=f"{_format_ranks(wrong)} {agree(wrong, 'resolves', 'resolve')} {host} to"
+        f" {other}{f' ({whose})' if whose else ''}, but rank 0 on {master} is at {right[0]}",
+        why="The hostname of rank 0's node resolves to different machines on different nodes. Possible causes: a"
+        " stale line in /etc/hosts, or different name servers.",
         fix=rendezvous.ELSEWHERE.fix(
             "hosts",
             line=f"1i {right[0]} {host}",
@@ -139,8 +139,10 @@ def _build_barred_cause(evidence: Evidence, outcome: str, store: str, views: lis
     master = evidence.view(0).node
     well = {view.node for view in evidence.views if view.phase >= Phase.STORE} - {master}
     nodes = list_nodes(views) if well else (master,)
-    diagnosis, verb = _BARRED[outcome]
-    why = "Rank 0 listens there, but a firewall refuses in its place." if outcome == "refused" else None
+    diagnosis, verbs = _BARRED[outcome]
+    why = (
+        "Rank 0 is listening there, but a firewall refuses connections in its place." if outcome == "refused" else None
+    )
     target = resolve_host(evidence, master, store.rpartition(":")[0])
     dark = [(name, link) for name in nodes if (link := find_down_link(evidence, name, target)) is not None]
     opened = () if dark or outcome == "no route" else _build_opening_rules(evidence, nodes, master, target)
@@ -150,7 +152,7 @@ def _build_barred_cause(evidence: Evidence, outcome: str, store: str, views: lis
     return _build_cause(
         diagnosis,
         views,
-        seen=f"{_format_ranks(views)} {verb} {store}, the store of rank 0 on {master}",
+        seen=f"{_format_ranks(views)} {agree(views, *verbs)} {store}, the store of rank 0 on {master}",
         why=f"NIC {dark[0][1].name} of {dark[0][0]} is {dark[0][1].state}." if dark else why,
         fix=join_fixes(
             *(diagnosis.fix("put-up", card=link.name, node=name) for name, link in dark[:1]),
@@ -191,7 +193,8 @@ def _explain_refusal(evidence: Evidence, host: str, port: int, views: list[RankV
         yield _build_cause(
             rendezvous.STORE_REFUSED,
             views,
-            seen=f"{_format_ranks(views)} is refused by {host}:{port}: no process listens there",
+            seen=f"{_format_ranks(views)} {agree(views, 'is', 'are')} refused by {host}:{port}: no process is"
+            " listening there",
             fix=rendezvous.STORE_REFUSED.fix("nobody", node=master.node, run=evidence.plan.run),
         )
     elif own is not None and port in listens:
@@ -207,8 +210,8 @@ def _find_wrong_place(evidence: Evidence, host: str, port: int, views: list[Rank
     return _build_cause(
         rendezvous.ELSEWHERE,
         views if 2 * len(views) < evidence.plan.world else [master],
-        seen=f"{_format_ranks(views)} looks for the store at {host}:{port}, but rank 0 on {master.node} has it at"
-        f" {own.host}:{own.port}",
+        seen=f"{_format_ranks(views)} {agree(views, 'is', 'are')} looking for the store at {host}:{port}, but rank 0 on"
+        f" {master.node} has it at {own.host}:{own.port}",
         fix=rendezvous.ELSEWHERE.fix("script"),
     )
 
@@ -226,8 +229,9 @@ def _build_peer_cause(evidence: Evidence, trying: dict[str, list[tuple[RankView,
     return _build_cause(
         network.EPHEMERAL_DROPPED,
         views,
-        seen=f"{_format_ranks(views)} gets no reply from {remote} on {peer}",
-        why="Ranks connect to each other on ephemeral ports, and a firewall drops these; the store's port is open.",
+        seen=f"{_format_ranks(views)} {agree(views, 'gets', 'get')} no reply from {remote} on {peer}",
+        why="Ranks connect to each other on ephemeral ports. A firewall drops connections to these ports, although the"
+        " store's port is open.",
         fix=join_fixes(
             network.EPHEMERAL_DROPPED.fix(
                 "let-in", rules=build_firewall_rules(evidence, (blamed,), split_endpoint(remote)[0])
@@ -309,4 +313,4 @@ def _build_cause(
 
 
 def _format_ranks(views: list[RankView]) -> str:
-    return f"rank {fold_ranks(view.rank for view in views)} on {fold_names(list_nodes(views))}"
+    return f"{name_ranks(list_ranks(views))} on {fold_names(list_nodes(views))}"

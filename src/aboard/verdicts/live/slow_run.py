@@ -42,7 +42,7 @@ def find_stragglers(evidence: Evidence) -> Iterator[RuleResult]:
     rank, extra = named if named is not None else (0, 0.0)
     share = extra / max(found.seconds, extra, 1e-6)
     if share < _SHARE or extra < _LEAST_SECONDS:
-        most = f"rank {rank} arrives {1000 * extra:.0f} ms after the others on average"
+        most = f"rank {rank} arrived {1000 * extra:.0f} ms later than the others on average"
         yield RuledOut(what="a slow rank", why=f"{most}, over {found.count} collectives")
         return
     view = evidence.view(rank)
@@ -52,9 +52,10 @@ def find_stragglers(evidence: Evidence) -> Iterator[RuleResult]:
             severity=Severity.WARN if _is_slower(evidence) or share >= 2 * _SHARE else Severity.INFO,
             nodes=(view.node,),
             ranks=(rank,),
-            seen=f"rank {rank} on {view.node} arrives {format_latency(extra)} after the others at each of the last"
-            f" {found.count} collectives, {100 * share:.0f} % of their time; {cause}{_format_pace(evidence)}",
-            why="All ranks wait for the slowest one in each collective, so the whole run is as slow as this rank.",
+            seen=f"over the last {found.count} collectives, rank {rank} on {view.node} arrived {format_latency(extra)}"
+            f" later than the others on average, {100 * share:.0f} % of the time between two collectives;"
+            f" {cause}{_format_pace(evidence)}",
+            why="In each collective, all ranks wait for the slowest one, so the whole run is as slow as this rank.",
             fix=fix,
         ),
         sure=Confidence.LIKELY,
@@ -76,8 +77,8 @@ def find_throttled_nodes(evidence: Evidence) -> Iterator[RuleResult]:
                 severity=Severity.WARN if waits else Severity.INFO,
                 nodes=(node,),
                 ranks=ranks,
-                seen=f"the control group of {node} was throttled in {100 * throttled:.0f} % of the last"
-                f" seconds{_format_pace(evidence)}",
+                seen=f"the cgroup of {node} was throttled in {100 * throttled:.0f} % of its latest scheduling"
+                f" periods{_format_pace(evidence)}",
                 fix=_build_quota_fix(evidence.snapshots.get(node), node),
             ),
             sure=Confidence.CERTAIN if waits else Confidence.LIKELY,
@@ -103,8 +104,8 @@ def find_slow_links(evidence: Evidence) -> Iterator[RuleResult]:
                 pairs.append((view.node, str(peer)))
                 lost = f", {each.losses:,} of {each.segments:,} segments retransmitted" if each.losses else ""
                 description = (
-                    f"rank {view.rank} on {view.node} has {each.tx:,} bytes queued for {peer}; a round trip takes"
-                    f" {format_latency(each.rtt)}, at best {format_latency(each.least_rtt or 0.0)}{lost}"
+                    f"rank {view.rank} on {view.node} has {each.tx:,} bytes queued for {peer}; round-trip time"
+                    f" {format_latency(each.rtt)} (minimum {format_latency(each.least_rtt or 0.0)}){lost}"
                 )
                 worst = max(worst, (each.rtt, description))
     if not ends:
@@ -141,24 +142,24 @@ def _explain_straggler(view: RankView, node: NodeSnapshot) -> tuple[Diagnosis, s
     if node.throttled is not None and node.throttled >= _THROTTLED:
         return (
             slow.THROTTLED,
-            f"its control group was throttled {100 * node.throttled:.0f} % of the time",
+            f"its cgroup was throttled in {100 * node.throttled:.0f} % of its scheduling periods",
             _build_quota_fix(node, view.node),
         )
     disk = view.states.count("D") / max(1, len(view.states))
     if disk >= _DISK:
         where = process.file.visible() if process is not None and process.file.startswith("/") else "its disk"
-        return slow.DISK, f"it waits for {where}", slow.DISK.fix(node=view.node)
+        return slow.DISK, f"it is waiting for {where}", slow.DISK.fix(node=view.node)
     delay = process.delay if process is not None else 0.0
     if delay >= _DELAY and neighbour is not None and neighbour.cores >= _NEIGHBOUR:
         busy = f"{neighbour.name.visible()} (pid {neighbour.pid})"
         return (
             slow.NEIGHBOUR,
-            f"its threads wait for {delay:.1f} cores; {busy} uses {neighbour.cores:.1f}",
+            f"its threads are waiting for {delay:.1f} cores; {busy} uses {neighbour.cores:.1f}",
             slow.NEIGHBOUR.fix(pid=neighbour.pid, node=view.node),
         )
     if view.at == "data":
         where = f" at {view.site}" if view.site is not None else ""
-        return slow.DATA, f"it waits for data{where}", slow.DATA.fix()
+        return slow.DATA, f"it is waiting for data{where}", slow.DATA.fix()
     where = f"; it was seen at {view.site}" if view.site is not None else ""
     return (
         slow.RANK,
@@ -181,15 +182,15 @@ def _format_link_rate(evidence: Evidence, nodes: tuple[str, ...]) -> str:
     if not links:
         return ""
     rate, name = max(links)
-    return f"; {name} of {nodes[0]} carries {8 * rate / 1e6:.0f} Mbit/s"
+    return f"; {name} on {nodes[0]} carries {8 * rate / 1e6:.0f} Mbit/s"
 
 
 def _format_pace(evidence: Evidence) -> str:
     if evidence.pace is None or evidence.usual is None:
         return ""
-    return f"; a step takes {format_latency(evidence.pace)}" + (
-        f", usually {format_latency(evidence.usual)}" if _is_slower(evidence) else ""
-    )
+    if _is_slower(evidence):
+        return f"; a step now takes {format_latency(evidence.pace)} instead of {format_latency(evidence.usual)}"
+    return f"; a step takes {format_latency(evidence.pace)}"
 
 
 def _is_slower(evidence: Evidence) -> bool:

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 
 from aboard.core.evidence.node_snapshot import NodeSnapshot, ProcessSnapshot
-from aboard.core.evidence.run_evidence import Evidence, RankView
+from aboard.core.evidence.run_evidence import Evidence, RankView, list_ranks
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import agree, name_ranks
 from aboard.diagnoses import Fix
 from aboard.diagnoses.runs import death, hang
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
@@ -31,7 +31,7 @@ def find_stopped_ranks(evidence: Evidence) -> Iterator[RuleResult]:
             finding=death.RANK_STOPPED.finding(
                 nodes=(node,),
                 ranks=tuple(view.rank for view in views),
-                seen=f"rank {fold_ranks(view.rank for view in views)} on {node} is stopped (SIGSTOP)",
+                seen=f"{name_ranks(list_ranks(views))} on {node} {agree(views, 'is', 'are')} stopped (SIGSTOP)",
                 fix=death.RANK_STOPPED.fix("continue", pids=pids, node=node),
             ),
             sure=Confidence.CERTAIN,
@@ -68,7 +68,8 @@ def find_hung_mounts(evidence: Evidence) -> Iterator[RuleResult]:
             finding=hang.MOUNT.finding(
                 nodes=(name,),
                 ranks=ranks,
-                seen=f"rank {fold_ranks(ranks)} on {name} waits in the kernel for {_describe_wait(waiting)}"
+                seen=f"{name_ranks(ranks)} on {name} {agree(ranks, 'is', 'are')} waiting in the kernel for"
+                f" {_describe_wait(waiting)}"
                 + (
                     f", and {place.visible()} ({kind}) does not respond"
                     if path

@@ -6,7 +6,7 @@ from traceback import extract_tb
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import RuledOut
 from aboard.core.run.rank_phases import Phase
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.runs import hang
 from aboard.diagnoses.untrusted import escape_text
@@ -28,7 +28,7 @@ def describe_unknown_stall(evidence: Evidence, ruled_out: Sequence[RuledOut]) ->
         if view.alive:
             where = f"{view.at or 'running'} at {view.site}" if view.site else view.phase.label
             places.setdefault(where, []).append(view.rank)
-    known = "; ".join(f"rank {fold_ranks(ranks)}: {where}" for where, ranks in list(places.items())[:4])
+    known = "; ".join(f"{name_ranks(ranks)}: {where}" for where, ranks in list(places.items())[:4])
     unheard = f"; no reply from {', '.join(evidence.unheard)}" if evidence.unheard else ""
     busy = sum(view.cpu for view in evidence.views)
     rank = min(places.values(), key=len)[0] if places else 0
@@ -36,7 +36,7 @@ def describe_unknown_stall(evidence: Evidence, ruled_out: Sequence[RuledOut]) ->
         severity=None if busy < 0.5 * len(evidence.views) else Severity.INFO,
         nodes=tuple(dict.fromkeys(view.node for view in evidence.views if view.alive)),
         seen=f"no progress for {quiet:.0f} s; {known}{unheard}",
-        why=f"None of the {len(ruled_out)} causes that were checked explains it.",
+        why=f"None of the {len(ruled_out)} causes that were checked explains the stall.",
         fix=hang.UNKNOWN.fix(run=evidence.plan.run, rank=rank),
     )
 

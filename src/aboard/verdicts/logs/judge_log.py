@@ -5,11 +5,12 @@ from dataclasses import replace
 
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.text.input_text import format_count
+from aboard.core.text.rank_sets import agree, name_ranks
 from aboard.diagnoses import Finding, Severity, Shell, format_shell
 from aboard.diagnoses.messages import MessageRole
 from aboard.diagnoses.nodes import collective, software
 from aboard.diagnoses.program_logs import undetermined
-from aboard.verdicts.logs.nccl_log import NcclLogSummary, format_rank_names, list_missing_ranks
+from aboard.verdicts.logs.nccl_log import NcclLogSummary, list_missing_ranks
 from aboard.verdicts.logs.sighting import ScannedLog, Sighting
 from aboard.verdicts.logs.sighting_findings import build_finding, describe_followers, find_code, list_odd_findings
 from aboard.verdicts.logs.sighting_order import is_clearly_before, is_near, sort_sightings
@@ -140,16 +141,18 @@ def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
     with_hcas = [host for host in slow if host in hcas]
     named = [host for host in slow if host not in fast] if fast else with_hcas
     if named:
+        present = hcas.get(named[0], ())[:4]
         reason = (
-            f"{fold_names(fast)} use{'s' * (len(fast) == 1)} the fabric"
+            f"{fold_names(fast)} {agree(fast, 'uses', 'use')} the fabric"
             if fast
-            else f"{', '.join(hcas[named[0]][:4])} are present"
+            else f"{', '.join(present)} {agree(present, 'is', 'are')} present"
         )
         yield collective.SOCKETS.finding(
             severity=Severity.WARN,
             nodes=tuple(named),
             seen=f"NCCL uses sockets on {fold_names(named)} although {reason}",
-            why="Sockets have a tenth of the fabric's bandwidth, and every collective waits for the slowest node.",
+            why="Sockets have about a tenth of the fabric's bandwidth, and every collective waits for the slowest"
+            " node.",
             fix=collective.SOCKETS.fix("log", where=format_shell("{names}", names=fold_names(named))),
         )
     versions = {each.version: each.host for each in log.ranks.values() if each.version}
@@ -172,15 +175,15 @@ def find_incomplete_init(reading: ScannedLog) -> Finding | None:
     there = list(reading.nccl.ranks.values())
     missing = list_missing_ranks(there, reading.nccl.world)
     ranks = [each.rank for each in waiting if each.rank is not None]
-    seen = f"{format_rank_names(ranks)} began NCCL initialization, and the log ends before it completed"
+    seen = f"{name_ranks(ranks)} began NCCL initialization, and the log ends before it completed"
     if missing:
-        seen += f"; {format_rank_names(missing)} of {reading.nccl.world} never appeared"
+        seen += f"; {name_ranks(missing)} of {reading.nccl.world} never appeared"
     nodes = tuple(dict.fromkeys(each.host for each in waiting)) if not missing else ()
     return undetermined.INIT_INCOMPLETE.finding(
         nodes=nodes[:8],
         ranks=missing or tuple(sorted(ranks)),
         seen=seen,
-        fix=undetermined.INIT_INCOMPLETE.fix(ranks=Shell(format_rank_names(missing) if missing else "each rank")),
+        fix=undetermined.INIT_INCOMPLETE.fix(ranks=Shell(name_ranks(missing) if missing else "each rank")),
     )
 
 
@@ -204,6 +207,6 @@ def describe_unknown_errors(reading: ScannedLog) -> Finding | None:
     seen = "; ".join(f'"{text.visible(200)}"' for text in dict.fromkeys(reading.unknown[-3:]))
     return undetermined.UNKNOWN.finding(
         nodes=(),
-        seen=f"{format_count(reading.lines, 'line')}, no known cause; the last errors are {seen}",
+        seen=f"no known cause in {format_count(reading.lines, 'line')}; the last errors are {seen}",
         fix=undetermined.UNKNOWN.fix(),
     )

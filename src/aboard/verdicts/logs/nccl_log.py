@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import field
 
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import name_ranks
 from aboard.lazy_dataclass import dataclass
 
 _LINE = re.compile(
@@ -181,13 +181,8 @@ def format_stall(stall: NcclStall) -> str:
     """The sentence for a stall."""
     if stall.at is None:
         return ""
-    start = f"{format_rank_names(stall.waiting)} waited in {stall.at}"
-    return f"{start}; {format_rank_names(stall.blamed)} {stall.how}" if stall.blamed else start
-
-
-def format_rank_names(ranks: Collection[int]) -> str:
-    """`rank 3` or `ranks 0-6,8`."""
-    return f"rank{'s' * (len(ranks) != 1)} {fold_ranks(ranks)}"
+    start = f"{name_ranks(stall.waiting)} waited in {stall.at}"
+    return f"{start}; {name_ranks(stall.blamed)} {stall.how}" if stall.apart else start
 
 
 def list_missing_ranks(ranks: Collection[NcclRank], world: int | None) -> tuple[int, ...]:

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from aboard.core.text.input_text import format_count
+from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.messages import MessageRole
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
-from aboard.verdicts.logs.nccl_log import find_stall, format_rank_names, format_stall
+from aboard.verdicts.logs.nccl_log import find_stall, format_stall
 from aboard.verdicts.logs.sighting import ScannedLog, Sighting
 from aboard.verdicts.logs.sighting_order import is_near, sort_sightings
 
@@ -59,7 +60,7 @@ def describe_followers(echoes: list[Sighting]) -> Iterator[Finding]:
     if echoes:
         ranks = sorted({each.rank for each in echoes if each.rank is not None})
         first = sort_sightings(echoes)[0]
-        who = format_rank_names(ranks) if ranks else format_count(sum(each.count for each in echoes), "line")
+        who = name_ranks(ranks) if ranks else format_count(sum(each.count for each in echoes), "line")
         yield death.FOLLOWED.finding(
             nodes=tuple(dict.fromkeys(each.node for each in echoes if each.node)),
             ranks=tuple(ranks),
