@@ -80,7 +80,7 @@ class ProcessStream:
         while part := await self._process.stdout.read(65536):
             left -= len(part)
             if left < 0:
-                raise TimeoutError("it floods our pipe without end")
+                raise TimeoutError("the program never stops writing")
         await self._process.wait()
         # A grandchild (ssh's master, a proxy) may hold stderr open for ever: its last words are not awaited long.
         await asyncio.wait([self._stderr_task], timeout=0.2)

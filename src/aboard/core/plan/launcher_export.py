@@ -80,12 +80,12 @@ def format_torchrun(export: PlanExport) -> str:
     top = [
         "#!/usr/bin/env bash",
         f"# {_format_size(export)} by torchrun. Run each part on its node, all at once: torchrun",
-        "# waits for the others, and names none that is missing.",
+        "# waits for the others, and does not say which are missing.",
     ]
     uneven = len({place.ranks for place in export.places}) > 1
     if uneven:
         top.append(
-            "# The nodes have different numbers of ranks, which torchrun takes though its manual says otherwise."
+            "# The nodes have different numbers of ranks, which torchrun accepts although its manual says otherwise."
         )
     return (
         "\n".join([*top, *(line for rank in range(len(export.places)) for line in _format_node_block(export, rank))])
@@ -175,7 +175,7 @@ def _format_deepspeed_lines(export: PlanExport) -> Iterator[str]:
         yield f"# {place.node.name}: node {rank}, {place.ranks} of {format_count(_count_slots(place), 'slot')}"
         if place.node.user or place.node.port:
             login = f"{place.node.user or ''}@{place.node.target}:{place.node.port or ''}".strip("@:")
-            yield f"#   reached as {login}, which ~/.ssh/config must say"
+            yield f"#   reached as {login}; ~/.ssh/config must say so"
     if secrets := sorted(list_secret_names(export.places[0].env)):
         yield "# Not written down: put your own values into .deepspeed_env, as NAME=value, for"
         yield f"#   {' '.join(secrets)}"

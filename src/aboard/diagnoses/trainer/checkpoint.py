@@ -97,7 +97,7 @@ PEER_LOST = Diagnosis(
 STUCK = Diagnosis(
     code="checkpoint-stuck",
     title="a checkpoint took more than an hour to write",
-    symptoms=("a checkpoint isn't written after 3600 s", "nfs: server not responding, still trying"),
+    symptoms=("a checkpoint was still not written after 3600 s", "nfs: server not responding, still trying"),
     explanation=f"A disk or a file server does not respond. {_INTACT}",
     fixes="aboard check --only storage; dmesg | tail  # finds a disk or file server that does not respond",
 )
@@ -162,7 +162,7 @@ FAILED = Diagnosis(
 EXPORT_TO = Diagnosis(
     code="export-to",
     title="the export directory is not empty",
-    symptoms=("is there already, and not empty",),
+    symptoms=("already exists and is not empty",),
     explanation="An export writes a complete directory or nothing, and overwrites nothing.",
     fixes=Advice("name a new or an empty directory"),
 )

@@ -34,7 +34,7 @@ RUN_NAME = Diagnosis(
 RUN_DIRECTORY = Diagnosis(
     code="run-directory",
     title="the run directory can't be created",
-    symptoms=("no run directory can be made under",),
+    symptoms=("no run directory can be created under",),
     explanation="Runs are recorded below `~/.local/state/aboard`, which is not writable.",
     fixes={
         "wait": Advice("wait a minute, and run it again"),
@@ -46,7 +46,7 @@ RUN_DIRECTORY = Diagnosis(
 RUN_TAKEN = Diagnosis(
     code="run-taken",
     title="the run already has a conductor",
-    symptoms=("has a conductor already",),
+    symptoms=("already has a conductor",),
     explanation="Each run has one conductor process, on the head.",
     fixes="aboard status {run}",
 )
@@ -62,7 +62,7 @@ RUN_OVER = Diagnosis(
 RUN_SILENT = Diagnosis(
     code="run-silent",
     title="the run's conductor does not respond",
-    symptoms=("did not answer within",),
+    symptoms=("did not respond within",),
     explanation="The process exists but is busy or stopped: the head is swapping, or the conductor got SIGSTOP.",
     fixes="aboard logs {run}    # then check the head: free -g, and top for a process in state T or D",
 )

@@ -134,8 +134,8 @@ def _choose_nodes(plan: Plan, run: Run, holds: Mapping[str, NodeSession]) -> Seq
 
 def _explain_silence(hold: NodeSession | None) -> str:
     if hold is None or hold.state is SessionState.LOST:
-        return "it is gone"
-    return "no contact to it" if hold.state is SessionState.DISCONNECTED else "not queried: too many nodes"
+        return "the node is gone"
+    return "no contact with the node" if hold.state is SessionState.DISCONNECTED else "not queried: too many nodes"
 
 
 async def _ask_node(hold: NodeSession, question: Mapping[str, Any]) -> NodeAnswer | str:
