@@ -81,7 +81,7 @@ def test_too_many() -> None:
 @pytest.mark.parametrize("text", ["", "\n \n", "# only a comment\n"])
 def test_empty(text: str) -> None:
     """A file without hosts is an error, as in DeepSpeed."""
-    with pytest.raises(InputError, match="names no host"):
+    with pytest.raises(InputError, match="lists no hosts"):
         parse_hostfile(text)
 
 

@@ -17,7 +17,7 @@ COMMANDS = {
     "launch": "run any script on all nodes: preflight, monitoring, clean shutdown",
     "train": "train a model on all nodes, with a data check and a memory estimate",
     "status": "list your runs and their progress",
-    "logs": "show the output of all ranks, merged by time, with equal lines folded",
+    "logs": "show all ranks' output, merged by time, with equal lines folded",
     "stop": "stop a run and leave nothing behind",
     "export": "export a checkpoint as safetensors for transformers",
     "data": "inspect and check training data as the model will see it",

@@ -121,10 +121,10 @@ def launch(
     default for NODES is ./aboard.yaml, or else this machine alone.
 
     Aboard checks the nodes first. Then it starts every rank with torchrun's environment and shows the progress of each
-    node and the ranks that the others wait for. It reports the first rank to fail and terminates the others. Ctrl-C
+    node and the ranks that the others are waiting for. It reports the first rank to fail and terminates the others. Ctrl-C
     stops the run with SIGTERM and the grace period; a second Ctrl-C skips the grace period.
 
-    Exit code: that of the failed rank (128 + N for signal N); 2 the preflight check stopped the launch; 3 the command
+    Exit code: the failed rank's (128 + N for signal N); 2 the preflight check stopped the launch; 3 the command
     is wrong; 130 after Ctrl-C.
     """
     if host is not None:
