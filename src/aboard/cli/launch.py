@@ -121,8 +121,8 @@ def launch(
     default for NODES is ./aboard.yaml, or else this machine alone.
 
     Aboard checks the nodes first. Then it starts every rank with torchrun's environment and shows the progress of each
-    node and the ranks that the others are waiting for. It reports the first rank to fail and terminates the others. Ctrl-C
-    stops the run with SIGTERM and the grace period; a second Ctrl-C skips the grace period.
+    node and the ranks that the others are waiting for. It reports the first rank to fail and terminates the others.
+    Ctrl-C stops the run with SIGTERM and the grace period; a second Ctrl-C skips the grace period.
 
     Exit code: the failed rank's (128 + N for signal N); 2 the preflight check stopped the launch; 3 the command
     is wrong; 130 after Ctrl-C.

@@ -65,7 +65,7 @@ def train(
 
     The losses are the same on one rank or many. Ctrl-C saves a checkpoint and stops; the same command resumes from it.
 
-    Exit code: that of the failed rank; 2 the data, the nodes or the memory estimate stopped it; 3 the command or the
+    Exit code: the failed rank's; 2 the data, the nodes or the memory estimate stopped it; 3 the command or the
     file is wrong; 130 after Ctrl-C.
     """
     settings = _load_settings(where)
