@@ -78,7 +78,7 @@ def test_the_exit_code_is_the_ranks(here: Here) -> None:
     here.put("bad.py", "import os\nif os.environ['RANK'] == '1': raise KeyError('text')\nimport time; time.sleep(60)\n")
     ran = here.launch("--ranks", "2", "--", "bad.py")
     assert ran.returncode == 1
-    assert "block run-raised localhost seen: rank 1 on localhost, Python up, raised KeyError: 'text'" in ran.stdout
+    assert "block run-raised localhost seen: rank 1 on localhost, Python started, raised KeyError: 'text'" in ran.stdout
     assert "--rank 1" in ran.stdout
     here.put("code.py", "raise SystemExit(7)")
     assert here.launch("--", "code.py").returncode == 7

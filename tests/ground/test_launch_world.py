@@ -323,7 +323,7 @@ exec(open("meet.py").read())
     )
     done = four.aboard("launch", "--trial", "--", "picky.py")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "n3 can't run it by itself" in " ".join(done.stdout.split())
+    assert "n3 can't run the command by itself" in " ".join(done.stdout.split())
     assert "RuntimeError: no such device" in " ".join(done.stdout.split())
     assert "n1+n2" not in done.stdout
     well = four.aboard("launch", "--trial", "--", "meet.py")

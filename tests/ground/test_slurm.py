@@ -69,7 +69,7 @@ def test_a_job_of_two_nodes_is_never_run_on_one_of_them(cluster: Sandbox) -> Non
     assert "done: finished: 2 ranks" in obeyed.stdout, obeyed.stdout
     copies = cluster.head.run(["srun", "-N2", "/shared/aboard", *fix[1:]])
     assert copies.returncode == 3
-    assert copies.stderr.count("2 copies of aboard were started by srun; start one") == 2
+    assert copies.stderr.count("srun started 2 copies of aboard; start only one") == 2
     wait_until(lambda: not ok(cluster.head, "squeue", "--noheader"), 10)
 
 

@@ -164,7 +164,7 @@ def test_a_full_disk_is_named_before_anything_is_sent(box: Sandbox, clean: None)
     with inject_temporarily(box, box.host("n3"), DiskFull(path="/private", free_mib=20)):
         said = spread(box)
     assert said["code"] == "spread-disk-full"
-    assert said["seen"].startswith("n3: 93 MiB are needed in /private, but only 20 MiB is free")
+    assert said["seen"].startswith("n3: 93 MiB is needed in /private, but only 20 MiB is free")
     assert "# on n3" in said["fix"]
     assert box.host("n1").run(["ls", FOLDER]).returncode != 0
 

@@ -58,7 +58,7 @@ def test_a_finished_training_starts_no_ranks_and_another_batch_is_refused(four: 
     """The same again says where the model is; a checkpoint is not continued with another batch, and no rank starts."""
     typed = ["aboard", "train", "--set", f"cluster.python={PYTHON}", *_sets("alone")]
     again = _typed(four, "finetune", *typed)
-    assert "training is already complete: step 6 of 6 is saved in" in again
+    assert "training is already complete; step 6 of 6 is saved in" in again
     assert f"next aboard export {finetuned} --to trained" in again
     batch = [*typed, "--set", "train.max_steps=8", "--set", "train.global_batch_size=4"]
     other = four.head.run(batch, cwd=f"{_home(four)}/finetune", env=ENV, timeout=SECONDS)

@@ -186,7 +186,7 @@ def test_another_shape_is_refused(crew: Crew, library: Path, tmp_path: Path) -> 
     _config(folder, intermediate_size=80)
     [said] = crew.run(1, refusal, folder)
     assert said.startswith("model-shapes: ")
-    assert "[70, 40] in the files and [80, 40] by config.json" in said
+    assert "[70, 40] in the files and [80, 40] according to config.json" in said
 
 
 def test_a_cut_file_is_refused(crew: Crew, library: Path, tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_an_index_names_only_files_of_its_model(tmp_path: Path, name: object) ->
     """Whoever wrote a model can't choose a file that a fix tells to remove."""
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": name}}))
-    with pytest.raises(AboardError, match="it names a file outside its directory") as error:
+    with pytest.raises(AboardError, match="it refers to a file outside its directory") as error:
         open_weights(tmp_path)
     again = "then download the model again: hf download ORG/NAME, or git lfs pull in a clone"
     assert error.value.fix == f"rm {index}   # {again}"

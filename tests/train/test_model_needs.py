@@ -97,7 +97,7 @@ def test_what_is_advised_fits(crew: Crew, configs: Path) -> None:
     assert found.after == [True, True]
     assert found.words.startswith("6.7B in full needs ")
     assert found.words.endswith(" per rank on 2 × 8; you have 50 GiB")
-    assert found.says.startswith("6.7B, sharded over ")
+    assert found.says.startswith("6.7B, sharded across ")
 
 
 def test_a_token_costs_what_the_paper_says(crew: Crew, configs: Path) -> None:

@@ -28,7 +28,11 @@ def test_the_same_settings_show_nothing(folder: Path) -> None:
     ("changed", "said", "fix"),
     [
         ({"seed": 7}, "seed: 42 → 7: it determines the data order", "--set train.seed=42    # as in the checkpoint"),
-        ({"max_length": 16}, "max_length: 8 → 16: sequences were packed for another length", "--set data.max_length=8"),
+        (
+            {"max_length": 16},
+            "max_length: 8 → 16: sequences were packed for a different length",
+            "--set data.max_length=8",
+        ),
         ({"global_batch_size": 8}, "sequences per step: 4 → 8: a step would use", "--set train.global_batch_size=4"),
         ({"global_batch_size": None}, "sequences per step: 4 → 1", "--set train.global_batch_size=4"),
     ],

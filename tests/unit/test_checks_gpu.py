@@ -220,7 +220,7 @@ def test_an_error_of_a_switch_warns_where_it_is_fatal() -> None:
     log = CommandOutput(code=0, stdout=calm + line.format("20034", "Fatal") + "dmesg\n")
     (finding,) = _judge(HEALTHY, last=_healthy_but(kernel_log=log))
     assert (finding.code, finding.severity) == ("gpu-xid", Severity.WARN)
-    assert "SXid 20034 for 0000:06:00 (a fatal error of an NVSwitch" in finding.seen
+    assert "SXid 20034 for 0000:06:00 (a fatal error in an NVSwitch" in finding.seen
     assert "nvidia-smi nvlink -e" in finding.fix
 
 

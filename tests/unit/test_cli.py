@@ -52,7 +52,7 @@ def test_check_without_nodes_says_that_it_checked_this_machine_only(
     """In the first line, with how to name nodes; not where this machine was named."""
     monkeypatch.chdir(tmp_path)
     ran = aboard("check", "--only", "reach")
-    first = "note: checked this machine only; to check a cluster, name its nodes: `aboard check gpu01 gpu02`"
+    first = "note: checked this machine only; to check a cluster, pass its nodes: `aboard check gpu01 gpu02`"
     assert (ran.code, ran.stdout.splitlines()[0]) == (0, first)
     assert "this machine only" not in aboard("check", "localhost", "--only", "reach").stdout
 

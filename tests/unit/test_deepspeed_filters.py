@@ -59,7 +59,7 @@ def test_exclude(exclude: str, expected: dict[str, tuple[int, ...] | None]) -> N
         ("worker-0:0,worker-1", "not a list of slot numbers", '--include "worker-0:0@worker-1"'),
         ("worker-0,worker-1", "with '@' between them", '--include "worker-0@worker-1"'),
         ("worker-0:", "not a list of slot numbers", "worker-0:0,2"),
-        ("worker-0@", "no node is named", "specify a node"),
+        ("worker-0@", "no node was given", "specify a node"),
         ("worker-[0-1", "never closed", "worker-[0-1]"),
         ("worker-0:1:2", "a name and a number", "for 1 slot, put"),
     ],
@@ -91,7 +91,7 @@ def test_one_of_the_two() -> None:
 
 def test_nothing_left() -> None:
     """Filters that leave nothing are refused, where DeepSpeed goes on to a traceback."""
-    with pytest.raises(InputError, match="leaves no slot of worker-\\[0-2\\]"):
+    with pytest.raises(InputError, match="leaves no slots on worker-\\[0-2\\]"):
         filter_nodes(NODES, exclude="worker-[0-2]")
 
 

@@ -48,7 +48,7 @@ def test_node_sets() -> None:
         ("gpu[01-16, 20] slots=8", "can't read", "write: gpu[01-16,20] slots=8"),
         ("gpu[16-01] slots=8", "runs backwards", "write 01-16"),
         ("-oProxyCommand=id slots=8", "starts with '-'", "check the spelling"),
-        ("$(id) slots=8", "not a host name", "check the spelling"),
+        ("$(id) slots=8", "not a hostname", "check the spelling"),
         ("w slots=99999999999", "65,536 is the maximum", "write: w slots=8"),
     ],
 )
@@ -81,7 +81,7 @@ def test_too_many() -> None:
 @pytest.mark.parametrize("text", ["", "\n \n", "# only a comment\n"])
 def test_empty(text: str) -> None:
     """A file without hosts is an error, as in DeepSpeed."""
-    with pytest.raises(InputError, match="names no host"):
+    with pytest.raises(InputError, match="lists no hosts"):
         parse_hostfile(text)
 
 

@@ -71,8 +71,8 @@ def test_nothing_is_overwritten(files: Path) -> None:
 
 def test_no_nodes() -> None:
     """Without nodes there is nothing to write."""
-    assert "no node is named" in refused()[0]
-    assert "both by name and by --hostfile" in refused("n1", "--hostfile", "h")[0]
+    assert "no node was given" in refused()[0]
+    assert "both as arguments and by --hostfile" in refused("n1", "--hostfile", "h")[0]
     assert "cannot write the file" in refused("n1", "-o", "no/such/dir.yaml")[0]
 
 

@@ -77,7 +77,7 @@ def test_a_flag_wins_over_the_file() -> None:
         ("--tpu", "does not support TPUs"),
         ("--max_restarts 3", "does not restart a failed run yet"),
         ("--gpu_ids GPU-8f3a", "not a list of slot numbers"),
-        ("--use_deepspeed --deepspeed_multinode_launcher slurm", "can't use another launcher"),
+        ("--use_deepspeed --deepspeed_multinode_launcher slurm", "can't use a different launcher"),
         ("--mpirun_hostfile h", "doesn't use mpirun"),
         ("--mixed_precision bf17", "mixed_precision can't be 'bf17'"),
         ("--num_procs 2", "not a flag of accelerate launch"),
@@ -124,7 +124,7 @@ def test_numbers_as_people_write_them() -> None:
     text = "distributed_type: FSDP\nfsdp_config: {fsdp_min_num_params: 1e8, colour: red}\n"
     got = pasted("accelerate launch --config_file f train.py", files={"f": text})
     assert got.env["FSDP_MIN_NUM_PARAMS"] == "100000000"
-    assert "f: fsdp_colour is unknown to accelerate too." in got.notes
+    assert "f: accelerate doesn't know fsdp_colour either." in got.notes
 
 
 def test_false_means_false() -> None:

@@ -56,7 +56,7 @@ def test_what_is_behind_the_script_is_the_scripts() -> None:
         ("--master_addr --master_port 5", "its value is missing", "that variable is empty"),
         ("--num_gpus two", "'two' is not a whole number", "write --num_gpus 2"),
         ("--module=yes", "it takes no value", "write --module"),
-        ("--launcher SLURM", "can't use another launcher", '"$SLURM_JOB_NODELIST"'),
+        ("--launcher SLURM", "can't use a different launcher", '"$SLURM_JOB_NODELIST"'),
         ("--launcher_args '-x A'", "options of pdsh or MPI", "remove --launcher_args"),
         ("--elastic_training", "refuses a smaller world size than requested", "remove --elastic_training"),
         ("--autotuning run", "the autotuner starts its own runs", "tune with deepspeed itself"),
@@ -64,7 +64,7 @@ def test_what_is_behind_the_script_is_the_scripts() -> None:
         ("--module --no_python", "both as a Python module and without Python", "remove one"),
         ("--master_port 70000", "70000 is not a port", "Aboard chooses one"),
         ("--master_addr -x=1", "its value is missing", "write --master_addr VALUE"),
-        ("--master_addr a/b", "is not a host name", "--master_addr"),
+        ("--master_addr a/b", "is not a hostname", "--master_addr"),
         ("-h", "prints help and starts nothing", "deepspeed --help"),
     ],
 )
@@ -89,7 +89,7 @@ def test_all_refusals_at_once() -> None:
 
 def test_no_script_is_an_error() -> None:
     """A launcher without a script has nothing to run."""
-    with pytest.raises(InputError, match="names no script"):
+    with pytest.raises(InputError, match="has no script"):
         pasted("deepspeed --num_gpus 2")
 
 

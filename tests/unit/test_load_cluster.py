@@ -92,7 +92,7 @@ def test_a_slurm_job_of_several_nodes_is_never_run_on_one_of_them(
     (files / "run.yaml").write_text("train: {model: m}\ndata: {files: d.jsonl}\n")
     ran = typed_in(ALLOCATION, monkeypatch, *argv)
     assert (ran.code, "[slurm-nodes]" in ran.stderr) == (3, True)
-    assert "this is a Slurm job of 2 nodes (gpu[07-08]), and Aboard can't read them from Slurm yet" in ran.stderr
+    assert "this is a Slurm job of 2 nodes (gpu[07-08]), but Aboard can't read its nodes from Slurm yet" in ran.stderr
     verb, *rest = argv
     assert f"fix  aboard {verb} gpu07 gpu08 {shlex.join(rest)}    # over ssh" in ran.stderr
     assert f"aboard {verb} $(scontrol show hostnames) {shlex.join(rest)}" in ran.stderr
@@ -119,7 +119,7 @@ def test_copies_that_srun_started_refuse(monkeypatch: pytest.MonkeyPatch) -> Non
     """Each would start the whole run, also when nodes are named."""
     ran = typed_in(STEP, monkeypatch, "launch", "localhost", "--", "train.py")
     assert (ran.code, "[slurm-copies]" in ran.stderr) == (3, True)
-    assert "2 copies of aboard were started by srun; start one" in ran.stderr
+    assert "srun started 2 copies of aboard; start only one" in ran.stderr
     assert "fix  aboard launch localhost -- train.py    # in the batch script" in ran.stderr
 
 

@@ -51,7 +51,7 @@ def test_expands(text: str, names: list[str]) -> None:
         ("gpu[1,,2]", "a number is missing", 6, "[01-16,20]"),
         ("[::1]", "neither a number", 1, "without brackets"),
         ("b,-oProxyCommand=id", "starts with '-'", 2, "check the spelling"),
-        ("x$(id)", "not a host name", 0, "check the spelling"),
+        ("x$(id)", "not a hostname", 0, "check the spelling"),
         ("host:2222", "has a port", 0, "port: 2222"),
         (
             "n1:8",
@@ -85,7 +85,7 @@ def test_all_wrong_members_at_once() -> None:
 
 def test_nothing_is_an_error() -> None:
     """A set without a name is refused."""
-    with pytest.raises(InputError, match="no node is named"):
+    with pytest.raises(InputError, match="no node was given"):
         expand_node_set(" , ")
 
 

@@ -53,7 +53,7 @@ def test_the_list_of_runs_says_how_a_trial_ended(tmp_path: Path, monkeypatch: py
     ill, well = (line.split("\t") for line in aboard("status").stdout.splitlines())
     assert (well[1], well[5]) == ("finished", "-")
     assert ill[1] == "failed"
-    assert ill[5].startswith("localhost can't run it by itself: ")
+    assert ill[5].startswith("localhost can't run the command by itself: ")
 
 
 def _run(*events: tuple[str, str, float, str]) -> Run:
@@ -84,7 +84,7 @@ def test_the_smallest_group_that_fails_is_named() -> None:
     found = build_trial_finding([fine, alone, pair])
     assert found is not None
     assert (found.nodes, found.fix) == (("n2",), "type this")
-    assert found.seen == "n2 can't run it by itself: it raised"
+    assert found.seen == "n2 can't run the command by itself: it raised"
     found = build_trial_finding([fine, pair])
     assert found is not None
-    assert found.seen == "n1+n2 can't run it as a pair, though each can alone: they hang"
+    assert found.seen == "n1+n2 can't run the command as a pair, although each can alone: they hang"

@@ -120,7 +120,7 @@ def test_a_run_is_live_while_its_conductor_is(tmp_path: Path) -> None:
         assert holder.stdout.readline() == b"claimed\n"
         assert _state(run) is RunState.RUNNING
         assert int(run.pid.read_text()) == holder.pid
-        with pytest.raises(AboardError, match="has a conductor already"):
+        with pytest.raises(AboardError, match="already has a conductor"):
             run.claim()
         holder.send_signal(signal.SIGKILL)
     assert _state(run) is RunState.LOST

@@ -489,7 +489,7 @@ def test_a_training_that_is_finished_says_so(tmp_path: Path, steps: int, asked_f
     assert (caught.value.resume.folder, caught.value.steps) == (Untrusted(f"{folder}/step-000020"), asked_for)
     done, export, further = format_finished_lines(caught.value, Runs(tmp_path / "runs"))
     asked_words = "step 20 of 20" if steps == 20 else "step 20 (10 requested)"
-    assert done == f"done: training is already complete: {asked_words} is saved in {folder}/step-000020"
+    assert done == f"done: training is already complete; {asked_words} is saved in {folder}/step-000020"
     assert export.startswith(f"next aboard export {folder}/step-000020 --to trained    #")
     assert further.endswith(f" --set a=b --set train.max_steps={2 * steps}    # trains it further")
     assert "max_steps=1 " not in further

@@ -229,7 +229,7 @@ def test_nobody_named_a_node() -> None:
     facts = facts_of({"localhost": reached(1)})
     text = drawn(view(replace(facts, cluster=replace(facts.cluster, source=THIS_MACHINE)), sorted_out([])), 80)
     assert text.endswith(
-        "checked this machine only; to check a cluster, name its nodes:\n  `aboard check gpu01 gpu02`\n"
+        "checked this machine only; to check a cluster, pass its nodes:\n  `aboard check gpu01 gpu02`\n"
     )
 
 

@@ -136,8 +136,8 @@ def test_a_start_as_lines() -> None:
         "phase python 4/4 2.0 s",
         "phase torch 2/4 2.6 s",
         "phase torch 3/4 4.0 s",
-        "waiting for n2 rank 3: Python up, for 5.2 s",
-        "waiting for n2 rank 3: Python up, for 35 s",
+        "waiting for n2 rank 3: Python started, for 5.2 s",
+        "waiting for n2 rank 3: Python started, for 35 s",
         "phase torch 4/4 40 s",
     ]
 
@@ -168,7 +168,7 @@ def test_a_node_falls_silent_and_is_back() -> None:
 def test_a_death_as_lines() -> None:
     """The rank and its exception at once, then that the run ends; deaths that follow are not told again."""
     first = dead(16, 1)
-    after = [replace(each, ranks=(0,), why="ended with -15") for each in first.missing[:1]]
+    after = [replace(each, ranks=(0,), why="exited with code -15") for each in first.missing[:1]]
     second = replace(first, missing=(*first.missing, *after))
     third = replace(second, finished="rank 8 on n09 died")
     lines = lines_of([first, first, second, third, third])
@@ -187,7 +187,7 @@ def test_a_thousand_late_nodes_are_few_lines() -> None:
     scene.come(1.0, Phase.STARTED, range(8))
     lines = lines_of([scene.at(second / 4) for second in range(8, 48)])
     assert [line for line in lines if line.startswith("waiting")] == [
-        "waiting for n[0002-1000] rank 8-7999: not started yet, for up to 5.0 s",
+        "waiting for n[0002-1000] ranks 8-7999: not started yet, for up to 5.0 s",
     ]
 
 

@@ -72,7 +72,7 @@ def test_what_ends_is_told_without_the_late() -> None:
     """Nobody waits for those behind in a run that is being ended; the dead are named."""
     text = drawn(dead(16, 1), 200, 50)
     assert "dead: n09 rank 8, ModuleNotFoundError: No module named 'flash_attn', 1.0 s ago" in text
-    assert "Python up, for" not in text
+    assert "Python started, for" not in text
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,9 @@ def rows(draw: st.DrawFn) -> NodeRow:
 @st.composite
 def rosters(draw: st.DrawFn) -> RunProgress:
     given_rows = draw(st.lists(rows(), min_size=1, max_size=12))
-    why = st.sampled_from(["torch imported", "not started yet", "silent: no beat", "gone: refused", "ended with -9"])
+    why = st.sampled_from(
+        ["torch imported", "not started yet", "silent: no beat", "gone: refused", "exited with code -9"]
+    )
     missing = st.builds(
         MissingRanks,
         node=st.sampled_from([row.node for row in given_rows]),

@@ -78,7 +78,7 @@ def test_an_exception_is_the_verdict_and_the_others_are_folded() -> None:
         tails={0: ("RuntimeError: Connection closed by peer [10.0.0.2]:4711",)},
     )
     assert (finding.code, finding.nodes, finding.ranks) == ("run-raised", ("n2",), (1,))
-    assert finding.seen == "rank 1 on n2, group ready, raised ValueError: no such column: text second line"
+    assert finding.seen == "rank 1 on n2, process group ready, raised ValueError: no such column: text second line"
     assert "aboard logs r --rank 1" in finding.fix
     (after,) = finding.consequences
     assert (after.code, after.ranks) == ("run-followed", (0, 2))

@@ -561,11 +561,11 @@ def test_the_screen() -> None:
     evidence = look(world, seen, quiet=0.0)
     why = judge_external_job(world, (), evidence, nodes=("n1", "n2"))
     assert drawn(ExternalJobView(world, evidence, why, verbose=False)).splitlines()[:6] == [
-        "python train.py on n[1-2], started 1 min ago: rank 0-3 of 4, rendezvous at 10.0.0.1:29500",
+        "python train.py on n[1-2], started 1 min ago: ranks 0-3 of 4, rendezvous at 10.0.0.1:29500",
         "  rank 0  training",
-        "  rank 1-3  collective at train.py:7 in step",
+        "  ranks 1-3  collective at train.py:7 in step",
         "",
-        "nothing wrong was found: the job makes progress",
+        "nothing wrong was found: the job is making progress",
         "",
     ]
     launching = four(launcher="torchrun")

@@ -15,9 +15,9 @@ COMMANDS = {
     "init": "write aboard.yaml: the nodes and how to reach them",
     "check": "check every node and the network between them, in seconds",
     "launch": "run any script on all nodes: preflight, monitoring, clean shutdown",
-    "train": "train a model on all nodes, with data check and memory estimate",
+    "train": "train a model on all nodes, with a data check and a memory estimate",
     "status": "list your runs and their progress",
-    "logs": "show the output of all ranks, merged by time, equal lines folded",
+    "logs": "show all ranks' output, merged by time, with equal lines folded",
     "stop": "stop a run and leave nothing behind",
     "export": "export a checkpoint as safetensors for transformers",
     "data": "inspect and check training data as the model will see it",
@@ -51,9 +51,9 @@ class CommandGroup(click.Group):
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="aboard")
 def cli() -> None:
-    """Check, launch, train and diagnose multi-node LLM training over ssh.
+    """Run multi-node LLM training over ssh: check the nodes, launch or train, and diagnose failures.
 
-    When something fails, Aboard names the node and the cause, and prints the command that fixes it.
+    When something fails, Aboard names the node and the cause, and suggests the command to run next.
     """
 
 

@@ -33,12 +33,14 @@ EXIT_BLOCKED = 2
 
 @click.command()
 @cluster_arguments
-@click.option("--quick", is_flag=True, help="Only the checks that every launch runs.")
+@click.option("--quick", is_flag=True, help="Run only the checks that every launch runs.")
 @click.option("--only", multiple=True, metavar="SUBJECT", help="Check only this subject; repeatable.")
 @click.option("--skip", multiple=True, metavar="SUBJECT", help="Skip this subject; repeatable.")
 @click.option("--all-pairs", is_flag=True, help="Test every pair of nodes, even above 64 nodes.")
 @click.option(
-    "--fix", is_flag=True, help="Terminate processes that dead Aboard runs left on the nodes, by run id only."
+    "--fix",
+    is_flag=True,
+    help="Terminate processes that dead Aboard runs left on the nodes; they are matched by run id only.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings and for subjects that were not tested.")
@@ -115,7 +117,7 @@ def _select_subjects(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subj
 def _add_leftover_cleanup(subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
     """Adds the probe that terminates leftover processes; it needs the subject that finds them."""
     if not any(LEFTOVERS in subject.multi_node_probes for subject in subjects):
-        seen = "--fix terminates leftover processes, and only the subject 'host' finds them"
+        seen = "--fix terminates leftover processes, which only the 'host' subject finds"
         problem = Problem(where="aboard check", seen=seen, fix=commands.CHECK_FIX.fix())
         raise InputError(commands.CHECK_FIX, [problem])
     return tuple(

@@ -37,14 +37,14 @@ LOSS_ON = ("answers", "last", "all")
     help="Show the first N rows of each source and validation set as the model sees them.",
 )
 @click.option("--stats", is_flag=True, help="Show a histogram of the lengths.")
-@click.option("--tokenizer", metavar="PATH", help="A tokenizer directory, or a name on the hub.")
+@click.option("--tokenizer", metavar="PATH", help="A tokenizer directory, or a name on the Hugging Face Hub.")
 @click.option("--template", metavar="FILE", help="A Jinja chat template to use instead of the tokenizer's.")
 @click.option("--format", "form", metavar="NAME", help="alpaca, sharegpt, messages, prompt-completion, text or tokens.")
 @click.option("--text-column", metavar="NAME", help="The text column of plain text data.")
 @click.option("--max-length", type=click.IntRange(min=2), metavar="N", help="Tokens per sequence; longer rows are cut.")
 @click.option("--loss-on", type=click.Choice(LOSS_ON), help="Supervise all answers, the last one, or all tokens.")
 @click.option("--validation", multiple=True, metavar="FILE", help="Validation set, not trained on; repeatable.")
-@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Sequences per step, over all ranks.")
+@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Sequences per step, across all ranks.")
 @click.option("--allow", multiple=True, metavar="CODE", help="Accept this finding; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings.")
@@ -125,7 +125,7 @@ def _load_settings(files: tuple[str, ...]) -> tuple[DataSettings, tuple[str, ...
         yamls = [DEFAULT_FILE]
     settings = load_data_settings(yamls) if yamls else DataSettings()
     if not named_files and not settings.files:
-        seen = f"{yamls[0]} has no data.files" if yamls else "no file is named, and there is no ./aboard.yaml"
+        seen = f"{yamls[0]} has no data.files" if yamls else "no file was given, and there is no ./aboard.yaml"
         raise InputError(failures.FILES, [Problem(where="aboard data", seen=seen, fix=failures.FILES.fix())])
     return settings, named_files
 

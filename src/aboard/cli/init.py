@@ -35,7 +35,7 @@ def init(hosts: tuple[str, ...], hostfile: str | None, output: str, wants_schema
 
 def _read_entries(hosts: tuple[str, ...], hostfile: str | None) -> "list[NodeEntry]":
     if bool(hosts) == (hostfile is not None):
-        seen = "no node is named" if not hosts else "the nodes are given both by name and by --hostfile"
+        seen = "no node was given" if not hosts else "the nodes were given both as arguments and by --hostfile"
         raise InputError(commands.INIT, [Problem(where="aboard init", seen=seen, fix=commands.INIT.fix())])
     if hostfile is not None:
         return parse_hostfile_entries(read_text(hostfile, fix=configuration.FILE.fix("own-hostfile")), hostfile)

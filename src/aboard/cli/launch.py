@@ -34,9 +34,15 @@ OTHERS = ("torchrun", "deepspeed")
 @click.option("--no-python", is_flag=True, help="Run the command directly, even if it ends in .py.")
 @click.option("--ranks", type=click.IntRange(1), metavar="N", help="Ranks per node; default: one per slot.")
 @click.option(
-    "--env", "envs", multiple=True, metavar="NAME[=VALUE]", help="Set for every rank; NAME alone copies it from here."
+    "--env",
+    "envs",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Set a variable for every rank; NAME alone copies it from this shell.",
 )
-@click.option("--env-file", multiple=True, metavar="FILE", help="The same from a file, as in .deepspeed_env.")
+@click.option(
+    "--env-file", multiple=True, metavar="FILE", help="Read variables from a file in the format of .deepspeed_env."
+)
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="OMP_NUM_THREADS; default: the cores per rank.")
 @click.option("--bind", is_flag=True, help="Pin each rank to the cores of one NUMA node.")
 @click.option("--master-address", metavar="ADDRESS", help="Address of rank 0; default: one that all nodes can reach.")
@@ -44,7 +50,12 @@ OTHERS = ("torchrun", "deepspeed")
     "--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Use exactly this port; default: a free one."
 )
 @click.option(
-    "--check", "how", type=click.Choice(CHECKS), default="quick", show_default=True, help="The preflight check."
+    "--check",
+    "how",
+    type=click.Choice(CHECKS),
+    default="quick",
+    show_default=True,
+    help="Which preflight check to run.",
 )
 @click.option(
     "--grace",
@@ -58,7 +69,7 @@ OTHERS = ("torchrun", "deepspeed")
     "--lease",
     type=click.FloatRange(4),
     metavar="SECONDS",
-    help="How long ranks live without contact to this machine; default: 20, detached 600.",
+    help="How long ranks keep running without contact with this machine; default: 20, detached 600.",
 )
 @click.option(
     "--on-stall",
@@ -67,9 +78,11 @@ OTHERS = ("torchrun", "deepspeed")
     show_default=True,
     help="When ranks are stuck: report why, or also stop the run.",
 )
-@click.option("--no-beacon", is_flag=True, help="Load no beacon into ranks: no phases, steps or stacks.")
 @click.option(
-    "--trial", is_flag=True, help="Run it for seconds on each node, on pairs, on all; name the nodes that fail."
+    "--no-beacon", is_flag=True, help="Don't load the beacon into ranks; phases, steps and stacks are not shown."
+)
+@click.option(
+    "--trial", is_flag=True, help="Run it for seconds on each node, on pairs and on all, to find the nodes that fail."
 )
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop.")
 @click.option("--on", "host", metavar="HOST", help="Run the conductor on HOST, detached; needs aboard and ssh there.")
@@ -108,10 +121,10 @@ def launch(
     default for NODES is ./aboard.yaml, or else this machine alone.
 
     Aboard checks the nodes first. Then it starts every rank with torchrun's environment and shows the progress of each
-    node and the ranks that the others wait for. It reports the first rank to fail and terminates the others. Ctrl-C
-    stops the run with SIGTERM and the grace period; a second Ctrl-C skips the grace period.
+    node and the ranks that the others are waiting for. It reports the first rank to fail and terminates the others.
+    Ctrl-C stops the run with SIGTERM and the grace period; a second Ctrl-C skips the grace period.
 
-    Exit code: that of the failed rank (128 + N for signal N); 2 the preflight check stopped the launch; 3 the command
+    Exit code: the failed rank's (128 + N for signal N); 2 the preflight check stopped the launch; 3 the command
     is wrong; 130 after Ctrl-C.
     """
     if host is not None:
@@ -230,7 +243,7 @@ def read_environment(envs: Sequence[str], files: Sequence[str]) -> dict[str, str
         name, equals, value = text.partition("=")
         trouble = find_env_name_error(name)
         if trouble is None and not equals and name not in os.environ:
-            trouble = f"{name} is not set here"
+            trouble = f"{name} is not set in this shell"
         if trouble:
             fix = commands.LAUNCH_ENV.fix("value", name=name)
             problems.append(Problem(where=f"--env {name}", seen=trouble, fix=fix))
@@ -245,7 +258,9 @@ def _require_dry_run(dry: bool, other: str | None, *, as_json: bool) -> None:
     if not dry:
         option = f"--as {other}" if other else "--json"
         fix = commands.LAUNCH_DRY.fix("as", launcher=other) if other else commands.LAUNCH_DRY.fix("json")
-        problem = Problem(where=option, seen="it needs --dry-run, and this command would start a run", fix=fix)
+        problem = Problem(
+            where=option, seen="this option needs --dry-run; without it, the command would start a run", fix=fix
+        )
         raise InputError(commands.LAUNCH_DRY, [problem])
     if other and as_json:
         seen = "--as prints commands for a launcher, not JSON"

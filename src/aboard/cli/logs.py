@@ -40,7 +40,9 @@ MAX_LINES = 100_000
 )
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until the run ends.")
 @click.option("--no-fold", is_flag=True, help="Print every rank's line, even where many ranks print the same.")
-@click.option("--raw", "as_raw", is_flag=True, help="The bytes as ranks wrote them: no times, names or folding.")
+@click.option(
+    "--raw", "as_raw", is_flag=True, help="Print the bytes as the ranks wrote them, without times, names or folding."
+)
 def logs(
     run: str | None,
     rank: str | None,

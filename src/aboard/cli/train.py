@@ -31,10 +31,19 @@ FAREWELL_SECONDS = 300.0
 @click.option("--dry-run", "dry", is_flag=True, help="Prepare data and model and check the nodes; start nothing.")
 @click.option("--ranks", type=click.IntRange(1), metavar="N", help="Ranks per node; default: one per slot.")
 @click.option(
-    "--env", "envs", multiple=True, metavar="NAME[=VALUE]", help="Set for every rank; NAME alone copies it from here."
+    "--env",
+    "envs",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Set a variable for every rank; NAME alone copies it from this shell.",
 )
 @click.option(
-    "--check", "how", type=click.Choice(CHECKS), default="quick", show_default=True, help="The preflight check."
+    "--check",
+    "how",
+    type=click.Choice(CHECKS),
+    default="quick",
+    show_default=True,
+    help="Which preflight check to run.",
 )
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop.")
 def train(
@@ -56,7 +65,7 @@ def train(
 
     The losses are the same on one rank or many. Ctrl-C saves a checkpoint and stops; the same command resumes from it.
 
-    Exit code: that of the failed rank; 2 the data, the nodes or the memory estimate stopped it; 3 the command or the
+    Exit code: the failed rank's; 2 the data, the nodes or the memory estimate stopped it; 3 the command or the
     file is wrong; 130 after Ctrl-C.
     """
     settings = _load_settings(where)
@@ -85,7 +94,7 @@ def _load_settings(where: NodeArguments) -> "TrainSettings":
     if not files and Path(DEFAULT_FILE).exists():
         files = [DEFAULT_FILE]
     if not files and not where.sets:
-        seen = "no config file is named, and there is no ./aboard.yaml"
+        seen = "no config file was given, and there is no ./aboard.yaml"
         raise InputError(training.FILE, [Problem(where="aboard train", seen=seen, fix=training.FILE.fix())])
     return load_train_settings(files, where.sets)
 

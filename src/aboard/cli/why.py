@@ -46,7 +46,9 @@ DIAGNOSES_BY_CODE = {
 @click.option("--log", "logs", multiple=True, metavar="FILE…", help="Diagnose logs of any launcher; - reads stdin.")
 @click.option("--bundle", metavar="FILE", help="Diagnose a run packed by `aboard bundle`.")
 @click.option("--nodes", multiple=True, metavar="NODES…", help="Diagnose a job of any launcher on these nodes.")
-@click.option("--pid", "pids", multiple=True, metavar="PID…", help="Diagnose processes of any launcher here.")
+@click.option(
+    "--pid", "pids", multiple=True, metavar="PID…", help="Diagnose processes of any launcher on this machine."
+)
 @click.option("--json", "as_json", is_flag=True, help="With --log, --nodes or --pid: print JSON.")
 def why(
     words: tuple[str, ...],
@@ -117,7 +119,7 @@ def _refuse_combined_options(
 
 def _get_single_word(words: tuple[str, ...]) -> str | None:
     if len(words) > 1:
-        seen = f"{len(words)} runs or codes at once: {escape_text(' '.join(words))}"
+        seen = f"more than one run or code was given: {escape_text(' '.join(words))}"
         fix = commands.WHY_WORDS.fix(word=words[0])
         raise InputError(commands.WHY_WORDS, [Problem(where="aboard why", seen=seen, fix=fix)])
     return words[0] if words else None
@@ -129,7 +131,7 @@ def _find_run(what: str) -> RunDirectory:
     except AboardError:
         near = find_nearest(what, DIAGNOSES_BY_CODE)
         fix = commands.WHY_CODE.fix("near", code=near) if near else commands.WHY_CODE.fix("list")
-        seen = f"no code and no run '{escape_text(what)}'"
+        seen = f"there is no code or run '{escape_text(what)}'"
         raise InputError(commands.WHY_CODE, [Problem(where="aboard why", seen=seen, fix=fix)]) from None
 
 

@@ -53,7 +53,7 @@ def _parse_pids(arguments: Sequence[str]) -> tuple[int, ...]:
 def _print_job_verdict(cluster: Cluster, pids: tuple[int, ...], *, as_json: bool, verbose: bool) -> None:
     if sys.stderr.isatty():
         names = fold_names([node.name for node in cluster])
-        click.secho(f"inspecting {names} until it is clear whether the job makes progress …", dim=True, err=True)
+        click.secho(f"inspecting {names} until it is clear whether the job is making progress …", dim=True, err=True)
     judgement = asyncio.run(diagnose_external_job(cluster, pids))
     if as_json:
         click.echo(dump_json(_build_json(judgement)))

@@ -117,7 +117,8 @@ def _refuse_unknown(reader: LogReader, snapshot: LogListing, selection: LineSele
     problems = []
     if selection.ranks is not None and not snapshot.ranks:
         printed_ranks = fold_ranks(reader.list_segments().ranks)
-        seen = f"rank {fold_ranks(selection.ranks)} has printed nothing"
+        who = "rank" if len(selection.ranks) == 1 else "ranks"
+        seen = f"{who} {fold_ranks(selection.ranks)} {'has' if who == 'rank' else 'have'} printed nothing"
         fix = (
             commands.LOGS_NOTHING.fix("ranks", ranks=printed_ranks)
             if printed_ranks
@@ -129,6 +130,6 @@ def _refuse_unknown(reader: LogReader, snapshot: LogListing, selection: LineSele
         fix = commands.LOGS_NOTHING.fix("nobody")
         if snapshot.nodes:
             fix = suggest_fix(commands.LOGS_NOTHING, name, snapshot.nodes)
-        problems.append(Problem(where="--node", seen=f"no rank of {name} has printed anything", fix=fix))
+        problems.append(Problem(where="--node", seen=f"no rank on {name} has printed anything", fix=fix))
     if problems:
         raise InputError(commands.LOGS_NOTHING, problems)

@@ -165,4 +165,4 @@ class ConductorLock:
 
 def _build_taken_error(path: Path) -> AboardError:
     run = path.parent.name
-    return AboardError(run_records.RUN_TAKEN, f"the run {run} has a conductor already", run=run)
+    return AboardError(run_records.RUN_TAKEN, f"the run {run} already has a conductor", run=run)

@@ -142,7 +142,7 @@ def _remove_run(path: Path) -> None:
 
 
 def _build_unwritable_error(base: Path, error: OSError) -> AboardError:
-    seen = f"no run directory can be made under {base}: {error.strerror}"
+    seen = f"no run directory can be created under {base}: {error.strerror}"
     return AboardError(run_records.RUN_DIRECTORY, seen, "elsewhere")
 
 

@@ -80,7 +80,7 @@ class ProcessStream:
         while part := await self._process.stdout.read(65536):
             left -= len(part)
             if left < 0:
-                raise TimeoutError("it floods our pipe endlessly")
+                raise TimeoutError("the program never stops writing")
         await self._process.wait()
         # A grandchild (ssh's master, a proxy) may keep stderr open for ever: do not wait long for its last lines.
         await asyncio.wait([self._stderr_task], timeout=0.2)

@@ -73,7 +73,9 @@ def node_arguments(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("-H", "--hostfile", metavar="FILE", help="DeepSpeed hostfile: one `gpu01 slots=8` per line.")
     @click.option("-i", "--include", default="", metavar="NODES", help='Only these nodes and slots: "gpu01@gpu02:0,2".')
     @click.option("-e", "--exclude", default="", metavar="NODES", help="All but these; same syntax as --include.")
-    @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of aboard.yaml.")
+    @click.option(
+        "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key in aboard.yaml; repeatable."
+    )
     @wraps(command)
     def with_arguments(
         *,

@@ -162,7 +162,7 @@ def format_finished_lines(finished: TrainingFinished, runs: Runs) -> Iterator[st
     step, steps = resume.marker.step, finished.steps
     progress = f"step {step:,} of {steps:,}" if step == steps else f"step {step:,} ({steps:,} requested)"
     where = folder_text if folder.is_dir() else f"{folder_text} on {resume.node}"
-    yield f"done: training is already complete: {progress} is saved in {where}{f' by {run}' if run else ''}"
+    yield f"done: training is already complete; {progress} is saved in {where}{f' by {run}' if run else ''}"
     what = run or resume.folder.quote()
     yield f"next aboard export {what} --to trained    # exports the model for transformers"
     yield f"next {finished.further}    # trains it further"

@@ -24,8 +24,8 @@ def build_write_error(node: str, errno: str, path: Untrusted, why: Untrusted) ->
 
 
 def build_no_room_error(node: str, path: Untrusted, *, free: int, needed: int) -> AboardError:
-    """Found before anything is sent."""
-    seen = f"{node}: {format_size(needed)} are needed in {path.visible(_SHOWN)}, but only {format_size(free)} is free"
+    """Known before anything is sent."""
+    seen = f"{node}: {format_size(needed)} is needed in {path.visible(_SHOWN)}, but only {format_size(free)} is free"
     return AboardError(file_sync.DISK_FULL, seen, "no-room", path=path, node=node)
 
 

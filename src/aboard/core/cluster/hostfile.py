@@ -55,7 +55,7 @@ def parse_hostfile(text: str, *, where: str = "hostfile") -> tuple[Node, ...]:
             problems.append(_build_duplicate_problem(fold_names(duplicates), location, lines[duplicates[0]]))
     if not nodes and not problems:
         problems.append(
-            Problem(where=where, seen="the hostfile names no host", fix=configuration.HOSTFILE.fix("empty"))
+            Problem(where=where, seen="the hostfile lists no hosts", fix=configuration.HOSTFILE.fix("empty"))
         )
     if problems:
         raise InputError(configuration.HOSTFILE, problems)

@@ -44,7 +44,7 @@ def filter_nodes(nodes: "Sequence[Node]", *, include: str = "", exclude: str = "
     remaining = tuple(node for node in left if node.slots != 0 and node.picked != ())
     if not remaining:
         option, text = (_INCLUDE, include) if include else (_EXCLUDE, exclude)
-        seen = f"{option} {escape_text(text)} leaves no slot of {fold_names(node.name for node in nodes)}"
+        seen = f"{option} {escape_text(text)} leaves no slots on {fold_names(node.name for node in nodes)}"
         fix = configuration.FILTER.fix("none-left", option=option)
         raise InputError(configuration.FILTER, [Problem(where=option, seen=seen, fix=fix)])
     return remaining

@@ -62,7 +62,7 @@ def expand_logins(text: str, *, where: str = "node set") -> tuple[Login, ...]:
         except _Trouble as trouble:
             problems.append(_build_problem(where, text, trouble.column, trouble.seen, trouble.fix))
     if not logins and not problems:
-        problems.append(Problem(where=where, seen="no node is named", fix=configuration.NODESET.fix("none")))
+        problems.append(Problem(where=where, seen="no node was given", fix=configuration.NODESET.fix("none")))
     if problems:
         raise InputError(configuration.NODESET, problems)
     return tuple(logins)
@@ -185,7 +185,7 @@ def _expand_range(written: str, column: int, room: int) -> list[str]:
         raise _Trouble(column, why, configuration.NODESET.fix("ranges-or-address" if ":" in written else "ranges"))
     first, last = match[1], match[2] or match[1]
     if max(len(first), len(last)) > MAX_DIGITS:
-        raise _Trouble(column, f"a number of more than {MAX_DIGITS} digits", configuration.NODESET.fix("digits"))
+        raise _Trouble(column, f"this number has more than {MAX_DIGITS} digits", configuration.NODESET.fix("digits"))
     low, high = int(first), int(last)
     if high < low:
         raise _Trouble(

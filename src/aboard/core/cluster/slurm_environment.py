@@ -21,7 +21,7 @@ def refuse_srun_copies(env: Mapping[str, str], argv: Sequence[str]) -> None:
     # With --pty, only the first task has a terminal, which is interactive.
     if step is None or step >= _FIRST_SPECIAL_STEP or copies is None or copies <= 1 or "SLURM_PTY_PORT" in env:
         return
-    seen = f"{copies} copies of aboard were started by srun; start one: it starts the ranks on all nodes itself"
+    seen = f"srun started {copies} copies of aboard; start only one, because it starts the ranks on all nodes itself"
     raise AboardError(planning.SLURM_COPIES, seen, command=join_argv(["aboard", *argv]))
 
 
@@ -42,7 +42,7 @@ def refuse_allocation(env: Mapping[str, str], argv: Sequence[str]) -> None:
         everywhere = format_shell("{command:shell} {rest:shell}", command=everywhere, rest=join_argv(rest))
     alone = join_argv(["aboard", verb, "localhost", *rest])
     suffix = f" ({escape_text(fold_names(names) if names else written)})" if written else ""
-    seen = f"this is a Slurm job of {count} nodes{suffix}, and Aboard can't read them from Slurm yet"
+    seen = f"this is a Slurm job of {count} nodes{suffix}, but Aboard can't read its nodes from Slurm yet"
     variant = "named" if names else "any-job"
     raise AboardError(planning.SLURM_NODES, seen, variant, named=named, everywhere=everywhere, alone=alone)
 

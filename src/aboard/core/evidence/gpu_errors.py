@@ -79,7 +79,7 @@ XIDS: dict[int, XidMeaning] = {
     155: XidMeaning(what="an NVLink error", part=FaultyPart.LINK),
 }
 _UNKNOWN = XidMeaning(what="see NVIDIA's list of Xids", part=FaultyPart.UNKNOWN)
-_SWITCH = XidMeaning(what="a fatal error of an NVSwitch or its link", part=FaultyPart.LINK, ends=True)
+_SWITCH = XidMeaning(what="a fatal error in an NVSwitch or its link", part=FaultyPart.LINK, ends=True)
 _NO_START = XidMeaning(what="the driver could not initialize it", part=FaultyPart.BUS, ends=True)
 
 _DEVICE = r"(?P<device>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"

@@ -190,10 +190,10 @@ class PingResult:
 def _decode_ras(answer: object) -> RasStatus | str | None:
     match answer:
         case {"text": str(text)}:
-            return parse_ras_status(text[:_RAS]) or "unrecognised or truncated reply"
+            return parse_ras_status(text[:_RAS]) or "unrecognized or truncated reply"
         case {"why": str(why)}:
-            return escape_text(why, 400) or "unrecognised reply"
-    return "unrecognised reply" if answer else None
+            return escape_text(why, 400) or "unrecognized reply"
+    return "unrecognized reply" if answer else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ def parse_accelerate(words: Sequence[str], context: LauncherContext) -> Launcher
     if flags.text("rdzv_backend"):
         notes = (*notes, f"--rdzv_backend {NO_RENDEZVOUS}.")
     if settings.unknown:
-        notes = (*notes, f"{path}: {', '.join(map(escape_text, settings.unknown))} is unknown to accelerate too.")
+        notes = (*notes, f"{path}: accelerate doesn't know {', '.join(map(escape_text, settings.unknown))} either.")
     return LauncherCommand(
         launcher=NAME,
         request=LaunchRequest(
@@ -73,9 +73,9 @@ def _read_counts(settings: AccelerateSettings) -> tuple[int | None, int | None, 
     """The number of nodes, and of ranks on each; refused where accelerate would round down and start fewer ranks."""
     nodes, total = settings.count("num_machines"), settings.count("num_processes")
     if total is None:
-        return nodes, None, ("No number of processes given: each node starts one rank per slot.",)
+        return nodes, None, ("The number of processes is not given, so each node starts one rank per slot.",)
     if nodes is None:
-        note = f"No number of machines given: {format_count(total, 'rank')} on one node, as accelerate does."
+        note = f"The number of machines is not given, so one node starts {format_count(total, 'rank')}."
         return 1, total, (note,)
     if total % nodes:
         seen = f"{total} processes can't be divided evenly among {nodes} machines"

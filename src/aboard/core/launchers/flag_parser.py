@@ -73,7 +73,7 @@ def parse_flags(grammar: FlagGrammar, words: Sequence[str]) -> ParsedFlags:
     if reader.problems:
         raise InputError(pasted_commands.FLAG, reader.problems)
     if reader.target is None:
-        seen = "the command names no script to run"
+        seen = "the command has no script to run"
         fix = pasted_commands.SCRIPT.fix("none", launcher=grammar.launcher)
         raise InputError(pasted_commands.SCRIPT, [Problem(where=grammar.launcher, seen=seen, fix=fix)])
     return ParsedFlags(

@@ -162,7 +162,7 @@ def _parse_nodes(flags: ParsedFlags) -> int | None:
 def _parse_ranks(flags: ParsedFlags) -> tuple[int | None, tuple[str, ...]]:
     text = flags.text("nproc_per_node")
     if text is None:
-        return 1, ("No --nproc-per-node: each node starts one rank, as torchrun does.",)
+        return 1, ("--nproc-per-node is not given, so each node starts one rank, as with torchrun.",)
     if text in _PER_SLOT:
         return None, (f"--nproc-per-node {text}: each node starts one rank per slot.",)
     if text.isdecimal() and int(text) > 0:

@@ -80,12 +80,12 @@ def format_torchrun(export: PlanExport) -> str:
     top = [
         "#!/usr/bin/env bash",
         f"# {_format_size(export)} by torchrun. Run each part on its node, all at once: torchrun",
-        "# waits for the others, and names none that is missing.",
+        "# waits for the others, and does not say which are missing.",
     ]
     uneven = len({part.ranks for part in export.nodes}) > 1
     if uneven:
         top.append(
-            "# The nodes have different numbers of ranks, which torchrun takes though its manual says otherwise."
+            "# The nodes have different numbers of ranks, which torchrun accepts although its manual says otherwise."
         )
     return (
         "\n".join([*top, *(line for rank in range(len(export.nodes)) for line in _format_node_block(export, rank))])
@@ -174,7 +174,7 @@ def _format_deepspeed_lines(export: PlanExport) -> Iterator[str]:
         yield f"# {part.node.name}: node {rank}, {part.ranks} of {format_count(_count_slots(part), 'slot')}"
         if part.node.user or part.node.port:
             login = f"{part.node.user or ''}@{part.node.target}:{part.node.port or ''}".strip("@:")
-            yield f"#   reached as {login}, which ~/.ssh/config must say"
+            yield f"#   reached as {login}; ~/.ssh/config must say so"
     if secrets := sorted(list_secret_names(export.nodes[0].env)):
         yield "# Not written down: put your own values into .deepspeed_env, as NAME=value, for"
         yield f"#   {' '.join(secrets)}"

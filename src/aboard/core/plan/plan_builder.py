@@ -65,7 +65,7 @@ def _refuse_impossible(cluster: Cluster, request: LaunchRequest, counts: Mapping
 def _find_node_problems(cluster: Cluster, request: LaunchRequest, counts: Mapping[str, int]) -> list[Problem]:
     used = sum(count > 0 for count in counts.values())
     if not used:
-        seen = f"no node of {fold_names(counts)} has a slot"
+        seen = f"there are no slots on {fold_names(counts)}"
         return [Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("no-slots"))]
     if request.nodes is not None and used != request.nodes:
         seen = f"{request.nodes} nodes are requested, but there are {used}: {fold_names(counts)}"
@@ -73,7 +73,7 @@ def _find_node_problems(cluster: Cluster, request: LaunchRequest, counts: Mappin
         return [Problem(where=cluster.source, seen=seen, fix=fix)]
     containerized = [node.name for node in cluster if node.container is not None and counts[node.name]]
     if containerized:
-        seen = f"ranks of {fold_names(containerized)} would run in a container, which launch does not support yet"
+        seen = f"ranks on {fold_names(containerized)} would run in a container, which launch does not support yet"
         return [Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("container"))]
     return []
 

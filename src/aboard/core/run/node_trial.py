@@ -72,11 +72,11 @@ def build_trial_finding(results: Sequence[TrialResult]) -> Finding | None:
     size = min(len(each.group) for each in failed)
     smallest = [each for each in failed if len(each.group) == size]
     nodes = tuple(dict.fromkeys(name for each in smallest for name in each.group))
-    how = {1: "by itself", 2: "as a pair, though each can alone"}.get(size, "together, though each pair can")
+    how = {1: "by itself", 2: "as a pair, although each can alone"}.get(size, "together, although each pair can")
     first = smallest[0].findings[0] if smallest[0].findings else None
     return death.TRIAL.finding(
         nodes=nodes,
-        seen=f"{', '.join('+'.join(each.group) for each in smallest)} can't run it {how}: {smallest[0].outcome}",
+        seen=f"{', '.join('+'.join(each.group) for each in smallest)} can't run the command {how}: {smallest[0].outcome}",
         fix=first.fix if first else death.TRIAL.fix(),
         consequences=tuple(finding for each in smallest for finding in each.findings),
     )

@@ -24,10 +24,10 @@ class Phase(IntEnum):
 _LABELS = {
     Phase.WAITING: "waiting",
     Phase.STARTED: "started",
-    Phase.PYTHON: "Python up",
+    Phase.PYTHON: "Python started",
     Phase.TORCH: "torch imported",
     Phase.STORE: "store connected",
-    Phase.GROUP: "group ready",
+    Phase.GROUP: "process group ready",
     Phase.COLLECTIVE: "first collective done",
     Phase.STEPS: "training",
     Phase.DONE: "finished",

@@ -217,7 +217,7 @@ def _explain_missing(child: RankProcess | None, run: Run) -> tuple[MissingReason
         first_line = f"{child.raised.type.raw()}: {child.raised.message.raw().strip().partition(chr(10))[0]}"
         return MissingReason.DEAD, escape_text(first_line, WHY_CHARS), child.died_at
     if child.dead:
-        return MissingReason.DEAD, child.why.visible(WHY_CHARS) or f"ended with {child.code}", child.at
+        return MissingReason.DEAD, child.why.visible(WHY_CHARS) or f"exited with code {child.code}", child.at
     return MissingReason.LATE, child.phase.label, child.since
 
 

@@ -31,15 +31,15 @@ _MOST_COMPARED = 2_000  # comparing with more takes seconds
 def find_host_error(text: str) -> str | None:
     """Says why the text can't be a host name or address; None when it can."""
     if not text:
-        return "a host name is missing"
+        return "a hostname is missing"
     if len(text) > MAX_HOST:
-        return f"a host name of {len(text)} characters; the maximum is {MAX_HOST}"
+        return f"this hostname has {len(text)} characters; the maximum is {MAX_HOST}"
     if text.startswith("-"):
         return f"'{escape_text(text)}' starts with '-', which ssh would take for an option"
     if ":" in text:
         return _find_colon_error(text)
     if not _HOST.fullmatch(text):
-        return f"'{escape_text(text)}' is not a host name: use {HOST_CHARACTERS}, and start with a letter or digit"
+        return f"'{escape_text(text)}' is not a hostname: use {HOST_CHARACTERS}, and start with a letter or digit"
     return None
 
 

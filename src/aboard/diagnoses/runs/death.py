@@ -312,7 +312,7 @@ STUBBORN = Diagnosis(
 TRIAL = Diagnosis(
     code="run-trial",
     title="a node, a pair of nodes or all nodes fail to run the command",
-    symptoms=("can't run it by itself", "can't run it as a pair, though each can alone"),
+    symptoms=("can't run the command by itself", "can't run the command as a pair, although each can alone"),
     explanation="The command ran for some seconds on each node alone, then on pairs, then on all nodes. A failure"
     " alone is a fault of that node; a failure only in pairs is a fault of the link between the two.",
     fixes="aboard check    # alone: --only software; in pairs: --only network, --only collective",

@@ -100,7 +100,7 @@ PEER_LOST = Diagnosis(
 STUCK = Diagnosis(
     code="checkpoint-stuck",
     title="a checkpoint took more than an hour to write",
-    symptoms=("a checkpoint isn't written after 3600 s", "nfs: server not responding, still trying"),
+    symptoms=("a checkpoint was still not written after 3600 s", "nfs: server not responding, still trying"),
     explanation=f"Usually a disk or a file server is not responding. {_INTACT}",
     fixes="aboard check --only storage; dmesg | tail  # finds a disk or file server that does not respond",
 )
@@ -166,7 +166,7 @@ FAILED = Diagnosis(
 EXPORT_TO = Diagnosis(
     code="export-to",
     title="the export directory is not empty",
-    symptoms=("already exists and is not empty", "is there already, and not empty"),
+    symptoms=("already exists and is not empty",),
     explanation="An export writes either a complete directory or nothing, and never overwrites files.",
     fixes=Advice("pass a new or empty directory"),
 )

@@ -6,7 +6,7 @@ from aboard.diagnoses.fixes import Advice, FixCommand
 FILES = Diagnosis(
     code="data-files",
     title="no data files are given",
-    symptoms=("no file is named, and there is no ./aboard.yaml", "has no data.files"),
+    symptoms=("no file was given, and there is no ./aboard.yaml", "has no data.files"),
     explanation="`aboard data` checks the files on the command line, or the files in the `data` section of"
     " aboard.yaml.",
     fixes="aboard data FILE…    # or in aboard.yaml: `data: {{files: [train.jsonl]}}`",

@@ -27,7 +27,7 @@ CONFIG = Diagnosis(
 FILE = Diagnosis(
     code="train-file",
     title="no training configuration is given",
-    symptoms=("no config file is named, and there is no ./aboard.yaml",),
+    symptoms=("no config file was given, and there is no ./aboard.yaml",),
     explanation="`aboard train` reads the `train` and `data` sections of the given file, or of ./aboard.yaml.",
     fixes=Advice("add `train:` and `data:` to aboard.yaml (see docs/train.md), or pass a file: aboard train FILE.yaml"),
 )
@@ -60,7 +60,7 @@ ASKED = Diagnosis(
     title="the trainer's helper process failed",
     severity=Severity.WARN,
     symptoms=(
-        "aboard.train.memory.worker: it did not answer within 120 s",
+        "aboard.train.memory.worker: no reply within 120 s",
         "ModuleNotFoundError: No module named 'torch'",
     ),
     explanation="A separate process with the trainer's code estimates memory and exports checkpoints. It crashed, or"

@@ -23,7 +23,7 @@ LAUNCH_COMMAND = Diagnosis(
 LAUNCH_DRY = Diagnosis(
     code="launch-dry",
     title="the option requires --dry-run",
-    symptoms=("it needs --dry-run, and this command would start a run",),
+    symptoms=("this option needs --dry-run; without it, the command would start a run",),
     explanation="`--as` and `--json` print a plan, and do not start a run.",
     fixes={
         "as": FixCommand("aboard launch --dry-run --as {launcher} -- …"),
@@ -35,7 +35,7 @@ LAUNCH_DRY = Diagnosis(
 LAUNCH_ENV = Diagnosis(
     code="launch-env",
     title="an environment variable can't be passed to ranks",
-    symptoms=("is not set here",),
+    symptoms=("is not set in this shell",),
     explanation="`--env NAME` copies the variable from this shell, where it is not set. `--env NAME=value` sets it.",
     fixes={"file": FixCommand("ls -l {file}"), "value": FixCommand("--env {name}=VALUE")},
 )
@@ -60,7 +60,7 @@ CHECK_FIX = Diagnosis(
 INIT = Diagnosis(
     code="init",
     title="it is not clear which nodes to use",
-    symptoms=("no node is named",),
+    symptoms=("no node was given",),
     explanation="`aboard init` writes aboard.yaml for the nodes on the command line or for a hostfile's nodes, but not"
     " for both.",
     fixes=Advice("run: aboard init gpu[01-16], or: aboard init --hostfile FILE"),
@@ -169,7 +169,7 @@ WHY_OPTIONS = Diagnosis(
 WHY_LOG = Diagnosis(
     code="why-log",
     title="the logs can't be read",
-    symptoms=("files are more than",),
+    symptoms=("files were given; the maximum is",),
     explanation="A file is missing or is not text, or there are too many files.",
     fixes={
         "empty": FixCommand("aboard why --log FILE…"),

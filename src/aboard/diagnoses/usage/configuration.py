@@ -130,7 +130,7 @@ FILE = Diagnosis(
 HOSTFILE = Diagnosis(
     code="hostfile",
     title="the hostfile is invalid",
-    symptoms=("the hostfile names no host",),
+    symptoms=("the hostfile lists no hosts",),
     explanation="Each line is `HOST slots=N`, as in DeepSpeed and MPI hostfiles.",
     fixes={
         "fewer": _FEWER,

@@ -52,7 +52,7 @@ SLURM_NODES = Diagnosis(
 SLURM_COPIES = Diagnosis(
     code="slurm-copies",
     title="srun started several copies of aboard",
-    symptoms=("2 copies of aboard were started by srun; start one: it starts the ranks on all nodes itself",),
+    symptoms=("srun started 2 copies of aboard; start only one, because it starts the ranks on all nodes itself",),
     explanation="Each copy would start every rank on every node. Run a single aboard command.",
     fixes="{command:shell aboard launch -- train.py}    # in the batch script or the shell of salloc, without srun\n"
     "srun --nodes=1 --ntasks=1 {command:shell aboard launch -- train.py}    # or with srun, as one task",

@@ -35,7 +35,7 @@ RUN_NAME = Diagnosis(
 RUN_DIRECTORY = Diagnosis(
     code="run-directory",
     title="the run directory can't be created",
-    symptoms=("no run directory can be made under",),
+    symptoms=("no run directory can be created under",),
     explanation="Aboard records runs below `~/.local/state/aboard`, and can't write there.",
     fixes={
         "wait": Advice("wait a minute, and run it again"),
@@ -47,7 +47,7 @@ RUN_DIRECTORY = Diagnosis(
 RUN_TAKEN = Diagnosis(
     code="run-taken",
     title="the run already has a conductor",
-    symptoms=("has a conductor already",),
+    symptoms=("already has a conductor",),
     explanation="Each run has exactly one conductor process, on the head.",
     fixes="aboard status {run}",
 )
@@ -63,7 +63,7 @@ RUN_OVER = Diagnosis(
 RUN_SILENT = Diagnosis(
     code="run-silent",
     title="the run's conductor does not respond",
-    symptoms=("did not answer within",),
+    symptoms=("did not respond within",),
     explanation="The conductor process exists but is busy or stopped. The head may be swapping, or the conductor may"
     " have received SIGSTOP.",
     fixes="aboard logs {run}    # then check the head: free -g, and top for a process in state T or D",

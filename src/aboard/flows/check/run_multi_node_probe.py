@@ -63,7 +63,7 @@ async def _run_round(requests: Round, links: Mapping[str, AgentLink], on_reply: 
 
 async def _ask_node(link: AgentLink | None, ask: ProbeRequest) -> Mapping[str, Any] | Unknown:
     if link is None:
-        return Unknown(why="it was not reached")
+        return Unknown(why="the node was not reached")
     try:
         return await link.ask(ask.op, ask.within, **ask.fields)
     except TransportError as error:

@@ -141,8 +141,8 @@ def _choose_nodes(plan: Plan, run: Run, sessions: Mapping[str, NodeSession]) -> 
 
 def _explain_silence(session: NodeSession | None) -> str:
     if session is None or session.state is SessionState.LOST:
-        return "it is gone"
-    return "no contact to it" if session.state is SessionState.DISCONNECTED else "not queried: too many nodes"
+        return "the node is gone"
+    return "no contact with the node" if session.state is SessionState.DISCONNECTED else "not queried: too many nodes"
 
 
 async def _ask_node(session: NodeSession, question: Mapping[str, Any]) -> NodeAnswer | str:

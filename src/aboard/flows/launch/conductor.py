@@ -360,7 +360,7 @@ class Conductor:
             self._note("verdict", findings=build_findings_document([finding] if finding is not None else []))
 
     def _end_stuck_run(self, why: Judgement) -> None:
-        self._request_end(EndDecision(why=f"it is stuck: {why.findings[0].code}", stuck=True))
+        self._request_end(EndDecision(why=f"the run is stuck: {why.findings[0].code}", stuck=True))
 
     def _record_snapshot(self, evidence: Evidence, findings: tuple[Finding, ...], *, ended: bool = False) -> None:
         """Records the snapshot behind a verdict, so that it can be judged again."""

@@ -124,7 +124,7 @@ async def _send_request(run: RunDirectory, question: Mapping[str, Any]) -> Async
         while line := await asyncio.wait_for(reader.readline(), ASK_SECONDS):
             yield json.loads(line)
     except TimeoutError:
-        seen = f"the conductor of {run.id} did not answer within {ASK_SECONDS:g} s"
+        seen = f"the conductor of {run.id} did not respond within {ASK_SECONDS:g} s"
         raise AboardError(run_records.RUN_SILENT, seen, run=run.id) from None
     finally:
         writer.close()

@@ -98,7 +98,7 @@ class _SignalHandler:
 
     def _handle_signal(self, name: str) -> None:
         if self.conductor is not None:
-            self.conductor.stop(f"it got a {name}")
+            self.conductor.stop(f"aboard received {name}")
         elif self._task is not None:
             self._task.cancel()
 

@@ -185,9 +185,9 @@ def require_inspectable(processes: Mapping[str, Iterable[ExternalJobProcess]], u
             seen = f"process {each.pid} on {name} belongs to {each.run}, a run of Aboard's own"
             raise AboardError(commands.WHY_OWN_RUN, seen, run=each.run)
     if not every:
-        silent = f"; {fold_names(unheard)} did not answer" if unheard else ""
+        silent = f"; {fold_names(unheard)} did not respond" if unheard else ""
         seen = (
             f"no process of yours on {fold_names(processes) or 'any node'} has RANK and WORLD_SIZE, and no"
-            f" launcher waits{silent}"
+            f" launcher is waiting{silent}"
         )
         raise AboardError(commands.WHY_NO_TRAINING, seen, "none")

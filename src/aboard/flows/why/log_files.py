@@ -73,13 +73,13 @@ def _list_files(names: Iterable[str]) -> Iterator[tuple[str, int]]:
             inside = sorted(path for path in Path(name).rglob("*") if path.is_file()) if folder else []
             if folder and not inside:
                 fix = commands.WHY_LOG.fix("empty")
-                problems.append(Problem(where=name, seen="there is no file in it", fix=fix))
+                problems.append(Problem(where=name, seen="the directory contains no files", fix=fix))
             files += [(str(path), path.stat().st_size) for path in inside or [Path(name)]]
         except OSError as error:
             fix = suggest_similar_file(name) or commands.WHY_LOG.fix("look", path=name)
             problems.append(Problem(where=name, seen=f"can't be read: {error.strerror}", fix=fix))
     if len(files) > _MOST_FILES:
-        seen = f"{len(files)} files are more than {_MOST_FILES}"
+        seen = f"{len(files)} files were given; the maximum is {_MOST_FILES}"
         problems.append(Problem(where="aboard why", seen=seen, fix=commands.WHY_LOG.fix("fewer")))
     if problems:
         raise InputError(commands.WHY_LOG, problems)

@@ -107,7 +107,7 @@ def _check_model(own: dict[str, TensorSpec], saved: SavedCheckpoint) -> None:
     if differing:
         name = differing[0]
         there, here = _format_spec(theirs.get(name)), _format_spec(own.get(name))
-        seen = f"{saved.folder} is of another model: {name} is {there} in the checkpoint, {here} in this model"
+        seen = f"{saved.folder} belongs to a different model: {name} is {there} in the checkpoint, {here} in this model"
         others = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
         raise AboardError(checkpoint.DIFFERS, seen + others, "model", model=str(saved.marker.training.get("model")))
 

@@ -12,8 +12,8 @@ from aboard.train.checkpoint.commit_marker import CommitMarker
 # Settings that decide which token comes when, or what a token is; the reason is shown to the user.
 _SECTIONS = {"max_length": "data", "seed": "train"}
 _REFUSED = {
-    "max_length": "sequences were packed for another length, so the data position would be wrong",
-    "seed": "it determines the data order: some samples would repeat, others would never come",
+    "max_length": "sequences were packed for a different length, so the data position would be wrong",
+    "seed": "it determines the data order: some samples would repeat, others would be skipped",
 }
 # Where the run is now, and what is compared by content below.
 _OWN = {"resume", "output_dir", "data", "model", "tokenizer"}

@@ -57,8 +57,8 @@ class MemoryEstimate:
         """The parts of the total, and the layout."""
         where = {
             "none": "replicated on every rank",
-            "full": f"sharded over {format_count(sum(nodes), 'rank')}",
-            "hybrid": f"sharded over the {format_count(nodes[0], 'rank')} of each node",
+            "full": f"sharded across {format_count(sum(nodes), 'rank')}",
+            "hybrid": f"sharded across the {format_count(nodes[0], 'rank')} of each node",
         }[self.sharding]
         parts = (
             f"states {format_size(self.states)}, activations {_format_bytes(self.activations)}, logits"

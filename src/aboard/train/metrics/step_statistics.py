@@ -90,7 +90,7 @@ def describe_nonfinite(bad: Sequence[NonFiniteStep], stream: TrainingData, peers
 
 
 def build_nonfinite_error(words: str) -> AboardError:
-    return AboardError(training.NONFINITE, f"{words}. No such step was applied to the weights")
+    return AboardError(training.NONFINITE, f"{words}. These steps were not applied to the weights")
 
 
 def _format_bins(bad: NonFiniteStep, stream: TrainingData) -> str:

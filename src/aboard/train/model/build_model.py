@@ -84,7 +84,7 @@ def _describe_sharding(world: RankContext) -> str:
     """The chosen layout, for the log."""
     if world.sharding == "none":
         return "the model is replicated on every rank" if world.distributed else "one rank has the whole model"
-    where = "over all ranks" if world.sharding == "full" else "within each node"
+    where = "across all ranks" if world.sharding == "full" else "within each node"
     keep_note = "; gathered weights are kept for the backward" if world.keep else ""
     hold_note = "; gradients are reduced once per step" if world.hold else ""
     return f"weights, gradients and optimizer states are sharded {where}{keep_note}{hold_note}"
@@ -217,7 +217,8 @@ def check_same_files(folder: Path, world: RankContext) -> None:
     if others:
         raise AboardError(
             model.DIFFERS,
-            f"{folder} is not the same on all ranks: rank {', '.join(others)} has different files than most",
+            f"{folder} is not the same on all ranks: rank{'s' * (len(others) > 1)} {', '.join(others)}"
+            f" {'has' if len(others) == 1 else 'have'} different files than most",
             folder=folder,
         )
 

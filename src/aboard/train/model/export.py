@@ -60,7 +60,7 @@ def export_model(
     The default type is that of the model's config. At most one tensor is in memory at a time.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise AboardError(checkpoints.EXPORT_TO, f"{out} is there already, and not empty")
+        raise AboardError(checkpoints.EXPORT_TO, f"{out} already exists and is not empty")
     saved = SavedCheckpoint.open(checkpoint)
     if problems := saved.verify():
         raise AboardError(

@@ -110,7 +110,7 @@ def _check_shapes(
     plain: Mapping[str, str], files: Mapping[str, StoredTensor], shards: Mapping[str, LocalShard]
 ) -> None:
     wrong = [
-        f"{name} is {list(files[source].shape)} in the files and {list(shards[name].shape)} by config.json"
+        f"{name} is {list(files[source].shape)} in the files and {list(shards[name].shape)} according to config.json"
         for name, source in plain.items()
         if files[source].shape != shards[name].shape
     ]

@@ -144,7 +144,7 @@ def _read_index(index: Path) -> list[str]:
         raise _build_damage_error(index, "it is not an index of weights") from error
     for name in names:
         if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
-            raise _build_damage_error(index, f"it names a file outside its directory: {escape_text(str(name))}")
+            raise _build_damage_error(index, f"it refers to a file outside its directory: {escape_text(str(name))}")
     return names
 
 

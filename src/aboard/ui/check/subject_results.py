@@ -83,7 +83,7 @@ def format_local_note(facts: Facts) -> str:
     """A hint if no node was named; else empty."""
     if facts.cluster.source != THIS_MACHINE:
         return ""
-    return "checked this machine only; to check a cluster, name its nodes: `aboard check gpu01 gpu02`"
+    return "checked this machine only; to check a cluster, pass its nodes: `aboard check gpu01 gpu02`"
 
 
 def _count_findings(findings: Sequence[Finding], severity: Severity) -> int:

@@ -26,14 +26,14 @@ MOST_NAMED = 5
 # When a run failed, by the furthest phase that any rank reached.
 _WHEN = {
     Phase.WAITING: "before any rank started",
-    Phase.STARTED: "ranks started",
-    Phase.PYTHON: "while starting Python",
+    Phase.STARTED: "while ranks were running",
+    Phase.PYTHON: "before importing torch",
     Phase.TORCH: "before connecting to the store",
-    Phase.STORE: "while forming the process group",
-    Phase.GROUP: "before the first collective",
-    Phase.COLLECTIVE: "before the first step",
+    Phase.STORE: "before the process group was ready",
+    Phase.GROUP: "before the first collective completed",
+    Phase.COLLECTIVE: "before the first step completed",
     Phase.STEPS: "while training",
-    Phase.DONE: "with every rank finished",
+    Phase.DONE: "after all ranks finished",
 }
 
 
@@ -104,14 +104,15 @@ def _format_dropped(dropped: Mapping[str, int]) -> list[str]:
     """One line for each source of lost output, the largest first."""
     lost = sorted(((who, count) for who, count in dropped.items() if count), key=lambda each: -each[1])
     lines = [
-        f"{format_size(count)} of output of {who} is not in the log: it exceeded the limits" for who, count in lost
+        f"{format_size(count)} of output from {who} is not in the log because it exceeded the limits"
+        for who, count in lost
     ]
     if len(lines) > MOST_NAMED:
         rest = lost[MOST_NAMED:]
         total = format_size(sum(count for _who, count in rest))
         return [
             *lines[:MOST_NAMED],
-            f"{total} of output of {format_count(len(rest), 'other')} is not in the log either",
+            f"{total} of output from {format_count(len(rest), 'other')} is not in the log either",
         ]
     return lines
 

@@ -25,14 +25,14 @@ class MissingGroup:
 
     @property
     def who(self) -> str:
-        """`n7 rank 12-13`, or only the name of a node that is out of reach."""
+        """`n7 ranks 12-13`, or only the name of a node that is out of reach."""
         nodes = fold_names(self.nodes)
         if self.trouble in {MissingReason.GONE, MissingReason.SILENT}:
             return nodes
         ranks = fold_ranks(self.ranks)
-        return (
-            f"{nodes} rank {ranks}" if len(ranks) <= RANKS_SHOWN else f"{nodes} {format_count(len(self.ranks), 'rank')}"
-        )
+        if len(ranks) > RANKS_SHOWN:
+            return f"{nodes} {format_count(len(self.ranks), 'rank')}"
+        return f"{nodes} rank{'s' * (len(self.ranks) != 1)} {ranks}"
 
     @property
     def reason(self) -> str:

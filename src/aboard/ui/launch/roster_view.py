@@ -211,7 +211,7 @@ def _render_missing(roster: RunProgress, most: int) -> list[Text]:
         nodes = list(dict.fromkeys(node for wait in hidden_groups for node in wait.nodes))
         lead = " " * len(last) if lines else "missing  "
         lines.append(
-            _render_line(Text(f"{lead}and {format_count(len(nodes), 'node')} more: {fold_names(nodes)}", style="dim"))
+            _render_line(Text(f"{lead}and {format_count(len(nodes), 'more node')}: {fold_names(nodes)}", style="dim"))
         )
     return lines
 

@@ -29,7 +29,7 @@ def _build_page(subject: Subject, diagnosis: Diagnosis) -> str:
     symptoms = "\n".join(diagnosis.symptoms)
     remedy = diagnosis.remedy or "\n".join(("```text", *(step.text for step in diagnosis.steps), "```"))
     links = ", ".join(f"[{code}]({code}.md)" for code in diagnosis.leads_to)
-    leads_to = f"\nIt leads to {links}, which the fix removes too.\n" if links else ""
+    leads_to = f"\nThis finding leads to {links}, which the same fix removes.\n" if links else ""
     return f"""\
 {_ORPHAN}
 

@@ -32,13 +32,15 @@ class ExternalJobView:
         world = self._world
         age = format_duration(self._evidence.now - world.began)
         place = f", rendezvous at {world.address}:{world.port}" if world.port and world.size > 1 else ""
-        ranks_text = f"{world.noun} {fold_ranks(world.ranks)} of {world.size}"
+        ranks_text = f"{world.noun}{'s' * (len(world.ranks) != 1)} {fold_ranks(world.ranks)} of {world.size}"
         yield Text.assemble(
             (world.what, "bold"), f" on {fold_names(world.nodes)}, started {age} ago: {ranks_text}{place}"
         )
         for ranks, where in list(group_by_place(world, self._evidence))[:MOST_PLACES]:
             yield from wrap_labelled(
-                Text(f"  {world.noun} {fold_ranks(ranks)}  ", style="dim"), where, options.max_width
+                Text(f"  {world.noun}{'s' * (len(ranks) != 1)} {fold_ranks(ranks)}  ", style="dim"),
+                where,
+                options.max_width,
             )
         yield ""
         if self._why.findings and all(finding.severity is Severity.INFO for finding in self._why.findings):
@@ -62,5 +64,5 @@ def group_by_place(world: ExternalJob, evidence: Evidence) -> Iterator[tuple[lis
 
 def _format_standing(quiet: float) -> str:
     if not quiet:
-        return "nothing wrong was found: the job makes progress"
+        return "nothing wrong was found: the job is making progress"
     return f"no progress for {format_duration(quiet)}, which may be normal; run this again if it lasts"

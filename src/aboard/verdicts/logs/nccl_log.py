@@ -182,7 +182,7 @@ def format_stall(stall: NcclStall) -> str:
     if stall.at is None:
         return ""
     start = f"{name_ranks(stall.waiting)} waited in {stall.at}"
-    return f"{start}; {name_ranks(stall.blamed)} {stall.how}" if stall.apart else start
+    return f"{start}; {name_ranks(stall.blamed)} {stall.how}" if stall.blamed else start
 
 
 def list_missing_ranks(ranks: Collection[NcclRank], world: int | None) -> tuple[int, ...]:

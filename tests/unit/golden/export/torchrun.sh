@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # 3 ranks on 2 nodes by torchrun. Run each part on its node, all at once: torchrun
-# waits for the others, and names none that is missing.
-# The nodes have different numbers of ranks, which torchrun takes though its manual says otherwise.
+# waits for the others, and does not say which are missing.
+# The nodes have different numbers of ranks, which torchrun accepts although its manual says otherwise.
 
 # gpu01 (10.0.0.1): node 0, 2 ranks
 cd /home/me/project

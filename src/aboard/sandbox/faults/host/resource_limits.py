@@ -42,7 +42,7 @@ class LowLimits(Fault):
     name: ClassVar[str] = "low-limits"
     nofile: Annotated[int | None, "Open files; 1000 if no limit is given."] = None
     memlock: Annotated[int | None, "Locked memory, in KiB."] = None
-    nproc: Annotated[int | None, "Processes of the user, counted over all hosts, which share a kernel."] = None
+    nproc: Annotated[int | None, "Processes of the user, counted across all hosts, which share a kernel."] = None
 
     def check(self, box: Sandbox, host: Host) -> None:
         if not is_sshd_running(host):
