@@ -24,7 +24,7 @@ from aboard.train.model.build_model import build_engine, count_flops_per_token
 from aboard.train.model.engine import Engine
 from aboard.train.model.export import export_model, main
 from aboard.train.model.meta_model import build_on_meta
-from aboard.train.model.optimizer import build_adamw, update_weights
+from aboard.train.model.optimizer import build_adamw, clip_and_update_weights
 from aboard.train.progress import TrainingProgress
 
 LENGTH = 24
@@ -98,7 +98,7 @@ def _seen(folder: Path, sharding: Any) -> Seen:
     ours = _backward(engine)
     gradients = max(_apart(_full(each.grad), other.grad) for each, other in _pairs(engine, plain))
     optimizer = build_adamw(its, engine.module)
-    update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-3)
+    clip_and_update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-3)
     thrifty = replace(its, gradient_checkpointing=True)
     return Seen(
         family=folder.name,
@@ -304,7 +304,7 @@ def _weighed(its: Training, world: RankContext, nodes: tuple[int, ...]) -> Weigh
             ids = torch.zeros(1, 4, dtype=torch.int64)
             engine.model(input_ids=ids, use_cache=False).logits.float().sum().backward()
             if number % micro == micro - 1:
-                update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-4)
+                clip_and_update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-4)
     layout = f"{world.sharding} keep={world.keep} hold={world.hold} micro={micro}"
     return Weighed(family=Path(its.model).name, layout=layout, told=told.states, measured=meter.peak)
 
@@ -384,7 +384,7 @@ def saved_after_a_step(folder: Path, out: Path, sharding: Any) -> dict[str, Tens
     optimizer = build_adamw(its, engine.module)
     engine.micro(last=True)
     _loss(engine.model, _batch(world.rank, 0, engine.module.config.vocab_size)).backward()
-    update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-2)
+    clip_and_update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-2)
     checkpoints = CheckpointManager(out, world, its, None)
     checkpoints.save(engine, optimizer, TrainingProgress(), wait=True)
     checkpoints.close()

@@ -11,7 +11,7 @@ import pytest
 from commands import aboard
 from deadlines import slowness
 
-from aboard.cli.runs.launch_arguments import format_typed_command
+from aboard.cli.runs.start_launch import format_typed_command
 
 
 def test_help_lists_the_verbs_in_the_order_of_the_story() -> None:

@@ -18,11 +18,11 @@ from shell_shapes import shape
 
 import aboard.diagnoses
 from aboard.diagnoses import AboardError, Advice, Diagnosis, FixCommand, Severity, Shell, format_shell
-from aboard.diagnoses.catalogue import all_diagnoses, all_messages, read_error, recall_diagnosis, unpack_error
+from aboard.diagnoses.catalogue import all_diagnoses, list_output_patterns, read_error, recall_diagnosis, unpack_error
 from aboard.diagnoses.errors import pack_error
 from aboard.diagnoses.fixes import list_blanks, name_blanks
-from aboard.diagnoses.messages import MessageRole, MessageSource
 from aboard.diagnoses.nodes import network, reach
+from aboard.diagnoses.output_patterns import PatternRole, PatternSource
 from aboard.diagnoses.trainer import checkpoint
 from aboard.verdicts.logs.log_scanner import RAISED, SUMMED_UP, SUMMED_UP_KILLED
 
@@ -181,14 +181,14 @@ def test_each_diagnosis_is_used() -> None:
 
 def test_each_message_has_what_its_diagnosis_needs() -> None:
     """Its fix is a variant of the diagnosis, and every blank of the two sentences is a group of the pattern."""
-    for diagnosis, message in (*all_messages(MessageSource.LOG), RAISED, *SUMMED_UP, *SUMMED_UP_KILLED):
+    for diagnosis, message in (*list_output_patterns(PatternSource.LOG), RAISED, *SUMMED_UP, *SUMMED_UP_KILLED):
         known = {"node", "rank", *(name.rstrip("234") for name in message.regex.groupindex)}
         assert not message.fix or message.fix in diagnosis.templates, diagnosis.code
-        assert message.role is not MessageRole.CAUSE or {message.fix or "log", ""} & set(diagnosis.templates), (
+        assert message.role is not PatternRole.CAUSE or {message.fix or "log", ""} & set(diagnosis.templates), (
             diagnosis.code
         )
         assert list_blanks(Advice(message.why or diagnosis.explanation)) <= known, diagnosis.code
-    for diagnosis, message in all_messages(MessageSource.DEATH):
+    for diagnosis, message in list_output_patterns(PatternSource.DEATH):
         assert not message.fix or message.fix in diagnosis.templates, diagnosis.code
 
 
@@ -202,11 +202,11 @@ def test_each_explanation_adds_something_to_its_title() -> None:
 def test_no_pattern_is_compiled_before_it_is_used() -> None:
     """The whole catalogue is loaded, and a reader made, without compiling any: a help page loads it, too."""
     code = """
-from aboard.diagnoses.catalogue import all_messages
-from aboard.diagnoses.messages import MessageSource
+from aboard.diagnoses.catalogue import list_output_patterns
+from aboard.diagnoses.output_patterns import PatternSource
 from aboard.verdicts.logs.log_scanner import LogScanner
 LogScanner()
-messages = (*all_messages(MessageSource.LOG), *all_messages(MessageSource.DEATH))
+messages = (*list_output_patterns(PatternSource.LOG), *list_output_patterns(PatternSource.DEATH))
 print(any("regex" in vars(message) for _, message in messages))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "False\n"

@@ -19,7 +19,7 @@ from aboard.core.run.lease import Lease
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
 from aboard.flows.launch.launch_run import LaunchResult, Preflight, launch
-from aboard.record.event_log import replay_events
+from aboard.record.event_log import read_events
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
@@ -78,7 +78,7 @@ def _launch(
 
 def _kinds(folder: Path) -> Counter[str]:
     (run,) = Runs(folder).all()
-    return Counter(event.kind for event in replay_events(run.events))
+    return Counter(event.kind for event in read_events(run.events))
 
 
 def test_the_rank_that_dies_is_named_and_all_nodes_end(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from recording_logs import files_no_larger_than
 
 from aboard.core.run.events import Event
 from aboard.diagnoses import Severity
-from aboard.record.event_log import EventLog, replay_events
+from aboard.record.event_log import EventLog, read_events
 from aboard.record.json_documents import DocumentWriter, build_findings_document, read_document, read_findings
 from aboard.record.measurement_log import MeasurementLog, NodeMeasurement, choose_spacing, read_measurements
 
@@ -23,10 +23,10 @@ def test_events_come_back_as_they_were(tmp_path: Path) -> None:
     events = [_event(1, why="line\nbreak"), Event(node="n2", seq=1, at=5.0, kind="ended"), _event(2, file="\udcff")]
     for count, event in enumerate(events, 1):
         assert log.append(event)
-        assert len(list(replay_events(path))) == count
+        assert len(list(read_events(path))) == count
     log.close()
-    assert list(replay_events(path)) == events
-    assert list(replay_events(tmp_path / "none")) == []
+    assert list(read_events(path)) == events
+    assert list(read_events(tmp_path / "none")) == []
 
 
 def test_a_torn_last_line_is_no_event(tmp_path: Path) -> None:
@@ -37,11 +37,11 @@ def test_a_torn_last_line_is_no_event(tmp_path: Path) -> None:
     log.append(_event(2))
     log.close()
     path.write_bytes(path.read_bytes()[:-5])
-    assert list(replay_events(path)) == [_event(1)]
+    assert list(read_events(path)) == [_event(1)]
     log = EventLog(path)
     log.append(_event(3))
     log.close()
-    assert list(replay_events(path)) == [_event(1), _event(3)]
+    assert list(read_events(path)) == [_event(1), _event(3)]
 
 
 def test_a_line_that_is_none_is_said_to_be_missing(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_line_that_is_none_is_said_to_be_missing(tmp_path: Path) -> None:
     log.close()
     with path.open("ab") as file:
         file.write(b'[1]\n{"node": "n1"}\n\xff\n')
-    kinds = [event.kind for event in replay_events(path)]
+    kinds = [event.kind for event in read_events(path)]
     assert kinds == ["started", "dropped", "dropped", "dropped"]
 
 
@@ -67,7 +67,7 @@ def test_a_full_disk_drops_events_and_says_so_when_there_is_room(tmp_path: Path)
     log.append(_event(4))
     log.close()
     assert log.dropped == 2
-    back = list(replay_events(path))
+    back = list(read_events(path))
     assert [event.kind for event in back] == ["started", "dropped", "started"]
     assert back[1].data == {"events": 2}
 

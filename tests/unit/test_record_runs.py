@@ -24,7 +24,7 @@ from aboard.diagnoses import AboardError, Finding, InputError, Severity
 from aboard.flows.status import summarize_run
 from aboard.flows.why.judge_finished_run import judge_finished_run
 from aboard.record import Record, RunDirectory, Runs
-from aboard.record.event_log import replay_events
+from aboard.record.event_log import read_events
 from aboard.record.run_directory import RunState
 from aboard.record.runs import make_run_id
 
@@ -163,7 +163,7 @@ def test_a_record_holds_all_that_a_run_told(tmp_path: Path) -> None:
     assert [line.visible() for line in record.tail(0)] == ["hello"]
     assert record.dropped == {"log bytes lost on nodes": 9}
     record.close()
-    assert [event.kind for event in replay_events(run.events)] == ["ended"]
+    assert [event.kind for event in read_events(run.events)] == ["ended"]
     assert sorted(path.name for path in run.path.iterdir()) == [
         "began", "check.json", "events.jsonl", "findings.json", "logs", "plan.json", "samples.jsonl",
     ]  # fmt: skip

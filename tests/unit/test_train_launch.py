@@ -22,7 +22,7 @@ from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.core.run.run_state import RankException, RankProcess
 from aboard.diagnoses import AboardError, Finding, Fix, Severity
-from aboard.diagnoses.trainer import checkpoint, file_sync, model
+from aboard.diagnoses.trainer import checkpoint, file_sync, model_loading
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
@@ -156,7 +156,7 @@ def test_an_error_of_the_trainer_is_told_in_its_own_words() -> None:
 
 def test_a_script_that_raises_an_error_of_ours_has_no_fix_of_ours() -> None:
     """Whatever its exception is called and carries: only `aboard train` runs code of ours."""
-    told = _raised(AboardError(model.DAMAGED, "it is torn", path="/etc/passwd"), code=False)
+    told = _raised(AboardError(model_loading.DAMAGED, "it is torn", path="/etc/passwd"), code=False)
     assert told.seen.startswith("raised aboard.errors.AboardError: it is torn")
     assert "\n" not in told.seen
     assert told.fix == ""

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from aboard.diagnoses import Finding, Severity
-from aboard.diagnoses.catalogue import all_diagnoses, all_messages
-from aboard.diagnoses.messages import MessageSource
+from aboard.diagnoses.catalogue import all_diagnoses, list_output_patterns
+from aboard.diagnoses.output_patterns import PatternSource
 from aboard.verdicts.code_subjects import ALL_SUBJECTS
 from aboard.verdicts.logs.judge_log import judge_log
 from aboard.verdicts.logs.line_prefixes import split_terminal_line
@@ -68,7 +68,7 @@ def test_a_pattern_never_fits_a_line_without_its_words() -> None:
     """The words by which patterns are skipped are none that a fitting line could lack."""
     lines = [text for case in CASES for name in case.logs for line in Path(name).read_bytes().split(b"\n")
              for text in split_terminal_line(line)]  # fmt: skip
-    for diagnosis, message in all_messages(MessageSource.LOG):
+    for diagnosis, message in list_output_patterns(PatternSource.LOG):
         words = extract_keywords(message.pattern)
         for text in lines:
             assert not words or not message.regex.search(text) or any(word in text for word in words), diagnosis.code
@@ -77,7 +77,7 @@ def test_a_pattern_never_fits_a_line_without_its_words() -> None:
 def test_every_message_has_a_story() -> None:
     """`aboard why CODE` tells of each code that a log can get."""
     told = {story.code for subject in ALL_SUBJECTS for story in subject.diagnoses}
-    assert {diagnosis.code for diagnosis, _ in all_messages(MessageSource.LOG)} <= told
+    assert {diagnosis.code for diagnosis, _ in list_output_patterns(PatternSource.LOG)} <= told
 
 
 def test_fixes_have_no_blank_that_breaks() -> None:

@@ -10,7 +10,7 @@ import click
 
 from aboard.cli.options.command_after_dashes import LaunchCommand, launch_on_host
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
-from aboard.cli.runs.launch_arguments import LaunchArguments, format_typed_command, run_launch_early
+from aboard.cli.runs.start_launch import ResolvedLaunch, dial_while_parsing, format_typed_command
 from aboard.config.input_files import suggest_similar_file
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
@@ -132,7 +132,7 @@ def launch(
     typed_words = _TypedCommand(where=where, command=command, module=module, no_python=no_python)
     seconds = lease or (DETACHED_SECONDS if detach else ATTACHED_SECONDS)
 
-    def read() -> LaunchArguments:
+    def read() -> ResolvedLaunch:
         request, cluster, notes = typed_words.read()
         notes += _check_script_exists(request.program, cluster)
         request = replace(
@@ -150,7 +150,7 @@ def launch(
         raise_open_file_limit(len(cluster))
         last = Lease(seconds=seconds, grace=grace)
         command_again = format_typed_command(sys.argv[1:])
-        return LaunchArguments(
+        return ResolvedLaunch(
             cluster=cluster, request=request, check=how, lease=last, command=command_again, notes=notes
         )
 
@@ -170,7 +170,7 @@ def launch(
         sys.exit(run_detached(read()))
     nodes = typed_words.guess()
     raise_open_file_limit(len(nodes))
-    sys.exit(run_launch_early(nodes, read))
+    sys.exit(dial_while_parsing(nodes, read))
 
 
 @dataclass(frozen=True, kw_only=True)

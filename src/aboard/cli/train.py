@@ -10,7 +10,7 @@ from rich.console import Console
 from aboard.cli.launch import CHECKS, read_environment
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
 from aboard.cli.options.train_extra import require_train_extra
-from aboard.cli.runs.launch_arguments import format_typed_command
+from aboard.cli.runs.start_launch import format_typed_command
 from aboard.config.input_files import YAML_SUFFIXES
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
 from aboard.diagnoses import InputError, Problem

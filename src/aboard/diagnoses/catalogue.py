@@ -17,8 +17,8 @@ import aboard.diagnoses
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.errors import AboardError
 from aboard.diagnoses.fixes import NO_FIX, Fix
-from aboard.diagnoses.messages import Message, MessageSource
 from aboard.diagnoses.nodes import unanswered_probes
+from aboard.diagnoses.output_patterns import OutputPattern, PatternSource
 from aboard.diagnoses.untrusted import escape_lines, escape_text
 
 _SEEN, _VALUE, _VALUES = 8000, 4096, 32
@@ -38,7 +38,7 @@ def all_diagnoses() -> Mapping[str, Diagnosis]:
 
 
 @cache
-def all_messages(source: MessageSource) -> tuple[tuple[Diagnosis, Message], ...]:
+def list_output_patterns(source: PatternSource) -> tuple[tuple[Diagnosis, OutputPattern], ...]:
     """Each message with its diagnosis, in matching order: by `order`, then by falling `weight`."""
     found = [
         (diagnosis, message)

@@ -6,7 +6,7 @@ from dataclasses import field
 from enum import IntEnum
 
 from aboard.diagnoses.fixes import NO_FIX, Fix, FixCommand, FixTemplate, Value, name_blanks
-from aboard.diagnoses.messages import Message, MessageSource
+from aboard.diagnoses.output_patterns import OutputPattern, PatternSource
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
@@ -47,7 +47,7 @@ class Diagnosis:
     aliases: tuple[str, ...] = ()
     leads_to: tuple[str, ...] = ()
     log_fix: str = ""
-    patterns: Message | tuple[Message, ...] = ()
+    patterns: OutputPattern | tuple[OutputPattern, ...] = ()
 
     def fix(self, variant: str = "", /, **values: Value) -> Fix:
         """One of its fixes, with the values filled in."""
@@ -78,9 +78,9 @@ class Diagnosis:
             consequences=consequences,
         )
 
-    def match_death(self, text: Untrusted) -> tuple[Message, re.Match[str]] | None:
+    def match_death(self, text: Untrusted) -> tuple[OutputPattern, re.Match[str]] | None:
         """The first of its messages that matches the last output of a dead rank, with the match."""
-        found = ((each, text.match(each.regex)) for each in self.messages if MessageSource.DEATH in each.source)
+        found = ((each, text.match(each.regex)) for each in self.messages if PatternSource.DEATH in each.source)
         return next(((message, match) for message, match in found if match), None)
 
     @property
@@ -97,8 +97,8 @@ class Diagnosis:
         return {**named, "log": FixCommand(self.log_fix)} if self.log_fix else named
 
     @property
-    def messages(self) -> tuple[Message, ...]:
-        return (self.patterns,) if isinstance(self.patterns, Message) else self.patterns
+    def messages(self) -> tuple[OutputPattern, ...]:
+        return (self.patterns,) if isinstance(self.patterns, OutputPattern) else self.patterns
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Shell, format_shell
 from aboard.flows.export import list_checkpoints, read_training
 from aboard.lazy_dataclass import dataclass
-from aboard.record.event_log import replay_events
+from aboard.record.event_log import read_events
 from aboard.record.json_documents import read_document, read_findings
 from aboard.record.measurement_log import read_measurements
 from aboard.record.run_directory import RunDirectory, RunState
@@ -37,7 +37,7 @@ def list_summaries(runs: Runs, most: int) -> Iterator[RunSummary]:
 
 
 def summarize_run(run: RunDirectory) -> RunSummary:
-    folded = Run.replay(run.id, replay_events(run.events))
+    folded = Run.replay(run.id, read_events(run.events))
     plan = read_document(run.plan)
     plan = plan if isinstance(plan, dict) else {}
     world = plan.get("world")
@@ -66,7 +66,7 @@ def _describe_state(run: RunDirectory, folded: Run) -> str:
 
 def _diagnose_lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, Any], step: int | None) -> Finding:
     """Explains a run whose conductor was killed, from its record and the checkpoints on this machine."""
-    at = max((event.at for event in replay_events(run.events)), default=run.began)
+    at = max((event.at for event in read_events(run.events)), default=run.began)
     saved: int | None = None
     for sample in read_measurements(run.samples):
         at = max(at, sample.at)

@@ -39,7 +39,7 @@ class EventLog:
         self._journal.close()
 
 
-def replay_events(path: Path) -> Iterator[Event]:
+def read_events(path: Path) -> Iterator[Event]:
     """The events in the order written; `dropped` marks where some are missing."""
     at = 0.0
     for entry in read_entries(path):

@@ -11,7 +11,7 @@ __all__ = ["Host", "Sandbox", "list_sandboxes", "take_down_sandbox"]
 
 
 def __getattr__(name: str) -> Any:
-    # Late: `enter_host` is in this package too, runs once per command in a host, and would pay 70 ms for it.
+    # Late: `run_in_host` is in this package too, runs once per command in a host, and would pay 70 ms for it.
     if name not in __all__:
         raise AttributeError(name)
     from aboard.sandbox import host, sandbox, saved_state  # noqa: PLC0415 - the reason is above

@@ -19,7 +19,7 @@ from aboard.train.metrics.time_ledger import TimeLedger
 from aboard.train.model.attention_masks import AttentionMasks
 from aboard.train.model.engine import Engine
 from aboard.train.model.loss import compute_loss_sum
-from aboard.train.model.optimizer import update_weights
+from aboard.train.model.optimizer import clip_and_update_weights
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,7 +71,9 @@ class Stepper:
             losses.append(loss.detach())
         self.ledger.switch_to("optimizer")
         norm = engine.norm()
-        update_weights(self.optimizer, norm=norm, max_norm=self.training.max_grad_norm, learning_rate=learning_rate)
+        clip_and_update_weights(
+            self.optimizer, norm=norm, max_norm=self.training.max_grad_norm, learning_rate=learning_rate
+        )
         self.tally.add(planned, losses, norm)
         self.ledger.switch_to("other")
 

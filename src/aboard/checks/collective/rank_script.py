@@ -1,6 +1,6 @@
 """The scripts that nodes run for this subject: a short one that looks for torch, and the ranks' own."""
 
-from aboard.checks.collective import rank_measurement_script, rank_rendezvous_script
+from aboard.checks.collective import rank_measurement_script, rank_roster_script
 
 # Below what Linux hands out by itself, so that nothing takes it between now and then; 29500 is others' default.
 LOWEST_PORT, PORTS = 20_011, 9_000
@@ -72,7 +72,7 @@ for local, rank in enumerate(ranks):
         said.append({"rank": task["rank"] + local, "phase": "gone", "error": last or "it ended without a word"})
 print(json.dumps({"ranks": said}))
 """
-RANK_SCRIPT = rank_rendezvous_script.SOURCE + rank_measurement_script.SOURCE
+RANK_SCRIPT = rank_roster_script.SOURCE + rank_measurement_script.SOURCE
 
 
 def build_python_arguments(task: str, ranks: int) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ import click
 from rich.console import Console
 
 from aboard.checks import SUBJECTS, software
-from aboard.cli.runs.launch_arguments import LaunchArguments, format_typed_command
 from aboard.cli.runs.launch_view import LaunchView, SilentView, format_finished_lines, show_end, show_finished
+from aboard.cli.runs.start_launch import ResolvedLaunch, format_typed_command
 from aboard.config.this_machine import find_environment
 from aboard.core.plan.plan import Plan
 from aboard.core.run.lease import Lease
@@ -36,7 +36,7 @@ from aboard.ui.launch.secret_redaction import build_redactor
 EXIT_ERROR = 3
 
 
-async def run_attached(arguments: LaunchArguments, dialer: NodeDialer) -> int:
+async def run_attached(arguments: ResolvedLaunch, dialer: NodeDialer) -> int:
     """Runs the launch at this terminal and returns the run's exit code."""
     spec = build_launch_spec(arguments)
     console = Console(highlight=False)
@@ -56,7 +56,7 @@ async def run_attached(arguments: LaunchArguments, dialer: NodeDialer) -> int:
     return code
 
 
-def build_launch_spec(arguments: LaunchArguments) -> LaunchSpec:
+def build_launch_spec(arguments: ResolvedLaunch) -> LaunchSpec:
     """Builds the launch spec and creates its run directory."""
     return LaunchSpec(
         cluster=arguments.cluster,
@@ -79,7 +79,7 @@ def build_plan_document(plan: Plan, lease: Lease) -> dict[str, Any]:
     return {**typed, **json.loads(format_plan_json(plan))}
 
 
-def build_preflight(arguments: LaunchArguments) -> Preflight:
+def build_preflight(arguments: ResolvedLaunch) -> Preflight:
     """The subjects to check; a training adds its own."""
     if arguments.cargo is None:
         software_subject = software.build_subject(arguments.request.program)
@@ -93,7 +93,7 @@ def build_preflight(arguments: LaunchArguments) -> Preflight:
     )
 
 
-def run_detached(arguments: LaunchArguments) -> int:
+def run_detached(arguments: ResolvedLaunch) -> int:
     """Runs the conductor in the background; returns when every rank has started, or when the launch failed."""
     spec = build_launch_spec(arguments)
     for note in arguments.notes:

@@ -7,8 +7,8 @@ import click
 from rich.console import Console
 
 from aboard.cli.runs.attached_and_detached import build_preflight
-from aboard.cli.runs.launch_arguments import LaunchArguments
 from aboard.cli.runs.launch_view import format_finished_lines
+from aboard.cli.runs.start_launch import ResolvedLaunch
 from aboard.core.plan.launcher_export import SETUP_FILE, build_plan_export, format_deepspeed, format_torchrun
 from aboard.core.plan.plan import Plan
 from aboard.diagnoses import Severity
@@ -24,7 +24,7 @@ EXIT_BLOCKED = 2
 RUN_PLACEHOLDER = "dry-run"
 
 
-def print_dry_run(arguments: LaunchArguments, *, other: str | None, as_json: bool) -> int:
+def print_dry_run(arguments: ResolvedLaunch, *, other: str | None, as_json: bool) -> int:
     """Prints the plan and any findings; returns the exit code that findings would give the launch."""
     preflight = build_preflight(arguments)
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from aboard.checks.train.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
-from aboard.cli.runs.launch_arguments import LaunchArguments, run_launch
 from aboard.cli.runs.prepare_training import PreparationReporter
+from aboard.cli.runs.start_launch import ResolvedLaunch, dial_and_launch
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.plan.launch_request import resolve_request
@@ -85,7 +85,7 @@ def _train_prepared(
     )
     launch_request = replace(build_request(options.env), ranks=options.ranks)
     cluster, launch_request = resolve_request(cluster, launch_request, None)
-    arguments = LaunchArguments(
+    arguments = ResolvedLaunch(
         cluster=cluster,
         request=launch_request,
         check=options.check,
@@ -102,7 +102,7 @@ def _train_prepared(
         from aboard.cli.runs.attached_and_detached import run_detached  # noqa: PLC0415 - for those who ask
 
         return run_detached(arguments)
-    return run_launch(arguments)
+    return dial_and_launch(arguments)
 
 
 def build_resume_command(command: Shell, config: TrainSettings) -> Shell:

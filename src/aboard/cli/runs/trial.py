@@ -6,8 +6,8 @@ import click
 from rich.console import Console
 
 from aboard.cli.runs.attached_and_detached import build_launch_spec
-from aboard.cli.runs.launch_arguments import LaunchArguments
 from aboard.cli.runs.launch_view import EXIT_BLOCKED
+from aboard.cli.runs.start_launch import ResolvedLaunch
 from aboard.core.run.node_trial import TrialResult, build_trial_finding
 from aboard.diagnoses import Finding, Severity
 from aboard.flows.check.check_cluster import CheckReport, build_dialer, probe_cluster
@@ -19,7 +19,7 @@ from aboard.ui.findings_view import FindingsView
 from aboard.ui.status_marks import FINE, SEVERITY_MARKS
 
 
-def show_trial(arguments: LaunchArguments) -> int:
+def show_trial(arguments: ResolvedLaunch) -> int:
     """Returns 0 if every group passed, 1 if one failed, 2 if the preflight check already failed."""
     launch_spec = build_launch_spec(arguments)
     console = Console(highlight=False)

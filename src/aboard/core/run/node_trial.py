@@ -76,7 +76,8 @@ def build_trial_finding(results: Sequence[TrialResult]) -> Finding | None:
     first = smallest[0].findings[0] if smallest[0].findings else None
     return death.TRIAL.finding(
         nodes=nodes,
-        seen=f"{', '.join('+'.join(each.group) for each in smallest)} can't run the command {how}: {smallest[0].outcome}",
+        seen=f"{', '.join('+'.join(each.group) for each in smallest)} can't run the command {how}:"
+        f" {smallest[0].outcome}",
         fix=first.fix if first else death.TRIAL.fix(),
         consequences=tuple(finding for each in smallest for finding in each.findings),
     )

@@ -2,7 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import FixCommand
-from aboard.diagnoses.messages import NCCL_COMPLETION, cause, odd
+from aboard.diagnoses.output_patterns import NCCL_COMPLETION, cause, odd
 from aboard.diagnoses.shared_fixes import SLOW_NIC
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
-from aboard.diagnoses.messages import NCCL_COMPLETION, cause, hint, odd
 from aboard.diagnoses.nodes.unanswered_probes import declare_unanswered
+from aboard.diagnoses.output_patterns import NCCL_COMPLETION, cause, hint, odd
 
 # Why a port is down: its Ethernet interface, the subnet manager, or its link.
 _DOWN = {

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
-from aboard.diagnoses.messages import KERNEL_XID, cause, odd
 from aboard.diagnoses.nodes.unanswered_probes import declare_unanswered
+from aboard.diagnoses.output_patterns import KERNEL_XID, cause, odd
 
 # The probe of GPU processes uses nvidia-smi, too, and fails for the same reason.
 _NO_ANSWER = ("unknown-gpu-processes",)

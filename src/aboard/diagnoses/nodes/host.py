@@ -2,7 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
-from aboard.diagnoses.messages import cause, end
+from aboard.diagnoses.output_patterns import cause, end
 
 _RESTART_SSH = "sudo systemctl restart ssh    # on {node}; if sshd itself was started with the low limit"
 _MEMORY_MAX = (

@@ -4,7 +4,7 @@ from typing import Any
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
-from aboard.diagnoses.messages import NCCL_PEER, cause, hint, last_words
+from aboard.diagnoses.output_patterns import NCCL_PEER, cause, hint, last_words
 from aboard.diagnoses.shared_fixes import SLOW_NIC
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"

@@ -2,7 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
-from aboard.diagnoses.messages import cause, end
+from aboard.diagnoses.output_patterns import cause, end
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 
 _LET_SSH_IN = (

@@ -2,7 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
-from aboard.diagnoses.messages import cause
+from aboard.diagnoses.output_patterns import cause
 
 _SAME = (
     "On the other nodes, install the version that most nodes have, from the same index: `python3 -m pip install"

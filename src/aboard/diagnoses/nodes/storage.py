@@ -2,7 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
-from aboard.diagnoses.messages import cause, odd
+from aboard.diagnoses.output_patterns import cause, odd
 
 _LARGEST = FixCommand("{look:shell}    # lists the largest entries; delete what is no longer needed")
 _REMOVE = (

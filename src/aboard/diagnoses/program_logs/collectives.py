@@ -5,7 +5,7 @@ They cover torch 1.13 to 2.13 and NCCL 2.14 to 2.30.
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import FixCommand
-from aboard.diagnoses.messages import cause, wait
+from aboard.diagnoses.output_patterns import cause, wait
 
 _STORE_PEER = r"\(?\[?(?P<peer>[\w.:-]+?)\]?[,:] ?(?P<port>\d+)\)?"
 

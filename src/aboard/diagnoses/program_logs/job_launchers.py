@@ -1,7 +1,7 @@
 """Log messages about jobs and launchers, from Slurm, torchrun and DeepSpeed."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.messages import cause, end, info
+from aboard.diagnoses.output_patterns import cause, end, info
 
 TIME_LIMIT = Diagnosis(
     code="log-time-limit",

@@ -2,7 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import FixCommand
-from aboard.diagnoses.messages import KERNEL_XID, cause, end, odd
+from aboard.diagnoses.output_patterns import KERNEL_XID, cause, end, odd
 
 ILLEGAL_ACCESS = Diagnosis(
     code="log-illegal-access",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand, FixTemplate
-from aboard.diagnoses.messages import NCCL_COMPLETION, MessageSource, cause, echo, end, last_words
+from aboard.diagnoses.output_patterns import NCCL_COMPLETION, PatternSource, cause, echo, end, last_words
 
 # Added to every fix for a death.
 _INSPECT_RANK: Mapping[str, FixTemplate] = {
@@ -295,7 +295,7 @@ FOLLOWED = Diagnosis(
             r"|failed to recv|client socket has (failed|timed out)|DistNetworkError|NCCL.*remote error"
             r"|unhandled system error|watchdog (caught|got)|heartbeat|timed out waiting|connect timeout|wait timeout"
             r"|monitoredBarrier",
-            source=MessageSource.DEATH,
+            source=PatternSource.DEATH,
         ),
     ),
 )

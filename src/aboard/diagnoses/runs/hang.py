@@ -2,7 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import FixCommand
-from aboard.diagnoses.messages import MessageSource, cause
+from aboard.diagnoses.output_patterns import PatternSource, cause
 from aboard.diagnoses.shared_fixes import CHECK_NETWORK, LOGS, OPEN, PUT_UP, SAME_CODE
 
 _HOLDERS = "fuser -v {file}    # on {node}; lists the processes that must write to this file or release it"
@@ -96,7 +96,7 @@ MISMATCH = Diagnosis(
             r"Received data size doesn't match expected size|op\.preamble\.length <= op\.nbytes",
             fix="code-and-detail",
             weight=2,
-            source=MessageSource.LOG | MessageSource.DEATH,
+            source=PatternSource.LOG | PatternSource.DEATH,
         ),
     ),
 )
@@ -130,7 +130,7 @@ ABSENT = Diagnosis(
         r"\[?Ranks? (?P<ranks>[\d, ]+)\]? (?:failed to pass|timed out in) monitoredBarrier",
         "These ranks did not reach the barrier in which all others were waiting.",
         weight=2,
-        source=MessageSource.LOG | MessageSource.DEATH,
+        source=PatternSource.LOG | PatternSource.DEATH,
     ),
 )
 

@@ -2,7 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import FixCommand
-from aboard.diagnoses.messages import cause, odd
+from aboard.diagnoses.output_patterns import cause, odd
 from aboard.diagnoses.shared_fixes import LOGS
 
 _PROCESS = r" -- GPU .{1,40}? managed by process (?P<pid>\d+) on node (?P<node>\S+)"

@@ -2,7 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
-from aboard.diagnoses.messages import cause
+from aboard.diagnoses.output_patterns import cause
 
 # `again` is the user's command with one more option.
 _PASS = {"allow": FixCommand("{again:shell aboard data --allow CODE}    # if this is intended")}

@@ -27,7 +27,7 @@ class HostCommand:
     cwd: str | None = None
 
     def spec(self, target: ProcessIdentity, *, own_session: bool) -> dict[str, Any]:
-        """The input of `enter_host`."""
+        """The input of `run_in_host`."""
         login = _build_login_environment(root=self.uid == 0)
         return {
             "target": asdict(target),
@@ -45,7 +45,7 @@ def start_command(target: ProcessIdentity, command: HostCommand, **streams: Any)
     spec = helper_program.write_spec_file(command.spec(target, own_session=True))
     try:
         return subprocess.Popen(
-            helper_program.build_helper_argv("aboard.sandbox.namespaces.enter_host", spec),
+            helper_program.build_helper_argv("aboard.sandbox.namespaces.run_in_host", spec),
             env=helper_program.build_helper_environment(),
             pass_fds=(spec,),
             start_new_session=True,
@@ -80,7 +80,7 @@ def exec_command(target: ProcessIdentity, command: HostCommand) -> NoReturn:
     """Replaces this process with a command inside, on the same terminal."""
     spec = helper_program.write_spec_file(command.spec(target, own_session=False))
     os.set_inheritable(spec, True)  # noqa: FBT003 - set_inheritable takes nothing else
-    argv = helper_program.build_helper_argv("aboard.sandbox.namespaces.enter_host", spec)
+    argv = helper_program.build_helper_argv("aboard.sandbox.namespaces.run_in_host", spec)
     os.execve(sys.executable, argv, helper_program.build_helper_environment())  # noqa: S606 - no shell is wanted
 
 

@@ -19,6 +19,7 @@ from aboard.data.sampling.packed_sequences import compute_data_identity
 from aboard.train.checkpoint.background_save import BackgroundSave, CopyBarrier, TimeBooking
 from aboard.train.checkpoint.checkpoint_folder import FolderLock
 from aboard.train.checkpoint.checkpoint_writer import CheckpointState, CheckpointWriter
+from aboard.train.checkpoint.json_exchange import RankExchange
 from aboard.train.checkpoint.rank_group import CheckpointRanks, find_shared_disks
 from aboard.train.checkpoint.resume import resume_checkpoint
 from aboard.train.checkpoint.setting_differences import RunSettings
@@ -32,7 +33,6 @@ from aboard.train.checkpoint.tensor_slices import (
     slice_optimizer,
 )
 from aboard.train.distributed.rank_context import RankContext
-from aboard.train.distributed.rank_exchange import RankExchange
 from aboard.train.progress import TrainingProgress
 
 # The slowest rank's disk may lag behind the fastest by this many seconds.

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import model, training
+from aboard.diagnoses.trainer import model_loading, training
 from aboard.lazy_dataclass import dataclass
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.memory.activations import ROUTED
@@ -216,7 +216,7 @@ def check_same_files(folder: Path, world: RankContext) -> None:
     others = [str(rank) for rank, digest in enumerate(digests) if digest != usual]
     if others:
         raise AboardError(
-            model.DIFFERS,
+            model_loading.DIFFERS,
             f"{folder} is not the same on all ranks: rank{'s' * (len(others) > 1)} {', '.join(others)}"
             f" {'has' if len(others) == 1 else 'have'} different files than most",
             folder=folder,

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import model
+from aboard.diagnoses.trainer import model_loading
 from aboard.lazy_dataclass import dataclass
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.model.weight_files import StoredTensor, open_weights, read_whole
@@ -116,7 +116,8 @@ def _check_shapes(
     ]
     if wrong:
         raise AboardError(
-            model.SHAPES, f"{len(wrong)} tensors have a different shape than in the model: {'; '.join(wrong[:3])}"
+            model_loading.SHAPES,
+            f"{len(wrong)} tensors have a different shape than in the model: {'; '.join(wrong[:3])}",
         )
 
 

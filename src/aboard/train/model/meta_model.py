@@ -9,7 +9,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import model as models
+from aboard.diagnoses.trainer import model_loading as models
 from aboard.diagnoses.untrusted import escape_text
 
 

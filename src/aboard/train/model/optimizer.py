@@ -26,7 +26,7 @@ def build_adamw(training: Training, module: nn.Module) -> AdamW:
     )
 
 
-def update_weights(optimizer: AdamW, *, norm: Tensor, max_norm: float, learning_rate: float) -> None:
+def clip_and_update_weights(optimizer: AdamW, *, norm: Tensor, max_norm: float, learning_rate: float) -> None:
     """One step with gradients of this norm, clipped to `max_norm` unless that is 0.
 
     If the norm isn't finite, nothing changes: neither weights nor the optimizer's state. All of it is decided on the

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import model as models
+from aboard.diagnoses.trainer import model_loading as models
 from aboard.lazy_dataclass import dataclass
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.model.load_weights import allocate_buffers, list_local_shards

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import model
+from aboard.diagnoses.trainer import model_loading
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 
@@ -58,7 +58,7 @@ def open_weights(folder: Path) -> Mapping[str, StoredTensor]:
     files = _list_files(folder, "pytorch_model.bin")
     if files:
         return {name: PickledTensor(tensor) for file in files for name, tensor in _load_pickle(file).items()}
-    raise AboardError(model.NO_WEIGHTS, f"{folder} has neither model.safetensors nor its index")
+    raise AboardError(model_loading.NO_WEIGHTS, f"{folder} has neither model.safetensors nor its index")
 
 
 def read_whole(stored: StoredTensor) -> torch.Tensor:
@@ -173,7 +173,7 @@ def _read_bytes(file: OpenFile, offset: int, size: int) -> bytes:
 def _make_tensor(file: OpenFile, name: str, entry: Mapping[str, Any], base: int) -> SafetensorsTensor:
     if entry["dtype"] not in DTYPES:
         raise AboardError(
-            model.QUANTIZED,
+            model_loading.QUANTIZED,
             f"{escape_text(name)} in {file.path} is of type {escape_text(str(entry['dtype']))}, which full"
             " training doesn't support",
         )
@@ -188,4 +188,4 @@ def _load_pickle(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _build_damage_error(path: Path, how: str) -> AboardError:
-    return AboardError(model.DAMAGED, f"{escape_text(str(path), 400)} can't be used: {how}", path=path)
+    return AboardError(model_loading.DAMAGED, f"{escape_text(str(path), 400)} can't be used: {how}", path=path)

@@ -13,7 +13,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import model as models
+from aboard.diagnoses.trainer import model_loading as models
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 

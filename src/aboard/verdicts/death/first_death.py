@@ -6,8 +6,8 @@ from operator import attrgetter
 
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.run.run_state import Generation, RankProcess
-from aboard.diagnoses.catalogue import all_messages
-from aboard.diagnoses.messages import MessageRole, MessageSource
+from aboard.diagnoses.catalogue import list_output_patterns
+from aboard.diagnoses.output_patterns import PatternRole, PatternSource
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.verdicts.death.explain_death import is_mild
 
@@ -60,4 +60,6 @@ def _is_ended_by_us(now: Generation, child: RankProcess) -> bool:
 
 @cache
 def _list_echo_patterns() -> tuple[re.Pattern[str], ...]:
-    return tuple(message.regex for _, message in all_messages(MessageSource.DEATH) if message.role is MessageRole.ECHO)
+    return tuple(
+        message.regex for _, message in list_output_patterns(PatternSource.DEATH) if message.role is PatternRole.ECHO
+    )

@@ -181,7 +181,8 @@ def _build_hang_cause(
             severity=None if grave else Severity.INFO,
             nodes=nodes,
             ranks=tuple(view.rank for view in views),
-            seen=f"{name_ranks(list_ranks(views))} on {'/'.join(nodes)} {agree(views, 'is', 'are')} {activity.description};"
+            seen=f"{name_ranks(list_ranks(views))} on {'/'.join(nodes)} {agree(views, 'is', 'are')}"
+            f" {activity.description};"
             f" {beside}",
             why=why,
             fix=activity.fix,

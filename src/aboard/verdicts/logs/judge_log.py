@@ -7,8 +7,8 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.core.text.input_text import format_count
 from aboard.core.text.rank_sets import agree, name_ranks
 from aboard.diagnoses import Finding, Severity, Shell, format_shell
-from aboard.diagnoses.messages import MessageRole
 from aboard.diagnoses.nodes import collective, software
+from aboard.diagnoses.output_patterns import PatternRole
 from aboard.diagnoses.program_logs import undetermined
 from aboard.verdicts.logs.nccl_log import NcclLogSummary, list_missing_ranks
 from aboard.verdicts.logs.sighting import ScannedLog, Sighting
@@ -38,9 +38,9 @@ def judge_log(reading: ScannedLog) -> list[Finding]:
 
 def choose_cause(fatal: list[Sighting]) -> Sighting | None:
     """The sighting that explains the others."""
-    causes = sort_sightings(_filter_by_role(fatal, MessageRole.CAUSE))
-    waits = sort_sightings(_filter_by_role(fatal, MessageRole.WAIT))
-    ends = sort_sightings(_filter_by_role(fatal, MessageRole.END))
+    causes = sort_sightings(_filter_by_role(fatal, PatternRole.CAUSE))
+    waits = sort_sightings(_filter_by_role(fatal, PatternRole.WAIT))
+    ends = sort_sightings(_filter_by_role(fatal, PatternRole.END))
     best = _pick_best_cause(causes)
     if best is None or (best.message.weight == 1 and _is_stopped_before(best, ends)):
         stops = [each for each in ends if each.code == "log-told-to-stop"]
@@ -80,7 +80,7 @@ def _list_consequences(after: list[Sighting], verdict: Finding) -> Iterator[Find
     """One finding for each other message, and one for all ranks that lost a peer."""
     codes: set[str] = {verdict.code}
     for each in sort_sightings(
-        [one for one in after if one.message.role in (MessageRole.CAUSE, MessageRole.WAIT, MessageRole.END)]
+        [one for one in after if one.message.role in (PatternRole.CAUSE, PatternRole.WAIT, PatternRole.END)]
     ):
         if each.code not in codes and len(codes) <= _MOST_CONSEQUENCES:
             codes.add(each.code)
@@ -91,14 +91,14 @@ def _list_consequences(after: list[Sighting], verdict: Finding) -> Iterator[Find
                 seen=each.text.visible(160),
                 why=each.why(each.groups),
             )
-    yield from describe_followers(_filter_by_role(after, MessageRole.ECHO))
+    yield from describe_followers(_filter_by_role(after, PatternRole.ECHO))
 
 
 def _explain_without_cause(fatal: list[Sighting], reading: ScannedLog) -> list[Finding]:
     """Explains a log without a cause: a lost peer, an incomplete initialization, or unknown errors."""
     for finding in (
         find_incomplete_init(reading),
-        find_lost_peer(_filter_by_role(fatal, MessageRole.ECHO)),
+        find_lost_peer(_filter_by_role(fatal, PatternRole.ECHO)),
         describe_unknown_errors(reading),
     ):
         if finding is not None:
@@ -110,17 +110,17 @@ def _list_survived_errors(reading: ScannedLog) -> Iterator[Finding]:
     """Errors that the run survived, as information."""
     codes: set[str] = set()
     for each in reading.sightings:
-        if _is_survived(each, reading) and each.message.role is MessageRole.CAUSE and each.code not in codes:
+        if _is_survived(each, reading) and each.message.role is PatternRole.CAUSE and each.code not in codes:
             codes.add(each.code)
             finding = build_finding(each, [], reading)
             yield replace(finding, severity=Severity.INFO, seen=f"{finding.seen}; the run continued after it")
 
 
 def _is_survived(sighting: Sighting, reading: ScannedLog) -> bool:
-    return reading.progress - sighting.progress > _SURVIVED and sighting.message.role is not MessageRole.END
+    return reading.progress - sighting.progress > _SURVIVED and sighting.message.role is not PatternRole.END
 
 
-def _filter_by_role(sightings: Iterable[Sighting], role: MessageRole) -> list[Sighting]:
+def _filter_by_role(sightings: Iterable[Sighting], role: PatternRole) -> list[Sighting]:
     return [each for each in sightings if each.message.role is role]
 
 

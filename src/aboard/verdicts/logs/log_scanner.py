@@ -7,8 +7,8 @@ from dataclasses import field
 from typing import TypeAlias
 
 from aboard.diagnoses import Diagnosis
-from aboard.diagnoses.catalogue import all_messages
-from aboard.diagnoses.messages import Message, MessageRole, MessageSource, cause, end
+from aboard.diagnoses.catalogue import list_output_patterns
+from aboard.diagnoses.output_patterns import OutputPattern, PatternRole, PatternSource, cause, end
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
@@ -33,7 +33,7 @@ _LAST_TRY = re.compile(r"retrying \((\d+)/\1\)")
 # Times, ports and process numbers. Short ones decide: errno 111 or 113, Xid 79 or 48, try 34 of 34.
 _LONG_NUMBER = re.compile(r"\d{4,}|(?<=\d\d:\d\d:)\d\d")
 
-KnownMessage: TypeAlias = tuple[Diagnosis, Message]
+KnownMessage: TypeAlias = tuple[Diagnosis, OutputPattern]
 
 RAISED = (
     death.RAISED,
@@ -59,7 +59,7 @@ class LogScanner:
     """Feed it files by name and lines as bytes; `reading` is what it knows so far."""
 
     def __init__(self, *, all_lines: bool = False) -> None:
-        self._messages = all_messages(MessageSource.LOG)
+        self._messages = list_output_patterns(PatternSource.LOG)
         self._words = [
             (word, number)
             for number, (_, message) in enumerate(self._messages)
@@ -210,12 +210,12 @@ class LogScanner:
         diagnosis, message = known
         groups = {name.rstrip("234"): Untrusted(value) for name, value in found.groupdict().items() if value}
         node, rank = self._find_source(parsed, groups)
-        mild = parsed.mild and message.role in (MessageRole.CAUSE, MessageRole.WAIT, MessageRole.ECHO)
+        mild = parsed.mild and message.role in (PatternRole.CAUSE, PatternRole.WAIT, PatternRole.ECHO)
         key = (id(message), node, rank, mild, len(self._files))
         before = self._seen.get(key)
         if before is not None:
             before.count += 1
-            if message.role is MessageRole.HINT:
+            if message.role is PatternRole.HINT:
                 before.groups, before.text = groups, Untrusted(text[:_SHOWN])
             return
         if len(self._seen) >= _MOST_SIGHTINGS:

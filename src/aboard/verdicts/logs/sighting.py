@@ -5,7 +5,7 @@ from dataclasses import field
 
 from aboard.diagnoses import NO_FIX, Advice, Diagnosis, Fix
 from aboard.diagnoses.fixes import FixTemplate, list_blanks
-from aboard.diagnoses.messages import Message
+from aboard.diagnoses.output_patterns import OutputPattern
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.verdicts.logs.nccl_log import NcclLogSummary
@@ -20,7 +20,7 @@ class Sighting:
     """
 
     diagnosis: Diagnosis
-    message: Message
+    message: OutputPattern
     file: int
     line: int
     at: float | None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from aboard.core.text.input_text import format_count
 from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Finding, Severity
-from aboard.diagnoses.messages import MessageRole
+from aboard.diagnoses.output_patterns import PatternRole
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
 from aboard.verdicts.logs.nccl_log import find_stall, format_stall
@@ -14,7 +14,7 @@ from aboard.verdicts.logs.sighting_order import is_near, sort_sightings
 
 _QUOTED = 300
 # Messages that don't end a run.
-_SEVERITIES = {MessageRole.ODD: Severity.WARN, MessageRole.INFO: Severity.INFO}
+_SEVERITIES = {PatternRole.ODD: Severity.WARN, PatternRole.INFO: Severity.INFO}
 _LINKS = ("network-", "fabric-rail", "collective-fabric", "log-store")
 
 
@@ -105,13 +105,13 @@ def _find_source(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | No
     """The node and rank of a message, or those that related messages name: a kernel line has no rank."""
     node, rank = chosen.node, chosen.rank
     same = [each for each in fatal if each.code == chosen.code and each is not chosen]
-    ends = [each for each in fatal if each.message.role is MessageRole.END and not each.code.startswith("log-")]
+    ends = [each for each in fatal if each.message.role is PatternRole.END and not each.code.startswith("log-")]
     wanted = [*same, *sorted(sort_sightings(ends), key=lambda each: -each.message.weight)]
     for each in wanted:
         fits = (not node or not each.node or node == each.node) and (rank is None or each.rank in (None, rank))
-        if fits and chosen.message.role is not MessageRole.WAIT:
+        if fits and chosen.message.role is not PatternRole.WAIT:
             node, rank = node or each.node, each.rank if rank is None else rank
-    if rank is None and chosen.message.role is MessageRole.CAUSE:
+    if rank is None and chosen.message.role is PatternRole.CAUSE:
         # NCCL's own line has no rank; torch repeats the error right after it with the rank.
         beside = {
             each.rank for each in fatal if each.message.weight == 1 and each.rank is not None and is_near(chosen, each)

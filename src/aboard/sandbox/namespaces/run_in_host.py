@@ -1,7 +1,7 @@
 """Runs a program inside a host, and kills it for certain when the caller goes away.
 
-    us ── enter_host (outside; the handle that the caller may kill)
-          └── watcher (inside; notices the exit of `enter_host`, even by SIGKILL, as the end of a pipe)
+    us ── run_in_host (outside; the handle that the caller may kill)
+          └── watcher (inside; notices the exit of `run_in_host`, even by SIGKILL, as the end of a pipe)
               └── the program (inside, in a session of its own)
 
 `nsenter` has no watcher: if it is killed, its program keeps running.

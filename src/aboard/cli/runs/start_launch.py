@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchArguments:
+class ResolvedLaunch:
     """`check` is quick, full or none; `cargo` is a training's payload; `command` starts the same launch again.
 
     `subjects` are checked in addition to the usual ones.
@@ -57,17 +57,17 @@ def _parse_setting(before: str, word: str) -> tuple[str, str, str]:
     return (option, name, value) if option in ("--env", "--set") else ("", "", "")
 
 
-def run_launch(arguments: LaunchArguments) -> int:
+def dial_and_launch(arguments: ResolvedLaunch) -> int:
     """Runs the launch at this terminal and returns the run's exit code."""
     return asyncio.run(_dial_and_run(arguments.cluster, lambda: arguments))
 
 
-def run_launch_early(nodes: Iterable[Node], read_arguments: Callable[[], LaunchArguments]) -> int:
+def dial_while_parsing(nodes: Iterable[Node], read_arguments: Callable[[], ResolvedLaunch]) -> int:
     """The same, but dials these nodes while the arguments are still being parsed."""
     return asyncio.run(_dial_and_run(nodes, read_arguments))
 
 
-async def _dial_and_run(nodes: Iterable[Node], read_arguments: Callable[[], LaunchArguments]) -> int:
+async def _dial_and_run(nodes: Iterable[Node], read_arguments: Callable[[], ResolvedLaunch]) -> int:
     fleet = NodeDialer()
     try:
         fleet.begin(nodes)

@@ -15,7 +15,7 @@ NCCL_COMPLETION = rf"Got completion from peer {NCCL_PEER}.*?(?:with error |statu
 KERNEL_XID = r"NVRM: Xid \((?:PCI:)?(?P<pci>[\w:.]+)\): "
 
 
-class MessageRole(Enum):
+class PatternRole(Enum):
     """The role of a message in a failure.
 
     CAUSE is where it began. WAIT is a timeout: it names who waited, and any earlier failure explains it. END reports
@@ -32,7 +32,7 @@ class MessageRole(Enum):
     INFO = "info"
 
 
-class MessageSource(Flag):
+class PatternSource(Flag):
     """What a pattern is matched against: a log line, the last output of a dead rank, or both."""
 
     LOG = auto()
@@ -40,7 +40,7 @@ class MessageSource(Flag):
 
 
 @dataclass(frozen=True)
-class Message:
+class OutputPattern:
     """A pattern of a diagnosis. Groups with a meaning: node, rank, local, pid, peer (an address or a name), at.
 
     `why` defaults to the explanation of the diagnosis; both may contain any group of the pattern in braces, and {node}
@@ -54,8 +54,8 @@ class Message:
     why: str = ""
     _: KW_ONLY
     fix: str = ""
-    role: MessageRole = MessageRole.CAUSE
-    source: MessageSource = MessageSource.LOG
+    role: PatternRole = PatternRole.CAUSE
+    source: PatternSource = PatternSource.LOG
     weight: int = 3
     order: int = 0
     late: bool = False
@@ -68,18 +68,18 @@ class Message:
 
 
 # Where a failure began.
-cause = partial(Message, role=MessageRole.CAUSE)
+cause = partial(OutputPattern, role=PatternRole.CAUSE)
 # A timeout, which any earlier failure explains.
-wait = partial(Message, role=MessageRole.WAIT, weight=2)
+wait = partial(OutputPattern, role=PatternRole.WAIT, weight=2)
 # A process ended; printed by its launcher, after the fact.
-end = partial(Message, role=MessageRole.END, weight=1, late=True)
+end = partial(OutputPattern, role=PatternRole.END, weight=1, late=True)
 # A rank reports that it lost a peer.
-echo = partial(Message, role=MessageRole.ECHO, weight=0)
+echo = partial(OutputPattern, role=PatternRole.ECHO, weight=0)
 # Harmless alone; distinguishes the causes that messages of other codes can have.
-hint = partial(Message, role=MessageRole.HINT)
+hint = partial(OutputPattern, role=PatternRole.HINT)
 # The run continues, but slower or differently than intended.
-odd = partial(Message, role=MessageRole.ODD, weight=1)
+odd = partial(OutputPattern, role=PatternRole.ODD, weight=1)
 # A remark: mostly intended.
-info = partial(Message, role=MessageRole.INFO, weight=1)
+info = partial(OutputPattern, role=PatternRole.INFO, weight=1)
 # The last output of a rank that died of this failure.
-last_words = partial(Message, source=MessageSource.DEATH)
+last_words = partial(OutputPattern, source=PatternSource.DEATH)
