@@ -133,7 +133,7 @@ def test_no_nvidia_smi_beside_a_driver_is_an_unknown() -> None:
     commands = {argv: output for argv, output in whole.commands.items() if argv[0] != "nvidia-smi"}
     (finding,) = _judge(HEALTHY, HEALTHY, slots=8, last=replace(whole, commands=commands))
     assert (finding.code, finding.nodes) == ("unknown-gpus", ("n2",))
-    assert "driver 550.90.07 is loaded with 8 GPUs" in finding.seen
+    assert "driver 550.90.07 is loaded and lists 8 GPUs" in finding.seen
 
 
 def test_an_nvidia_smi_that_hangs_is_an_unknown() -> None:

@@ -81,7 +81,7 @@ def test_a_file_that_is_missing_is_a_finding_with_a_command_to_look() -> None:
     (finding,) = SUBJECT.judge(facts)
     assert finding.code == "unknown-cores"
     assert finding.severity is Severity.WARN
-    assert finding.fix == "ssh 10.0.0.1 cat /proc/self/status"
+    assert finding.fix == "ssh 10.0.0.1 'cat /proc/self/status'"
     assert facts.of(ACCELERATORS) == {"n1": ()}
 
 

@@ -159,10 +159,10 @@ def test_a_path_that_another_user_owns_is_reported(tmp_path: Path) -> None:
     assert launch_environment.find_unsafe_writer(str(path)) == f"{path} belongs to user 4711"
     os.chown(path, 0, 4712)
     path.chmod(0o775)
-    assert launch_environment.find_unsafe_writer(str(path)) == f"{path} is writable for the group 4712"
+    assert launch_environment.find_unsafe_writer(str(path)) == f"{path} is writable by the group 4712"
     # Everybody's primary group on many systems, which lists no members.
     os.chown(path, 0, 100)
-    assert launch_environment.find_unsafe_writer(str(path)) == f"{path} is writable for the group users"
+    assert launch_environment.find_unsafe_writer(str(path)) == f"{path} is writable by the group users"
 
 
 def test_what_an_agent_reports_of_a_program(tmp_path: Path) -> None:

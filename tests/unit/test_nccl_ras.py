@@ -24,8 +24,8 @@ from aboard.core.evidence.nccl_ras import RasProcess, RasRank, RasStatus, parse_
 from aboard.core.evidence.node_snapshot import RankSnapshot, decode_node_snapshot
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.diagnoses import Severity
+from aboard.flows.why.diagnosis_index import ALL_SUBJECTS
 from aboard.flows.why.external_jobs import diagnose_external_job
-from aboard.verdicts.code_subjects import ALL_SUBJECTS
 from aboard.verdicts.judge_evidence import judge_evidence
 
 ANSWERS = Path(__file__).parent / "ras"

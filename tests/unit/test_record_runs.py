@@ -227,7 +227,12 @@ def test_a_conductor_that_was_killed_is_named(lost: Lost) -> None:
     [
         ("auto", 60.0, "the last checkpoint is from step 60", "aboard train n[1-2]    # continues from step 60"),
         ("none", 60.0, "step 60", "aboard train n[1-2] --set train.resume=auto    # continues from step 60"),
-        ("auto", None, "no checkpoint is known", "aboard train n[1-2]    # continues from the last checkpoint, if any"),
+        (
+            "auto",
+            None,
+            "no checkpoint was recorded",
+            "aboard train n[1-2]    # continues from the last checkpoint, if any",
+        ),
     ],
 )
 def test_a_training_whose_conductor_was_killed_names_its_last_checkpoint(

@@ -47,10 +47,10 @@ from aboard.flows.why.judge_finished_run import judge_finished_run
 from aboard.flows.why.record_parts import MOST_LINES
 from aboard.flows.why.recorded_run import parse_recorded_run
 from aboard.flows.why.replay_run import replay_run
+from aboard.record.recent_snapshots import MOST_SNAPSHOTS
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.snapshot_document import decode_snapshot, encode_snapshot
-from aboard.record.snapshot_log import MOST_SNAPSHOTS
 from aboard.ui.why.replay_view import ReplayView
 from aboard.verdicts.death.rules import conclude_run
 from aboard.verdicts.judge_evidence import judge_evidence

@@ -13,11 +13,11 @@ from aboard.cli import cli
 from aboard.core.probes.check_subject import Subject
 from aboard.diagnoses import AboardError, Advice, Diagnosis, FixCommand, InputError, Severity
 from aboard.diagnoses.fixes import FixTemplate
+from aboard.flows.why.diagnosis_index import ALL_SUBJECTS
 from aboard.flows.why.judge_finished_run import find_default_run
 from aboard.record.runs import Runs
 from aboard.ui.why.diagnosis_pages import build_pages
 from aboard.ui.why.diagnosis_view import CodeListView, DiagnosisView
-from aboard.verdicts.code_subjects import ALL_SUBJECTS
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 

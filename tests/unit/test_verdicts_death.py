@@ -17,7 +17,7 @@ from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.verdicts.code_subjects import ALL_SUBJECTS
+from aboard.flows.why.diagnosis_index import ALL_SUBJECTS
 from aboard.verdicts.death.rules import DEATH_RULES, conclude_run
 from aboard.verdicts.judge_evidence import judge_evidence
 
@@ -212,7 +212,7 @@ def test_an_exit_code_is_not_explained_by_a_warning_before_it(tail: tuple[str, .
     quoted = ", ".join(f'"{line.strip()}"' for line in tail)
     assert finding.seen == f"rank 1 on n2, waiting, exited with code 3; the last lines of its output: {quoted}"
     assert "Look for what exits with 3" in finding.why
-    assert finding.fix == "aboard logs r --rank 1    # its whole output"
+    assert finding.fix == "aboard logs r --rank 1    # the rank's whole output"
 
 
 def test_an_exception_explains_an_exit_code_though_warnings_follow_it() -> None:

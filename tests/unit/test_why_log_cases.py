@@ -8,7 +8,7 @@ import pytest
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.catalogue import all_diagnoses, list_output_patterns
 from aboard.diagnoses.output_patterns import PatternSource
-from aboard.verdicts.code_subjects import ALL_SUBJECTS
+from aboard.flows.why.diagnosis_index import ALL_SUBJECTS
 from aboard.verdicts.logs.judge_log import judge_log
 from aboard.verdicts.logs.line_prefixes import split_terminal_line
 from aboard.verdicts.logs.log_scanner import LogScanner

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aboard.agent.network.peer_listener import PeerListener
-    from aboard.agent.transfer.file_receiver import FileReceiverClient
+    from aboard.agent.transfer.receiver_process import ReceiverProcess
 
 # While the transport is slow, the supervisor's frames wait in its socket, not in our memory.
 BACKLOG = 1024 * 1024
@@ -54,7 +54,7 @@ class AgentBridge:
         self._requests = RequestRunner(loop)
         self._peers: PeerListener | None = None
         self._supervisor: Channel | None = None
-        self._receiver: FileReceiverClient | None = None
+        self._receiver: ReceiverProcess | None = None
         self._silence = silence
         self._last_contact = time.monotonic()
 
@@ -160,10 +160,10 @@ class AgentBridge:
         )
 
     def _forward_to_receiver(self, message: frames.Message) -> None:
-        from aboard.agent.transfer.file_receiver import FileReceiverClient  # noqa: PLC0415 - only a file transfer needs it
+        from aboard.agent.transfer.receiver_process import ReceiverProcess  # noqa: PLC0415 - only a file transfer needs it
 
         if self._receiver is None:
-            self._receiver = FileReceiverClient(
+            self._receiver = ReceiverProcess(
                 self._loop, self._head.send_body, lambda: self._head.send({"gone": "porter"})
             )
         self._receiver.send(frames.pack(message)[frames.HEADER :])

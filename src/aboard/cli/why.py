@@ -18,6 +18,7 @@ from aboard.diagnoses.usage import commands
 from aboard.flows.launch.control_socket import ask_why
 from aboard.flows.status import summarize_run
 from aboard.flows.why.bundle_replay import replay_bundle
+from aboard.flows.why.diagnosis_index import ALL_SUBJECTS
 from aboard.flows.why.judge_finished_run import find_default_run, judge_finished_run
 from aboard.flows.why.log_files import LogExplanation, diagnose_logs
 from aboard.record.run_directory import RunDirectory
@@ -29,7 +30,6 @@ from aboard.ui.why.diagnosis_view import CodeListView, DiagnosisView
 from aboard.ui.why.log_progress import LogReadingView
 from aboard.ui.why.replay_view import ReplayView
 from aboard.ui.why.verdict_view import VerdictView
-from aboard.verdicts.code_subjects import ALL_SUBJECTS
 
 DIAGNOSES_BY_CODE = {
     code: (subject, diagnosis)

@@ -11,8 +11,8 @@ from aboard.record.event_log import EventLog
 from aboard.record.json_documents import DocumentWriter, build_findings_document
 from aboard.record.measurement_log import MeasurementLog, NodeMeasurement
 from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
+from aboard.record.recent_snapshots import RecentSnapshots
 from aboard.record.run_directory import RunDirectory
-from aboard.record.snapshot_log import SnapshotLog
 
 DEFAULT_LIMITS = LogLimits()
 
@@ -26,7 +26,7 @@ class Record:
         self._samples = samples
         self._logs = logs
         self._documents = DocumentWriter()
-        self._snapshots = SnapshotLog(run, self._documents)
+        self._snapshots = RecentSnapshots(run, self._documents)
 
     @classmethod
     def open(cls, run: RunDirectory, *, ranks: int, limits: LogLimits = DEFAULT_LIMITS) -> Self:

@@ -82,7 +82,7 @@ def find_unsafe_writer(path: str) -> str:
     if about.st_mode & stat.S_IWOTH:
         return "%s is writable for everybody" % path
     if about.st_mode & stat.S_IWGRP and not _is_private_group(about.st_gid):
-        return "%s is writable for the group %s" % (path, _resolve_group(about.st_gid))
+        return "%s is writable by the group %s" % (path, _resolve_group(about.st_gid))
     return ""
 
 

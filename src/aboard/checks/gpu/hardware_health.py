@@ -93,7 +93,7 @@ def find_missing_smi(facts: Facts) -> Iterator[Finding]:
         if not smi.installed and driver is not None and driver.version:
             yield gpu.UNKNOWN_GPUS.finding(
                 nodes=(name,),
-                seen=f"driver {driver.version} is loaded with {format_count(driver.cards, 'GPU')}, but nvidia-smi"
+                seen=f"driver {driver.version} is loaded and lists {format_count(driver.cards, 'GPU')}, but nvidia-smi"
                 " is not installed",
                 fix=gpu.UNKNOWN_GPUS.fix(node=name),
             )

@@ -44,7 +44,7 @@ def find_full_conntrack(facts: Facts) -> Iterator[Finding]:
         if table is not None and table.count > FULL * table.most:
             yield host.CONNTRACK.finding(
                 nodes=(name,),
-                seen=f"{table.count} of {table.most} tracked connections are in use",
+                seen=f"{table.count} of {table.most} connection tracking entries are in use",
                 fix=host.CONNTRACK.fix(most=max(table.most, table.count) * 4, node=name),
             )
 

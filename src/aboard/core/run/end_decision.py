@@ -35,7 +35,7 @@ def decide(run: Run, world: int, *, stderr_tail: Untrusted = NO_TEXT, may_move: 
             return EndDecision(why=f"rank {first.name}'s port was in use", again=True, death=True)
         return EndDecision(why=f"rank {first.name} on {first.node} died", stacks=True, death=True)
     if generation.lost:
-        return EndDecision(why=f"{generation.lost[0]} is gone", stacks=True)
+        return EndDecision(why=f"node {generation.lost[0]} was lost before its ranks finished", stacks=True)
     if generation.stopped is not None:
         return EndDecision(why=f"rank {generation.stopped.name} on {generation.stopped.node} is stopped", stacks=True)
     if generation.exited == world:

@@ -230,8 +230,8 @@ RAILS = Diagnosis(
     title="rails are not connected to each other",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 110 Connection timed out", "NCCL_CROSS_NIC set by environment to 1"),
-    explanation="Many clusters keep the adapters' networks (rails) separate. An NCCL ring that changes rails, as rings"
-    " do with NCCL_CROSS_NIC=1, fails with `failed with 110 Connection timed out`.",
+    explanation="Many clusters keep the adapters' networks (rails) separate. An NCCL ring that crosses rails, which"
+    " NCCL_CROSS_NIC=1 allows, then fails with `ibv_modify_qp failed with 110 Connection timed out`.",
     fixes=Advice("NCCL_CROSS_NIC: '0'    # in `env:` of aboard.yaml, for {where}; or set up a route between the rails"),
 )
 

@@ -69,7 +69,7 @@ INTERPRETER_LOGIN = Diagnosis(
 INTERPRETER_UNSAFE = Diagnosis(
     code="software-interpreter-unsafe",
     title="another user can change the active Python environment",
-    symptoms=("is not used: ", "is writable for the group"),
+    symptoms=("is not used: ", "is writable by the group"),
     explanation="A user other than you and root owns or can write to the interpreter, its packages or a directory"
     " above them, and could change the code that your ranks run. Aboard does not select such an environment"
     " automatically.",

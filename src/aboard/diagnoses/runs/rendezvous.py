@@ -142,8 +142,8 @@ RANK_LATE = Diagnosis(
     title="a rank has not reached init_process_group",
     symptoms=("it just hangs at init_process_group", "Waiting for clients"),
     explanation="The rank has not called init_process_group yet, and the others are waiting for it in the store.",
-    remedy="Move slow work after init_process_group, or do it on all ranks. `aboard why RUN -v` shows where the rank"
-    " is.",
+    remedy="Move slow work to after init_process_group, or do it on all ranks. `aboard why RUN -v` shows what the"
+    " rank is doing.",
 )
 
 IMPORT_SLOW = Diagnosis(

@@ -26,7 +26,7 @@ CONFIG = Diagnosis(
 
 FILE = Diagnosis(
     code="train-file",
-    title="no training configuration is given",
+    title="no training configuration was given",
     symptoms=("no config file was given, and there is no ./aboard.yaml",),
     explanation="`aboard train` reads the `train` and `data` sections of the given file, or of ./aboard.yaml.",
     fixes=Advice("add `train:` and `data:` to aboard.yaml (see docs/train.md), or pass a file: aboard train FILE.yaml"),

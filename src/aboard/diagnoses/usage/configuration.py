@@ -22,7 +22,7 @@ CONFIG = Diagnosis(
     title="aboard.yaml is invalid",
     symptoms=("unknown key 'slot' in cluster",),
     explanation="All values are validated before anything starts, and all errors are listed with line and column.",
-    remedy="Follow each `fix`. `aboard init --schema` describes every key, for editors too.",
+    remedy="Follow each `fix`. `aboard init --schema` prints a JSON schema of every key, which editors can use.",
     fixes={
         **SUGGESTED,
         "missing": Advice("add a line: {key}: …"),

@@ -23,9 +23,9 @@ from aboard.flows.why.record_parts import EVENTS, FINDINGS, LOGS, MOST_LINES, PL
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import decode_event
 from aboard.record.json_documents import MOST_NODES, MOST_RANKS, decode_findings
+from aboard.record.recent_snapshots import MOST_SNAPSHOTS
 from aboard.record.run_directory import SNAPSHOT_PREFIX
 from aboard.record.snapshot_document import decode_snapshot
-from aboard.record.snapshot_log import MOST_SNAPSHOTS
 
 # JSON such as `[],[],[],…` takes twenty times its size in memory, so the number of values is limited too.
 MOST_DOCUMENT = 16 * MIB

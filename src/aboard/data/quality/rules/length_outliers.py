@@ -21,7 +21,7 @@ def check_length_outliers(evidence: DataEvidence) -> Iterator[Finding]:
             nodes=(),
             seen=f"the longest row has {lengths.longest:,} {unit}; 99 % of the rows have at most"
             f" {usual:,}: {tally.longest.where}",
-            why="Such a row often is not text. It may be two files joined in one row, binary data, or a log.",
+            why="Such a row is often a mistake: two files joined in one row, binary data, or a log.",
             fix=_build_fix(evidence, tally.longest.where),
         )
 

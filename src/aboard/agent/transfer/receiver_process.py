@@ -24,7 +24,7 @@ BUDGET_SECONDS = 1.0
 REAP_SECONDS = 0.2
 
 
-class FileReceiverClient:
+class ReceiverProcess:
     """The bridge's side of a file receiver: relays frame bodies to it, and its replies back, unchanged."""
 
     def __init__(self, loop: EventLoop, on_body: Callable[[bytes], None], on_gone: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from aboard.record.snapshot_document import encode_snapshot
 MOST_SNAPSHOTS = 4
 
 
-class SnapshotLog:
+class RecentSnapshots:
     """Numbers only increase; an older snapshot may have been removed."""
 
     def __init__(self, run: RunDirectory, documents: DocumentWriter) -> None:
