@@ -18,9 +18,9 @@ NO_RANK = Diagnosis(
         "ModuleNotFoundError: No module named 'torch'",
         "Timed out after 1801 seconds waiting for clients. 1/2 clients joined.",
     ),
-    explanation="On this node, Python can't import torch, even with the node's `setup` lines, env and directory. A"
-    " library may be missing, a `setup` line may fail, or the environment or directory may be the wrong one. The other"
-    " ranks would wait until they time out, without saying for which node.",
+    explanation="On this node, Python can't import torch, even with the node's `setup:`, `env:` and `workdir:`. A"
+    " library may be missing, a `setup` line may fail, or the Python environment or the directory may be the wrong one."
+    " The other ranks would wait until they time out, without saying which node they are waiting for.",
     remedy="`pip install --force-reinstall torch` repairs a broken installation. `python:` and `setup:` in aboard.yaml"
     " select a different environment. `aboard check --only software` compares the versions on all nodes.",
     fixes=_TORCH,
@@ -64,9 +64,10 @@ SLOW_NODE = Diagnosis(
     title="all links of a node are slow in collectives",
     severity=Severity.WARN,
     symptoms=("one slow node", "10x slower than expected", "every step takes as long as the slowest rank"),
-    explanation="In two separate jobs, exchanging data with this node through torch took at least four times as long"
-    " as with the others. The link may have negotiated a lower speed, a cable may be bad, the traffic may use the"
-    " wrong network, or the machine may be busy. `aboard check --only network` measures the same links without torch.",
+    explanation="In two separate test jobs, exchanging data with this node through torch took at least four times as"
+    " long as with the other nodes. The link may have negotiated a lower speed, a cable may be bad, the traffic may use"
+    " the wrong network, or the machine may be busy. `aboard check --only network` measures the same links without"
+    " torch.",
     fixes=SLOW_NIC,
 )
 
@@ -75,8 +76,8 @@ SLOW_LINK = Diagnosis(
     title="one link is slow in collectives",
     severity=Severity.WARN,
     symptoms=("10x slower than expected", "slow between two nodes only"),
-    explanation="Two nodes exchange data far more slowly with each other than with the rest. The path between them"
-    " (`tracepath PEER`) may differ from the others, or part of it may be faulty.",
+    explanation="Two nodes exchange data far more slowly with each other than with the other nodes. Their network path"
+    " (`tracepath PEER` shows it) may differ from the other nodes' paths, or part of it may be faulty.",
     fixes=SLOW_NIC,
 )
 
@@ -85,8 +86,8 @@ ONCE = Diagnosis(
     title="a collective failed once, then succeeded",
     severity=Severity.INFO,
     symptoms=("intermittent timeouts",),
-    explanation="When repeated, the same job succeeded, and so did smaller ones. A node may have been briefly"
-    " overloaded, or the network may occasionally drop packets.",
+    explanation="The same test job succeeded when it was repeated, and so did smaller jobs. A node may have been"
+    " briefly overloaded, or the network may occasionally drop packets.",
     fixes=f"{_AGAIN}    # does it happen again?",
 )
 
@@ -117,7 +118,7 @@ UNKNOWN_COLLECTIVE = Diagnosis(
     severity=Severity.WARN,
     symptoms=("the collective test did not finish",),
     explanation="A node replied in a format that this version of Aboard doesn't recognize.",
-    fixes=f"{_AGAIN}    # if it happens again, please open an issue with its --json",
+    fixes=f"{_AGAIN}    # if it happens again, please open an issue with the output of --json",
 )
 
 SOCKETS = Diagnosis(
@@ -129,9 +130,9 @@ SOCKETS = Diagnosis(
         "NCCL INFO Using network Socket",
         "NCCL INFO Failed to initialize NET plugin IB",
     ),
-    explanation="TCP sockets carry a tenth of what the fabric can. The fabric's ports may be down, they may be"
-    " invisible to the ranks' user or inside the container (pass /dev/infiniband in), or NCCL_IB_DISABLE, NCCL_IB_HCA"
-    " or NCCL_NET may exclude them.",
+    explanation="TCP sockets have about a tenth of the fabric's bandwidth. The fabric's ports may be down, they may be"
+    " invisible to the user that runs the ranks or inside the container (pass /dev/infiniband to it), or"
+    " NCCL_IB_DISABLE, NCCL_IB_HCA or NCCL_NET may exclude them.",
     fixes="ibv_devinfo | grep -E 'hca_id|state'    # on {where:shell}; the ranks' user must see the ports\n"
     "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET can exclude the fabric",
     log_fix="ibstat    # on {where:shell}; State must be Active\n"
@@ -146,9 +147,9 @@ PLUGIN = Diagnosis(
         "NCCL INFO NET/Plugin: Could not find: ofi libnccl-net-ofi.so. Using internal network plugin.",
         "NCCL WARN Error: network AWS Libfabric not found.",
     ),
-    explanation="NCCL can't find a plugin (aws-ofi-nccl, gIB, RDMA-SHARP) that NCCL_NET or NCCL_NET_PLUGIN requests,"
-    " or that the other nodes load. NCCL falls back to its built-in transports; on a cloud's own fabric, this means"
-    " TCP.",
+    explanation="NCCL can't find a plugin (aws-ofi-nccl, gIB, RDMA-SHARP) that NCCL_NET or NCCL_NET_PLUGIN requests, or"
+    " that the other nodes load. NCCL falls back to its built-in transports; on a cloud provider's own fabric, this"
+    " means TCP.",
     fixes="ldconfig -p | grep -E 'nccl-net|nccl_net'    # on {where:shell}; is it installed?\n"
     "env: {{LD_LIBRARY_PATH: DIRECTORY}}    # in aboard.yaml, with the directory that contains it",
     log_fix="ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH    # on {node}, where ranks start",
@@ -159,7 +160,7 @@ PLUGIN = Diagnosis(
 
 TOPOLOGY = Diagnosis(
     code="collective-topology",
-    title="NCCL's topology file is missing or differs",
+    title="NCCL's topology file is missing or differs between nodes",
     severity=Severity.WARN,
     symptoms=("Could not open XML topology file", "NCCL_TOPO_FILE set by environment to"),
     explanation="On virtual machines, a topology file tells NCCL which GPU is close to which adapter. If the file is"
@@ -170,7 +171,7 @@ TOPOLOGY = Diagnosis(
 
 NO_GPUDIRECT = Diagnosis(
     code="collective-no-gpudirect",
-    title="NCCL copies through host memory",
+    title="NCCL copies GPU data through host memory",
     severity=Severity.WARN,
     symptoms=("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",),
     explanation="The nvidia_peermem module is not loaded, and the driver and kernel can't share buffers through"

@@ -57,9 +57,9 @@ PORT_DOWN = Diagnosis(
     title="an adapter's port is not ACTIVE",
     severity=Severity.WARN,
     symptoms=("NET/IB : No device found.", "Port state: Down", "phys_state: Polling", "mlx5_3: port 1 DOWN"),
-    explanation="The port has no link, usually because of a cable, a transceiver or a disabled switch port, or no"
-    " subnet manager has made it ACTIVE. NCCL skips the port silently. This node then has less bandwidth than its"
-    " peers, and all ranks wait for it.",
+    explanation="Either the port has no link, usually because of a bad cable or transceiver or a disabled switch port,"
+    " or no subnet manager has made the port ACTIVE. NCCL skips the port silently. This node then has less bandwidth"
+    " than its peers, and all ranks wait for it.",
     fixes=_DOWN,
     patterns=hint(r"NET/IB ?: No device found", refines=()),
 )
@@ -157,9 +157,9 @@ MIXED = Diagnosis(
     title="InfiniBand and RoCE ports are mixed",
     severity=Severity.WARN,
     symptoms=("Attempted to connect incompatible devices", "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_bond_0:1/RoCE"),
-    explanation="NCCL uses all adapters for RDMA, but InfiniBand and RoCE can't communicate with each other, so the"
-    " run fails with `Attempted to connect incompatible devices`. The odd one is usually an Ethernet adapter for the"
-    " slow management network.",
+    explanation="NCCL uses all adapters for RDMA, but InfiniBand and RoCE can't communicate with each other, so the run"
+    " fails with `Attempted to connect incompatible devices`. The adapter that doesn't fit is usually an Ethernet"
+    " adapter for the slow management network.",
     fixes={
         "mode": FixCommand(
             "sudo mlxconfig -d {device} query LINK_TYPE_P1    # on {node}; set it to 1 (InfiniBand) or 2 (Ethernet)"
@@ -254,9 +254,9 @@ NO_GPUDIRECT = Diagnosis(
     severity=Severity.WARN,
     symptoms=("GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "NET/IB : GPU Direct RDMA Disabled"),
     explanation="Without the nvidia_peermem module, adapters can't read GPU memory, and all traffic goes through host"
-    " memory, at about half the bandwidth. The module is not loaded, or was built against a different version; if so,"
-    " reinstall the GPU driver after the adapter's driver. NVIDIA's open driver on Linux 5.12 or later uses DMA-BUF"
-    " instead.",
+    " memory, at about half the bandwidth. The module is not loaded, or was built for a different version of the"
+    " adapter's driver; in that case, reinstall the GPU driver after the adapter's driver. NVIDIA's open driver on"
+    " Linux 5.12 or later uses DMA-BUF instead.",
     fixes="sudo modprobe nvidia_peermem    # on {where:shell}\n"
     "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf    # there, to load it at every boot",
     log_fix="lsmod | grep nvidia_peermem    # on {node}; if missing: sudo modprobe nvidia_peermem\n"
@@ -275,8 +275,8 @@ ACS = Diagnosis(
     severity=Severity.WARN,
     symptoms=("Got completion with error 4, opcode 32675, len 0, vendor err 81", "status=4", "LOC_PROT_ERR"),
     explanation="Access Control Services (ACS) send each packet between two PCI devices through the CPU, so GPUDirect"
-    " is slow or fails with `status 4` (LOC_PROT_ERR). Only virtual machines need ACS; enable ATS in the adapter"
-    " there.",
+    " is slow or fails with `status 4` (LOC_PROT_ERR). Only virtual machines need ACS; for them, keep ACS on and enable"
+    " ATS in the adapter.",
     fixes="sudo setpci -s {bridge} ECAP_ACS+0x6.w=0000    # on {where:shell}; for each bridge, after every boot\n"
     "# for good: disable ACS or IO virtualization (VT-d, AMD-Vi) in the BIOS",
     log_fix="sudo lspci -vvv | grep ACSCtl    # on {node}; SrcValid+ on a bridge means that ACS is on; disable it, or"
@@ -337,7 +337,7 @@ NCCL_SETTINGS = Diagnosis(
 
 TOPOLOGY = Diagnosis(
     code="fabric-topology",
-    title="an NCCL topology file is missing or differs",
+    title="an NCCL topology file is missing or differs between nodes",
     severity=Severity.WARN,
     symptoms=(
         "NCCL_TOPO_FILE set by environment to /etc/crusoe/nccl_topo/h100-80gb-sxm-ib.xml",

@@ -77,7 +77,7 @@ MODEL = Diagnosis(
     title="GPU models differ",
     severity=Severity.WARN,
     symptoms=("CUDA out of memory on one node only", "one rank is always the slowest"),
-    explanation="All ranks wait for the slowest GPU, and the smallest GPU memory limits the batch size.",
+    explanation="All ranks wait for the slowest GPU, and the GPU with the least memory limits the batch size.",
     fixes={
         "odd": FixCommand(
             "nvidia-smi -L    # on {where:shell}; exclude them with `exclude:` in aboard.yaml, or train only on them"
@@ -150,8 +150,8 @@ LOST = Diagnosis(
         "CUDA error: unknown error",
     ),
     explanation="The GPU stopped responding on the PCI bus (Xid 79), usually because of heat, power, a riser or a"
-    " defect in the GPU. Nothing can use the GPU before a reboot, and often not even after one; CUDA may not start at"
-    " all on this node.",
+    " defect in the GPU. The GPU can't be used until the node is rebooted, and often not even then; CUDA may fail to"
+    " start at all on this node.",
     leads_to=_NO_ANSWER,
     fixes="sudo reboot    # on {node}; if it happens again, exclude {node}: it needs repair",
     log_fix="sudo dmesg -T | grep -i xid    # on {node}; then exclude the node, and have the GPU inspected",
@@ -296,7 +296,8 @@ FABRIC_MANAGER = Diagnosis(
     ),
     explanation="CUDA fails with `Error 802: system not yet initialized` until the fabric manager has connected the"
     " GPUs and NVSwitches. The fabric manager is not running, or its version doesn't match the driver's exactly. If"
-    " only NVLS fails, `NCCL_NVLS_ENABLE: '0'` in `env:` lets the run continue, somewhat slower.",
+    " only NVLink SHARP (NVLS) fails, `NCCL_NVLS_ENABLE: '0'` in `env:` lets you train without it, somewhat more"
+    " slowly.",
     fixes="sudo systemctl enable --now nvidia-fabricmanager    # on {node}\n"
     "sudo journalctl -u nvidia-fabricmanager | tail    # on {node}; its version must be exactly the driver's",
     log_fix="systemctl status nvidia-fabricmanager    # on {node}; its version must be the driver's\n"

@@ -18,9 +18,9 @@ CLOCK = Diagnosis(
         "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
         "slurm: error: Munge decode failed: Expired credential",
     ),
-    explanation="torchrun considers a peer dead if its clock is 15 s off, so one node trains alone. Slurm's munge"
-    " rejects the node's credentials, and log lines can't be ordered. If all nodes are off by the same amount, this"
-    " machine's clock is wrong.",
+    explanation="torchrun considers a peer dead if its clock is 15 s off, so one node ends up training alone. Slurm's"
+    " munge rejects the node's credentials, and log lines from different nodes can't be put in order. If all nodes are"
+    " off by the same amount, this machine's clock is wrong.",
     fixes="sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {node}",
     log_fix="chronyc tracking    # on {node}; sudo systemctl restart chronyd; sudo chronyc makestep sets it at once",
     patterns=cause(
@@ -57,7 +57,7 @@ LEFTOVER_FILES = Diagnosis(
 
 OTHER_RANKS = Diagnosis(
     code="host-other-ranks",
-    title="ranks of another launcher are running",
+    title="ranks started by another launcher are running",
     severity=Severity.WARN,
     symptoms=("EADDRINUSE", "CUDA out of memory", "python processes that survive `pkill deepspeed`"),
     explanation="These processes have RANK and MASTER_ADDR set, run as your user, and were not started by Aboard; they"
@@ -106,9 +106,9 @@ OPEN_FILES = Diagnosis(
     title="the open file limit is too low",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 24] Too many open files", "RuntimeError: received 0 items of ancdata"),
-    explanation="Every peer, data loader worker, tensor in transfer and shard needs an open file; above the limit, a"
-    " rank dies with `Too many open files`. Ranks inherit the limit from sshd, slurmd or the container (`--ulimit"
-    " nofile=1048576`), not from your terminal.",
+    explanation="Each connection to a peer, each data loader worker, each tensor passed between processes and each"
+    " shard needs an open file; above the limit, a rank dies with `Too many open files`. Ranks inherit the limit from"
+    " sshd, slurmd or the container (`--ulimit nofile=1048576`), not from your terminal.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, for {node}"),
         "raise": FixCommand(
@@ -175,9 +175,9 @@ SHM = Diagnosis(
         "Error: failed to extend /dev/shm/nccl-AbCdEf to 9637892 bytes",
         "OSError: [Errno 28] No space left on device: '/dev/shm/...'",
     ),
-    explanation="Data loaders pass batches through /dev/shm, and NCCL ranks on one node communicate through it; when"
-    " it is full, they die. Docker gives a container 64 MiB by default; in Kubernetes, mount an emptyDir with `medium:"
-    " Memory` at /dev/shm. Killed runs leave their segments behind.",
+    explanation="Data loaders pass batches through /dev/shm, and NCCL ranks on one node communicate through it; when it"
+    " is full, they die. Docker gives a container 64 MiB by default; in Kubernetes, mount an emptyDir with `medium:"
+    " Memory` at /dev/shm. Runs that were killed leave their shared memory segments behind.",
     fixes={
         "small": FixCommand(
             "sudo mount -o remount,size=50% /dev/shm    # on {node}; and in /etc/fstab, for good\n"
@@ -246,11 +246,11 @@ MEMORY_LIMIT = Diagnosis(
 
 OOM_KILLS = Diagnosis(
     code="host-oom-kills",
-    title="processes were OOM-killed within this memory limit",
+    title="processes were OOM-killed in the ranks' cgroup",
     severity=Severity.WARN,
     symptoms=("exitcode: -9", "oom_kill 3 in memory.events"),
-    explanation="The cgroup in which ranks will run has already run out of memory. Ranks that need as much will be"
-    " killed too.",
+    explanation="The cgroup in which ranks will run has already run out of memory. Ranks that need as much memory as"
+    " the killed processes will be killed too.",
     fixes={
         "": FixCommand(
             _MEMORY_MAX + "\n# or use fewer data loader workers, a smaller batch, or no copy of the dataset per rank"

@@ -27,15 +27,15 @@ _HOW = {
     "refused": (
         "connections are refused",
         (
-            "Aboard's agent was listening. Either a firewall replies with a TCP reset, or the address belongs to a"
-            " different machine."
+            "Aboard's agent was listening on the port, so either a firewall replied with a TCP reset, or the address"
+            " belongs to a different machine."
         ),
     ),
     "rejected": (
         "connections are rejected",
         (
-            "Either a firewall rejects the connections (`No route to host`), or no route exists. Ranks fail to connect,"
-            " or retry for minutes."
+            "Either a firewall rejects the connections (`No route to host`), or there is no route to the node. Ranks"
+            " fail to connect, or retry for minutes."
         ),
     ),
 }
@@ -238,8 +238,8 @@ MTU = Diagnosis(
     code="network-mtu",
     title="large packets are lost",
     symptoms=("Timed out waiting 5000ms for recv operation to complete", "hangs in the first big all-reduce"),
-    explanation="Packets above some size are dropped. Usually the MTU differs along the path, and ICMP type 3, which"
-    " would report it, is filtered. A run starts normally and hangs in its first large all-reduce.",
+    explanation="Packets above some size are dropped. Usually the MTU differs along the path, and the ICMP type 3"
+    " messages that would report this are filtered. A run starts normally and hangs in its first large all-reduce.",
     leads_to=("network-loss", "network-slow", "network-flaky"),
     fixes="ping -M do -c 2 -s 1472 {address}    # on {where:shell}; does a full-size packet pass? (8972 for jumbo"
     " frames)\n"
@@ -274,7 +274,7 @@ UNRESOLVED = Diagnosis(
     title="a node can't resolve a peer's name",
     symptoms=("Could not resolve hostname", "Name or service not known", _TIMED_OUT),
     explanation="The name is in this machine's ssh_config or /etc/hosts but not in the node's, or the node's DNS does"
-    " not respond. torch prints the same message as for a firewall.",
+    " not respond. torch prints the same message as when a firewall blocks the connection.",
     fixes=FixCommand(_NAMED),
     log_fix="getent hosts {peer}    # on {node}; then add it to /etc/hosts, or use the address",
     patterns=hint(
@@ -289,7 +289,7 @@ PEER_ON_LOOPBACK = Diagnosis(
     title="a node resolves a peer's name to itself",
     symptoms=("connectFullMesh failed … remote=[127.0.0.1]:41896",),
     explanation="The node's /etc/hosts maps the peer's name to 127.x, often because the file came with a copied image."
-    " The node would connect to itself, and wait.",
+    " The node would connect to itself instead of the peer, and wait.",
     leads_to=_NO_CONNECTION,
     fixes=FixCommand(_RENAMED),
 )
@@ -321,7 +321,7 @@ PORT_TAKEN = Diagnosis(
 
 INTERFACE_MISSING = Diagnosis(
     code="network-interface-missing",
-    title="the env specifies an interface that a node doesn't have",
+    title="an environment variable specifies an interface that a node doesn't have",
     symptoms=("Unable to find address for: ib0", "Bootstrap : no socket interface found"),
     explanation="Interface names differ between machines. If the interface doesn't exist, NCCL fails with `no socket"
     " interface found`, and Gloo with `Unable to find address for`.",
@@ -354,7 +354,7 @@ INTERFACE = Diagnosis(
     severity=Severity.INFO,
     symptoms=("wrong NIC used", "NET/Socket : Using [0]docker0"),
     explanation="Unless they are told which interface to use, NCCL and Gloo use the first one that looks right, which"
-    " may be a container bridge or the slow one.",
+    " may be a container bridge or belong to a slow network.",
     fixes=Advice("{variable}: {interface}    # under `env:` of {nodes} in aboard.yaml"),
 )
 
@@ -363,8 +363,8 @@ FLAKY = Diagnosis(
     title="connections fail at first and succeed on retry",
     severity=Severity.WARN,
     symptoms=("intermittent timeouts",),
-    explanation="Packets may be lost, or a machine may be too busy to respond for seconds. A collective waits for its"
-    " worst link.",
+    explanation="Packets may be lost, or a machine may be too busy to respond for several seconds. A collective is only"
+    " as fast as its slowest link.",
     fixes="aboard check --only network    # measures the rate and packet loss of the links of {nodes:shell}",
 )
 
@@ -384,8 +384,8 @@ LOSS = Diagnosis(
     title="a link loses packets",
     severity=Severity.WARN,
     symptoms=("retransmits grow", "slow in fits and starts"),
-    explanation="The usual causes are a bad cable or transceiver (errors grow), a full switch buffer (drops grow), or"
-    " a duplex mismatch.",
+    explanation="The usual causes are a bad cable or transceiver (the error counters grow), a full switch buffer (the"
+    " drop counters grow), or a duplex mismatch.",
     leads_to=("network-flaky",),
     fixes=SLOW_NIC,
 )
@@ -395,8 +395,8 @@ SPARSE = Diagnosis(
     title="not every pair of nodes was tested",
     severity=Severity.INFO,
     symptoms=("a single bad pair may be missed",),
-    explanation="With more than 64 nodes, testing all pairs takes long. Instead, each node tests O(log n) peers,"
-    " chosen so that every node and every half of the cluster is covered.",
+    explanation="With more than 64 nodes, testing all pairs would take too long. Instead, each node tests O(log n)"
+    " peers: those 1, 2, 4, … places away in the list of nodes.",
     fixes="aboard check --all-pairs",
 )
 

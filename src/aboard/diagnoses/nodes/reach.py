@@ -24,8 +24,8 @@ _QUIET = (
     "ssh {ssh:shell} true    # here; must print nothing"
 )
 _DROPS = (
-    "sshd closed connections before the key exchange. Either more logins are in progress, from all clients together,"
-    " than its MaxStartups allows, or fail2ban has banned this machine."
+    "sshd closed connections before the key exchange. Either all clients together have more logins in progress than"
+    " sshd's MaxStartups allows, or fail2ban has banned this machine."
 )
 # Probes that run the way a rank starts, after the `setup` lines: they fail if a line does.
 UNANSWERED = (
@@ -90,7 +90,7 @@ UNRESOLVED = Diagnosis(
 
 KEY_REFUSED = Diagnosis(
     code="reach-key-refused",
-    title="the node accepts none of our keys",
+    title="the node accepts none of this machine's ssh keys",
     symptoms=("Permission denied (publickey).", "Too many authentication failures"),
     explanation="Usually the user's authorized_keys file on the node doesn't list any key that this machine offers, or"
     " sshd ignores the file because others can write to it.",
@@ -123,7 +123,7 @@ KEY_REFUSED = Diagnosis(
 
 HOST_KEY_CHANGED = Diagnosis(
     code="reach-host-key-changed",
-    title="the node presents a different host key than before",
+    title="the node's host key has changed",
     symptoms=("WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!", "Host key verification failed."),
     explanation="Either the node was reinstalled, or someone is intercepting the connection. ssh refuses to connect"
     " while the old key is in known_hosts.",
@@ -207,8 +207,8 @@ SHELL_NOISE = Diagnosis(
     code="reach-shell-noise",
     title="the login shell prints endlessly",
     symptoms=("a login that prints menus or a banner in a loop",),
-    explanation="The command never runs, because the login shell keeps printing. Usually a start-up file is waiting"
-    " for input.",
+    explanation="The command never runs, because the login shell keeps printing. Usually a start-up file asks for input"
+    " again and again.",
     fixes=_QUIET,
 )
 
@@ -216,8 +216,8 @@ GARBAGE = Diagnosis(
     code="reach-garbage",
     title="the reply is not from Aboard's agent",
     symptoms=("exec: a shell or a Python that isn't one",),
-    explanation="Something else replied in the agent's place: usually a forced command in authorized_keys, a"
-    " restricted shell, or a script called python3.",
+    explanation="Something else replied in the agent's place: usually a forced command in authorized_keys, a restricted"
+    " shell, or a script named python3.",
     fixes="ssh {ssh:shell} {ask}    # must print a version and nothing else",
 )
 
@@ -235,7 +235,7 @@ SILENT = Diagnosis(
     title="the node was reached but sends nothing",
     symptoms=("Connection timed out during banner exchange", "ssh hangs after `debug1: pledge: filesystem`"),
     explanation="Possible causes: the home directory is on a dead mount (`ssh root@NODE` may still work), the machine"
-    " is swapping endlessly, or a process there is stopped.",
+    " is swapping endlessly, or a process on the node has been stopped.",
     fixes="timeout 30 ssh -v {ssh:shell} true    # here; note where it stops",
 )
 
@@ -274,7 +274,7 @@ DROPPED_AT_FIRST = Diagnosis(
     title="sshd dropped logins that succeeded on retry",
     severity=Severity.INFO,
     symptoms=("kex_exchange_identification: Connection closed by remote host",),
-    explanation=f"{_DROPS} The logins succeeded on retry, but this gets worse with more nodes or slower logins.",
+    explanation=f"{_DROPS} The logins succeeded on retry, but with more nodes or slower logins, more will fail.",
     fixes=_MORE_PLACES,
 )
 
@@ -296,9 +296,9 @@ SETUP = Diagnosis(
         "module: command not found",
         "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.",
     ),
-    explanation="Ranks get a plain `bash`, not a login shell, so a PATH, `module` or `conda activate` that ~/.bashrc"
-    " or /etc/profile gives you in a terminal is missing. The `setup` lines in aboard.yaml run in this shell before"
-    " each rank, and one of them failed.",
+    explanation="Ranks get a plain `bash`, not a login shell, so a PATH, a `module` command or a conda environment that"
+    " ~/.bashrc or /etc/profile sets up in your terminal is missing. The `setup` lines in aboard.yaml run in this shell"
+    " before each rank, and one of them failed.",
     remedy="To use `module`, make `. /etc/profile.d/modules.sh` (or lmod.sh) the first `setup` line; for conda, `."
     " /opt/conda/etc/profile.d/conda.sh`. You usually need neither if `python:` points to the environment's own"
     " interpreter, such as /opt/venv/bin/python. To test a line in the ranks' shell, run `ssh NODE bash -c"
@@ -316,8 +316,8 @@ SLOW_LOGIN = Diagnosis(
     severity=Severity.WARN,
     symptoms=("ssh takes 10 to 60 seconds to log in", "the launch of one node lags behind the others"),
     explanation="Every launch waits for the slowest login, and a slow login is often the first sign of a dead name"
-    " server (UseDNS, GSSAPI) or file server. Aboard compares the node with the others to subtract delays from this"
-    " machine's own load.",
+    " server (UseDNS, GSSAPI) or file server. Aboard compares the node with the others to discount delays that this"
+    " machine's own load causes.",
     fixes={
         "connect": FixCommand(
             "getent hosts {target}    # here; is name resolution slow, or the network?\nping -c 3 {target}    # here"

@@ -133,8 +133,8 @@ PYTHON_PATH = Diagnosis(
     title="nodes find Python at different paths",
     severity=Severity.INFO,
     symptoms=("python: /opt/conda/bin/python3 on one node, /usr/bin/python3 on another",),
-    explanation="The Python version is the same, so the different paths may be intended. Often they are not: two"
-    " environments match only until one is updated.",
+    explanation="The Python version is the same, so the different paths may be intended. However, two environments"
+    " match only until one of them is updated.",
     remedy="Set `python:` in aboard.yaml to the same full path for all nodes.",
     fixes=_SAME_PYTHON,
 )
@@ -243,7 +243,7 @@ CONFIG = Diagnosis(
     severity=Severity.WARN,
     symptoms=("ds_config.json differs", "batch size or sequence length isn't the same on all ranks"),
     explanation="If a DeepSpeed, Accelerate or trainer configuration file differs, ranks use different batch sizes or"
-    " stages. JSON and YAML files may also be results of earlier runs, so this does not stop a launch.",
+    " ZeRO stages. JSON and YAML files may also be results of earlier runs, so a difference does not stop a launch.",
     remedy="Copy the file to all nodes. Directories named `outputs`, `runs` or `logs` are not compared: keep results"
     " there.",
     fixes=_FILES,
@@ -254,9 +254,8 @@ VARIABLE = Diagnosis(
     title="an NCCL, CUDA or torch variable differs between nodes",
     severity=Severity.WARN,
     symptoms=("NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_PROTO", "OMP_NUM_THREADS", "LD_LIBRARY_PATH"),
-    explanation="Ranks with different settings may choose different algorithms or networks, and then can't"
-    " communicate. Variables come from start-up files, PAM or sshd. Tokens and keys are compared by digest and never"
-    " shown.",
+    explanation="Ranks with different settings may choose different algorithms or networks, and then can't communicate."
+    " The variables may come from start-up files, PAM or sshd. Tokens and keys are compared by digest and never shown.",
     remedy="Set the variable once under `env:` in aboard.yaml, which takes precedence, or remove it from the file that"
     " sets it: `grep -n NAME ~/.bashrc ~/.profile /etc/environment`.",
     fixes={

@@ -69,7 +69,7 @@ FULL = Diagnosis(
     title="a disk is full",
     symptoms=("OSError: [Errno 28] No space left on device", "[Errno 122] Disk quota exceeded", "write failed"),
     explanation="Writes to the disk (checkpoints, logs, caches) fail, and the other ranks then wait for the rank that"
-    " died. A quota can be exhausted although the disk has free space.",
+    " died. A quota can be used up while the disk still has free space.",
     remedy=_REMOVE,
     fixes=_LARGEST,
     log_fix="df -h; df -i; quota -s    # on {node}; find the full disk, delete old checkpoints, and resume from the"
@@ -85,9 +85,9 @@ SPACE = Diagnosis(
     code="storage-space",
     title="the disk has less free space than the run will write",
     symptoms=("OSError: [Errno 28] No space left on device", "PytorchStreamWriter failed writing file"),
-    explanation="When the disk is full, the checkpoint being written is lost, and the other ranks wait for the one"
-    " that died. A disk that nodes share needs space for what all of them write. The free space does not reflect a"
-    " quota per user, but usually reflects a quota on the directory.",
+    explanation="When the disk is full, the checkpoint being written is lost, and the other ranks wait for the one that"
+    " died. A disk that nodes share needs space for what all of them write. The free space shown ignores a quota per"
+    " user, but usually takes a quota on the directory into account.",
     remedy=f"{_REMOVE} You can also write elsewhere (`output:`), or correct `writes:`.",
     fixes="{look:shell}    # here; lists the largest entries; delete what is no longer needed\n"
     "run: {{output: PATH, writes: SIZE}}    # in aboard.yaml, to write elsewhere, or less",
