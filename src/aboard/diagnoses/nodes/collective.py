@@ -208,7 +208,7 @@ FABRIC_ERRORS = Diagnosis(
         cause(
             NCCL_COMPLETION + r"(?:12|13)\b(?:.* hca (?P<hca>\S+))?",
             "The adapter retried and got no response. The link or the peer's port may have gone down, the peer may"
-            " have died, or the two may not be connected.",
+            " have died, or the two adapters may not be connected.",
             fix="link",
             weight=2,
         ),

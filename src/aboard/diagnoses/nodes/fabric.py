@@ -73,7 +73,7 @@ PORT_MISSING = Diagnosis(
     " failed. NCCL 2.30 rejects nodes with unequal numbers of adapters; with older versions, all nodes are slow.",
     fixes="lspci | grep -i mellanox; sudo dmesg | grep mlx5    # on {node}; is the adapter on the bus?\n"
     "sudo reboot    # on {node}; if it is still missing, exclude the node, or the adapter on all nodes (NCCL_IB_HCA)",
-    log_fix="ibstat | grep -c Active    # on each node; check the cable and adapter of the node with fewer",
+    log_fix="ibstat | grep -c Active    # on each node; check the cable and adapter of the node with the lower count",
     patterns=cause(
         r"Detected mixed local Net device counts across ranks", "A node has fewer active RDMA ports than the others."
     ),

@@ -272,7 +272,7 @@ OOM_KILLS = Diagnosis(
         cause(
             r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: Killed",
             "A data loader worker was killed, which the kernel does when memory runs out. Use fewer data loader"
-            " workers, no copies of the dataset per rank, or more memory for the job.",
+            " workers, avoid a copy of the dataset in each rank, or request more memory for the job.",
             fix="worker",
         ),
     ),

@@ -102,7 +102,7 @@ RENDEZVOUS_REFUSED = _declare_connection(
     patterns=hint(
         _CLIENT + "111",
         "The node responds, but nothing is listening on the port. Rank 0 may never have started, or the address may"
-        " not be its own.",
+        " belong to a different node.",
         refines=("log-store-unreachable",),
     ),
 )
@@ -279,7 +279,7 @@ UNRESOLVED = Diagnosis(
     log_fix="getent hosts {peer}    # on {node}; then add it to /etc/hosts, or use the address",
     patterns=hint(
         r"The (?:IPv4 )?network addresses of \((?P<peer>[\w.:-]+), (?P<port>\d+)\) cannot be retrieved",
-        "The waiting node can't resolve the name.",
+        "The node that is trying to connect can't resolve the peer's name.",
         refines=("log-store-unreachable",),
     ),
 )

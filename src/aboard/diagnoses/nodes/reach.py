@@ -117,7 +117,7 @@ KEY_REFUSED = Diagnosis(
     "chmod 700 ~/.ssh; chmod 600 ~/.ssh/authorized_keys    # on {node}",
     patterns=cause(
         r"(?:(?P<node>[\w.-]+): )?Permission denied \([\w,-]*publickey[\w,-]*\)",
-        "The node does not accept any of the keys that ssh offered, or its ~/.ssh is open to others.",
+        "The node does not accept any of the keys that ssh offered, or others can write to its ~/.ssh.",
     ),
 )
 
