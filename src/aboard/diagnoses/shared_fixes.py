@@ -14,5 +14,5 @@ SAME_CODE = "aboard check --only software    # is the code the same on all nodes
 LOGS = "aboard logs {run} --rank {rank}    # the rank's last output"
 SLOW_NIC = FixCommand(
     "sudo ethtool {interface} | grep -E 'Speed|Duplex'    # on {node}; then try a different cable\n"
-    "ip -s link show {interface}    # on {node}; do errors or drops grow?"
+    "ip -s link show {interface}    # on {node}; do the error or drop counts grow?"
 )

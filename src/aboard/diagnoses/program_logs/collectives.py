@@ -272,8 +272,8 @@ NCCL_INTERNAL = Diagnosis(
     code="log-nccl-internal",
     title="an internal check in NCCL failed",
     symptoms=("ncclInternalError: Internal check failed.",),
-    explanation="An internal check in NCCL failed: a bug in NCCL, or corrupted memory. `NCCL_DEBUG=INFO` shows which"
-    " check.",
+    explanation="Either NCCL has a bug, or its memory was corrupted. With NCCL_DEBUG=INFO, NCCL logs which internal"
+    " check failed.",
     fixes="export NCCL_DEBUG=INFO    # then rerun, and: aboard why --log LOG\n"
     "aboard check --only software    # shows what differs between nodes",
     patterns=cause(r"ncclInternalError", weight=1),

@@ -101,7 +101,7 @@ DEEPSPEED_BATCH = Diagnosis(
     symptoms=("Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu",),
     explanation="train_batch_size must equal micro-batch × accumulation steps × ranks. It was probably set for a"
     " different number of ranks.",
-    fixes='"train_batch_size": "auto"    # in ds_config.json; or leave out one of the three',
+    fixes='"train_batch_size": "auto"    # in ds_config.json; or leave out one of the three batch settings',
     patterns=cause(r"Check batch related parameters\. train_batch_size is not equal to"),
 )
 
@@ -142,8 +142,8 @@ EXTENSION = Diagnosis(
     code="log-extension",
     title="a native extension could not be built",
     symptoms=("Error building extension 'fused_adam'",),
-    explanation="A native extension could not be compiled on this node: there is no compiler, the CUDA toolkit does"
-    " not match torch's CUDA version, or two nodes are writing to the same build cache.",
+    explanation="Possible causes: this node has no compiler, its CUDA toolkit does not match torch's CUDA version, or"
+    " two nodes are writing to the same build cache.",
     fixes="rm -rf ~/.cache/torch_extensions; nvcc --version; c++ --version    # on {node}; then rerun",
     patterns=cause(
         r"Error building extension '(?P<name>\w+)'|ninja: build stopped|Ninja is required to load C\+\+ extensions",

@@ -8,8 +8,8 @@ ILLEGAL_ACCESS = Diagnosis(
     code="log-illegal-access",
     title="a GPU kernel accessed invalid memory",
     symptoms=("CUDA error: an illegal memory access was encountered",),
-    explanation="A GPU kernel accessed invalid memory. This is usually a bug in the kernel or an out-of-range index,"
-    " rarely a GPU fault.",
+    explanation="An invalid memory access usually comes from a bug in a GPU kernel or from an out-of-range index,"
+    " rarely from a GPU fault.",
     fixes="export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
     "sudo dmesg -T | grep -i xid    # on {node}; an Xid other than 13 and 31 points to the hardware",
     # Xid 13 and 31 usually come from the program: a kernel accessed memory out of bounds.
@@ -108,7 +108,7 @@ MODULE_MISSING = Diagnosis(
     title="a rank's Python lacks a module",
     symptoms=("ModuleNotFoundError: No module named 'flash_attn'",),
     explanation="The module is not installed in the Python environment that this rank uses. That environment usually"
-    " differs from the one on the head.",
+    " differs from the one on the machine where you started the job.",
     fixes="python3 -m pip install {module}    # on {node}; or start ranks with the right Python's absolute path",
     patterns=cause(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'|No module named (?P<module2>[\w.]+)$"),
 )
@@ -184,7 +184,7 @@ MODEL_MISSING = Diagnosis(
 
 WANDB = Diagnosis(
     code="log-wandb",
-    title="Weights & Biases has no API key, or no internet access",
+    title="Weights & Biases has no API key or no internet access",
     symptoms=("wandb.errors.UsageError: api_key not configured",),
     explanation="wandb raises an exception if it has no API key or can't reach its server. The exception ends the rank"
     " unless the script catches it.",
@@ -196,7 +196,7 @@ SYNTAX = Diagnosis(
     code="log-syntax",
     title="this Python can't parse the code",
     symptoms=("SyntaxError: invalid syntax",),
-    explanation="The file may have been copied only partly, or it may be written for a newer Python than this node's.",
+    explanation="The file may have been copied only in part, or it may be written for a newer Python than this node's.",
     fixes="python --version; sha256sum *.py    # on each node, where the script is",
     patterns=cause(r"^SyntaxError: |^IndentationError: ", weight=2),
 )
@@ -228,8 +228,8 @@ TOKEN_RANGE = Diagnosis(
     code="log-token-range",
     title="a token id is outside the embedding table",
     symptoms=("IndexError: index out of range in self",),
-    explanation="The tokenizer's vocabulary is larger than the model's embedding table, so a token id has no row in"
-    " it.",
+    explanation="The tokenizer's vocabulary is larger than the model's embedding table, so some token ids have no"
+    " row in that table.",
     fixes="model.resize_token_embeddings(len(tokenizer))    # or use the model's own tokenizer",
     patterns=cause(r"IndexError: index out of range in self|Token indices.*vocab.*(?:exceed|larger)", weight=2),
 )
@@ -250,7 +250,7 @@ MODEL_DIFFERS = Diagnosis(
     code="log-model-differs",
     title="ranks built different models",
     symptoms=("DDP expects same model across all ranks, but Rank 0 has",),
-    explanation="Ranks can only train the same model. Usually one node has a different config, vocabulary or package"
+    explanation="All ranks must train the same model. Usually one node has a different config, vocabulary or package"
     " version.",
     fixes="sha256sum CONFIG; python -m pip list | grep -iE 'torch|transformers'    # on each node",
     patterns=cause(
@@ -305,7 +305,8 @@ CHECKPOINT_SHAPE = Diagnosis(
     code="log-checkpoint-shape",
     title="the checkpoint doesn't match the model or the number of ranks",
     symptoms=("size mismatch for lm_head.weight: copying a param with shape", "Missing key(s) in state_dict"),
-    explanation="The checkpoint is from a different model, or from a number of ranks that this loader can't reshard.",
+    explanation="The checkpoint was written for a different model, or by a number of ranks that this loader can't"
+    " reshard.",
     fixes="grep -nE 'vocab_size|hidden_size|num_hidden_layers' config.json    # of the model and of the checkpoint",
     patterns=cause(
         r"size mismatch for (?P<name>[\w.]+): copying a param|(?:Missing|Unexpected) key\(s\) in state_dict"

@@ -9,7 +9,8 @@ INIT_INCOMPLETE = Diagnosis(
     title="NCCL's initialization began and never finished",
     symptoms=("NCCL INFO ncclCommInitRank comm 0x… rank 0 nranks 8 … - Init START",),
     explanation="NCCL waits indefinitely for ranks that never join: they died earlier, were never started, or can't"
-    " reach the address that rank 0 announced. RAS, the flight recorder and the watchdog all start after this phase.",
+    " reach the address that rank 0 announced. RAS, the flight recorder and the watchdog start only after"
+    " this phase, so they can't report it.",
     fixes="ss -tno state syn-sent    # on each node, while the run hangs: every address listed is blocked\n"
     "py-spy dump --pid PID    # of {ranks:shell}: shows where the rank is\n"
     "aboard check --only network    # tests every pair of nodes",
@@ -23,7 +24,7 @@ PEER_LOST = Diagnosis(
         "Failed to recv, got 0 bytes. Connection was likely closed.",
     ),
     explanation="A connection broke because the rank at its other end died. This log doesn't show why; that rank's own"
-    " log does. With torchrun's c10d rendezvous, clocks more than 15 s apart look the same.",
+    " log does. With torchrun's c10d rendezvous, clocks more than 15 s apart cause the same messages.",
     fixes=f"{_ALL_LOGS}\nchronyc tracking    # on each node; is a clock off?",
 )
 

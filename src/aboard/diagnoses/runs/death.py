@@ -53,8 +53,8 @@ RAISED = Diagnosis(
     code="run-raised",
     title="a rank raised an exception",
     symptoms=("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "exitcode  : 1 (pid: "),
-    explanation="The rank's own code raised an exception that nothing caught. This is the earliest failure across all"
-    " nodes, by corrected clocks; errors about closed connections on other ranks came later.",
+    explanation="The rank's own code raised an exception that nothing caught. With the clocks of all nodes corrected,"
+    " this is the earliest failure; errors about closed connections on other ranks came later.",
     remedy="Read the exception, and the full traceback with `aboard logs RUN --rank N`. If all ranks raised it, check"
     " what they share: script, arguments, data. `aboard launch --trial -- …` finds a node that fails on its own.",
     fixes={
@@ -100,8 +100,8 @@ EXITED = Diagnosis(
     title="a rank exited with a non-zero code",
     symptoms=("exitcode  : 1", "exits with return code = 1"),
     explanation="The process exited by itself with a non-zero code and without an exception. Usual causes are"
-    " sys.exit, an argument error, or a program that is not Python.",
-    remedy="Find what exits with this code: `aboard logs RUN --rank N` shows all of its output.",
+    " a call to sys.exit, an argument error, or an error in a program that is not written in Python.",
+    remedy="Find what exits with this code: `aboard logs RUN --rank N` shows the rank's whole output.",
     fixes={
         **_KNOWN_ERRORS,
         **_INSPECT_RANK,
@@ -223,15 +223,15 @@ CONDUCTOR_LOST = Diagnosis(
     title="the conductor of a run was killed",
     symptoms=("lost", "Killed", "Out of memory: Killed process 4711 (aboard)"),
     explanation="A user or the kernel (out of memory) killed the conductor, or the head was rebooted. Agents that lose"
-    " their conductor terminate their ranks after the lease (`--lease`). With `--detach`, the conductor outlives its"
-    " terminal.",
+    " their conductor terminate their ranks after the lease (`--lease`). With `--detach`, the conductor keeps running"
+    " when its terminal is closed.",
     fixes={
         "again": FixCommand("{command:shell aboard launch …}    # runs it again"),
         "continue": FixCommand("{command:shell aboard train …}    # continues from step {step}"),
         "continue-if-any": FixCommand("{command:shell aboard train …}    # continues from the last checkpoint, if any"),
         "logs": FixCommand("aboard logs {run}    # the ranks' output until the conductor was killed"),
         "memory": FixCommand(
-            "sudo dmesg -T | grep -i 'killed process'    # here; did the kernel kill the conductor for memory?"
+            "sudo dmesg -T | grep -i 'killed process'    # here; did the kernel kill the conductor to free memory?"
         ),
     },
 )
@@ -245,7 +245,7 @@ RANK_STOPPED = Diagnosis(
     fixes={
         "continue": FixCommand("kill -CONT {pids:words}    # on {node}; resumes the rank"),
         "check": FixCommand(
-            "{check:shell aboard check NODE --only host    # is any of its processes left? if not, launch again}"
+            "{check:shell aboard check NODE --only host    # are any of its processes left? if not, launch again}"
         ),
     },
 )
@@ -311,11 +311,11 @@ STUBBORN = Diagnosis(
 
 TRIAL = Diagnosis(
     code="run-trial",
-    title="a node, a pair of nodes or all nodes fail to run the command",
+    title="the command fails on a node, on a pair of nodes or on all nodes",
     symptoms=("can't run the command by itself", "can't run the command as a pair, although each can alone"),
-    explanation="The command ran for some seconds on each node alone, then on pairs, then on all nodes. A failure"
-    " alone is a fault of that node; a failure only in pairs is a fault of the link between the two.",
-    fixes="aboard check    # alone: --only software; in pairs: --only network, --only collective",
+    explanation="The command ran for a few seconds on each node alone, then on pairs, then on all nodes. If it fails"
+    " on a node alone, that node is at fault; if it fails only on a pair, the link between the two nodes is.",
+    fixes="aboard check    # if one node fails: --only software; if a pair fails: --only network, --only collective",
 )
 
 STUCK = Diagnosis(
@@ -331,8 +331,8 @@ NODE_SILENT = Diagnosis(
     title="a node is silent",
     severity=Severity.WARN,
     symptoms=("no beat came over the wire",),
-    explanation="The node lost power, its network or its ssh. Its ranks may still be running. The run continues if the"
-    " node comes back within the lease (`--lease SECONDS`), and is terminated otherwise.",
+    explanation="The node lost power, its network or its ssh connection. Its ranks may still be running. The run"
+    " continues if the node comes back within the lease (`--lease SECONDS`), and is terminated otherwise.",
     fixes="{check:shell aboard check NODE    # does it respond? if not: check its power, or its console}",
 )
 

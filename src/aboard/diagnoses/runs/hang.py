@@ -43,7 +43,7 @@ MOUNT = Diagnosis(
         "blocked for more than 120 seconds",
     ),
     explanation="The rank is blocked in the kernel, in a read or write that does not return. Usually the file system's"
-    " server, network or disk is down. No signal reaches the process there.",
+    " server, network or disk is down. Until the call returns, no signal reaches the process.",
     fixes={
         "local": FixCommand(f"{_UNHANG}sudo mount {{place}}{_AGAIN}"),
         "remote": FixCommand(f"{_UNHANG}sudo mount -t {{kind}} {{source}} {{place}}{_AGAIN}"),
@@ -136,10 +136,11 @@ ABSENT = Diagnosis(
 
 BUSY = Diagnosis(
     code="hang-busy",
-    title="ranks wait for one that is working",
+    title="ranks wait for a rank that is still working",
     symptoms=("the others wait for rank 0 to save",),
     explanation="The rank is doing occasional work (a checkpoint, an evaluation, a compilation), and the others are"
-    " waiting for it. torch.distributed.checkpoint writes from all ranks, and in the background.",
+    " waiting for it. To shorten the wait for a checkpoint, use torch.distributed.checkpoint: it writes from all"
+    " ranks, and in the background.",
     fixes=LOGS,
 )
 
@@ -188,7 +189,7 @@ LINK_CUT = Diagnosis(
     title="connections between ranks carry no data",
     symptoms=("Timed out waiting 5000ms for recv operation to complete", "NET/Socket : peer … unreachable"),
     explanation="Packets between the nodes are lost. A firewall may have been changed, or a route, a switch or a cable"
-    " may have failed. TCP retries for minutes, and the run continues if packets pass again.",
+    " may have failed. TCP retries for minutes; if packets get through again by then, the run continues.",
     fixes={
         "address": FixCommand("ip -br address    # on {node}; the NIC must have {address} again: ip address add"),
         "open": OPEN,
@@ -210,7 +211,7 @@ BIG_PACKETS = Diagnosis(
     title="large packets are lost, small ones pass",
     symptoms=("init works and the first big all-reduce hangs",),
     explanation="A NIC's MTU is larger than the network can carry, and no router reports it (an MTU black hole). If"
-    " the MTU is lowered on all nodes, even this run continues.",
+    " you lower the MTU on all nodes, this run continues without a restart.",
     fixes={
         "ping": FixCommand("ping -c 2 -M do -s 1472 {target}    # on {node}; does a full-size packet pass?"),
         "smaller": FixCommand(
@@ -225,7 +226,7 @@ UNKNOWN = Diagnosis(
     title="the run hangs for an unknown reason",
     severity=Severity.WARN,
     symptoms=("it just hangs",),
-    explanation="None of the causes that Aboard checks explains the hang. A finding shows where each rank is in its"
+    explanation="None of the causes that Aboard checks explains the hang. The finding shows where each rank is in its"
     " code.",
     remedy="Inspect the rank that differs from the others. `aboard why RUN -v` queries the nodes again and shows what"
     " was ruled out.",

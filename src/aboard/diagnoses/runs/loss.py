@@ -8,6 +8,6 @@ NO_NUMBER = Diagnosis(
     severity=Severity.WARN,
     symptoms=("loss: nan", "'loss': 0.0, 'grad_norm': nan"),
     explanation="Every step from here on is wasted. Possible causes: the learning rate is too high, a batch has a bad"
-    " value, fp16 has no loss scaling, or, if only one node shows it, the node's hardware is faulty.",
+    " value, fp16 is used without loss scaling, or, if it happens on only one node, that node's hardware is faulty.",
     fixes="aboard stop {run}    # then resume from the last checkpoint, with a lower learning rate or bf16",
 )

@@ -24,7 +24,7 @@ MISSING = Diagnosis(
         "Missing communicator data from 1 rank",
     ),
     explanation="Each NCCL process (2.24 or later) has a thread that responds even while its collectives wait. If this"
-    " thread does not respond, the process is stopped or dead, or the network of NCCL_SOCKET_IFNAME is down.",
+    " thread does not respond, the process is stopped or dead, or the network that NCCL_SOCKET_IFNAME selects is down.",
     fixes=_INSPECT,
     log_fix="ps -o pid,stat,wchan:20,etime,cmd -p {pid}    # on {node}; T is stopped, D is blocked in the kernel\n"
     "aboard check --only network    # with the nodes of the run: is this one unreachable?",
@@ -41,14 +41,14 @@ APART = Diagnosis(
         "Communicator ranks have different status",
         "ranks have launched up to operation 6649",
     ),
-    explanation="The rank has not reached the collective in which the others are waiting, or it issued a different"
+    explanation="One rank has not reached the collective in which the others are waiting, or it issued a different"
     " one. Each side is waiting for the other.",
     fixes=_INSPECT,
     log_fix="py-spy dump --pid {pid}    # on {node}; shows what the rank does instead",
     patterns=odd(
         r"Rank (?P<rank>\d+) has (?:launched up to operation \d+|not launched any operations"
         r"|status (?:NOCOMM|UNKNOWN|INIT|FINALIZE|ABORT))" + _PROCESS,
-        "This rank is at a different collective than the rest. While a run makes progress this is normal: query again.",
+        "This rank is at a different collective than the rest. This is normal while a run makes progress: query again.",
     ),
 )
 

@@ -19,7 +19,7 @@ NODE_LATE = Diagnosis(
 
 WORLD = Diagnosis(
     code="init-world",
-    title="a script sets a different number of ranks",
+    title="the script expects a different number of ranks than were started",
     symptoms=(
         "wait timeout after 300000ms, keys: /default_pg/0//cpu//0/2",
         "Timed out after 601 seconds waiting for clients.",
@@ -51,7 +51,7 @@ STORE_DROPPED = Diagnosis(
     code="init-store-dropped",
     title="rank 0's store does not respond",
     symptoms=("The client socket has timed out after 600000ms while trying to connect to",),
-    explanation="A firewall on the path, on this node or on rank 0's node drops packets to MASTER_ADDR:MASTER_PORT."
+    explanation="A firewall on this node, on rank 0's node or between them drops packets to MASTER_ADDR:MASTER_PORT."
     " torch prints the same message for a refused connection and for an unknown name.",
     fixes=_STORE,
 )
@@ -69,7 +69,8 @@ STORE_NO_ROUTE = Diagnosis(
     code="init-store-no-route",
     title="a node has no route to rank 0",
     symptoms=("Network is unreachable",),
-    explanation="None of this node's networks has a route to rank 0's address.",
+    explanation="Ranks on this node can't join, because none of its networks has a route to rank 0's address. The"
+    " address may belong to a network that this node is not connected to.",
     fixes={
         **_STORE,
         "route": FixCommand(
@@ -141,7 +142,7 @@ RANK_LATE = Diagnosis(
     code="init-rank-late",
     title="a rank has not reached init_process_group",
     symptoms=("it just hangs at init_process_group", "Waiting for clients"),
-    explanation="The rank has not called init_process_group yet, and the others are waiting for it in the store.",
+    explanation="The other ranks have called init_process_group and are waiting there for this rank.",
     remedy="Move slow work to after init_process_group, or do it on all ranks. `aboard why RUN -v` shows what the"
     " rank is doing.",
 )
@@ -152,6 +153,6 @@ IMPORT_SLOW = Diagnosis(
     severity=Severity.WARN,
     symptoms=("import torch takes minutes",),
     explanation="Imports are slow if the node is busy, or if the file system is slow for thousands of small files.",
-    remedy="Put the environment on a local disk. `time python3 -X importtime -c 'import torch'` on the node shows"
-    " which imports are slow.",
+    remedy="Put the Python environment on a local disk. `time python3 -X importtime -c 'import torch'` on the node"
+    " shows which imports are slow.",
 )

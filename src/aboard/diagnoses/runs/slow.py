@@ -3,7 +3,7 @@
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
 
-_QUOTA = "    # on {node}; until the quota is set again; permanently: request more cores from Slurm or Kubernetes"
+_QUOTA = "    # on {node}; lasts until the quota is set again; or request more cores from Slurm or Kubernetes"
 _MEASURE = "{check:shell aboard check NODES --only network    # measures the links; so does --only collective}"
 
 RANK = Diagnosis(
@@ -65,8 +65,8 @@ LINK = Diagnosis(
     title="a link between nodes is slow or loses packets",
     severity=Severity.WARN,
     symptoms=("TCP retransmissions", "busbw is much lower than expected"),
-    explanation="The link carries less than ranks send, or loses packets. Usually a NIC, a cable or a switch port is"
-    " faulty or overloaded. Every collective waits for this link.",
+    explanation="The link carries less than the ranks send, or loses packets. Usually a NIC, a cable or a switch port"
+    " is faulty or overloaded. Every collective waits for this link.",
     fixes={
         "errors": FixCommand("ip -s link    # on {nodes:shell}; shows errors and drops\n" + _MEASURE),
         "check": FixCommand(_MEASURE),
