@@ -93,7 +93,7 @@ def _find_env_problems(cluster: Cluster, request: LaunchRequest) -> list[Problem
     return [
         Problem(
             where=where,
-            seen=f"{name} differs by rank; Aboard sets it",
+            seen=f"{name} differs by rank, so Aboard sets it",
             fix=planning.PLAN.fix("env", name=name),
         )
         for where, env in sources

@@ -147,7 +147,9 @@ class _ExternalJobInspector:
             processes = decode_external_processes(answer.get("found"), 0.0)
             world = world.without(name, {each.pid for each in processes if each.why})
         if not world.ranks:
-            raise AboardError(commands.WHY_NO_TRAINING, "all its processes exited during the inspection", "ended")
+            raise AboardError(
+                commands.WHY_NO_TRAINING, "all processes of the job exited during the inspection", "ended"
+            )
         return world
 
     def _decode_snapshots(
