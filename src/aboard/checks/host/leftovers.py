@@ -86,7 +86,7 @@ def parse_leftovers(reply: Mapping[str, Any]) -> Leftovers | Unknown:
         fields = {name: reply[name] for name in ("runs", "places", "strays")}
         return decode(Leftovers, fields, strict=True)
     except (KeyError, DecodeError):
-        return Unknown(why="malformed reply")
+        return Unknown(why="the node sent a malformed reply")
 
 
 def find_leftover_processes(facts: Facts) -> Iterator[Finding]:
