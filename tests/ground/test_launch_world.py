@@ -227,7 +227,7 @@ def test_a_smaller_world_is_refused(four: Launches) -> None:
     assert "reach-refused n4" in done.stdout.replace("  ", " ")
     asked = four.aboard("launch", "--", "torchrun", "--nnodes", "5", "clock.py", "1")
     assert asked.returncode == 3
-    assert "5 nodes are requested, but there are 4" in asked.stderr
+    assert "5 nodes were requested, but there are 4" in asked.stderr
 
 
 def test_two_runs_at_once(four: Launches) -> None:

@@ -74,7 +74,7 @@ def test_twice() -> None:
 @pytest.mark.ci
 def test_too_many() -> None:
     """Lines that stand for more hosts than there can be are stopped before they fill the memory."""
-    with pytest.raises(InputError, match="hostfile:2: more than 65,536 hosts"):
+    with pytest.raises(InputError, match="hostfile:2: the hostfile lists more than 65,536 hosts"):
         parse_hostfile("".join(f"{letter}[1-40000] slots=8\n" for letter in "abcdefgh"))
 
 

@@ -305,6 +305,15 @@ def test_an_interface_that_is_not_there(variable: str, value: str, *, fires: boo
     assert not fires or f"{variable}: eth0" in found[0].fix
 
 
+def test_a_node_with_loopback_alone() -> None:
+    """The sentence has an end there too."""
+    known = facts(made(2), Node(name="n1"), Node(name="n2", env={"GLOO_SOCKET_IFNAME": "ib0"}))
+    cards = {"lo": NetworkInterface(state="unknown", mtu=65536)}
+    known.answers[INTERFACES.name]["n2"] = cards  # type: ignore[index] # a dict, as it is made above
+    (seen,) = (finding.seen for finding in SUBJECT.judge(known) if finding.code == "network-interface-missing")
+    assert seen.endswith("; it has only lo")
+
+
 def test_a_dead_link_has_its_consequences_under_it() -> None:
     """Not beside it."""
     mesh = made(4, wrong(into("n3", 4) + out_of("n3", 4)))

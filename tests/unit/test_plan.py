@@ -145,8 +145,8 @@ def test_secrets_are_known_by_name() -> None:
     ("nodes", "change", "seen"),
     [
         ((Node(name="n1", slots=0),), {}, "there are no slots on n1"),
-        ((Node(name="n1"), Node(name="n2")), {"nodes": 3}, "3 nodes are requested, but there are 2: n[1-2]"),
-        ((Node(name="n1", slots=4),), {"ranks": 8}, "n1 has 4 slots, and 8 ranks are requested"),
+        ((Node(name="n1"), Node(name="n2")), {"nodes": 3}, "3 nodes were requested, but there are 2: n[1-2]"),
+        ((Node(name="n1", slots=4),), {"ranks": 8}, "n1 has 4 slots, but 8 ranks were requested"),
         ((Node(name="n1", env={"RANK": "0"}),), {}, "RANK differs by rank"),
         ((Node(name="n1"),), {"env": {"LOCAL_RANK": "1"}}, "LOCAL_RANK differs by rank"),
         ((Node(name="n1", container=Container(runtime="docker", image="x")),), {}, "container"),

@@ -267,7 +267,7 @@ def test_a_run_is_seen_as_it_was_at_the_look(tmp_path: Path) -> None:
 def test_a_look_is_read_as_it_was_written() -> None:
     """Every figure, word and answer of it, and that a rank makes steps is known from its figures again."""
     said = {0: (Untrusted("loss 2.1"), Untrusted("loss nan"))}
-    given = replace(locked(), unheard={"n4": "the node is gone"}, usual=0.25, pace=0.5, last_lines=said, quiet=7.5)
+    given = replace(locked(), unheard={"n4": "the node was lost"}, usual=0.25, pace=0.5, last_lines=said, quiet=7.5)
     for node, child in (("n1", ""), ("n2", "3")):
         given.run.take(Measurement(node=node, child=child, at=NOW - 3, values={"step": 20, "load": 1.5}))
     kept = build_snapshot(given, answers_of(given), judge_evidence(given).findings, number=12, ended=True)

@@ -133,7 +133,7 @@ def test_the_first_failure_ends_all_with_stacks() -> None:
         assert not end.again
     end = decide(Run.replay("r", [_event("started"), _event("stopped")]), 2)
     assert end is not None
-    assert end.why == "rank 0 on n1 is stopped"
+    assert end.why == "rank 0 on n1 was stopped"
 
 
 def test_a_node_that_is_gone_after_its_end_is_no_failure() -> None:

@@ -64,7 +64,7 @@ def test_a_rule_that_fails_is_reported_and_the_others_are_heard() -> None:
     why = judge_evidence(given, (broken, *DEATH_RULES))
     assert [each.code for each in why.findings] == ["run-killed"]
     (passed_over,) = why.ruled_out
-    assert (passed_over.what, "KeyError: 'n9'" in passed_over.why) == ("a cause by the rule 'broken'", True)
+    assert (passed_over.what, "KeyError: 'n9'" in passed_over.why) == ("a cause that the rule 'broken' finds", True)
 
 
 def test_an_exception_is_the_verdict_and_the_others_are_folded() -> None:

@@ -62,7 +62,7 @@ def parse_run_reply(reply: Mapping[str, Any] | Unknown) -> CommandOutput:
         raise ProbeParseError(reply.why)
     code, out, err = reply.get("code"), reply.get("stdout"), reply.get("stderr")
     if not isinstance(code, int) or not isinstance(out, str) or not isinstance(err, str):
-        raise ProbeParseError("malformed reply")
+        raise ProbeParseError("the node sent a malformed reply")
     return CommandOutput(
         code=code, stdout=decode_latin1(out), stderr=decode_latin1(err), timed_out=bool(reply.get("timed_out"))
     )

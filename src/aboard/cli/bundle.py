@@ -21,7 +21,7 @@ from aboard.record.runs import Runs
 @click.option("--hide-addresses", is_flag=True, help="Replace IP addresses with made-up ones (198.18.…).")
 @click.option("-y", "--yes", is_flag=True, help="Write without asking.")
 def bundle(run: str | None, output: str | None, hide_addresses: bool, yes: bool) -> None:
-    """Pack the record of a RUN into a redacted archive, to share it with somebody else.
+    """Pack the record of a RUN into a redacted archive that you can share.
 
     Aboard lists the contents before it writes them: the plan, events, measurements, findings, the last snapshots of
     the nodes that led to a verdict (processes, connections, stacks, flight records) and the last lines of each rank's

@@ -105,7 +105,7 @@ def _select_subjects(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subj
             [
                 Problem(
                     where="aboard check",
-                    seen=f"no subject {name!r}",
+                    seen=f"there is no subject {name!r}",
                     fix=suggest_fix(commands.CHECK_SUBJECT, name, names),
                 )
                 for name in unknown

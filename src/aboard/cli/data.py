@@ -39,7 +39,12 @@ LOSS_ON = ("answers", "last", "all")
 @click.option("--stats", is_flag=True, help="Show a histogram of the lengths.")
 @click.option("--tokenizer", metavar="PATH", help="A tokenizer directory, or a name on the Hugging Face Hub.")
 @click.option("--template", metavar="FILE", help="A Jinja chat template to use instead of the tokenizer's.")
-@click.option("--format", "form", metavar="NAME", help="alpaca, sharegpt, messages, prompt-completion, text or tokens.")
+@click.option(
+    "--format",
+    "form",
+    metavar="NAME",
+    help="Format of the rows: alpaca, sharegpt, messages, prompt-completion, text or tokens.",
+)
 @click.option("--text-column", metavar="NAME", help="The text column of plain text data.")
 @click.option("--max-length", type=click.IntRange(min=2), metavar="N", help="Tokens per sequence; longer rows are cut.")
 @click.option("--loss-on", type=click.Choice(LOSS_ON), help="Supervise all answers, the last one, or all tokens.")
@@ -52,8 +57,8 @@ LOSS_ON = ("answers", "last", "all")
 def data(files: tuple[str, ...], as_json: bool, strict: bool, stats: bool, verbose: bool, **options: Any) -> None:
     """Inspect training data as the model will see it: contents, lengths, and what is wrong with it.
 
-    FILES are jsonl, json or parquet files, directories of them, or names on the hub. An aboard.yaml (default:
-    ./aboard.yaml) supplies its section `data`; options override it.
+    FILES are jsonl, json or parquet files, directories of them, or names on the Hugging Face Hub. An
+    aboard.yaml (default: ./aboard.yaml) supplies its `data` section; options override it.
 
     On a terminal, supervised tokens are green, masked ones grey, and control tokens stand out. A pipe or file gets
     plain lines: one per row, with «supervised tokens» marked like this, and findings as `aboard check` prints them.

@@ -20,8 +20,8 @@ DTYPES = ("bfloat16", "float16", "float32")
 def export(what: str, to: Path, dtype: str | None) -> None:
     """Export a checkpoint as a transformers model: safetensors, config, tokenizer, generation config.
 
-    RUN is a run's name or a prefix of it; its newest checkpoint is exported. CHECKPOINT is a directory step-…, or a
-    directory of those. Aboard verifies the checkpoint first.
+    RUN is a run's name or a prefix of it; its newest checkpoint is exported. CHECKPOINT is a step-… directory, or a
+    directory that contains some. Aboard verifies the checkpoint first.
     """
     require_train_extra("exporting")
     from aboard.core.text.byte_sizes import format_size  # noqa: PLC0415 - as above

@@ -69,7 +69,7 @@ OTHERS = ("torchrun", "deepspeed")
     "--lease",
     type=click.FloatRange(4),
     metavar="SECONDS",
-    help="How long ranks keep running without contact with this machine; default: 20, detached 600.",
+    help="How long ranks keep running without contact with this machine; default: 20, or 600 if detached.",
 )
 @click.option(
     "--on-stall",
@@ -82,7 +82,9 @@ OTHERS = ("torchrun", "deepspeed")
     "--no-beacon", is_flag=True, help="Don't load the beacon into ranks; phases, steps and stacks are not shown."
 )
 @click.option(
-    "--trial", is_flag=True, help="Run it for seconds on each node, on pairs and on all, to find the nodes that fail."
+    "--trial",
+    is_flag=True,
+    help="Run COMMAND briefly on each node, on pairs and on all nodes, to find those that fail.",
 )
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop.")
 @click.option("--on", "host", metavar="HOST", help="Run the conductor on HOST, detached; needs aboard and ssh there.")

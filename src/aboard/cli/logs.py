@@ -39,7 +39,7 @@ MAX_LINES = 100_000
     help=f"The last N lines; default: {DEFAULT_LINES}, unless --since or --raw is given.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until the run ends.")
-@click.option("--no-fold", is_flag=True, help="Print every rank's line, even where many ranks print the same.")
+@click.option("--no-fold", is_flag=True, help="Print every rank's line, even if many ranks print the same.")
 @click.option(
     "--raw", "as_raw", is_flag=True, help="Print the bytes as the ranks wrote them, without times, names or folding."
 )
@@ -59,7 +59,7 @@ def logs(
 
     RUN is a run's name or a prefix of it; the default is the latest run.
 
-    Equal lines of several ranks within two seconds are shown once: [ranks 0-7,9 ×9]. A ≈ means that they differ only
+    Equal lines from several ranks within two seconds are shown once: [ranks 0-7,9 ×9]. A ≈ means that they differ only
     in numbers; the earliest is shown. Dropped output is reported where it is missing. Without -n, only the last
     100,000 lines are read.
     """

@@ -53,15 +53,15 @@ def up(nodes: int, slots: int, fabric: bool, slurm: bool, name: str) -> None:
 @click.argument("node", default="head")
 @_NAME
 def ssh(node: str, name: str) -> None:
-    """Open a shell on NODE as crew, over ssh from the head."""
+    """Open a shell on NODE as user crew, over ssh from the head."""
     require_root("ssh")
     box = Sandbox.attach(name)
     box.head.become(["ssh", box.host(node).name], env=_build_terminal_environment())
 
 
 @sandbox.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--node", default="head", show_default=True, help="The host to run it on.")
-@click.option("--root", is_flag=True, help="Run as root instead of crew.")
+@click.option("--node", default="head", show_default=True, help="The host to run the command on.")
+@click.option("--root", is_flag=True, help="Run as root instead of user crew.")
 @_NAME
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
 def execute_command(node: str, root: bool, name: str, argv: tuple[str, ...]) -> None:

@@ -47,7 +47,7 @@ def break_hosts(ctx: click.Context, listing: bool) -> None:
 @click.option("--node", "nodes", metavar="NODES", help="Only these hosts: n2 or n[1-3]; default: all.")
 @click.option("--name", default=_DEFAULT, envvar=NAME_VARIABLE, show_default=True, help=NAME_HELP)
 def heal_hosts(fault: str | None, nodes: str | None, name: str) -> None:
-    """Undo all faults, or only FAULT; boots hosts without power."""
+    """Undo all faults, or only FAULT; boot hosts that are off."""
     require_root("heal")
     kind = None if fault is None else find_fault_class(fault)
     box = Sandbox.attach(name)

@@ -59,14 +59,14 @@ def train(
 
     aboard train [FILE.yaml] [NODES] [--set train.learning_rate=1e-5 …]
 
-    The sections `train` and `data` of FILE (default: ./aboard.yaml) describe the training. Before any rank starts,
+    The `train` and `data` sections of FILE (default: ./aboard.yaml) describe the run. Before any rank starts,
     Aboard checks and tokenizes the data, downloads the model once, and refuses a run that does not fit in memory. It
     checks the nodes and copies missing files to them. Ranks run offline, with the code of this Aboard.
 
     The losses are the same on one rank or many. Ctrl-C saves a checkpoint and stops; the same command resumes from it.
 
-    Exit code: the failed rank's; 2 the data, the nodes or the memory estimate stopped it; 3 the command or the
-    file is wrong; 130 after Ctrl-C.
+    Exit code: the failed rank's; 2 the data, the nodes or the memory estimate stopped the run; 3 the command or
+    the file is wrong; 130 after Ctrl-C.
     """
     settings = _load_settings(where)
     if print_config:

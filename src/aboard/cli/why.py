@@ -66,14 +66,14 @@ def why(
     last snapshots of the nodes; if the verdict differs from the recorded one, both are shown. The default is the
     newest active run, or else the newest run. With the CODE of a finding, Aboard explains that code.
 
-    --bundle diagnoses somebody else's record in the same way.
+    --bundle diagnoses someone else's record in the same way.
 
     --log diagnoses the output of torchrun, DeepSpeed, Accelerate, NCCL or Slurm, or a kernel log. Exit code: 0 nothing
     wrong was found; 2 a verdict; 3 the command is wrong.
 
     --nodes and --pid diagnose a running job that torchrun, DeepSpeed, Accelerate, srun or a script started, with the
     same exit codes: your processes with RANK and WORLD_SIZE on NODES (same syntax as `aboard check`), or the PIDs you
-    name. They are neither stopped nor signalled. Stacks need py-spy on the nodes: pip install py-spy.
+    pass. The processes are neither stopped nor signalled. Stacks need py-spy on the nodes: pip install py-spy.
     """
     _refuse_combined_options(logs=logs, bundle=bundle, nodes=nodes, pids=pids, words=words, as_json=as_json)
     if logs:

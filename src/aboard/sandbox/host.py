@@ -134,7 +134,7 @@ class Host:
             if done.returncode == 0:
                 return
         raise SandboxError(
-            sandbox.SSHD, f"sshd on {self.name} failed to start: {done.stderr.strip() or 'it does not listen'}"
+            sandbox.SSHD, f"sshd on {self.name} failed to start: {done.stderr.strip() or 'it is not listening'}"
         )
 
     def ssh_host_key(self, *, new: bool = False) -> str:

@@ -44,9 +44,9 @@ class SandboxLayout:
     def __post_init__(self) -> None:
         validate_name(self.name)
         if not 1 <= self.nodes <= MOST_NODES:
-            raise SandboxError(sandbox.NODES, f"{self.nodes} nodes asked for; a sandbox has 1 to {MOST_NODES}")
+            raise SandboxError(sandbox.NODES, f"{self.nodes} nodes requested; a sandbox can have 1 to {MOST_NODES}")
         if self.slots < 1:
-            raise SandboxError(sandbox.SLOTS, f"{self.slots} slots asked for; a node has at least 1")
+            raise SandboxError(sandbox.SLOTS, f"{self.slots} slots requested; a node needs at least 1")
 
     @cached_property
     def places(self) -> dict[str, HostAddress]:
@@ -67,7 +67,7 @@ def validate_name(name: str) -> str:
     """Returns a valid name; it becomes a directory name, so it must not contain a path."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,40}", name):
         raise SandboxError(
-            sandbox.NAME, f"{name!r} can't name a sandbox: use lowercase letters, digits, '.', '_' and '-'"
+            sandbox.NAME, f"{name!r} is not a valid sandbox name: use lowercase letters, digits, '.', '_' and '-'"
         )
     return name
 

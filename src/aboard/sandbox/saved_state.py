@@ -131,7 +131,7 @@ def clear_sandbox(name: str) -> None:
     if state is not None and state.alive() and not state.outer_init.kill(timeout=_KILL_TIMEOUT):
         raise SandboxError(
             sandbox.STUCK,
-            f"process {state.outer_init.pid} of sandbox {name!r} still runs {_KILL_TIMEOUT:.0f} s after SIGKILL",
+            f"process {state.outer_init.pid} of sandbox {name!r} is still running {_KILL_TIMEOUT:.0f} s after SIGKILL",
             "named",
             name=name,
         )

@@ -217,7 +217,7 @@ class NodeSession:
         while True:
             await self._wait_connected_or_lost()
             if self._gone.is_set():
-                raise Unreachable(UnreachableReason.LOST, f"{self.node.name}: its supervisor is gone")
+                raise Unreachable(UnreachableReason.LOST, f"{self.node.name}: its supervisor can no longer be reached")
             link = self._link
             if link is None:
                 # Disconnected again in the meantime.
@@ -356,7 +356,7 @@ class NodeSession:
             self._on_samples(self.node.name, parse_measurements(message, self._offset[1], self._children))
         elif "gone" in message and acks.link is self._link:
             # The bridge is alive and the supervisor is not: the session is over.
-            self._set_state(SessionState.LOST, f"the supervisor on {self.node.name} is gone")
+            self._set_state(SessionState.LOST, f"the supervisor on {self.node.name} is no longer running")
 
     def _offset_by(self, message: frames.Message) -> float:
         """The node's clock minus ours; it is inexact after long round trips, but no event may lie in the future."""

@@ -97,7 +97,7 @@ def find_disabled_gpudirect(facts: Facts) -> Iterator[Finding]:
     for hcas, names in group_by_value(disabled).items():
         yield collective.NO_GPUDIRECT.finding(
             nodes=names,
-            seen=f"NCCL copies through host memory: GPU Direct RDMA is disabled for {hcas}",
+            seen=f"NCCL copies data through host memory: GPUDirect RDMA is disabled for {hcas}",
             fix=collective.NO_GPUDIRECT.fix(where=quote_folded_names(names)),
         )
 

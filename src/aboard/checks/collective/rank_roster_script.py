@@ -143,12 +143,12 @@ class Watch(threading.Thread):
             try:
                 data = self.wire.recv(65536)
                 if not data and not self.may_end.is_set():
-                    self.finish(error="rank 0 is gone", told=True)
+                    self.finish(error="lost the connection to rank 0", told=True)
                 text += data
             except socket.timeout:
                 pass
             except OSError as error:
-                self.finish(error="rank 0 is gone: %s" % error.strerror, told=True)
+                self.finish(error="lost the connection to rank 0: %s" % error.strerror, told=True)
             *lines, text = text.split(b"\n")
             for line in lines:
                 word = json.loads(line)

@@ -86,7 +86,7 @@ def parse_leftovers(reply: Mapping[str, Any]) -> Leftovers | Unknown:
         fields = {name: reply[name] for name in ("runs", "places", "strays")}
         return decode(Leftovers, fields, strict=True)
     except (KeyError, DecodeError):
-        return Unknown(why="malformed reply")
+        return Unknown(why="the node sent a malformed reply")
 
 
 def find_leftover_processes(facts: Facts) -> Iterator[Finding]:
@@ -111,7 +111,7 @@ def find_leftover_files(facts: Facts) -> Iterator[Finding]:
         if lying:
             yield host.LEFTOVER_FILES.finding(
                 nodes=(name,),
-                seen=f"logs of {len(lying)} dead {'run' if len(lying) == 1 else 'runs'} in /tmp:"
+                seen=f"{len(lying)} dead {'run' if len(lying) == 1 else 'runs'} left logs in /tmp:"
                 f" {', '.join(lying[:_MAX_LISTED])}",
                 fix=host.LEFTOVER_FILES.fix(node=name),
             )

@@ -93,7 +93,7 @@ def find_missing_interfaces(facts: Facts) -> Iterator[Finding]:
                 yield network.INTERFACE_MISSING.finding(
                     nodes=(node.name,),
                     seen=f"{variable}={node.env[variable]}, but {node.name} has no {missing}; it has"
-                    f" {format_list(there)}",
+                    f" {format_list(there) or 'only lo'}",
                     fix=network.INTERFACE_MISSING.fix(
                         variable=variable, interface=format_yaml_value(use), node=node.name
                     ),

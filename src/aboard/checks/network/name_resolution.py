@@ -42,7 +42,7 @@ def find_unresolved_names(facts: Facts) -> Iterator[Finding]:
             nodes=nodes,
             seen=f"{format_list(nodes)} cannot resolve {format_list(names)}: {lost[nodes[0]][names[0]].visible()}"
             + (" (the address works)" if works else ""),
-            why="Connections by that name fail, and torch only reports that the client socket has timed out."
+            why="Connections to that name fail, and torch only reports that the client socket has timed out."
             if not everywhere
             else "Only this machine knows the name, from its ssh_config; programs on the nodes must use addresses.",
             fix=join_fixes(*lines),

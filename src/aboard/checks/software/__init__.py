@@ -215,7 +215,7 @@ def _is_cause_of(cause: Finding, finding: Finding) -> bool:
 
 SUBJECT = Subject(
     name="software",
-    title="the same Python, packages, code and variables everywhere",
+    title="Python, packages, code and variables are the same everywhere",
     probes=(SOFTWARE,),
     rules=(
         find_unsafe_interpreter,

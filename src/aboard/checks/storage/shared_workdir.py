@@ -102,14 +102,14 @@ def find_unshared_workdir(facts: Facts) -> Iterator[Finding]:
         yield storage.NOT_SHARED.finding(
             nodes=lost,
             seen=f"{place} is not the {model} that {node_sets.fold_names(inside)} share: a file written on"
-            f" {inside[0]} is missing here; this one is {_describe_mount(place)}, the other one"
+            f" {inside[0]} is missing there; this directory is {_describe_mount(place)}, the other one"
             f" {_describe_mount(model)}",
             fix=storage.NOT_SHARED.fix(how=format_mount_arguments(model.mount), nodes=quote_folded_names(lost)),
         )
     elif len(sharing.alone) > 1:
         yield storage.PRIVATE.finding(
             nodes=sharing.alone,
-            seen=f"{places[sharing.alone[0]]} is not shared: each node has its own",
+            seen=f"{places[sharing.alone[0]]} is not shared: each node has its own directory",
             fix=storage.PRIVATE.fix(),
         )
 

@@ -7,7 +7,7 @@ from aboard.diagnoses.trainer import training
 # Its rules need the training as well as the nodes: see training_rules.py.
 TRAIN = Subject(
     name="train",
-    title="the training fits the nodes",
+    title="the training run fits the nodes",
     probes=(GPU_SPECS,),
     rules=(),
     diagnoses=(

@@ -55,5 +55,5 @@ def build_hash_error(node: str, path: str, *, wanted: str, found: str) -> Aboard
 
 def build_lost_error(node: str, why: str, tries: int) -> AboardError:
     """Every reconnect was lost again."""
-    seen = f"{node}: lost the connection {tries} times while copying files; last: {escape_text(why, _SHOWN)}"
+    seen = f"{node}: lost the connection {tries} times while copying files; the last error: {escape_text(why, _SHOWN)}"
     return AboardError(file_sync.LOST, seen)

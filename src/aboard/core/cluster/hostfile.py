@@ -41,7 +41,11 @@ def parse_hostfile(text: str, *, where: str = "hostfile") -> tuple[Node, ...]:
             continue
         if len(nodes) + len(logins) > MAX_NAMES:
             problems.append(
-                Problem(where=location, seen=f"more than {MAX_NAMES:,} hosts", fix=configuration.HOSTFILE.fix("fewer"))
+                Problem(
+                    where=location,
+                    seen=f"the hostfile lists more than {MAX_NAMES:,} hosts",
+                    fix=configuration.HOSTFILE.fix("fewer"),
+                )
             )
             break
         duplicates = []

@@ -79,7 +79,7 @@ def _parse_term(term: str, known: "Mapping[str, Node]", option: Shell) -> tuple[
         raise InputError(configuration.FILTER, [_build_slots_problem(term, hosts, slots, option)])
     if re.search(r"[\s,]", _BRACKETS.sub("", hosts)):
         right = "@".join(re.split(r"[\s,]+", hosts.strip(", \t")))
-        seen = f"'{escape_text(hosts)}' should be hosts with '@' between them"
+        seen = f"'{escape_text(hosts)}' is not a list of hosts separated by '@'"
         fix = configuration.FILTER.fix("hosts", option=option, hosts=configuration.quote_doubly(right))
         raise InputError(configuration.FILTER, [Problem(where=option, seen=seen, fix=fix)])
     return expand_node_set(hosts, where=option), {int(slot) for slot in slots.split(",")} if colon else set()

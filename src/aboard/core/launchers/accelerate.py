@@ -75,7 +75,7 @@ def _read_counts(settings: AccelerateSettings) -> tuple[int | None, int | None, 
     if total is None:
         return nodes, None, ("The number of processes is not given, so each node starts one rank per slot.",)
     if nodes is None:
-        note = f"The number of machines is not given, so one node starts {format_count(total, 'rank')}."
+        note = f"The number of machines was not given, so one node starts {format_count(total, 'rank')}."
         return 1, total, (note,)
     if total % nodes:
         seen = f"{total} processes can't be divided evenly among {nodes} machines"

@@ -24,7 +24,7 @@ def select_nodes(command: LauncherCommand, nodes: Sequence[Node]) -> tuple[Node,
         if short:
             wanted = ",".join(map(str, command.picked))
             seen = (
-                f"{fold_names(short)} has fewer than {max(command.picked) + 1} slots, but slots {wanted} are requested"
+                f"{fold_names(short)} has fewer than {max(command.picked) + 1} slots, but slots {wanted} were requested"
             )
             fix = pasted_commands.SLOTS.fix()
             raise InputError(pasted_commands.SLOTS, [Problem(where=command.launcher, seen=seen, fix=fix)])

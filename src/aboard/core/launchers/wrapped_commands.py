@@ -49,7 +49,7 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
         raise _build_refusal(first, seen, fix)
     script = next((index for index, word in enumerate(words[:3]) if _get_base_name(word) == "deepy.py"), None)
     if script is not None:
-        seen = "deepy.py makes a deepspeed command from its config files by code of gpt-neox, and starts it"
+        seen = "deepy.py builds a deepspeed command from its config files with gpt-neox code, and starts it"
         printed = pasted_commands.quote_last_line(
             pasted_commands.quote_command_line(["python", "-c", _DEEPY, *words[script + 1 :]])
         )

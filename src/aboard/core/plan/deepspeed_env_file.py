@@ -28,7 +28,7 @@ def parse_env_file(text: str, *, where: str = ".deepspeed_env") -> dict[str, str
         name, equals, value = _EXPORT.sub("", entry, count=1).partition("=")
         seen = find_env_name_error(name.strip()) if equals else f"'{_mask_entry(entry)}' has no '='"
         if "\0" in value:
-            seen = f"the value of {escape_text(name.strip())} contains a NUL byte, which no environment can hold"
+            seen = f"the value of {escape_text(name.strip())} contains a NUL byte, which no variable can contain"
         if seen:
             problems.append(Problem(where=f"{where}:{number}", seen=seen, fix=configuration.ENVFILE.fix()))
             continue

@@ -267,7 +267,7 @@ def _format_env_lines(env: Mapping[str, str]) -> Iterator[str]:
         if is_secret(name):
             continue  # listed in the command's comments: a comment here would crash DeepSpeed
         if "\n" in value:
-            seen = f"{name} has a line break in its value, which .deepspeed_env can't hold"
+            seen = f"{name} has a line break in its value, which .deepspeed_env can't contain"
             fix = planning.EXPORT_DEEPSPEED.fix("env", name=name)
             raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
         safe = value if _PLAIN_VALUE.fullmatch(value) else re.sub(r'([\\"$`])', r"\\\1", value)

@@ -68,7 +68,7 @@ def _find_node_problems(cluster: Cluster, request: LaunchRequest, counts: Mappin
         seen = f"there are no slots on {fold_names(counts)}"
         return [Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("no-slots"))]
     if request.nodes is not None and used != request.nodes:
-        seen = f"{request.nodes} nodes are requested, but there are {used}: {fold_names(counts)}"
+        seen = f"{request.nodes} nodes were requested, but there are {used}: {fold_names(counts)}"
         fix = planning.PLAN.fix("nodes")
         return [Problem(where=cluster.source, seen=seen, fix=fix)]
     containerized = [node.name for node in cluster if node.container is not None and counts[node.name]]
@@ -83,7 +83,7 @@ def _find_slot_problems(cluster: Cluster, counts: Mapping[str, int]) -> list[Pro
     for node in cluster:
         most = len(node.picked) if node.picked is not None else node.slots
         if most is not None and counts[node.name] > most:
-            seen = f"{node.name} has {format_count(most, 'slot')}, and {counts[node.name]} ranks are requested"
+            seen = f"{node.name} has {format_count(most, 'slot')}, but {counts[node.name]} ranks were requested"
             problems.append(Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("slots", most=most)))
     return problems
 
@@ -93,7 +93,7 @@ def _find_env_problems(cluster: Cluster, request: LaunchRequest) -> list[Problem
     return [
         Problem(
             where=where,
-            seen=f"{name} differs by rank; Aboard sets it",
+            seen=f"{name} differs by rank, so Aboard sets it",
             fix=planning.PLAN.fix("env", name=name),
         )
         for where, env in sources

@@ -62,4 +62,4 @@ def parse_answer(probe: Probe[T], answer: ProbeAnswer) -> T | Unknown:
     except ProbeParseError as error:
         return Unknown(why=str(error))
     except Exception as error:  # noqa: BLE001 - a node's reply must not stop the check of the others
-        return Unknown(why=f"its parser failed on the reply: {type(error).__name__}")
+        return Unknown(why=f"Aboard could not parse the reply: {type(error).__name__}")

@@ -74,7 +74,7 @@ def _build_reply(recording: NodeRecording, ask: ProbeRequest) -> Mapping[str, An
     elif ask.op == "run":
         question = ProbeCommand(argv=tuple(ask.fields["argv"]))
     else:
-        return Unknown(why=f"`{ask.op}` is not in a recording")
+        return Unknown(why=f"a recording can't answer `{ask.op}`")
     answer = recording.answer(question)
     if isinstance(answer, FileContents):
         return {"files": dict(answer.files)}

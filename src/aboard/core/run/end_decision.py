@@ -37,7 +37,7 @@ def decide(run: Run, world: int, *, stderr_tail: Untrusted = NO_TEXT, may_move: 
     if generation.lost:
         return EndDecision(why=f"node {generation.lost[0]} was lost before its ranks finished", stacks=True)
     if generation.stopped is not None:
-        return EndDecision(why=f"rank {generation.stopped.name} on {generation.stopped.node} is stopped", stacks=True)
+        return EndDecision(why=f"rank {generation.stopped.name} on {generation.stopped.node} was stopped", stacks=True)
     if generation.exited == world:
         return EndDecision(why="every rank has finished")
     return None

@@ -63,7 +63,7 @@ SOURCE = Diagnosis(
 BUILD = Diagnosis(
     code="sandbox-build",
     title="the sandbox could not be created",
-    symptoms=("no namespaces could be made",),
+    symptoms=("could not create the namespaces",),
     explanation="A step failed while the sandbox was being created, and parts of the sandbox may be left.",
     fixes=_TAKE_DOWN,
 )
@@ -131,7 +131,7 @@ DIFFERS = Diagnosis(
 NAME = Diagnosis(
     code="sandbox-name",
     title="invalid sandbox name",
-    symptoms=("can't name a sandbox",),
+    symptoms=("is not a valid sandbox name",),
     explanation="The name becomes a directory name, so it can contain only lower-case letters, digits, '.', '_' and"
     " '-'.",
     fixes="aboard sandbox up --name sandbox",
@@ -140,7 +140,7 @@ NAME = Diagnosis(
 NODES = Diagnosis(
     code="sandbox-nodes",
     title="too many or too few sandbox nodes",
-    symptoms=("nodes asked for",),
+    symptoms=("nodes requested",),
     explanation="A sandbox has 1 to 250 nodes.",
     fixes="aboard sandbox up --nodes 4",
 )
@@ -148,7 +148,7 @@ NODES = Diagnosis(
 SLOTS = Diagnosis(
     code="sandbox-slots",
     title="a node needs at least one slot",
-    symptoms=("slots asked for",),
+    symptoms=("slots requested",),
     explanation="A node without slots would start no rank.",
     fixes="aboard sandbox up --slots 2",
 )

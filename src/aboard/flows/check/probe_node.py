@@ -174,7 +174,7 @@ async def _read_files(link: AgentLink, questions: Sequence[ProbeFiles]) -> FileC
         return Unknown(why=error.seen)
     files = reply.get("files")
     if not isinstance(files, dict):
-        return Unknown(why="reading timed out: a mount may be dead")
+        return Unknown(why="reading files timed out; a mount may be dead")
     return FileContents(files={str(path): decode_latin1(content) for path, content in files.items()})
 
 
@@ -187,7 +187,7 @@ async def _run_command(link: AgentLink, command: ProbeCommand) -> CommandOutput 
         return Unknown(why=error.seen)
     code = reply.get("code")
     if not isinstance(code, int):
-        return Unknown(why="an invalid reply")
+        return Unknown(why="the node sent an invalid reply")
     return CommandOutput(
         code=code,
         stdout=decode_latin1(reply.get("stdout")),

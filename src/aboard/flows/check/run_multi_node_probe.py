@@ -34,7 +34,7 @@ async def run_multi_node_probe(
     except StopIteration as done:
         outcome = done.value
     except Exception as error:  # noqa: BLE001 - a node's reply must not abort the check of the others
-        outcome = Unknown(why=f"the probe failed on a reply: {type(error).__name__}")
+        outcome = Unknown(why=f"the probe could not process a reply: {type(error).__name__}")
     finally:
         beating.cancel()
     return replace(facts, outcomes={**facts.outcomes, exercise.name: outcome})

@@ -141,7 +141,7 @@ def _choose_nodes(plan: Plan, run: Run, sessions: Mapping[str, NodeSession]) -> 
 
 def _explain_silence(session: NodeSession | None) -> str:
     if session is None or session.state is SessionState.LOST:
-        return "the node is gone"
+        return "the node was lost"
     return "no contact with the node" if session.state is SessionState.DISCONNECTED else "not queried: too many nodes"
 
 

@@ -61,7 +61,7 @@ def _write_trial_end(run: RunDirectory, finding: Finding | None) -> None:
     """Writes the end that the list of runs shows; it does not read the groups' own records."""
     record = Record.open(run, ranks=1)
     try:
-        why = "every node can run it" if finding is None else finding.seen
+        why = "every node can run the command" if finding is None else finding.seen
         data = {"why": why, "code": 0 if finding is None else 1}
         record.event(Event(node="", seq=0, at=time(), kind="finished", data=data))
         record.write_findings([] if finding is None else [finding])

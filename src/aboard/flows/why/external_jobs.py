@@ -147,7 +147,9 @@ class _ExternalJobInspector:
             processes = decode_external_processes(answer.get("found"), 0.0)
             world = world.without(name, {each.pid for each in processes if each.why})
         if not world.ranks:
-            raise AboardError(commands.WHY_NO_TRAINING, "all its processes exited during the inspection", "ended")
+            raise AboardError(
+                commands.WHY_NO_TRAINING, "all processes of the job exited during the inspection", "ended"
+            )
         return world
 
     def _decode_snapshots(
@@ -179,7 +181,7 @@ def require_inspectable(processes: Mapping[str, Iterable[ExternalJobProcess]], u
         if each.why == "absent":
             raise AboardError(commands.WHY_NO_PROCESS, f"there is no process {each.pid} on {name}")
         if each.why == "denied":
-            seen = f"process {each.pid} on {name} is {each.user}'s: no permission to inspect it"
+            seen = f"process {each.pid} on {name} belongs to {each.user}, and you have no permission to inspect it"
             raise AboardError(commands.WHY_NOT_PERMITTED, seen, pid=each.pid)
         if each.why:
             seen = f"process {each.pid} on {name} belongs to {each.run}, a run of Aboard's own"

@@ -178,7 +178,7 @@ def _start_sshd(sshd: str) -> None:
     # sshd goes to the background before it listens, and writes its pid file afterwards.
     while result.returncode == 0 and not SSHD_PID_FILE.exists():
         if time.monotonic() > deadline:
-            raise SandboxError(sandbox.SSHD, f"sshd does not listen after {_SSHD_TIMEOUT:.0f} s")
+            raise SandboxError(sandbox.SSHD, f"sshd is not listening after {_SSHD_TIMEOUT:.0f} s")
         time.sleep(0.01)
     if result.returncode != 0:
         raise SandboxError(sandbox.SSHD, f"sshd: {result.stderr.strip()}")

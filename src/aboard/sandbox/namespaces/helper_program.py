@@ -54,5 +54,5 @@ def raise_error(message: dict[str, Any]) -> None:
     if "error" in message:
         error = unpack_error(message["error"])
         if error is None:
-            raise SandboxError(sandbox.BUILD, "a step inside the namespaces failed without a reason")
+            raise SandboxError(sandbox.BUILD, "a step inside the namespaces failed without an error message")
         raise SandboxError(error.diagnosis, error.seen, fix=error.fix)

@@ -81,7 +81,7 @@ def _read_answer(answers: IO[bytes]) -> ProcessIdentity:
     ready, _, _ = select.select([answers], [], [], _START_TIMEOUT)
     line = answers.readline() if ready else b""
     if not line:
-        raise SandboxError(sandbox.BUILD, f"no namespaces could be made within {_START_TIMEOUT:.0f} s")
+        raise SandboxError(sandbox.BUILD, f"could not create the namespaces within {_START_TIMEOUT:.0f} s")
     message = json.loads(line)
     helper_program.raise_error(message)
     return ProcessIdentity.of(message["pid"])

@@ -157,7 +157,7 @@ def _build_loopback_finding(evidence: Evidence, tried: list[RankProcess]) -> Fin
     ranks = _list_numbers(tried)
     return rendezvous.LOOPBACK.finding(
         nodes=blamed,
-        seen=f"{name_ranks(ranks)} got 127.0.0.1 as the address of a peer, which is"
+        seen=f"{name_ranks(ranks)} got 127.0.0.1 as the address of a peer, but that is"
         f" {agree(ranks, 'its', 'their')} own node",
         fix=build_loopback_fix(evidence, blamed),
     )

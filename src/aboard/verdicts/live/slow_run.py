@@ -36,7 +36,7 @@ def find_stragglers(evidence: Evidence) -> Iterator[RuleResult]:
         return
     found = measure_lateness(evidence.records, evidence.offsets)
     if found is None:
-        yield RuledOut(what="a slow rank", why="the flight records hold too few collectives")
+        yield RuledOut(what="a slow rank", why="the flight records contain too few collectives")
         return
     named = find_straggler(found)
     rank, extra = named if named is not None else (0, 0.0)

@@ -55,4 +55,6 @@ def report_internal_error(error: Exception, *, run: str) -> Finding:
 def report_failed_rule(rule: str, error: Exception) -> RuledOut:
     """A rule that fails through a bug of ours doesn't stop the other rules."""
     message = f"{type(error).__name__}: {escape_text(str(error), 200)}"
-    return RuledOut(what=f"a cause by the rule {rule!r}", why=f"the rule failed, a bug in Aboard: {message}")
+    return RuledOut(
+        what=f"a cause that the rule {rule!r} finds", why=f"the rule failed because of a bug in Aboard: {message}"
+    )

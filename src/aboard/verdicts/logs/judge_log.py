@@ -207,6 +207,6 @@ def describe_unknown_errors(reading: ScannedLog) -> Finding | None:
     seen = "; ".join(f'"{text.visible(200)}"' for text in dict.fromkeys(reading.unknown[-3:]))
     return undetermined.UNKNOWN.finding(
         nodes=(),
-        seen=f"no known cause in {format_count(reading.lines, 'line')}; the last errors are {seen}",
+        seen=f"found no known cause in {format_count(reading.lines, 'line')}; the last errors are {seen}",
         fix=undetermined.UNKNOWN.fix(),
     )

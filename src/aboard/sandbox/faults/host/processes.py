@@ -48,7 +48,10 @@ class _ProcessFault(Fault):
     def check(self, box: Sandbox, host: Host) -> None:
         if (self.pid is None) == (self.environ is None):
             raise SandboxError(
-                sandbox.FAULT_OPTION, "no process selected: give either --pid or --environ", "process", fault=self.name
+                sandbox.FAULT_OPTION,
+                "no process was selected: pass either --pid or --environ",
+                "process",
+                fault=self.name,
             )
         if not self._targets(host):
             what = f"pid {self.pid}" if self.pid is not None else f"{self.environ!r} in its environment"

@@ -93,7 +93,7 @@ class OtherPython(_PythonFault):
     def check(self, box: Sandbox, host: Host) -> None:
         if (self.without is None) == (self.program is None):
             raise SandboxError(
-                sandbox.FAULT_OPTION, "no difference selected: give either --without or --program", "other-python"
+                sandbox.FAULT_OPTION, "no difference was selected: pass either --without or --program", "other-python"
             )
         if self.program is not None and host.run(["test", "-x", self.program]).returncode != 0:
             raise SandboxError(

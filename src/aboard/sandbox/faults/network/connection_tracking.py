@@ -60,7 +60,7 @@ class ConntrackFull(Fault):
         if most > _MOST:
             raise SandboxError(
                 sandbox.FAULT_OPTION,
-                f"this machine tracks up to {most:,} connections: filling that takes {format_size(most * _ENTRY)}"
+                f"this machine tracks up to {most:,} connections: filling the table takes {format_size(most * _ENTRY)}"
                 " of memory",
                 "conntrack-max",
                 most=_MOST,
