@@ -98,7 +98,7 @@ def test_mistakes_in_the_file_have_lines() -> None:
         parse_accelerate_config(text, file="acc.yaml")
     assert [str(problem) for problem in error.value.problems] == [
         "acc.yaml:2:1: accelerate has no key 'num_procesess'",
-        "acc.yaml:3:1: fsdp_config is a section",
+        "acc.yaml:3:1: fsdp_config must be a section with keys below it",
         "acc.yaml:4:15: num_machines must be a whole number",
     ]
     assert error.value.problems[0].fix == "did you mean 'num_processes'?"

@@ -250,7 +250,7 @@ def test_a_user_for_all_is_no_call_for_ssh(files: Path) -> None:
         ("nodes: ['::1', b], fabric_address: '{name}i'", "fabric_address of ::1", "a separate fabric_address"),
         ("nodes: [{name: 'n[1-2]', address: x}]", "can't share the address x", "one entry per node"),
         ("nodes: [{name: a@n, user: b}]", "the user is set twice: a in the name, and b", "write name: n"),
-        ("nodes: n1, hostfile: h", "the nodes are given twice, by cluster.nodes (a.yaml:1:18)", "--include NODES"),
+        ("nodes: n1, hostfile: h", "the nodes were specified twice, by cluster.nodes (a.yaml:1:18)", "--include NODES"),
         ("nodes: []", "cluster.nodes is empty", "write nodes: gpu[01-16]"),
         ("hostfile: none", "none: the file does not exist", "worker-0 slots=8"),
         ("nodes: [localhost, head]", "localhost and head are the same machine", "remove head"),
@@ -268,7 +268,7 @@ def test_nodes_given_twice(files: Path) -> None:
     """Names beside a file with nodes are an error that shows how to use a part of them."""
     (files / "a.yaml").write_text("cluster: {nodes: n1}\n")
     assert problem("n1", "a.yaml") == (
-        "cluster: the nodes are given twice, by the command line and by cluster.nodes (a.yaml:1:18)",
+        "cluster: the nodes were specified twice, by the command line and by cluster.nodes (a.yaml:1:18)",
         "keep one of them; to use some of the nodes, add --include NODES",
     )
     assert "by --hostfile h and by" in problem("a.yaml", hostfile="h")[0]

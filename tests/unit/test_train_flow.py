@@ -244,7 +244,7 @@ def test_a_weight_that_can_not_be_held_is_refused_before_any_work() -> None:
     text = Path("aboard.yaml").read_text()
     files = "files: [{path: train.jsonl, weight: 1e-6}, {path: more.jsonl, weight: 1}]"
     Path("aboard.yaml").write_text(text.replace("files: train.jsonl", files))
-    with pytest.raises(AboardError, match="too small to be kept") as caught:
+    with pytest.raises(AboardError, match="too small to sample accurately") as caught:
         prepared(load_train_settings(["aboard.yaml"]))
     assert caught.value.code == "data-mix-far"
     assert not Path("cache").exists()

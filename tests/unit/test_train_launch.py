@@ -151,7 +151,7 @@ def test_an_error_of_the_trainer_is_told_in_its_own_words() -> None:
     """Its fix is ours, with the values that came along, each a single word; the text of a fix is not received."""
     told = _raised(AboardError(checkpoint.UNUSABLE, "it is torn", parent="/out/a b;$(x)"), code=True)
     assert told.seen.startswith("could not continue: it is torn [checkpoint-unusable]")
-    assert told.fix == "ls '/out/a b;$(x)'  # lists the others; resume: auto uses the newest that verifies"
+    assert told.fix == "ls '/out/a b;$(x)'  # lists the other checkpoints; resume: auto uses the newest intact one"
 
 
 def test_a_script_that_raises_an_error_of_ours_has_no_fix_of_ours() -> None:

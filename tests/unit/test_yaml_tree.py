@@ -101,7 +101,7 @@ def test_empty_file() -> None:
         ("- a\n", ["1:1: the file is not a mapping of keys to values"]),
         ("a: !!python/object:os.system x\n", ["1:4: the tag '!!python/object:os.system' is not allowed"]),
         ("a: !env X\n", ["1:4: the tag '!env' is not allowed"]),
-        ("[a]: 1\n", ["1:1: a key must be a scalar"]),
+        ("[a]: 1\n", ["1:1: a key must be plain text, not a list or a mapping"]),
         ("a: !!int x\n", ["1:4: 'x' is not a valid int"]),
         (f"a: {'9' * 5000}\n", [f"1:4: '{'9' * 19}…' is not a valid int"]),
         ("a: 1\n---\nb: 2\n", ["2:1: not valid YAML: but found another document"]),

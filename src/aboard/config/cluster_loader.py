@@ -121,7 +121,7 @@ def _find_node_source(names: "Sequence[str]", hostfile: str | None, config: "Loa
         node_sources += _list_section_sources(config)
     if len(node_sources) > 1:
         first, second = node_sources[:2]
-        seen = f"the nodes are given twice, by {first.where} and by {second.where}"
+        seen = f"the nodes were specified twice, by {first.where} and by {second.where}"
         fix = configuration.CLUSTER_TWICE.fix()
         raise InputError(configuration.CLUSTER_TWICE, [Problem(where="cluster", seen=seen, fix=fix)])
     return node_sources[0] if node_sources else _NodeSource(source=THIS_MACHINE, where="", names=(LOCALHOST,))

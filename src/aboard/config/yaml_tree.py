@@ -169,7 +169,11 @@ class _Reader:
             place = self._where(key)
             if not isinstance(key, yaml.ScalarNode):
                 self.problems.append(
-                    Problem(where=place, seen="a key must be a scalar", fix=configuration.YAML.fix("key"))
+                    Problem(
+                        where=place,
+                        seen="a key must be plain text, not a list or a mapping",
+                        fix=configuration.YAML.fix("key"),
+                    )
                 )
             elif key.value in values:
                 self.problems.append(_build_duplicate_problem(key.value, place, keys[key.value]))

@@ -98,7 +98,11 @@ def check_allowed_codes(allowed: Iterable[str]) -> tuple[str, ...]:
     """Returns the codes unchanged; raises InputError for each unknown one."""
     codes = tuple(allowed)
     problems = [
-        Problem(where="--allow", seen=f"the data check has no code '{escape_text(code)}'", fix=_suggest_codes(code))
+        Problem(
+            where="--allow",
+            seen=f"'{escape_text(code)}' is not a finding code of the data check",
+            fix=_suggest_codes(code),
+        )
         for code in codes
         if code not in CODES
     ]

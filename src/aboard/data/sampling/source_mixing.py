@@ -45,7 +45,7 @@ def _check_mix(sizes: Mapping[str, int], weights: Mapping[str, float] | None) ->
         if size < 1
     ]
     if not sizes:
-        problems.append(Problem(where="sources", seen="no source is given", fix=data.MIX.fix("none")))
+        problems.append(Problem(where="sources", seen="no source was given", fix=data.MIX.fix("none")))
     if weights is not None:
         fix = data.MIX.fix("weights", names=list(sizes))
         problems += [
@@ -114,7 +114,8 @@ def compute_draw_counts(weights: Mapping[str, float]) -> dict[str, int]:
             [
                 Problem(
                     where=name,
-                    seen=f"its weight is {float(parts[name]):.2g} of the total: too small to be kept within 1 %",
+                    seen=f"its weight is {float(parts[name]):.2g} of the total, which is too small to sample accurately"
+                    " (within 1 %)",
                     fix=data.MIX_FAR.fix(name=name, least=f"{float(total) / 2000:g}"),
                 )
                 for name in off

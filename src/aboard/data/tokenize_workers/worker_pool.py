@@ -111,7 +111,7 @@ class WorkerPool:
             raise member.make_death_error() from error
         if isinstance(answer, WorkerFailure):
             raise unpack_error(answer.error) or AboardError(
-                data.WORKER, f"worker {member.process.name} failed without a reason", "report"
+                data.WORKER, f"worker {member.process.name} failed and gave no reason", "report"
             )
         order, member.last_message = member.order, monotonic()
         if order is None:

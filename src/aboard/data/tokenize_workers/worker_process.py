@@ -133,7 +133,7 @@ class _OrderRunner:
         if isinstance(order, InspectOrder):
             return inspect_chunk(order, self._encode, on_progress)
         if self._encode is None:
-            raise AboardError(data.WORKER, "a worker without an encoder got an order to encode", "report")
+            raise AboardError(data.WORKER, "a worker without an encoder was asked to encode rows", "report")
         rows = read_rows(order.chunk, order.form)
         rows = _check_unchanged(rows if order.part is None else order.part.of(rows), order)
         return write_unit(

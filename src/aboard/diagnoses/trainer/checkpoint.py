@@ -3,7 +3,7 @@
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, FixCommand
 
-_INTACT = "The last published checkpoint is intact: the same command resumes from it."
+_INTACT = "The last complete checkpoint is intact, and the same command resumes from it."
 _SAME_LAYOUT = "  # on {here}; or resume on the nodes and ranks that saved it"
 
 DISK_FULL = Diagnosis(
@@ -11,7 +11,7 @@ DISK_FULL = Diagnosis(
     title="a rank's disk is full",
     symptoms=("OSError: [Errno 28] No space left on device", "OSError: [Errno 122] Disk quota exceeded"),
     explanation=f"A float32 checkpoint with AdamW takes 12 bytes per parameter. While a checkpoint is being written,"
-    f" the disk holds one more than `save_total_limit`. {_INTACT}",
+    f" the disk holds one checkpoint more than `save_total_limit`. {_INTACT}",
     fixes="df -h {folder}; df -i {folder}; quota -s  # on {node}; free space, or set save_total_limit; then restart",
 )
 
@@ -35,14 +35,14 @@ WRITE = Diagnosis(
 
 NONE_SOUND = Diagnosis(
     code="checkpoint-none-sound",
-    title="no existing checkpoint verifies",
+    title="no checkpoint passes verification",
     symptoms=(
         "no checkpoint in DIR can be used",
         "its sha256 differs",
         "SafetensorError: Error while deserializing header",
     ),
-    explanation="In every checkpoint, a file is missing, or its size or hash differs from what was written; all"
-    " checkpoints are listed with the reason. Aboard stops here because it never starts training over silently.",
+    explanation="In every checkpoint, a file is missing, or its size or hash differs from what was written. Aboard"
+    " stops here because it never silently starts training over.",
     fixes="ls -l {folder}  # restore it from a copy; or start over: set resume: none and a different output_dir",
 )
 
@@ -71,8 +71,9 @@ ELSEWHERE = Diagnosis(
     code="checkpoint-elsewhere",
     title="some checkpoint files are on another node's disk",
     symptoms=("was saved to several disks, and this layout needs files that are not on this one",),
-    explanation="Without a shared disk, each node stores only what its own ranks wrote, so a different layout needs"
-    " files from other nodes. To avoid this, put `output_dir` on a shared disk, or use `sharding: none` or `hybrid`.",
+    explanation="Without a shared disk, each node stores only what its own ranks wrote, so resuming with different"
+    " nodes, ranks or sharding needs files from other nodes. To avoid this, put `output_dir` on a shared disk, or use"
+    " `sharding: none` or `hybrid`.",
     fixes={
         "one": FixCommand(f"rsync -a {{nodes:words}}:{{folder}}/ {{folder}}/{_SAME_LAYOUT}"),
         "several": FixCommand(
@@ -84,7 +85,7 @@ ELSEWHERE = Diagnosis(
 FOLDER_BUSY = Diagnosis(
     code="checkpoint-folder-busy",
     title="another run is writing to the same output_dir",
-    symptoms=("writes checkpoints into",),
+    symptoms=("is writing checkpoints to",),
     explanation="Two runs in one directory would mistake each other's checkpoints for their own.",
     fixes="ps -p {process}  # on {node}; stop it, or choose a different output_dir",
 )
@@ -94,13 +95,13 @@ PEER_LOST = Diagnosis(
     title="a rank stopped responding during a checkpoint",
     symptoms=("Connection closed by peer", "another rank stopped responding during a checkpoint"),
     explanation=f"A checkpoint needs all ranks. One of them died, or its node went down. {_INTACT}",
-    fixes="aboard why  # names the rank; the last published checkpoint is intact",
+    fixes="aboard why  # shows which rank; the last complete checkpoint is intact",
 )
 
 STUCK = Diagnosis(
     code="checkpoint-stuck",
     title="a checkpoint took more than an hour to write",
-    symptoms=("a checkpoint was still not written after 3600 s", "nfs: server not responding, still trying"),
+    symptoms=("a checkpoint was not complete after 3600 s", "nfs: server not responding, still trying"),
     explanation=f"Usually a disk or a file server is not responding. {_INTACT}",
     fixes="aboard check --only storage; dmesg | tail  # finds a disk or file server that does not respond",
 )
@@ -119,7 +120,7 @@ UNUSABLE = Diagnosis(
     symptoms=("is not a checkpoint: it was never published", "is not a checkpoint: there is no such folder"),
     explanation="A checkpoint directory contains a manifest.json, which is written last. If it is missing, the save"
     " was interrupted, or the path is wrong.",
-    fixes="ls {parent}  # lists the others; resume: auto uses the newest that verifies",
+    fixes="ls {parent}  # lists the other checkpoints; resume: auto uses the newest intact one",
 )
 
 DAMAGED = Diagnosis(
@@ -133,7 +134,7 @@ DAMAGED = Diagnosis(
     explanation="A file's size or hash differs from manifest.json. A copy may have been interrupted, a disk may be"
     " failing (`dmesg | tail`), or someone may have edited the file.",
     fixes={
-        "resume": FixCommand("ls -l {folder}  # resume: auto uses the newest that verifies"),
+        "resume": FixCommand("ls -l {folder}  # resume: auto uses the newest intact one"),
         "export": FixCommand("ls {folder}   # then export an older one"),
     },
 )
@@ -142,8 +143,8 @@ LAYOUT = Diagnosis(
     code="checkpoint-layout",
     title="a tensor has a placement that checkpoints don't support",
     symptoms=("is placed as _StridedShard, which checkpoints don't support",),
-    explanation="Checkpoints support whole tensors, and tensors that are split along dimensions, as `full`, `hybrid`"
-    " and `none` produce them.",
+    explanation="Checkpoints support whole tensors, and tensors that are split along dimensions. The `sharding`"
+    " settings `full`, `hybrid` and `none` produce only these.",
     fixes=Advice("sharding: full  # or hybrid, or none; if one of these caused it, please report it"),
 )
 

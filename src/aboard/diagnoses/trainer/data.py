@@ -5,7 +5,7 @@ from aboard.diagnoses.fixes import Advice, FixCommand
 
 FILES = Diagnosis(
     code="data-files",
-    title="no data files are given",
+    title="no data files were given",
     symptoms=("no file was given, and there is no ./aboard.yaml", "has no data.files"),
     explanation="`aboard data` checks the files on the command line, or the files in the `data` section of"
     " aboard.yaml.",
@@ -23,7 +23,7 @@ EXTRA = Diagnosis(
 
 MISSING = Diagnosis(
     code="data-missing",
-    title="the file does not exist, or the directory has no rows",
+    title="the file does not exist, or the directory has no data files",
     symptoms=(
         "FileNotFoundError: Unable to find",
         "EmptyDatasetError: The directory at DIR doesn't contain any data files",
@@ -56,8 +56,8 @@ SPLIT = Diagnosis(
     code="data-split",
     title="the directory has no files for that split",
     symptoms=("has no file for the split 'train'", 'ValueError: Unknown split "train". Should be one of'),
-    explanation="File names show which split a file belongs to (train, validation, test). Only the split that is"
-    " trained on is read.",
+    explanation="File names show which split a file belongs to (train, validation, test). Aboard reads only the split"
+    " that it trains on.",
     fixes={"other": Advice("write split: {split}"), "none": Advice("remove split:, or list the files")},
 )
 
@@ -78,7 +78,8 @@ TOKENIZER = Diagnosis(
     title="the tokenizer can't be used",
     symptoms=("can't load a tokenizer from", "OSError: Can't load tokenizer for", "is not a fast tokenizer"),
     explanation="The directory does not exist, the Hugging Face Hub does not provide the tokenizer, or there is no"
-    " tokenizer.json. Aboard needs a fast tokenizer, because only these report which tokens belong to which text.",
+    " tokenizer.json. Aboard needs a fast tokenizer, because only fast tokenizers report which part of the text each"
+    " token came from.",
     fixes={
         "slow": Advice("save a fast one: AutoTokenizer.from_pretrained(…).save_pretrained(DIR)"),
         "broken": FixCommand("ls {file}"),
@@ -98,8 +99,9 @@ LENGTH = Diagnosis(
 ALLOW = Diagnosis(
     code="data-allow",
     title="--allow contains an unknown code",
-    symptoms=("the data check has no code",),
-    explanation="With a typo in `--allow` or `data.allow`, the intended finding would still fail the data check.",
+    symptoms=("is not a finding code of the data check",),
+    explanation="With a typo in `--allow` or `data.allow`, the finding that you meant to allow would still fail the"
+    " data check.",
     remedy="`aboard why --codes` lists the codes, under `data`.",
     fixes={"near": Advice("did you mean '{code}'?"), "known": Advice("known here: {codes:words}")},
 )
@@ -120,9 +122,9 @@ MIX = Diagnosis(
 MIX_FAR = Diagnosis(
     code="data-mix-far",
     title="a source's weight is too small",
-    symptoms=("too small to be kept within 1 %",),
+    symptoms=("too small to sample accurately (within 1 %)",),
     explanation="A mix repeats after at most 100,000 sequences, so a source with a share below about 1 in 2,000 can't"
-    " be sampled at its weight.",
+    " be sampled in proportion to its weight.",
     fixes=Advice("set the weight of {name} to at least {least}, or remove it"),
 )
 
@@ -137,7 +139,7 @@ UNREADABLE = Diagnosis(
 
 CHANGED = Diagnosis(
     code="data-changed",
-    title="a file changed while it was read",
+    title="a file changed while it was being read",
     symptoms=("changed while it was being prepared", "changed while it was being sent"),
     explanation="Training would use part of the old content and part of the new.",
     fixes=Advice("wait until it is written, then run the same command again"),

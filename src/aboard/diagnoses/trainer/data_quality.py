@@ -31,8 +31,8 @@ BROKEN = Diagnosis(
         "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
     ),
     explanation="A line is not JSON, not UTF-8, or not a row of the format: a column is missing or has the wrong type,"
-    " or a role is unknown. If the last line is broken, a copy was interrupted and an unknown part is missing: copy"
-    " the file again.",
+    " or a role is unknown. If the last line is broken, a copy was probably interrupted and rows are missing: copy the"
+    " file again.",
     leads_to=("data-no-rows",),
     fixes={
         **_SHOW_ROWS,
@@ -72,8 +72,8 @@ TEMPLATE = Diagnosis(
     explanation="For a loss on answers, Aboard must know which tokens are answers. A template can mark them with `{{%"
     " generation %}}…{{% endgeneration %}}`; otherwise Aboard infers them from the text that the template adds around"
     " answers. That fails if there is no template, if the template rejects the conversation (for example two user"
-    " turns in a row), or if it renders an answer differently once other turns follow (some templates drop earlier"
-    " thoughts).",
+    " turns in a row), or if it renders an answer differently once other turns follow (some templates drop the"
+    " reasoning of earlier turns).",
     leads_to=("data-no-loss", "data-eos"),
     fixes={
         "none": FixCommand(_TEMPLATE + "    # the tokenizer has none"),
@@ -109,8 +109,8 @@ EOS = Diagnosis(
     title="the end token is never supervised",
     symptoms=("the fine-tuned model doesn't stop", "generates until max_new_tokens", "repeats itself endlessly"),
     explanation="A model learns to stop from the end token after answers. Here the end token is missing, or it is"
-    " masked: either it is also the padding token (huggingface/trl#1623), or the template closes its marker before it"
-    " (huggingface/trl#5988).",
+    " masked: either it is also the padding token (huggingface/trl#1623), or the template's `generation` block ends"
+    " before it (huggingface/trl#5988).",
     fixes={
         "no-token": FixCommand("grep eos_token tokenizer_config.json    # next to the tokenizer; set the token there"),
         "hidden": FixCommand(_TEMPLATE + "    # a template with the end token before {{% endgeneration %}}"),
@@ -126,8 +126,8 @@ DOUBLE_BOS = Diagnosis(
         "the model got worse after fine-tuning",
         "Added a BOS token to the prompt as specified by the model but the prompt also starts with a BOS token",
     ),
-    explanation="The template writes the token, and the tokenizer or the text adds a second one. The model has never"
-    " seen two of them.",
+    explanation="The chat template writes a begin-of-sequence token, and the tokenizer or the text adds another. The"
+    " model has never seen two of them in a row.",
     fixes={"chat": FixCommand(_TEMPLATE + "    # a template that writes {{{{ bos_token }}}} once"), **_PASS},
 )
 
@@ -188,7 +188,8 @@ DUPLICATES = Diagnosis(
     title="duplicate rows",
     symptoms=("loss drops at the start of the second epoch", "the model recites training rows"),
     explanation="Several rows have the same content; other columns are ignored. If a third of the rows or more are"
-    " duplicates, a file is probably listed twice or its parts overlap. To count a row twice, use weights.",
+    " duplicates, a file is probably listed twice or its parts overlap. To train on some rows more often, give their"
+    " file a larger `weight`.",
     fixes={
         "once": FixCommand("awk '!seen[$0]++' {files:words} > once.jsonl    # keeps one of each equal line"),
         **_PASS,
@@ -200,9 +201,9 @@ SPECIAL_TEXT = Diagnosis(
     title="control tokens appear as text in the data",
     severity=Severity.WARN,
     symptoms=("<|im_end|> in the middle of a message", "<|endoftext|> in a document", "roles are confused"),
-    explanation="The tokenizer turns the text `<|im_end|>` into the control token. A turn ends there, and anyone who"
-    " writes the text into a prompt can impersonate another role. If rows are already rendered, provide them as plain"
-    " text.",
+    explanation="The tokenizer turns a text such as `<|im_end|>` into the control token. A turn ends there, and anyone"
+    " who writes the text into a prompt can impersonate another role. If rows are already rendered, provide them as"
+    " plain text.",
     fixes={"mend": FixCommand("sed {script} {file} > mended.jsonl    # removes that token"), **_PASS},
 )
 

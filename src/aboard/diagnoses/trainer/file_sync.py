@@ -7,8 +7,9 @@ DISK_FULL = Diagnosis(
     code="spread-disk-full",
     title="a node has no room for the run's files",
     symptoms=("OSError: [Errno 28] No space left on device", "OSError: [Errno 122] Disk quota exceeded"),
-    explanation="Shards, packed sequences and the model are copied to the same path on every node that lacks them. Old"
-    " prepared data is in `~/.cache/aboard`. To use a different disk, set `XDG_CACHE_HOME` on the head.",
+    explanation="Shards, packed sequences and the model are copied to the same path on every node that lacks them."
+    " Prepared data of earlier runs is in `~/.cache/aboard`. To use a different disk, set `XDG_CACHE_HOME` on the"
+    " head.",
     fixes={
         "refused": FixCommand("df -h {path}    # on {node}; or a quota: quota -s"),
         "no-room": FixCommand(
@@ -21,8 +22,9 @@ DENIED = Diagnosis(
     code="spread-denied",
     title="the user has no write permission on a node",
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
-    explanation="Files are copied to the same path as on the head, or below your home directory if they are there on"
-    " the head. On this node, that directory or its parent belongs to another user, or is read-only.",
+    explanation="Files are copied to the same path as on the head. Files in your home directory on the head go to your"
+    " home directory on the node. On this node, the target directory or its parent belongs to another user, or is"
+    " read-only.",
     fixes="namei -l {path}    # on {node}; shows who can write; or once: sudo install -d -o $USER DIRECTORY",
 )
 
@@ -35,7 +37,7 @@ PATH = Diagnosis(
     ),
     explanation="On this node, a file is where a directory should be, a directory is where a file should be, or a"
     " symbolic link is broken.",
-    fixes="ls -ld {path}    # on {node}; move away what has this name",
+    fixes="ls -ld {path}    # on {node}; move it out of the way",
 )
 
 DISK = Diagnosis(

@@ -89,7 +89,10 @@ SHAPES = Diagnosis(
 DIFFERS = Diagnosis(
     code="model-differs",
     title="nodes have different model files",
-    symptoms=("is not the same on all ranks: rank 3 has different files than most", "losses differ between ranks"),
+    symptoms=(
+        "is not the same on all ranks: rank 3 has different files than most ranks",
+        "losses differ between ranks",
+    ),
     explanation="Each rank reads its own node's files. If the weights on one node differ, the ranks would train a"
     " mixture of models.",
     fixes="sha256sum {folder}/*   # on each node; then copy the right files there, with rsync -a",
@@ -99,6 +102,7 @@ NO_START = Diagnosis(
     code="model-no-start",
     title="the model does not initialize all of its weights",
     symptoms=("doesn't initialize",),
-    explanation="`from_scratch` initializes each tensor with the model's own code, and some models leave tensors out.",
+    explanation="`from_scratch` initializes each tensor with the model's own code, but some models' code leaves"
+    " tensors out.",
     fixes=Advice("train:\n  from_scratch: false   # and a model with weights: from_config(…).save_pretrained(DIR)"),
 )

@@ -41,9 +41,9 @@ MODEL = Diagnosis(
         "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
         "has no safetensors, only pytorch_model.bin",
     ),
-    explanation="The head downloads the model once; ranks are offline. A directory needs config.json and, unless"
-    " `from_scratch` is set, safetensors, as `from_pretrained(DIR).save_pretrained(DIR)` writes them. A gated model on"
-    " the Hugging Face Hub needs a login: `hf auth login`.",
+    explanation="The head downloads the model once; ranks never download anything. A directory needs config.json and,"
+    " unless `from_scratch` is set, safetensors, as `from_pretrained(DIR).save_pretrained(DIR)` writes them. A gated"
+    " model on the Hugging Face Hub needs a login: `hf auth login`.",
     fixes={
         "folder": FixCommand("ls -l {folder}"),
         "scratch": Advice("train.from_scratch: true    # in aboard.yaml, to start with new weights"),
@@ -115,7 +115,7 @@ CHECKPOINTING_UNKNOWN = Diagnosis(
 
 SHARDING_UNEVEN = Diagnosis(
     code="sharding-uneven",
-    title="hybrid sharding needs nodes of equal size",
+    title="hybrid sharding needs the same number of ranks on every node",
     symptoms=("`sharding: hybrid` needs the same number of ranks on every node",),
     explanation="With `hybrid`, ranks with the same local rank on all nodes hold the same shard, so every node needs"
     " the same number of ranks.",

@@ -36,7 +36,8 @@ LAUNCH_ENV = Diagnosis(
     code="launch-env",
     title="an environment variable can't be passed to ranks",
     symptoms=("is not set in this shell",),
-    explanation="`--env NAME` copies the variable from this shell, where it is not set. `--env NAME=value` sets it.",
+    explanation="`--env NAME` copies the variable from this shell, but the variable is not set here. `--env"
+    " NAME=value` sets it.",
     fixes={"file": FixCommand("ls -l {file}"), "value": FixCommand("--env {name}=VALUE")},
 )
 
@@ -45,7 +46,7 @@ CHECK_SUBJECT = Diagnosis(
     title="unknown check subject",
     symptoms=("no subject",),
     explanation="`--only` and `--skip` take check subjects, such as `host` or `storage`.",
-    remedy="`aboard check --help` lists them.",
+    remedy="`aboard check --help` lists the subjects.",
     fixes=SUGGESTED,
 )
 
@@ -111,7 +112,7 @@ LOGS_NOTHING = Diagnosis(
     title="that rank or node has no output",
     symptoms=("has printed anything",),
     explanation="The rank or node does not belong to the run, or has not printed anything yet. `aboard logs RUN` shows"
-    " which ranks and nodes have.",
+    " which ranks and nodes have output.",
     fixes={
         "ranks": Advice("these ranks have output: {ranks}"),
         "wait": FixCommand("aboard logs --follow    # waits for new output"),
@@ -159,9 +160,9 @@ WHY_OPTIONS = Diagnosis(
     code="why-options",
     title="these options can't be combined",
     symptoms=("cannot be combined",),
-    explanation="A run, a log, a bundle and external processes are diagnosed separately.",
+    explanation="`aboard why` diagnoses one thing at a time: a run, a log, a bundle, or external processes.",
     fixes={
-        "alone": FixCommand("aboard why --nodes NODES…    # or one of the others"),
+        "alone": FixCommand("aboard why --nodes NODES…    # or one of the other options"),
         "json": FixCommand("aboard why --json --log FILE…"),
     },
 )
@@ -206,7 +207,7 @@ WHY_OWN_RUN = Diagnosis(
     code="why-own-run",
     title="the process belongs to an Aboard run",
     symptoms=("a run of Aboard's own",),
-    explanation="Aboard knows much more about its own run than about an external process.",
+    explanation="Aboard knows much more about its own runs than about external processes, so diagnose the run instead.",
     fixes="aboard why {run}",
 )
 
@@ -226,6 +227,6 @@ WHY_NO_NODE = Diagnosis(
     code="why-no-node",
     title="none of the nodes responds",
     symptoms=("no node responds",),
-    explanation="Aboard inspects processes on the nodes over ssh, so it can't see any of them.",
+    explanation="Aboard inspects the nodes' processes over ssh, and can't connect to any node.",
     fixes="aboard check {nodes:words} --only reach",
 )

@@ -69,7 +69,8 @@ CONFIG_SET = Diagnosis(
     code="config-set",
     title="--set is invalid",
     symptoms=("'cluster.slots' is not KEY=VALUE",),
-    explanation="`--set train.learning_rate=2e-5` overrides one key of the file, with dots between sections.",
+    explanation="`--set train.learning_rate=2e-5` overrides one key of the configuration file. Dots separate a key"
+    " from its section.",
     fixes={
         "form": Advice("write --set cluster.slots=8"),
         "section": Advice("change it in {file}, or set the whole section at once"),
@@ -111,7 +112,7 @@ FILE = Diagnosis(
     code="file",
     title="a file can't be read",
     symptoms=("the file does not exist",),
-    explanation="The file does not exist, is a directory, is not text, or you have no permission to read it.",
+    explanation="The file does not exist, it is a directory, it is not text, or you have no permission to read it.",
     remedy="Check the path with `ls -l FILE`, then pass the right file.",
     fixes={
         "near": NEAR,
@@ -153,8 +154,8 @@ NODESET = Diagnosis(
     title="a node set is invalid",
     symptoms=("gpu[01-",),
     explanation="Node sets have the same syntax as in Slurm and ClusterShell: `gpu[01-16]`, `gpu01,gpu02`,"
-    " `gpu[1-4,7]`. Leading zeros count.",
-    remedy="Put quotes around it in a shell: `aboard check 'gpu[01-16]'`.",
+    " `gpu[1-4,7]`. Leading zeros matter: `gpu1` and `gpu01` are different nodes.",
+    remedy="In a shell, put quotes around a node set: `aboard check 'gpu[01-16]'`.",
     fixes={
         "none": Advice("specify a node, for example gpu01 or gpu[01-16]"),
         "hostfile": FixCommand("for a hostfile, use: --hostfile {path}"),
@@ -186,14 +187,14 @@ NODE_TWICE = Diagnosis(
     code="node-twice",
     title="a node is listed twice",
     symptoms=("gpu03 is listed twice",),
-    explanation="The node would get twice its ranks, on the same GPUs. A machine with two names is still one node.",
+    explanation="The node would get twice as many ranks, on the same GPUs. A machine with two names is still one node.",
     fixes=Advice("list {nodes} only once"),
 )
 
 CLUSTER_TWICE = Diagnosis(
     code="cluster-twice",
-    title="the nodes are given twice",
-    symptoms=("the nodes are given twice, by aboard.yaml and by --hostfile",),
+    title="the nodes were specified twice",
+    symptoms=("the nodes were specified twice, by aboard.yaml and by --hostfile",),
     explanation="Two sources list the nodes, and Aboard does not guess which of them to use.",
     fixes=Advice("keep one of them; to use some of the nodes, add --include NODES"),
 )

@@ -123,6 +123,6 @@ SLOTS = Diagnosis(
     code="paste-slots",
     title="the pasted command uses more slots than there are",
     symptoms=("has fewer slots than",),
-    explanation="The pasted command selects GPUs by number, and a node has fewer GPUs than that.",
+    explanation="The pasted command selects GPUs by number, and a node has no GPU with such a high number.",
     fixes=Advice("use fewer slots, or give these nodes more"),
 )

@@ -48,7 +48,7 @@ RUN_TAKEN = Diagnosis(
     code="run-taken",
     title="the run already has a conductor",
     symptoms=("already has a conductor",),
-    explanation="Each run has exactly one conductor process, on the head.",
+    explanation="The conductor is the process on the head that controls the run. Each run has exactly one.",
     fixes="aboard status {run}",
 )
 
@@ -79,7 +79,7 @@ BUNDLE_ASK = Diagnosis(
 
 BUNDLE_THERE = Diagnosis(
     code="bundle-there",
-    title="a bundle of that name already exists",
+    title="a bundle with that name already exists",
     symptoms=("already exists",),
     explanation="Aboard never overwrites an existing bundle.",
     fixes="rm {path}    # or choose a different name with -o",

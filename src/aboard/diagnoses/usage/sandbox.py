@@ -35,8 +35,8 @@ KERNEL = Diagnosis(
     code="sandbox-kernel",
     title="the kernel lacks a required feature",
     symptoms=("RTNETLINK answers: Operation not supported",),
-    explanation="Bridges, veth pairs, connection tracking and other features are kernel modules, and this kernel lacks"
-    " one that the sandbox needs.",
+    explanation="The sandbox needs kernel features such as bridges, veth pairs and connection tracking, and this"
+    " kernel lacks one of them.",
     fixes={
         "module": FixCommand("sudo modprobe {part}"),
         "boot": Advice("boot a kernel with {option}"),
@@ -48,7 +48,7 @@ PROGRAM = Diagnosis(
     code="sandbox-program",
     title="a program is missing",
     symptoms=("not installed here",),
-    explanation="Sandbox hosts use real programs: sshd, ip, nft, and more for some faults.",
+    explanation="Sandbox hosts run real programs, such as sshd, ip and nft. Some faults need more programs.",
     fixes="sudo apt-get install -y {packages:words}",
 )
 
@@ -63,8 +63,13 @@ SOURCE = Diagnosis(
 BUILD = Diagnosis(
     code="sandbox-build",
     title="the sandbox could not be created",
+<<<<<<< HEAD
     symptoms=("could not create the namespaces",),
     explanation="A step failed while the sandbox was being created, and parts of the sandbox may be left.",
+=======
+    symptoms=("no namespaces could be made",),
+    explanation="A step failed while the sandbox was being created, and parts of the sandbox may be left over.",
+>>>>>>> h-r3
     fixes=_TAKE_DOWN,
 )
 
@@ -148,8 +153,13 @@ NODES = Diagnosis(
 SLOTS = Diagnosis(
     code="sandbox-slots",
     title="a node needs at least one slot",
+<<<<<<< HEAD
     symptoms=("slots requested",),
     explanation="A node without slots would start no rank.",
+=======
+    symptoms=("slots asked for",),
+    explanation="A node without slots can't run any ranks.",
+>>>>>>> h-r3
     fixes="aboard sandbox up --slots 2",
 )
 
@@ -157,13 +167,13 @@ HOST = Diagnosis(
     code="sandbox-host",
     title="the sandbox has no such host",
     symptoms=("has no host",),
-    explanation="A sandbox has the hosts head and n1 to the last node.",
+    explanation="A sandbox's hosts are `head` and the nodes `n1`, `n2`, and so on.",
     fixes="aboard sandbox status --name {name}",
 )
 
 HOST_OFF = Diagnosis(
     code="sandbox-host-off",
-    title="the host is off",
+    title="the host is powered off",
     symptoms=("is off",),
     explanation="A fault powered the host off.",
     fixes="aboard sandbox heal --name {name}",

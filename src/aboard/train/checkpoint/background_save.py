@@ -98,4 +98,4 @@ class BackgroundSave:
 
 
 def _build_timeout_error(patience: float) -> AboardError:
-    return AboardError(checkpoint.STUCK, f"a checkpoint was still not written after {patience:.0f} s")
+    return AboardError(checkpoint.STUCK, f"a checkpoint was not complete after {patience:.0f} s")

@@ -218,7 +218,7 @@ def check_same_files(folder: Path, world: RankContext) -> None:
         raise AboardError(
             model_loading.DIFFERS,
             f"{folder} is not the same on all ranks: rank{'s' * (len(others) > 1)} {', '.join(others)}"
-            f" {'has' if len(others) == 1 else 'have'} different files than most",
+            f" {'has' if len(others) == 1 else 'have'} different files than most ranks",
             folder=folder,
         )
 

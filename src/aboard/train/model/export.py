@@ -95,7 +95,8 @@ def _build_model(saved: SavedCheckpoint, model: Path) -> PreTrainedModel:
     if shapes != expected:
         other = sorted(name for name in stored | expected.keys() if shapes.get(name) != expected.get(name))
         raise AboardError(
-            checkpoints.EXPORT_MODEL, f"{model} is not the model of this checkpoint: {', '.join(other[:3])} differ"
+            checkpoints.EXPORT_MODEL,
+            f"{model} does not match this checkpoint; these tensors differ: {', '.join(other[:3])}",
         )
     return built
 
