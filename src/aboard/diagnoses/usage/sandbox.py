@@ -63,13 +63,8 @@ SOURCE = Diagnosis(
 BUILD = Diagnosis(
     code="sandbox-build",
     title="the sandbox could not be created",
-<<<<<<< HEAD
     symptoms=("could not create the namespaces",),
-    explanation="A step failed while the sandbox was being created, and parts of the sandbox may be left.",
-=======
-    symptoms=("no namespaces could be made",),
     explanation="A step failed while the sandbox was being created, and parts of the sandbox may be left over.",
->>>>>>> h-r3
     fixes=_TAKE_DOWN,
 )
 
@@ -153,13 +148,8 @@ NODES = Diagnosis(
 SLOTS = Diagnosis(
     code="sandbox-slots",
     title="a node needs at least one slot",
-<<<<<<< HEAD
     symptoms=("slots requested",),
-    explanation="A node without slots would start no rank.",
-=======
-    symptoms=("slots asked for",),
     explanation="A node without slots can't run any ranks.",
->>>>>>> h-r3
     fixes="aboard sandbox up --slots 2",
 )
 
