@@ -56,7 +56,7 @@ def test_bug_16_an_interrupted_save_does_not_stop_later_ones(settled: Settled, c
     (torn / "manifest.json.part").write_bytes(b"{")
     came = crew.run(2, save_cases.resume, training)
     assert [each.hashes for each in came] == saved
-    assert all(each.notes[0].startswith("skipped step-000002: it was never published") for each in came)
+    assert all(each.notes[0].startswith("skipped step-000002: it was never completed") for each in came)
     crew.run(2, save_cases.save, training, 2)
     assert crew.run(2, save_cases.resume, training)[1].progress == TrainingProgress(step=2, index=8, ids=f"{2:032x}")
 

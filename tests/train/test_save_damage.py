@@ -86,7 +86,7 @@ def test_what_was_never_published_is_not_there(tmp_path: Path) -> None:
     """A folder with nothing but a save that was cut off is a beginning."""
     save(tmp_path, 1)
     gone(tmp_path / "step-000001" / MARKER)
-    assert resumed(tmp_path) == (0, ["skipped step-000001: it was never published: its save was interrupted"])
+    assert resumed(tmp_path) == (0, ["skipped step-000001: it was never completed: its save was interrupted"])
 
 
 def test_one_that_is_asked_for_by_name_is_that_one_or_an_error(folder: Path) -> None:

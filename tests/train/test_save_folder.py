@@ -43,7 +43,7 @@ def test_leftovers_of_saves_and_removals_go(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").touch()
     notes = save(tmp_path, 2)
     assert names(tmp_path) == ["metrics.jsonl", "step-000001", "step-000002"]
-    assert "removed step-000002: it was never published" in notes
+    assert "removed step-000002: it was never completed" in notes
     assert resumed(tmp_path)[0] == 2
 
 

@@ -199,7 +199,12 @@ def test_pairs_of_messages() -> None:
         ("tokens", {"input_ids": [-1]}, "row-tokens", "-1 is not a token id"),
         ("tokens", {"input_ids": [2**63]}, "row-tokens", "not a token id"),
         ("tokens", {"input_ids": [1, 2], "labels": [2, 3]}, "row-tokens", "don't shift them"),
-        ("tokens", {"input_ids": [1, 2], "loss_mask": [1]}, "row-tokens", "loss_mask has 1 numbers, input_ids 2"),
+        (
+            "tokens",
+            {"input_ids": [1, 2], "loss_mask": [1]},
+            "row-tokens",
+            "loss_mask has 1 numbers, but input_ids has 2",
+        ),
     ],
 )
 def test_misshapen(given: str, fields: dict[str, Any], code: str, why: str) -> None:

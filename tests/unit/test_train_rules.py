@@ -153,7 +153,7 @@ def test_cards_as_nvidia_smi_lists_them() -> None:
 
 def test_packed_data_for_a_model_that_can_not_keep_documents_apart() -> None:
     """Refused before a rank exists; one document a sequence is fine, and so is a model of which nothing is known."""
-    odd = RankMemoryNeeds(states=1, total=1, why_not_apart=Untrusted("its forward takes no position_ids"))
+    odd = RankMemoryNeeds(states=1, total=1, why_not_apart=Untrusted("its forward method takes no position_ids"))
     (found,) = told(needs=odd, packed=True)
     assert found[0] == "train-packing-unknown"
     assert told(needs=odd, packed=False) == []

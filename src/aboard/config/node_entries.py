@@ -43,7 +43,7 @@ def parse_node_names(names: "Sequence[str]") -> list[NodeEntry]:
         where = escape_text(text)
         if "/" in text:
             fix = configuration.NODESET.fix("hostfile", path=text)
-            problems.append(Problem(where=where, seen="not a node set or a .yaml file", fix=fix))
+            problems.append(Problem(where=where, seen="this is neither a node set nor a .yaml file", fix=fix))
             continue
         try:
             entries += [_build_entry(login, where) for login in expand_logins(text, where=where)]

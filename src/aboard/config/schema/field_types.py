@@ -34,7 +34,8 @@ def _check_text(text: str) -> str:
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
         # The value is not shown: it may be a secret.
         refuse_value(
-            "it contains a NUL or half a character, which no program can receive", configuration.CONFIG.fix("character")
+            "it contains a NUL byte or half a character, which can't be passed to a program",
+            configuration.CONFIG.fix("character"),
         )
     return text
 

@@ -77,12 +77,12 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
     ),
     (
         "bf16_full_eval tf32",
-        "weights stay in float32, and evaluation computes as training does",
+        "weights stay in float32, and evaluation uses the same precision as training",
         _suggest_line("bf16: true"),
     ),
     (
         "deepspeed",
-        "PyTorch's FSDP2 shards like ZeRO, and there is no second engine yet",
+        "Aboard shards with PyTorch's FSDP2, which works like ZeRO, and has no other engine yet",
         _suggest_line("sharding: full (ZeRO-3) or none; run your own script with: aboard launch -- deepspeed …"),
     ),
     ("optim optim_args optim_target_modules adafactor", "the optimizer is fused AdamW", _LEAVE),
@@ -104,7 +104,7 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
     ("torch_empty_cache_steps", "each step reuses the memory of the previous one", _LEAVE),
     (
         "auto_find_batch_size",
-        "memory is estimated before the launch, and a run that can't fit is refused with settings that would",
+        "memory is estimated before the launch; if a run can't fit, Aboard refuses it and suggests settings that fit",
         _suggest_line("per_device_train_batch_size: …"),
     ),
     (
@@ -117,7 +117,7 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
     ),
     (
         "run_name project trackio_space_id trackio_bucket_id trackio_static_space_id",
-        "each run has its own name: aboard status",
+        "Aboard names each run; `aboard status` shows the name",
         _LEAVE,
     ),
     (

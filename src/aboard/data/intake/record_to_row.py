@@ -111,7 +111,7 @@ def _build_tokens(where: RowLocation, fields: dict[str, Any], _: tuple[str, ...]
         mask = labels != _IGNORE_INDEX
         if not np.array_equal(labels[mask], ids[mask]):
             raise InvalidRowError(
-                "row-tokens", "labels differ from input_ids; don't shift them, only replace tokens by -100"
+                "row-tokens", "labels differ from input_ids; don't shift them, only replace tokens with -100"
             )
     elif fields.get("loss_mask") is not None:
         mask = _parse_numbers(fields["loss_mask"], "loss_mask", len(ids)) != 0
@@ -156,7 +156,7 @@ def _parse_numbers(value: object, name: str, length: int | None = None) -> "np.n
             "row-type", f"{name} is {describe_json_type(value)}, where a list of whole numbers was expected"
         )
     if length is not None and len(numbers) != length:
-        raise InvalidRowError("row-tokens", f"{name} has {len(numbers)} numbers, input_ids {length}")
+        raise InvalidRowError("row-tokens", f"{name} has {len(numbers)} numbers, but input_ids has {length}")
     if numbers.dtype == np.uint64 and len(numbers) and numbers.max() > np.iinfo(np.int64).max:
-        raise InvalidRowError("row-tokens", f"{name} has {int(numbers.max())}, which is not a token id")
+        raise InvalidRowError("row-tokens", f"{name} contains {int(numbers.max())}, which is not a token id")
     return numbers.astype(np.int64, copy=False)

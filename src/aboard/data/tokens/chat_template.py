@@ -198,7 +198,7 @@ def count_common_prefix(one: str, other: str) -> int:
 
 def _format_rewritten(at: int) -> str:
     return (
-        f"the chat template renders message {at + 1} differently once other turns follow (it drops thoughts, or "
-        "moves the system prompt), so the model would learn text that it never generates; train on the last answer "
+        f"the chat template renders message {at + 1} differently once other turns follow (it drops reasoning, or"
+        " moves the system prompt), so the model would learn text that it never generates; train on the last answer "
         "only: loss_on: last"
     )

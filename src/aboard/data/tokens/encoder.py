@@ -102,7 +102,8 @@ class Encoder:
     def _copy_tokens(self, row: DataRow) -> EncodedRow:
         ids = row.ids if row.ids is not None else np.empty(0, np.uint32)
         if len(ids) and ids.max() >= self.vocabulary.size:
-            why = f"token {ids.max()}, but the tokenizer's last is {self.vocabulary.size - 1}: wrong tokenizer"
+            last = self.vocabulary.size - 1
+            why = f"it has token {ids.max()}, but the tokenizer's last token is {last}: is this the right tokenizer?"
             raise InvalidRowError("row-tokens", why)
         mask = np.ones(len(ids), np.bool_) if row.mask is None else row.mask.copy()
         mask[:1] = False

@@ -70,7 +70,7 @@ DIFFERS = Diagnosis(
 ELSEWHERE = Diagnosis(
     code="checkpoint-elsewhere",
     title="some checkpoint files are on another node's disk",
-    symptoms=("was saved to several disks, and this layout needs files that are not on this one",),
+    symptoms=("was saved to several disks, and resuming with this layout needs files that are not on this disk",),
     explanation="Without a shared disk, each node stores only what its own ranks wrote, so resuming with different"
     " nodes, ranks or sharding needs files from other nodes. To avoid this, put `output_dir` on a shared disk, or use"
     " `sharding: none` or `hybrid`.",
@@ -109,7 +109,7 @@ STUCK = Diagnosis(
 OUT_OF_STEP = Diagnosis(
     code="checkpoint-out-of-step",
     title="ranks are saving different steps",
-    symptoms=("rank 1 saves step 40 while rank 0 saves step 41",),
+    symptoms=("rank 1 is saving step 40 while rank 0 is saving step 41",),
     explanation="All ranks must run the same steps. If they don't, the cause is a bug in Aboard or a network error.",
     fixes="aboard why  # the ranks are out of step; please report it with: aboard bundle",
 )
@@ -117,7 +117,7 @@ OUT_OF_STEP = Diagnosis(
 UNUSABLE = Diagnosis(
     code="checkpoint-unusable",
     title="the given directory is not a checkpoint",
-    symptoms=("is not a checkpoint: it was never published", "is not a checkpoint: there is no such folder"),
+    symptoms=("is not a checkpoint: it was never completed", "is not a checkpoint: there is no such directory"),
     explanation="A checkpoint directory contains a manifest.json, which is written last. If it is missing, the save"
     " was interrupted, or the path is wrong.",
     fixes="ls {parent}  # lists the other checkpoints; resume: auto uses the newest intact one",

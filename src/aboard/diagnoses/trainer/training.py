@@ -224,7 +224,7 @@ PACKING_UNKNOWN = Diagnosis(
     symptoms=(
         "TypeError: forward() got an unexpected keyword argument 'position_ids'",
         "ValueError: too many values to unpack (expected 2)",
-        "its forward takes no position_ids",
+        "its forward method takes no position_ids",
         "packed documents would attend to each other in this model",
     ),
     explanation="Packing puts several documents into one sequence; position ids and a mask separate them. Models with"

@@ -122,8 +122,8 @@ def _read_marker_bytes(path: Path) -> bytes:
     try:
         return (path / commit_marker.NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        why = "its save was interrupted" if path.is_dir() else "there is no such folder"
-        raise MarkerError(f"it was never published: {why}") from error
+        interrupted = "it was never completed: its save was interrupted"
+        raise MarkerError(interrupted if path.is_dir() else "there is no such directory") from error
     except OSError as error:
         raise MarkerError(f"its {commit_marker.NAME} can't be read ({error.strerror})") from error
 

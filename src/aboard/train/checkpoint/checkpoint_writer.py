@@ -80,7 +80,10 @@ class CheckpointWriter:
         reports = self._group.run_collectively(copy_and_list)
         for rank, each in enumerate(reports):
             if each["step"] != snapshot.step:
-                seen = f"rank {rank} saves step {each['step']} while rank {self._group.rank} saves step {snapshot.step}"
+                seen = (
+                    f"rank {rank} is saving step {each['step']} while rank {self._group.rank} is saving step"
+                    f" {snapshot.step}"
+                )
                 raise AboardError(checkpoint.OUT_OF_STEP, seen)
         name = choose_step_name(snapshot.step, {name for each in reports for name in each["taken"]})
 
@@ -132,7 +135,7 @@ class CheckpointWriter:
             mark.unlink(missing_ok=True)
         # Markers may have appeared since: at resume, a node that lacks one gets it from the others.
         return [
-            _remove_and_describe(path, "it was never published")
+            _remove_and_describe(path, "it was never completed")
             for path in leftovers
             if not (path / commit_marker.NAME).exists()
         ]

@@ -125,9 +125,9 @@ def _encode_json(value: object) -> str:
 def _check_hash(text: bytes) -> None:
     first, _, body = text.partition(b"\n")
     if not first.startswith(b'{"sha256":"') or not body.startswith(b'"format":"' + FORMAT.encode()):
-        raise MarkerError(f"its marker is truncated, damaged, or not of {FORMAT}")
+        raise MarkerError(f"its {NAME} is truncated, damaged, or not of {FORMAT}")
     if first != f'{{"sha256":"{sha256(body).hexdigest()}",'.encode():
-        raise MarkerError("its marker is truncated or damaged (its hash differs)")
+        raise MarkerError(f"its {NAME} is truncated or damaged (its hash differs)")
 
 
 def _parse_content(text: bytes) -> dict[str, Any]:

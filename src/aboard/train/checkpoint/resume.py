@@ -164,7 +164,8 @@ def _build_elsewhere_error(group: CheckpointRanks, saved: SavedCheckpoint, files
     nodes = sorted({node for node, _ in ranks})
     return AboardError(
         checkpoint.ELSEWHERE,
-        f"{path} was saved to several disks, and this layout needs files that are not on this one: {files_text}{more}",
+        f"{path} was saved to several disks, and resuming with this layout needs files that are not on this disk:"
+        f" {files_text}{more}",
         "several" if len(nodes) > 1 else "one",
         nodes=nodes,
         folder=path,

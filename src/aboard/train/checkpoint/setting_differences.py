@@ -93,7 +93,7 @@ def _compare_steps(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDi
             name="sequences per step",
             old=marker.step_size,
             new=now.step_size,
-            refused="a step would use a different amount of data, which the learning rate doesn't fit",
+            refused="a step would use a different amount of data, so the learning rate would no longer fit",
             keep=f"train.global_batch_size={marker.step_size}",
         )
 

@@ -85,7 +85,7 @@ def _describe_sharding(world: RankContext) -> str:
     if world.sharding == "none":
         return "the model is replicated on every rank" if world.distributed else "one rank has the whole model"
     where = "across all ranks" if world.sharding == "full" else "within each node"
-    keep_note = "; gathered weights are kept for the backward" if world.keep else ""
+    keep_note = "; gathered weights are kept for the backward pass" if world.keep else ""
     hold_note = "; gradients are reduced once per step" if world.hold else ""
     return f"weights, gradients and optimizer states are sharded {where}{keep_note}{hold_note}"
 

@@ -56,7 +56,9 @@ def prepare_pretrained(model: PreTrainedModel, folder: Path) -> tuple[Callable[[
     matches = match_weights(model, files)
     notes = [*untie_differing(model, matches, files)]
     if matches.mixed:
-        notes.append(f"{len(matches.mixed)} tensors are assembled from several: every rank reads these completely")
+        notes.append(
+            f"{len(matches.mixed)} tensors are each assembled from several in the files; every rank reads those whole"
+        )
     for tensor in model.state_dict(keep_vars=True).values():
         # So that transformers initializes only what no file has.
         tensor._is_hf_initialized = True  # noqa: SLF001 - transformers' own mark

@@ -30,11 +30,11 @@ def find_packing_obstacle(model: PreTrainedModel) -> str | None:
     if model._is_stateful or any(isinstance(part, nn.Conv1d) for part in model.modules()):  # noqa: SLF001 - its only name
         return "it has recurrent layers that carry state from one document to the next"
     if not has_position_ids(model) and config.model_type not in _RELATIVE:
-        return "its forward takes no position_ids, so a second document would not start at position 0"
+        return "its forward method takes no position_ids, so a second document would not start at position 0"
     if getattr(config, "alibi", False) or config.model_type in _ONE_ROW:
         return "its attention mask has one row for all tokens, so it can't separate documents"
     if not set(getattr(config, "layer_types", None) or ()) <= {FULL, WINDOWED}:
-        return "it has layers of a kind without a supported mask"
+        return "it has a kind of layer for which no mask is supported"
     if getattr(config, "sliding_window", None) is None and getattr(config, "attention_chunk_size", None) is not None:
         return "its attention is chunked by row position, regardless of documents"
     return None

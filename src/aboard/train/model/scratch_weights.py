@@ -69,7 +69,9 @@ def fill_from_scratch(
         if name not in operations and get_tied_names(model).get(name) not in operations
     ]
     if left_out:
-        raise AboardError(models.NO_START, f"a {type(model).__name__} doesn't initialize: {', '.join(left_out[:5])}")
+        raise AboardError(
+            models.NO_START, f"a {type(model).__name__} doesn't initialize these weights: {', '.join(left_out[:5])}"
+        )
     for name, part in list_local_shards(model, world).items():
         if name in operations:
             part.fill([part.of(draw_tensor(part.shape, operations[name], seed=seed, name=name))])
