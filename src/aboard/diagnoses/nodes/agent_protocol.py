@@ -7,7 +7,7 @@ WIRE_PROTOCOL = Diagnosis(
     title="a node sent an invalid protocol frame",
     symptoms=("ProtocolError",),
     explanation="Either something on the connection altered the bytes, or a program other than Aboard's agent replied.",
-    fixes="aboard check --only reach    # shows which",
+    fixes="aboard check --only reach    # shows whether the agent replies",
 )
 
 AGENT_ASK = Diagnosis(

@@ -22,7 +22,8 @@ CLOCK = Diagnosis(
     " munge rejects the node's credentials, and log lines from different nodes can't be put in order. If all nodes are"
     " off by the same amount, this machine's clock is wrong.",
     fixes="sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {node}",
-    log_fix="chronyc tracking    # on {node}; sudo systemctl restart chronyd; sudo chronyc makestep sets it at once",
+    log_fix="chronyc tracking    # on {node}; sudo systemctl restart chronyd; sudo chronyc makestep corrects it at"
+    " once",
     patterns=cause(
         r"[Mm]unge decode failed: (?:Expired|Rewound) credential|Expired credential|Rewound credential",
         "The clocks of two nodes differ by more than a few minutes, so Slurm rejects their credentials.",
@@ -31,7 +32,7 @@ CLOCK = Diagnosis(
 
 LEFTOVERS = Diagnosis(
     code="host-leftovers",
-    title="processes of an earlier run are still running",
+    title="processes from an earlier run are still running",
     severity=Severity.WARN,
     symptoms=(
         "CUDA out of memory, at once, on one node",
@@ -51,7 +52,7 @@ LEFTOVER_FILES = Diagnosis(
     severity=Severity.INFO,
     symptoms=("a directory of a run that is over, as aboard-1000/RUN",),
     explanation="The supervisors of these runs were killed before they could clean up, and none of the runs' processes"
-    " is still running. The directories contain the ranks' last output: copy what you need first.",
+    " is still running. The directories contain the ranks' last output, so copy what you need before you remove them.",
     fixes="aboard check --fix    # here; repeats the check and removes them on {node}",
 )
 
@@ -60,9 +61,10 @@ OTHER_RANKS = Diagnosis(
     title="ranks started by another launcher are running",
     severity=Severity.WARN,
     symptoms=("EADDRINUSE", "CUDA out of memory", "python processes that survive `pkill deepspeed`"),
-    explanation="These processes have RANK and MASTER_ADDR set, run as your user, and were not started by Aboard; they"
-    " may hold what the next run needs. torchrun, DeepSpeed and mpirun leave ranks behind when their ssh connection is"
-    " cut. Ranks whose launcher is still running may belong to a healthy run of yours.",
+    explanation="These processes have RANK and MASTER_ADDR set, run as your user, and were not started by Aboard. They"
+    " may hold memory, accelerators or ports that the next run needs. torchrun, DeepSpeed and mpirun leave ranks"
+    " behind when their ssh connection is cut. Ranks whose launcher is still running may belong to a healthy run of"
+    " yours.",
     fixes="ps -o pid,etime,args -p {listed}    # on {node}; are they still needed?\n"
     "kill {pids:words}    # on {node}; if not",
     leads_to=("network-port-taken", "host-busy-gpu"),
@@ -91,7 +93,7 @@ OWN_NAME = Diagnosis(
     " connect to the address of the node's own hostname, so each peer connects to itself.",
     fixes="sudo sed -i {edit} /etc/hosts    # on {node}\necho {line} | sudo tee -a /etc/hosts    # on {node}",
     log_fix="getent hosts $(hostname)    # on {node}; must not print 127.0.1.1\n"
-    "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers can reach; replaces the hostname",
+    "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers can reach; Gloo then ignores the hostname",
     patterns=cause(
         r"connect \[(?P<peer2>127\.[\d.]+|::1)\]:\d+: Connection refused"
         r"|connectFullMesh failed.*remote=\[(?P<peer>127\.[\d.]+|::1)\]|(?:Connection refused"
@@ -120,7 +122,8 @@ OPEN_FILES = Diagnosis(
             "torch.multiprocessing.set_sharing_strategy('file_system')    # needs fewer open files"
         ),
     },
-    log_fix="ulimit -n 65536    # on {node}, in the shell that ranks get; LimitNOFILE in slurmd's or sshd's unit\n"
+    log_fix="ulimit -n 65536    # on {node}, in the shell that ranks get; or raise LimitNOFILE in slurmd's or sshd's"
+    " unit\n"
     "torch.multiprocessing.set_sharing_strategy('file_system')    # needs fewer open files",
     patterns=(
         cause(
@@ -146,8 +149,8 @@ PROCESSES = Diagnosis(
         "OpenBLAS blas_thread_init: pthread_create failed for thread 12 of 64",
         "RuntimeError: can't start new thread",
     ),
-    explanation="Each rank and each data loader worker has dozens of threads; above the limit, no more can start. The"
-    " limit counts all of the user's processes and threads on that machine, including those of other runs.",
+    explanation="Each rank and each data loader worker has dozens of threads; above the limit, no new thread can"
+    " start. The limit counts all of the user's processes and threads on that machine, including those of other runs.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, for {node}"),
         "raise": FixCommand(
@@ -175,16 +178,16 @@ SHM = Diagnosis(
         "Error: failed to extend /dev/shm/nccl-AbCdEf to 9637892 bytes",
         "OSError: [Errno 28] No space left on device: '/dev/shm/...'",
     ),
-    explanation="Data loaders pass batches through /dev/shm, and NCCL ranks on one node communicate through it; when it"
-    " is full, they die. Docker gives a container 64 MiB by default; in Kubernetes, mount an emptyDir with `medium:"
-    " Memory` at /dev/shm. Runs that were killed leave their shared memory segments behind.",
+    explanation="Data loaders pass batches through /dev/shm, and NCCL uses it between ranks on the same node. When it"
+    " is full, ranks and data loader workers die. Docker gives a container 64 MiB by default; in Kubernetes, mount an"
+    " emptyDir with `medium: Memory` at /dev/shm. Runs that were killed leave their shared memory segments behind.",
     fixes={
         "small": FixCommand(
             "sudo mount -o remount,size=50% /dev/shm    # on {node}; and in /etc/fstab, for good\n"
             "# if {node} is a container, start it with --shm-size=32g or --ipc=host instead"
         ),
         "full": FixCommand(
-            "ls -lS /dev/shm | head    # on {node}; whose are they?\n"
+            "ls -lS /dev/shm | head    # on {node}; whose files are these?\n"
             "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}; removes dead runs' segments; only if no"
             " run of yours is active"
         ),
@@ -286,8 +289,8 @@ AFFINITY = Diagnosis(
     explanation="A rank can use only the cores of the sshd, Slurm step or container that started it (`grep"
     " Cpus_allowed_list /proc/self/status`). All ranks, data loaders and communication threads share these cores, so"
     " every step is slow, without any error.",
-    fixes="sudo systemctl restart ssh    # on {node}; sessions inherit its cores. If that doesn't help, check"
-    " CPUAffinity= of ssh.service, a cpuset, or --cpus-per-task of the Slurm job",
+    fixes="sudo systemctl restart ssh    # on {node}; sessions inherit sshd's cores. If that doesn't help, check"
+    " CPUAffinity= in ssh.service, cpusets, or the Slurm job's --cpus-per-task",
 )
 
 CPU_QUOTA = Diagnosis(
@@ -297,8 +300,8 @@ CPU_QUOTA = Diagnosis(
     symptoms=("all ranks slow although most cores are idle", "nr_throttled grows in cpu.stat"),
     explanation="The kernel pauses all ranks whenever their quota is used up, so every step is slow. Each program"
     " still sees all cores and starts as many threads as there are cores.",
-    fixes="cat {group}/cpu.max {group}/cpu.cfs_quota_us    # on {node}; raise it where it is set: Docker's --cpus,"
-    " Kubernetes' limits.cpu, or the service's CPUQuota=",
+    fixes="cat {group}/cpu.max {group}/cpu.cfs_quota_us    # on {node}; raise the quota where it is set: Docker's"
+    " --cpus, Kubernetes' limits.cpu, or the service's CPUQuota=",
 )
 
 TASKS = Diagnosis(
@@ -310,10 +313,11 @@ TASKS = Diagnosis(
         "RuntimeError: can't start new thread",
         "cgroup: fork rejected by pids controller",
     ),
-    explanation="Each rank and each data loader worker has dozens of threads; above the limit, no more can start. A"
-    " cgroup counts everything that runs inside it, in addition to the user's own limit (`ulimit -u`).",
-    fixes="cat {group}/pids.max    # on {node}; raise it where it is set: Docker's --pids-limit, or TasksMax= of the"
-    " service or the user's slice",
+    explanation="Each rank and each data loader worker has dozens of threads; above the limit, no new thread can"
+    " start. The cgroup's limit covers everything that runs inside it, and applies in addition to the user's own"
+    " (`ulimit -u`).",
+    fixes="cat {group}/pids.max    # on {node}; raise the limit where it is set: Docker's --pids-limit, or TasksMax="
+    " of the service or the user's slice",
 )
 
 BUSY_GPU = Diagnosis(
@@ -325,10 +329,10 @@ BUSY_GPU = Diagnosis(
         "Process 1234 has 77.98 GiB memory in use.",
         "CUDA error: out of memory",
     ),
-    explanation="A rank of an earlier run, a notebook or another user's job uses GPU memory that ranks need, so CUDA"
+    explanation="A rank from an earlier run, a notebook or another user's job uses GPU memory that ranks need, so CUDA"
     " runs out of memory at once, or every step is slow. If nvidia-smi lists no process, the process is in a container"
     " or is a zombie; check on the host.",
-    fixes="ps -o user,pid,etime,args -p {listed}    # on {node}; whose are they?\n"
+    fixes="ps -o user,pid,etime,args -p {listed}    # on {node}; whose processes are these?\n"
     "kill {pids:words}    # on {node}, if they are yours and not needed",
     log_fix="nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv    # on {node}; then terminate process"
     " {pid}",

@@ -12,7 +12,8 @@ _LET_SSH_IN = (
 )
 _TAKE_KEY = (
     "ssh {ssh:shell} -o StrictHostKeyChecking=accept-new true    # here; accepts the key that the node presents\n"
-    "ssh-keygen -lF {known}    # here; must match `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there"
+    "ssh-keygen -lF {known}    # here; must match `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the"
+    " node"
 )
 _MORE_PLACES = (
     "echo 'MaxStartups 100:30:200' | sudo tee /etc/ssh/sshd_config.d/00-startups.conf    # on {node}\n"
@@ -81,7 +82,7 @@ UNRESOLVED = Diagnosis(
     title="the node's name can't be resolved",
     symptoms=("ssh: Could not resolve hostname n2: Name or service not known", "Temporary failure in name resolution"),
     explanation="This machine can't find an address for the node's name, so it did not try to connect.",
-    fixes="echo {line} | sudo tee -a /etc/hosts    # here; or set `address:` of {node} in aboard.yaml",
+    fixes="echo {line} | sudo tee -a /etc/hosts    # here; or set `address:` for {node} in aboard.yaml",
     log_fix="getent hosts {node}    # then add it to /etc/hosts or ~/.ssh/config",
     patterns=cause(
         r"Could not resolve hostname (?P<node>\S+?):", "The connecting machine can't resolve the node's name."
@@ -103,7 +104,7 @@ KEY_REFUSED = Diagnosis(
             " aboard.yaml"
         ),
         "mode": FixCommand("chmod 600 {path}    # here; ssh ignores a key that others can read"),
-        "make": FixCommand("ssh-keygen -t ed25519    # here; it asks where to keep it and for a passphrase"),
+        "make": FixCommand("ssh-keygen -t ed25519    # here; it asks where to save the key, and for a passphrase"),
         "bring": FixCommand("ssh-copy-id {ssh:shell}    # here; it asks for your password there"),
         "bring-all": FixCommand(
             "for node in {targets:words}; do ssh-copy-id $node; done    # here; it asks for your password there"
@@ -117,7 +118,7 @@ KEY_REFUSED = Diagnosis(
     "chmod 700 ~/.ssh; chmod 600 ~/.ssh/authorized_keys    # on {node}",
     patterns=cause(
         r"(?:(?P<node>[\w.-]+): )?Permission denied \([\w,-]*publickey[\w,-]*\)",
-        "The node does not accept any of the keys that ssh offered, or others can write to its ~/.ssh.",
+        "The node does not accept any of the keys that ssh offered, or others can write to ~/.ssh on the node.",
     ),
 )
 
@@ -127,7 +128,7 @@ HOST_KEY_CHANGED = Diagnosis(
     symptoms=("WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!", "Host key verification failed."),
     explanation="Either the node was reinstalled, or someone is intercepting the connection. ssh refuses to connect"
     " while the old key is in known_hosts.",
-    fixes="ssh-keygen -R {known}    # here; only if you know that it was reinstalled\n" + _TAKE_KEY,
+    fixes="ssh-keygen -R {known}    # here; only if you know that the node was reinstalled\n" + _TAKE_KEY,
     log_fix="ssh-keygen -R {node}    # once you know why it changed",
     patterns=cause(r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending (?:\w+ )?key in"),
 )
@@ -157,7 +158,7 @@ DROPPED = Diagnosis(
     ),
     explanation=_DROPS,
     fixes=_MORE_PLACES,
-    log_fix="sudo sshd -T | grep maxstartups    # on {node}; raise it, or start fewer at once: pdsh -f 16",
+    log_fix="sudo sshd -T | grep maxstartups    # on {node}; raise it, or start fewer logins at once: pdsh -f 16",
     patterns=cause(
         r"kex_exchange_identification: (?:Connection closed|read: Connection reset)|ssh_exchange_identification"
     ),
@@ -196,8 +197,8 @@ OLD_PYTHON = Diagnosis(
     explanation="The agent needs Python 3.9 or later on the node.",
     fixes={
         "": FixCommand(
-            "ssh {ssh:shell} 'ls /usr/bin/python3* /opt/conda/bin/python'    # here; set `python:` of {node} to"
-            " a newer one"
+            "ssh {ssh:shell} 'ls /usr/bin/python3* /opt/conda/bin/python'    # here; set `python:` for {node}"
+            " to a newer one"
         ),
         "newer": Advice("python: {path}    # in aboard.yaml, for {node}; or a different one that has your packages"),
     },
@@ -207,8 +208,8 @@ SHELL_NOISE = Diagnosis(
     code="reach-shell-noise",
     title="the login shell prints endlessly",
     symptoms=("a login that prints menus or a banner in a loop",),
-    explanation="The command never runs, because the login shell keeps printing. Usually a start-up file asks for input"
-    " again and again.",
+    explanation="The login shell keeps printing, so it never runs Aboard's command. Usually a start-up file asks for"
+    " input again and again.",
     fixes=_QUIET,
 )
 
@@ -225,8 +226,8 @@ WRONG_VERSION = Diagnosis(
     code="reach-wrong-version",
     title="a different version of Aboard replied",
     symptoms=("speaks version 2 of the protocol",),
-    explanation="A different version of Aboard is still supervising a run on the node, and the two versions are"
-    " incompatible.",
+    explanation="A different version of Aboard is still supervising a run on the node, and it is incompatible"
+    " with the version on this machine.",
     fixes="pip install --upgrade aboard    # on the machine where you run aboard",
 )
 
@@ -253,7 +254,7 @@ LOST = Diagnosis(
     symptoms=("client_loop: send disconnect: Broken pipe", "Connection to n2 closed by remote host."),
     explanation="Possible causes: two machines have the same address, a session limit (MaxSessions, TasksMax) was"
     " reached, or the network is flapping.",
-    fixes="ssh {ssh:shell} true    # here; run it a few times; if it sometimes fails, check the network of {node}",
+    fixes="ssh {ssh:shell} true    # here; run it a few times; if it sometimes fails, check {node}'s network",
     log_fix="aboard check --only reach    # shows the reason for every node",
     patterns=end(
         r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code 255|client_loop: send disconnect"
@@ -305,7 +306,9 @@ SETUP = Diagnosis(
     " \"'LINE'\"`.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; {otherwise}"),
-        "try": FixCommand("{line:shell ssh NODE 'bash -c …'}    # here; runs it as ranks do; fix it in aboard.yaml"),
+        "try": FixCommand(
+            "{line:shell ssh NODE 'bash -c …'}    # here; runs the line as a rank would; fix it in aboard.yaml"
+        ),
     },
     leads_to=UNANSWERED,
 )
@@ -324,7 +327,7 @@ SLOW_LOGIN = Diagnosis(
         ),
         "greeting": FixCommand(
             "uptime    # on {node}; is it overloaded? An sshd behind a proxy or a TCP wrapper queries DNS first\n"
-            "sudo systemctl restart ssh    # on {node}; if it is not: sshd may be stuck, or at its connection limit"
+            "sudo systemctl restart ssh    # on {node}; if not overloaded, sshd may be stuck or at its connection limit"
         ),
         "keys": FixCommand("uptime    # on {node}; is it overloaded? The key exchange needs CPU time"),
         "login": FixCommand(

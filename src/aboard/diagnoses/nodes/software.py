@@ -26,7 +26,7 @@ _OTHER = "# To use a different Python instead, add: --set cluster.python="
 _INSTALL = "{look:shell}    # install it on {nodes:shell}"
 _SAME_PYTHON = {
     "look": FixCommand(
-        "{look:shell}    # if it exists, set `python:` of {node} in aboard.yaml to it; otherwise install it"
+        "{look:shell}    # if it exists, set `python:` for {node} in aboard.yaml to it; otherwise install it"
     ),
     "all": FixCommand("{lines:shell}"),
 }
@@ -38,8 +38,8 @@ INTERPRETER = Diagnosis(
     title="the active Python environment exists only on some nodes",
     symptoms=("ModuleNotFoundError: No module named 'torch'", "No such file or directory: '/home/me/venv/bin/python'"),
     explanation="Ranks use the environment that is active where you ran the command, at the same path on every node."
-    " If only some nodes have it, ranks would run different packages. This is a warning if python3 on the other nodes"
-    " has the same versions of torch and of the script's imports.",
+    " If only some nodes have it, ranks would run different packages. This is only a warning if python3 on the"
+    " other nodes has the same versions of torch and of the script's imports as the environment.",
     remedy="Create the environment at the same path on all nodes, or on a shared file system. To use a different"
     " Python, pass `--set cluster.python=PATH` or set `python: PATH` under `cluster:` in aboard.yaml; `python3`"
     " selects the login shell's python3.",
@@ -73,7 +73,7 @@ INTERPRETER_UNSAFE = Diagnosis(
     explanation="A user other than you and root owns or can write to the interpreter, its packages or a directory"
     " above them, and could change the code that your ranks run. Aboard does not select such an environment"
     " automatically.",
-    fixes="--set cluster.python={path}    # add this if you trust them\n"
+    fixes="--set cluster.python={path}    # add this if you trust that user\n"
     "--set cluster.python=python3    # or this, to use the login shell's python3",
     leads_to=_FOLLOWS,
 )
@@ -113,7 +113,7 @@ IMPORT = Diagnosis(
     explanation="The node's interpreter can't find the module. Ranks there fail with ModuleNotFoundError, unless the"
     " script itself makes the module importable.",
     fixes="{try_it:shell}    # install what provides {them} on {nodes:shell}\n"
-    "--set cluster.python=/path/to/python    # or add this, with a Python that has it",
+    "--set cluster.python=/path/to/python    # or add this, with the path of a Python that has {them}",
 )
 
 PYTHON = Diagnosis(
@@ -147,7 +147,8 @@ TORCH = Diagnosis(
         "Received data size doesn't match expected size. Is there a distributed collective mismatch",
         "Detected mismatch between collectives on ranks",
     ),
-    explanation="Collectives of different torch versions are incompatible: they hang, crash, or return wrong numbers.",
+    explanation="Ranks with different torch versions are incompatible: their collectives hang, crash, or return wrong"
+    " numbers.",
     remedy=_SAME,
     fixes=_PIP,
 )
@@ -173,7 +174,7 @@ NCCL = Diagnosis(
 
 CUDA = Diagnosis(
     code="software-cuda",
-    title="torch is built for different CUDA versions",
+    title="nodes have torch builds for different CUDA versions",
     symptoms=(
         "The NVIDIA driver on your system is too old",
         "CUDA error: no kernel image is available for execution on the device",
@@ -188,13 +189,13 @@ CUDA = Diagnosis(
         r"no kernel image is available for execution on the device"
         r"|is not compatible with the current PyTorch installation|CUDAMismatchException"
         r"|CUDA version \(?[\d.]+\)? (?:does not match|mismatches) the version",
-        "torch, or an extension, was built for different GPUs or a different CUDA version.",
+        "torch, or an extension, was built for GPUs or a CUDA version other than this node's.",
     ),
 )
 
 ROCM = Diagnosis(
     code="software-rocm",
-    title="torch is built for different ROCm versions",
+    title="nodes have torch builds for different ROCm versions",
     symptoms=("HIP error: invalid device function",),
     explanation="A torch build for a different ROCm version comes with different RCCL and ROCm libraries.",
     remedy=_SAME,
@@ -243,7 +244,7 @@ CONFIG = Diagnosis(
     severity=Severity.WARN,
     symptoms=("ds_config.json differs", "batch size or sequence length isn't the same on all ranks"),
     explanation="If a DeepSpeed, Accelerate or trainer configuration file differs, ranks use different batch sizes or"
-    " ZeRO stages. JSON and YAML files may also be results of earlier runs, so a difference does not stop a launch.",
+    " ZeRO stages. JSON and YAML files may also be results from earlier runs, so a difference does not stop a launch.",
     remedy="Copy the file to all nodes. Directories named `outputs`, `runs` or `logs` are not compared: keep results"
     " there.",
     fixes=_FILES,
@@ -259,7 +260,7 @@ VARIABLE = Diagnosis(
     remedy="Set the variable once under `env:` in aboard.yaml, which takes precedence, or remove it from the file that"
     " sets it: `grep -n NAME ~/.bashrc ~/.profile /etc/environment`.",
     fixes={
-        "look": FixCommand("{look:shell}    # here; is it set there?"),
+        "look": FixCommand("{look:shell}    # here; shows whether one of these files sets it"),
         "set": Advice("env: {{{name}: {value}}}    # in aboard.yaml, under cluster:; one value for all nodes"),
     },
 )

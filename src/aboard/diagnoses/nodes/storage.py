@@ -68,8 +68,8 @@ FULL = Diagnosis(
     code="storage-full",
     title="a disk is full",
     symptoms=("OSError: [Errno 28] No space left on device", "[Errno 122] Disk quota exceeded", "write failed"),
-    explanation="Writes to the disk (checkpoints, logs, caches) fail, and the other ranks then wait for the rank that"
-    " died. A quota can be used up while the disk still has free space.",
+    explanation="Writes to the disk (checkpoints, logs, caches) fail, so a rank dies, and the other ranks wait for"
+    " it. A quota can be used up while the disk still has free space.",
     remedy=_REMOVE,
     fixes=_LARGEST,
     log_fix="df -h; df -i; quota -s    # on {node}; find the full disk, delete old checkpoints, and resume from the"
@@ -85,9 +85,9 @@ SPACE = Diagnosis(
     code="storage-space",
     title="the disk has less free space than the run will write",
     symptoms=("OSError: [Errno 28] No space left on device", "PytorchStreamWriter failed writing file"),
-    explanation="When the disk is full, the checkpoint being written is lost, and the other ranks wait for the one that"
-    " died. A disk that nodes share needs space for what all of them write. The free space shown ignores a quota per"
-    " user, but usually takes a quota on the directory into account.",
+    explanation="When the disk is full, the checkpoint being written is lost, the rank dies, and the other ranks wait"
+    " for it. A disk that nodes share needs space for what all of them write. The free space shown ignores per-user"
+    " quotas, but usually takes a quota on the directory into account.",
     remedy=f"{_REMOVE} You can also write elsewhere (`output:`), or correct `writes:`.",
     fixes="{look:shell}    # here; lists the largest entries; delete what is no longer needed\n"
     "run: {{output: PATH, writes: SIZE}}    # in aboard.yaml, to write elsewhere, or less",
@@ -101,7 +101,8 @@ OUTPUT = Diagnosis(
     " nodes other than the first, this is only a warning, since some programs write on the first node only.",
     remedy="`namei -l PATH` shows the owner and the permissions of each directory on the path. Create the directory,"
     " or correct `output:`.",
-    fixes="{look:shell}    # here; shows its owner. Create it, or correct `output:` under `run:` in aboard.yaml",
+    fixes="{look:shell}    # here; shows the directory's owner. Create it, or correct `output:` under `run:` in"
+    " aboard.yaml",
 )
 
 LOW = Diagnosis(
@@ -110,8 +111,8 @@ LOW = Diagnosis(
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 28] No space left on device",),
     explanation="A checkpoint of a model with its optimizer takes about 14 bytes per parameter, and the old one is"
-    " kept until the new one is complete. When the disk is full, writes fail, and the other ranks wait for the rank"
-    " that died.",
+    " kept until the new one is complete. When the disk is full, a write fails, its rank dies, and the other ranks"
+    " wait for it.",
     remedy=_REMOVE,
     fixes=_LARGEST,
 )
@@ -133,8 +134,8 @@ READ_ONLY = Diagnosis(
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 30] Read-only file system", "PermissionError: [Errno 13] Permission denied"),
     explanation="Ranks can't write checkpoints, logs or caches there. Either the file system is mounted read-only (the"
-    " kernel also does this after disk errors), or the user's uid on this node differs from the owner's, which matters"
-    " on NFS.",
+    " kernel also does this after disk errors), or your uid on this node differs from the directory owner's, which"
+    " happens on NFS.",
     remedy="Check the mount options with `findmnt -T DIRECTORY`, disk errors with `sudo dmesg | tail`, and your uid"
     " with `id`.",
     fixes={
@@ -170,7 +171,9 @@ DEAD_MOUNT = Diagnosis(
             " -uz)\n"
             "sudo mount {how:shell}    # on {nodes:shell}; once its server responds again"
         ),
-        "waits": FixCommand("ps -eo pid,stat,wchan:30,cmd | grep ' D'    # on {node}; wchan shows what it waits for"),
+        "waits": FixCommand(
+            "ps -eo pid,stat,wchan:30,cmd | grep ' D'    # on {node}; wchan shows what each process waits for"
+        ),
     },
     log_fix="timeout 5 stat -f PATH; findmnt -t nfs,nfs4,lustre,fuse    # on {node}; find the mount, then remount it",
     leads_to=("software-code", "software-config", "unknown-software", "unknown-storage-room"),

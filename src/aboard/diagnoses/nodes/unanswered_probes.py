@@ -14,7 +14,7 @@ def declare_unanswered(name: str) -> Diagnosis:
         severity=Severity.WARN,
         symptoms=(f"{name} is unknown",),
         explanation="Aboard could not complete this check. The file or command that the check needs may be missing,"
-        " unreadable or too slow, or its output may have a format that this version doesn't recognize.",
+        " unreadable or too slow, or its output may have a format that this version of Aboard doesn't recognize.",
         remedy="Run the command shown with the finding. If its output looks right, please open an issue that includes"
         " it.",
         fixes="{line:shell}",
@@ -48,8 +48,7 @@ ENVIRONMENT = Diagnosis(
     symptoms=("whether it has your Python environment and your script is not known",),
     explanation="The environment or the script could not be looked up in time. The environment, the working directory"
     " or the script may be on a dead mount.",
-    remedy="Run the command shown with the finding. If it hangs, the mount is dead: see `aboard why"
-    " storage-dead-mount`.",
+    remedy="Run the command shown with the finding. If it hangs, a mount is dead: see `aboard why storage-dead-mount`.",
     fixes="{look:shell}",
 )
 
@@ -60,7 +59,7 @@ STORAGE_ROOM = Diagnosis(
     symptoms=("free space of the output directory is unknown",),
     explanation="The disk behind `output:` did not respond in time, or the node replied in a format that this version"
     " of Aboard doesn't recognize.",
-    remedy="Run the command shown with the finding. If it hangs, the mount is dead: see `aboard why"
-    " storage-dead-mount`.",
+    remedy="Run the command shown with the finding. If it hangs, the mount of the output directory is dead:"
+    " see `aboard why storage-dead-mount`.",
     fixes="{look:shell}",
 )
