@@ -17,16 +17,17 @@ STORE_UNREACHABLE = Diagnosis(
         "The connection to the C10d store has failed. See inner exception for details.",
     ),
     explanation="torch prints the same message for three causes: nothing is listening at the address (rank 0 has not"
-    " started, or the address is not its own), a firewall drops the packets, or this node can't resolve the name.",
+    " started, or runs on a node with a different address), a firewall drops the packets, or this node can't resolve"
+    " the name.",
     fixes={
         "peer": FixCommand(
             "getent hosts {peer}    # on the node that waits; no output means that it can't resolve the name\n"
-            "timeout 3 bash -c '</dev/tcp/$0/$1' {peer} {port}; echo $?    # there: 0 open, 1 refused, 124 dropped\n"
+            "timeout 3 bash -c '</dev/tcp/$0/$1' {peer} {port}; echo $?    # there: 0=open, 1=refused, 124=dropped\n"
             "ss -ltn | grep {port}    # on {peer}; is rank 0 listening?"
         ),
         "master": FixCommand(
             "getent hosts $MASTER_ADDR    # on the node that waits\n"
-            "timeout 3 bash -c '</dev/tcp/ADDRESS/PORT'; echo $?    # there: 0 open, 1 refused, 124 dropped"
+            "timeout 3 bash -c '</dev/tcp/ADDRESS/PORT'; echo $?    # there: 0=open, 1=refused, 124=dropped"
         ),
         "endpoint": FixCommand(
             "ss -ltn | grep 29500    # on the node of --rdzv-endpoint; is torchrun listening?\n"
@@ -60,8 +61,8 @@ CLIENTS_MISSING = Diagnosis(
     " different world size; torch doesn't say which.",
     fixes={
         "ranks": FixCommand(
-            "grep -L 'Init\\|loss\\|rank' LOGS…    # lists logs that are empty or end early; the cause is there\n"
-            "echo $RANK $WORLD_SIZE $MASTER_ADDR    # on each node, where ranks start: each rank once, one world size"
+            "grep -L 'Init\\|loss\\|rank' LOGS…    # lists logs that are empty or end early: look for the cause there\n"
+            "echo $RANK $WORLD_SIZE $MASTER_ADDR    # where ranks start, on each node: each RANK once, one WORLD_SIZE"
         ),
         "nodes": FixCommand(
             "ps -ef | grep torchrun    # on each node; is it running, with the same --rdzv-id and --rdzv-endpoint?\n"
@@ -91,11 +92,11 @@ WORLD_MISMATCH = Diagnosis(
     " ranks that waited for its address timed out.",
     fixes={
         "missing": FixCommand(
-            "echo $RANK $WORLD_SIZE    # where each rank starts: each rank from 0 once, and one world size\n"
+            "echo $RANK $WORLD_SIZE    # where each rank starts: each RANK from 0 once, the same WORLD_SIZE\n"
             "ps -ef | grep RANK    # on the node of rank {missing}; is it running, and what did it log last?"
         ),
         "twice": FixCommand(
-            "echo $RANK $WORLD_SIZE    # where each rank starts: each rank from 0 once, and one world size"
+            "echo $RANK $WORLD_SIZE    # where each rank starts: each RANK from 0 once, the same WORLD_SIZE"
         ),
     },
     patterns=(
@@ -119,8 +120,8 @@ RANK0_LATE = Diagnosis(
     symptoms=(
         "is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0'",
     ),
-    explanation="Rank {missing} died earlier, is still loading or tokenizing, or is in a different branch of the code."
-    " The ranks that waited for it timed out.",
+    explanation="Rank {missing} died earlier, is still loading or tokenizing its data, or is in a different branch of"
+    " the code. The ranks that waited for it timed out.",
     fixes="py-spy dump --pid PID    # of rank {missing}, while the run hangs: shows where the rank is\n"
     "grep -nF rank{missing}']' LOG | head    # the rank's first output",
     # `retreiving` up to 2.1.
@@ -151,7 +152,7 @@ COLLECTIVE_TIMEOUT = Diagnosis(
     explanation="The collective did not complete within its timeout. Usually a rank never reached it, or the network"
     " transferred nothing.",
     fixes="export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1    # then rerun: the flight recorder"
-    " keeps each rank's position\n"
+    " records which collective each rank reached\n"
     "py-spy dump --pid PID    # of each rank, while the run hangs: shows which one is outside the collective",
     # The same message since 1.13; NumelIn and NumelOut from 2.1 on.
     patterns=wait(
@@ -178,7 +179,7 @@ WATCHDOG_STUCK = Diagnosis(
 
 PRIVATE_ADDRESS = Diagnosis(
     code="log-private-address",
-    title="a peer announced an address that only it can use",
+    title="a peer announced an address that other nodes can't reach",
     symptoms=(
         "socketStartConnect: Connect to 172.17.0.2<43369> failed : Connection refused",
         "Connect to 169.254.20.10<43369> failed : Software caused connection abort",
@@ -242,7 +243,7 @@ NCCL_INVALID = Diagnosis(
     symptoms=("ncclInvalidUsage: This usually reflects invalid usage",),
     explanation="NCCL received an invalid argument, or was used in a way that it doesn't allow, for example by two"
     " ranks on one GPU. NCCL logs the reason as a warning.",
-    fixes="export NCCL_DEBUG=WARN    # then rerun: the line before this one says why",
+    fixes="export NCCL_DEBUG=WARN    # then rerun: NCCL's warning says why",
     patterns=cause(r"ncclInvalidArgument|ncclInvalidUsage", weight=1),
 )
 
@@ -261,8 +262,8 @@ NCCL_CUDA = Diagnosis(
     code="log-nccl-cuda",
     title="a CUDA call failed inside NCCL",
     symptoms=("ncclUnhandledCudaError: Call to CUDA function failed.",),
-    explanation="A CUDA function that NCCL called returned an error. A GPU may have failed, or an earlier CUDA error"
-    " of the program may be reported only here.",
+    explanation="A CUDA function that NCCL called returned an error. A GPU may have failed, or this may be a delayed"
+    " report of an earlier CUDA error in the program.",
     fixes="sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail?\n"
     "export NCCL_DEBUG=INFO    # then rerun, and: aboard why --log LOG",
     patterns=cause(r"ncclUnhandledCudaError|Cuda failure (?:\d+ )?'(?P<error>[^']+)'|NCCL WARN Cuda failure", weight=1),

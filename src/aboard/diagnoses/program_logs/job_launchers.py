@@ -8,7 +8,7 @@ TIME_LIMIT = Diagnosis(
     title="the job reached its time limit",
     symptoms=("CANCELLED AT 2026-03-03T12:00:19 DUE TO TIME LIMIT",),
     explanation="Slurm cancels a job when its time limit (`--time`) expires. Steps since the last checkpoint are lost.",
-    fixes="#SBATCH --time=24:00:00    # a longer limit; or checkpoint in time with #SBATCH --signal=USR1@300",
+    fixes="#SBATCH --time=24:00:00    # a longer limit; or save a checkpoint before it with #SBATCH --signal=USR1@300",
     patterns=cause(
         r"(?:(?:STEP|JOB) (?P<job>[\d.]+) (?:ON (?P<node>[\w.-]+) )?)?CANCELLED AT (?P<at>\S+) DUE TO TIME LIMIT"
         r"|DUE TO TIME LIMIT"
@@ -78,7 +78,7 @@ TOLD_TO_STOP = Diagnosis(
     explanation="A launcher that receives a stop signal ends all its ranks. The signal may come from Slurm at the time"
     " limit, from a preemption, or from an ssh session that was closed (signal 1 is SIGHUP).",
     fixes="sacct -j JOBID --format=JobID,State,ExitCode,End    # under Slurm: shows what stopped the job\n"
-    "nohup torchrun … &    # over ssh: survives the session; or use tmux",
+    "nohup torchrun … &    # over ssh: keeps running after the session closes; or use tmux",
     patterns=end(
         r"SignalException: Process \d+ got signal: (?P<signal>15|1|10|12)\b|Received (?P<signal2>\d+"
         r"|SIG\w+) death signal|Main process received SIGTERM, exiting|Received SIGTERM: 15|Got termination signal",

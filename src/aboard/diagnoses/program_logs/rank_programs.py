@@ -45,8 +45,7 @@ DEVICE_ASSERT = Diagnosis(
     code="log-device-assert",
     title="a GPU kernel received an invalid value",
     symptoms=("CUDA error: device-side assert triggered",),
-    explanation="An assertion in a GPU kernel failed, usually because a token id or a label is past the end of a"
-    " table.",
+    explanation="An assertion in a GPU kernel failed, usually because a token id or a label is out of range.",
     fixes="export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
     "assert max(input_ids) < model.config.vocab_size    # the usual cause",
     patterns=cause(
@@ -83,7 +82,8 @@ IO_ERROR = Diagnosis(
     code="log-io-error",
     title="a disk is failing",
     symptoms=("OSError: [Errno 5] Input/output error", "blk_update_request: I/O error"),
-    explanation="The kernel could not read from or write to a disk of this node. Usually the disk itself is failing.",
+    explanation="The kernel could not read from or write to one of this node's disks. Usually the disk itself is"
+    " failing.",
     fixes="sudo dmesg -T | grep -iE 'i/o error|nvme|ext4|xfs'; sudo smartctl -a /dev/DISK    # on {node}",
     patterns=cause(
         r"\[Errno 5\]|Input/output error|I/O error, dev (?P<device>\w+)|EXT4-fs error|XFS .*(?:[Cc]orruption"
@@ -120,7 +120,7 @@ LIBRARY = Diagnosis(
     explanation="A native library is missing on this node, or its version differs from the one that the program was"
     " built against.",
     fixes="python -c 'import torch'; ldd FILE.so | grep 'not found'    # on {node}\n"
-    "echo $LD_LIBRARY_PATH    # there: the first match in it is loaded",
+    "echo $LD_LIBRARY_PATH    # on {node}; the first match in it is loaded",
     patterns=cause(
         r"Error: (?P<library>lib[\w.+-]+): cannot open shared object file"
         r"|Error: .*undefined symbol: (?P<symbol>\w+)"
@@ -147,7 +147,7 @@ HUB = Diagnosis(
     symptoms=("GatedRepoError: 401 Client Error", "Cannot access gated repo for url"),
     explanation="The Hugging Face Hub requires a login with access to this model, and this node is not logged in or"
     " has no access.",
-    fixes="hf auth login    # on {node}, or HF_TOKEN in the environment of ranks; request access on the model's page",
+    fixes="hf auth login    # on {node}, or set HF_TOKEN in the ranks' environment; request access on the model's page",
     patterns=cause(
         r"GatedRepoError|401 Client Error|403 Client Error|RepositoryNotFoundError|Cannot access gated repo"
     ),
@@ -264,7 +264,7 @@ NAN = Diagnosis(
     title="the loss is NaN or infinite",
     severity=Severity.WARN,
     symptoms=("{'loss': nan, 'grad_norm': nan}",),
-    explanation="Possible causes: the learning rate is too high, fp16 overflows, a row of the dataset is broken, or a"
+    explanation="Possible causes: the learning rate is too high, fp16 overflows, a row in the dataset is broken, or a"
     " GPU computes wrong results.",
     fixes="grep -n -m1 -i 'nan' LOG    # the first step with NaN; resume from an earlier checkpoint\n"
     "export TORCH_NCCL_NAN_CHECK=1    # then rerun: shows which rank introduces NaN",
@@ -282,7 +282,7 @@ CHECKPOINT_TORN = Diagnosis(
         "PytorchStreamReader failed reading zip archive: failed finding central directory",
         "Error while deserializing header: MetadataIncompleteBuffer",
     ),
-    explanation="A file of the checkpoint was not written completely. Usually the disk was full, or the run was killed"
+    explanation="A file in the checkpoint was not written completely. Usually the disk was full, or the run was killed"
     " while it was writing.",
     fixes="ls -l CHECKPOINT    # if a file is smaller than its peers, resume from the previous checkpoint",
     patterns=cause(
@@ -297,7 +297,7 @@ WEIGHTS_ONLY = Diagnosis(
     title="a checkpoint contains more than weights",
     symptoms=("Weights only load failed.",),
     explanation="Since version 2.6, torch loads only weights by default, and this file contains other objects.",
-    fixes="torch.load(FILE, weights_only=False)    # only for files that you trust: it runs code that they contain",
+    fixes="torch.load(FILE, weights_only=False)    # only for files that you trust: loading can run code in them",
     patterns=cause(r"Weights only load failed"),
 )
 
@@ -305,8 +305,8 @@ CHECKPOINT_SHAPE = Diagnosis(
     code="log-checkpoint-shape",
     title="the checkpoint doesn't match the model or the number of ranks",
     symptoms=("size mismatch for lm_head.weight: copying a param with shape", "Missing key(s) in state_dict"),
-    explanation="The checkpoint was written for a different model, or by a number of ranks that this loader can't"
-    " reshard.",
+    explanation="The checkpoint was written for a different model, or by a different number of ranks, and this"
+    " loader can't reshard it.",
     fixes="grep -nE 'vocab_size|hidden_size|num_hidden_layers' config.json    # of the model and of the checkpoint",
     patterns=cause(
         r"size mismatch for (?P<name>[\w.]+): copying a param|(?:Missing|Unexpected) key\(s\) in state_dict"

@@ -10,7 +10,7 @@ from aboard.diagnoses.output_patterns import NCCL_COMPLETION, PatternSource, cau
 _INSPECT_RANK: Mapping[str, FixTemplate] = {
     "logs": FixCommand("aboard logs {run} --rank {rank}    # the rank's whole output"),
     "xid": FixCommand(
-        "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? Aboard's user can't read the kernel log"
+        "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? (Aboard has no permission to read the kernel log)"
     ),
 }
 # For the last output of a rank: an exception, a line on stderr, or an error before the program started.
@@ -53,8 +53,8 @@ RAISED = Diagnosis(
     code="run-raised",
     title="a rank raised an exception",
     symptoms=("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "exitcode  : 1 (pid: "),
-    explanation="The rank's own code raised an exception that nothing caught. With the clocks of all nodes corrected,"
-    " this is the earliest failure; errors about closed connections on other ranks came later.",
+    explanation="The rank's own code raised an exception that nothing caught. After correcting for clock"
+    " differences between nodes, this is the earliest failure; connection errors on other ranks came later.",
     remedy="Read the exception, and the full traceback with `aboard logs RUN --rank N`. If all ranks raised it, check"
     " what they share: script, arguments, data. `aboard launch --trial -- …` finds a node that fails on its own.",
     fixes={
@@ -108,7 +108,9 @@ EXITED = Diagnosis(
         "nccl": FixCommand("export NCCL_DEBUG=INFO    # then restart the run, and: aboard why --log LOG"),
         "said": FixCommand("grep -F {node}': ' LOG | tail -50    # the node's last output"),
         "slurm": FixCommand("sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which task ended first"),
-        "output": FixCommand("aboard why --log LOGS…    # add the output of that rank: this log does not contain it"),
+        "output": FixCommand(
+            "aboard why --log LOGS…    # add that rank's output, because this log does not contain it"
+        ),
     },
     patterns=(
         end(
@@ -153,7 +155,7 @@ KILLED = Diagnosis(
         **_INSPECT_RANK,
         "slurm": FixCommand("sudo dmesg -T | tail -50    # on {node}; out of memory?"),
         "native": FixCommand(
-            "export PYTHONFAULTHANDLER=1    # then restart the run: prints the Python lines where the rank died\n"
+            "export PYTHONFAULTHANDLER=1    # then restart the run: Python prints the lines where the rank died\n"
             + _DIFFERS
         ),
     },
@@ -189,8 +191,8 @@ NOT_STARTED = Diagnosis(
     symptoms=("No such file or directory", "Permission denied"),
     explanation="The working directory or the program is missing on this node, or this user has no permission to use"
     " it.",
-    remedy="Ranks start in `workdir:` of aboard.yaml, or else in the directory where `aboard launch` was run. This"
-    " directory must exist on every node.",
+    remedy="Ranks start in the `workdir:` from aboard.yaml, or else in the directory where `aboard launch` was run."
+    " This directory must exist on every node.",
     fixes={
         "folder": FixCommand("mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml"),
         "program": FixCommand("command -v {program}    # on {node}"),
@@ -222,9 +224,9 @@ CONDUCTOR_LOST = Diagnosis(
     code="run-conductor-lost",
     title="the conductor of a run was killed",
     symptoms=("lost", "Killed", "Out of memory: Killed process 4711 (aboard)"),
-    explanation="A user or the kernel (out of memory) killed the conductor, or the head was rebooted. Agents that lose"
-    " their conductor terminate their ranks after the lease (`--lease`). With `--detach`, the conductor keeps running"
-    " when its terminal is closed.",
+    explanation="A user or the kernel (out of memory) killed the conductor, the process that controls the run, or the"
+    " head was rebooted. Without it, the agents on the nodes terminate their ranks when the lease (`--lease`) expires."
+    " With `--detach`, the conductor keeps running when its terminal is closed.",
     fixes={
         "again": FixCommand("{command:shell aboard launch …}    # runs it again"),
         "continue": FixCommand("{command:shell aboard train …}    # continues from step {step}"),
@@ -305,7 +307,7 @@ STUBBORN = Diagnosis(
     title="processes survived SIGKILL",
     severity=Severity.WARN,
     symptoms=("State:\tD (disk sleep)",),
-    explanation="The processes hang in the kernel, on a dead mount or device, where no signal reaches them.",
+    explanation="The processes are blocked in the kernel by a dead mount or device, so no signal reaches them.",
     fixes="aboard check --fix {nodes:words}    # works once the mount or device responds; else reboot the node",
 )
 

@@ -70,8 +70,8 @@ MISMATCH = Diagnosis(
         "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=",
         "Detected mismatch between collectives on ranks",
     ),
-    explanation="All ranks must issue the same collectives with the same sizes in the same order. Here they diverged:"
-    " the code branches on the rank or its data, or a node has different code or configuration.",
+    explanation="All ranks must issue the same collectives with the same sizes in the same order. Here they diverged,"
+    " because the code branches on the rank or its data, or a node has different code or configuration.",
     fixes={
         "software": FixCommand(SAME_CODE),
         "died": FixCommand(f"{SAME_CODE}\naboard logs {{run}} --rank {{rank}}    # the rank's whole output"),
@@ -189,7 +189,7 @@ LINK_CUT = Diagnosis(
     title="connections between ranks carry no data",
     symptoms=("Timed out waiting 5000ms for recv operation to complete", "NET/Socket : peer … unreachable"),
     explanation="Packets between the nodes are lost. A firewall may have been changed, or a route, a switch or a cable"
-    " may have failed. TCP retries for minutes; if packets get through again by then, the run continues.",
+    " may have failed. TCP retries for minutes; if packets get through again in that time, the run continues.",
     fixes={
         "address": FixCommand("ip -br address    # on {node}; the NIC must have {address} again: ip address add"),
         "open": OPEN,
@@ -216,7 +216,7 @@ BIG_PACKETS = Diagnosis(
         "ping": FixCommand("ping -c 2 -M do -s 1472 {target}    # on {node}; does a full-size packet pass?"),
         "smaller": FixCommand(
             "sudo ip link set dev {card} mtu {size}    # on {nodes:shell};"
-            " until the network carries the NICs' packet size"
+            " keep this MTU until the network can carry larger packets"
         ),
     },
 )
@@ -230,6 +230,6 @@ UNKNOWN = Diagnosis(
     " code.",
     remedy="Inspect the rank that differs from the others. `aboard why RUN -v` queries the nodes again and shows what"
     " was ruled out.",
-    fixes="aboard logs {run} --rank {rank}    # the rank that differs, or the first\n"
+    fixes="aboard logs {run} --rank {rank}    # the rank that differs, or else the first rank\n"
     "aboard check    # shows what has changed on the nodes since the launch",
 )

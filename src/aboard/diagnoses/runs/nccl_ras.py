@@ -23,8 +23,8 @@ MISSING = Diagnosis(
         "job process is considered dead (unreachable via the RAS network)",
         "Missing communicator data from 1 rank",
     ),
-    explanation="Each NCCL process (2.24 or later) has a thread that responds even while its collectives wait. If this"
-    " thread does not respond, the process is stopped or dead, or the network that NCCL_SOCKET_IFNAME selects is down.",
+    explanation="Each NCCL process (2.24 or later) has a RAS thread that answers queries even while collectives wait."
+    " If it does not answer, the process is stopped or dead, or the network that NCCL_SOCKET_IFNAME selects is down.",
     fixes=_INSPECT,
     log_fix="ps -o pid,stat,wchan:20,etime,cmd -p {pid}    # on {node}; T is stopped, D is blocked in the kernel\n"
     "aboard check --only network    # with the nodes of the run: is this one unreachable?",

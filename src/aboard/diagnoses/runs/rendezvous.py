@@ -13,7 +13,8 @@ NODE_LATE = Diagnosis(
     title="a node has not joined yet",
     severity=Severity.WARN,
     symptoms=("Timed out after 601 seconds waiting for clients. 1/2 clients joined.",),
-    explanation="Aboard has not yet started its agent on this node: the node's ssh is slow or does not respond.",
+    explanation="Aboard has not yet started its agent on this node, because the node's ssh is slow or does not"
+    " respond.",
     fixes="{check:shell aboard check NODE --only reach    # shows how far a login gets}",
 )
 
@@ -26,8 +27,8 @@ WORLD = Diagnosis(
     ),
     explanation="init_process_group got a world_size that differs from the number of ranks. The store is waiting for"
     " ranks that were never started.",
-    fixes="grep -rn --include='*.py' init_process_group .    # here; remove world_size= and rank=: each"
-    " rank has WORLD_SIZE and RANK",
+    fixes="grep -rn --include='*.py' init_process_group .    # here; remove world_size= and rank=: the"
+    " launcher sets WORLD_SIZE and RANK",
 )
 
 NAME = Diagnosis(
@@ -83,8 +84,8 @@ STORE_REFUSED = Diagnosis(
     code="init-store-refused",
     title="no process listens on the store's port",
     symptoms=("Connection refused", "The client socket has timed out after 600000ms while trying to connect to"),
-    explanation="Nothing is listening at MASTER_ADDR:MASTER_PORT: rank 0's script created its store at a different"
-    " address, or did not create one. Scripts must not change MASTER_ADDR, MASTER_PORT or"
+    explanation="Nothing is listening at MASTER_ADDR:MASTER_PORT, because rank 0's script created its store at a"
+    " different address, or did not create one. Scripts must not change MASTER_ADDR, MASTER_PORT or"
     " TORCHELASTIC_USE_AGENT_STORE.",
     fixes={
         **_STORE,
@@ -108,7 +109,7 @@ ELSEWHERE = Diagnosis(
             "sudo sed -i {line} /etc/hosts    # on {nodes:shell}; the first matching line wins\n" + CHECK_NETWORK.text
         ),
         "script": FixCommand(
-            "grep -rnE --include='*.py' 'MASTER_ADDR|MASTER_PORT|init_method' .    # here; remove what changes them"
+            "grep -rnE --include='*.py' 'MASTER_ADDR|MASTER_PORT|init_method' .    # here; remove lines that set these"
         ),
     },
 )
@@ -120,7 +121,7 @@ RANK_TWICE = Diagnosis(
     explanation="The script, or a variable that it sets, gives two processes the same rank. A different rank is then"
     " missing, and all others are waiting for it.",
     fixes="grep -rnE --include='*.py' 'init_process_group|RANK' .    # here; remove rank=, and do not set"
-    " RANK: each rank has its own",
+    " RANK: the launcher sets it for each rank",
 )
 
 LOOPBACK = Diagnosis(
@@ -128,8 +129,8 @@ LOOPBACK = Diagnosis(
     title="a node advertises 127.0.0.1 to its peers",
     symptoms=("connectFullMesh failed", "remote=[127.0.0.1]:41896: Connection refused"),
     explanation="Without GLOO_SOCKET_IFNAME, Gloo uses the address of the node's own hostname, and /etc/hosts maps"
-    " that to a loopback address; or GLOO_SOCKET_IFNAME is set to the loopback interface. No other node can reach a"
-    " loopback address.",
+    " that name to a loopback address; or GLOO_SOCKET_IFNAME is set to the loopback interface. No other node can reach"
+    " a loopback address.",
     fixes={
         "interface": Advice(
             "env: {{GLOO_SOCKET_IFNAME: {card}}}    # in aboard.yaml, under cluster:; unless the script sets it"

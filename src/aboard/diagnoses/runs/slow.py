@@ -23,9 +23,7 @@ THROTTLED = Diagnosis(
     explanation="A Slurm, Kubernetes or Docker quota gives the node's ranks less CPU time than they need. All other"
     " ranks wait for them in each collective.",
     fixes={
-        "group": FixCommand(
-            "cat /proc/self/cgroup    # on {node}; raise cpu.max of that cgroup, or request more cores"
-        ),
+        "group": FixCommand("cat /proc/self/cgroup    # on {node}; raise that cgroup's cpu.max, or request more cores"),
         "quota": FixCommand("echo max | sudo tee {file}" + _QUOTA),
         "quota-v1": FixCommand("echo -1 | sudo tee {file}" + _QUOTA),
     },
@@ -57,7 +55,7 @@ DATA = Diagnosis(
     severity=Severity.WARN,
     symptoms=("GPU utilization drops to 0",),
     explanation="The rank's batches arrive later than the other ranks' batches.",
-    fixes=Advice("# use more workers and prefetching: DataLoader(num_workers=…, prefetch_factor=…), or closer storage"),
+    fixes=Advice("# use more workers and prefetching: DataLoader(num_workers=…, prefetch_factor=…), or faster storage"),
 )
 
 LINK = Diagnosis(
