@@ -305,8 +305,8 @@ CHECKPOINT_SHAPE = Diagnosis(
     code="log-checkpoint-shape",
     title="the checkpoint doesn't match the model or the number of ranks",
     symptoms=("size mismatch for lm_head.weight: copying a param with shape", "Missing key(s) in state_dict"),
-    explanation="The checkpoint was written for a different model, or by a number of ranks that this loader can't"
-    " reshard.",
+    explanation="The checkpoint was written for a different model, or with a different number of ranks and this"
+    " loader can't reshard it.",
     fixes="grep -nE 'vocab_size|hidden_size|num_hidden_layers' config.json    # of the model and of the checkpoint",
     patterns=cause(
         r"size mismatch for (?P<name>[\w.]+): copying a param|(?:Missing|Unexpected) key\(s\) in state_dict"

@@ -208,6 +208,6 @@ WORKER = Diagnosis(
     title="a data worker process crashed",
     symptoms=("a worker failed: Traceback",),
     explanation="An unexpected error in Aboard stopped a worker process. The error output contains the traceback and"
-    " the row.",
+    " the row being processed.",
     fixes={"row": Advice("please report it with that row"), "report": Advice("please report it")},
 )
