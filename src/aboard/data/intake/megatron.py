@@ -110,7 +110,7 @@ def _read_index(path: str) -> _Index:
     with Path(path).open("rb") as file:
         start = file.read(head + 8)
     if not start.startswith(_MAGIC):
-        raise _MegatronError("it does not start with MMIDIDX, as an index of gpt-neox or Megatron does")
+        raise _MegatronError("it does not start with MMIDIDX, as a gpt-neox or Megatron index does")
     if len(start) < head:
         raise _MegatronError(f"it ends within its header, after {len(start)} bytes")
     version, kind, sequences = struct.unpack_from("<QBQ", start, len(_MAGIC))

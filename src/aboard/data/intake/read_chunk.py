@@ -31,7 +31,7 @@ def detect_format(
 ) -> RowFormat:
     """The format of a source by the first records of its chunks; raises if it is ambiguous."""
     if any(chunk.store == "megatron" for chunk in chunks):
-        return RowFormat(name="tokens", why="an index of gpt-neox or Megatron", columns=("input_ids",))
+        return RowFormat(name="tokens", why="a gpt-neox or Megatron index", columns=("input_ids",))
     first = islice(
         (record for chunk in chunks for record in read_records(chunk)), FORMAT_SAMPLE_ROWS + _MAX_BROKEN_SAMPLE
     )

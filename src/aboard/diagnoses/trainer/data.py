@@ -207,7 +207,6 @@ WORKER = Diagnosis(
     code="data-worker",
     title="a data worker process crashed",
     symptoms=("a worker failed: Traceback",),
-    explanation="An unexpected error in Aboard stopped a worker process. The error output contains the traceback and"
-    " the row.",
+    explanation="An unexpected error in Aboard stopped a worker process. The error output contains its traceback.",
     fixes={"row": Advice("please report it with that row"), "report": Advice("please report it")},
 )

@@ -30,9 +30,9 @@ BROKEN = Diagnosis(
         "pyarrow.lib.ArrowInvalid: JSON parse error: Missing a closing quotation mark in string",
         "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
     ),
-    explanation="A line is not JSON, not UTF-8, or not a row of the format: a column is missing or has the wrong type,"
-    " or a role is unknown. If the last line is broken, a copy was probably interrupted and rows are missing: copy the"
-    " file again.",
+    explanation="A line is not JSON, is not UTF-8, or does not fit the format: a column is missing or has the wrong"
+    " type, or a role is unknown. If the last line is broken, a copy was probably interrupted and rows are missing:"
+    " copy the file again.",
     leads_to=("data-no-rows",),
     fixes={
         **_SHOW_ROWS,
@@ -89,7 +89,7 @@ NO_LOSS = Diagnosis(
     code="data-no-loss",
     title="rows have no supervised token",
     symptoms=("loss is 0.0", "loss is nan", "UserWarning: This instance will be ignored in loss calculation"),
-    explanation="None of the row's tokens enters the loss: there is no answer, the answer is empty, or the mask covers"
+    explanation="None of a row's tokens enters the loss: there is no answer, the answer is empty, or the mask covers"
     " everything. Such a row costs as much time as any other, and the loss curve looks normal. `aboard data FILE"
     " --show 5` shows the mask.",
     fixes={
@@ -187,9 +187,9 @@ DUPLICATES = Diagnosis(
     code="data-duplicates",
     title="duplicate rows",
     symptoms=("loss drops at the start of the second epoch", "the model recites training rows"),
-    explanation="Several rows have the same content; other columns are ignored. If a third of the rows or more are"
-    " duplicates, a file is probably listed twice or its parts overlap. To train on some rows more often, give their"
-    " file a larger `weight`.",
+    explanation="Several rows have the same content. Columns that training does not use are not compared. If a third of"
+    " the rows or more are duplicates, a file is probably listed twice or its parts overlap. To train on some rows more"
+    " often, give their file a larger `weight`.",
     fixes={
         "once": FixCommand("awk '!seen[$0]++' {files:words} > once.jsonl    # keeps one of each equal line"),
         **_PASS,
@@ -201,7 +201,7 @@ SPECIAL_TEXT = Diagnosis(
     title="control tokens appear as text in the data",
     severity=Severity.WARN,
     symptoms=("<|im_end|> in the middle of a message", "<|endoftext|> in a document", "roles are confused"),
-    explanation="The tokenizer turns a text such as `<|im_end|>` into the control token. A turn ends there, and anyone"
+    explanation="The tokenizer turns text such as `<|im_end|>` into a control token, so a turn ends there, and anyone"
     " who writes the text into a prompt can impersonate another role. If rows are already rendered, provide them as"
     " plain text.",
     fixes={"mend": FixCommand("sed {script} {file} > mended.jsonl    # removes that token"), **_PASS},

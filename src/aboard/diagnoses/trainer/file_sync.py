@@ -8,7 +8,7 @@ DISK_FULL = Diagnosis(
     title="a node has no room for the run's files",
     symptoms=("OSError: [Errno 28] No space left on device", "OSError: [Errno 122] Disk quota exceeded"),
     explanation="Shards, packed sequences and the model are copied to the same path on every node that lacks them."
-    " Prepared data of earlier runs is in `~/.cache/aboard`. To use a different disk, set `XDG_CACHE_HOME` on the"
+    " Prepared data from earlier runs is in `~/.cache/aboard`. To use a different disk, set `XDG_CACHE_HOME` on the"
     " head.",
     fixes={
         "refused": FixCommand("df -h {path}    # on {node}; or a quota: quota -s"),

@@ -37,8 +37,8 @@ NO_WEIGHTS = Diagnosis(
         "has neither model.safetensors nor its index",
         "OSError: no file named pytorch_model.bin, model.safetensors",
     ),
-    explanation="The model's directory has neither model.safetensors nor an index together with the files that it"
-    " lists.",
+    explanation="The model's directory has neither model.safetensors nor a model.safetensors.index.json with all"
+    " files that it lists.",
     fixes=Advice(
         "train:\n  from_scratch: true   # to start with new weights; or set model to a directory that has them"
     ),
@@ -63,7 +63,7 @@ QUANTIZED = Diagnosis(
         "You cannot perform fine-tuning on purely quantized models",
         "is quantized, and full training of a quantized model",
     ),
-    explanation="8-bit or 4-bit weights can't represent the small updates of full training.",
+    explanation="8-bit or 4-bit weights can't represent the small changes that each step of full training makes.",
     fixes=Advice("train:\n  model: …   # the same model with bf16 or fp32 weights"),
 )
 
@@ -72,8 +72,8 @@ NAMES = Diagnosis(
     title="the weights belong to a different architecture",
     symptoms=("Some weights of X were not initialized from the model checkpoint", "Unexpected key(s) in state_dict"),
     explanation="The files lack tensors that the model needs, or contain tensors that it does not have. A plain"
-    " `from_pretrained` would fill the missing ones with random values. Merge adapter weights first:"
-    " `model.merge_and_unload()`.",
+    " `from_pretrained` would fill the missing ones with random values. If the files contain an adapter, merge it"
+    " into its model first: `model.merge_and_unload()`.",
     fixes=_FITTING,
 )
 
@@ -81,8 +81,9 @@ SHAPES = Diagnosis(
     code="model-shapes",
     title="the weights don't match the shapes in config.json",
     symptoms=("size mismatch for lm_head.weight: copying a param with shape", "ignore_mismatched_sizes"),
-    explanation="Either config.json was edited, or tokens were added to the tokenizer but not to the embedding. To add"
-    " them, run `model.resize_token_embeddings(len(tokenizer))`, then `save_pretrained`.",
+    explanation="Either config.json was edited, for example to raise `vocab_size` for added tokens, or the weights come"
+    " from a different model. To add tokens, run `model.resize_token_embeddings(len(tokenizer))`, then"
+    " `model.save_pretrained(DIR)`, which writes a matching config.json and weights.",
     fixes=_FITTING,
 )
 

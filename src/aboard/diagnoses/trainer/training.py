@@ -96,9 +96,9 @@ NONFINITE = Diagnosis(
     title="a loss or a gradient is not finite",
     symptoms=("loss is nan", "the loss is not finite on rank 3", "'loss': nan, 'grad_norm': nan", "grad_norm: inf"),
     explanation="One step produced nan or infinity, and all ranks skipped its update. Usually the learning rate is too"
-    " high, a row is damaged (tokens from a different tokenizer, thousands of equal characters), or the initial"
-    " weights are not finite. If the same rank is always affected, suspect its memory or GPU: `aboard check --only"
-    " gpu`.",
+    " high, a row is damaged (tokens from a different tokenizer, one character repeated thousands of times), or the"
+    " initial weights are not finite. If the same rank is always affected, suspect its memory or GPU:"
+    " `aboard check --only gpu`.",
     fixes=Advice(
         "check those rows (aboard data FILE --show 5), lower learning_rate, or skip such steps with on_nonfinite: skip"
     ),

@@ -69,7 +69,7 @@ CONFIG_SET = Diagnosis(
     code="config-set",
     title="--set is invalid",
     symptoms=("'cluster.slots' is not KEY=VALUE",),
-    explanation="`--set train.learning_rate=2e-5` overrides one key of the configuration file. Dots separate a key"
+    explanation="`--set train.learning_rate=2e-5` overrides one key in the configuration file. Dots separate a key"
     " from its section.",
     fixes={
         "form": Advice("write --set cluster.slots=8"),

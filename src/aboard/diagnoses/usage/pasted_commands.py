@@ -24,13 +24,13 @@ def quote_last_line(command: Shell) -> Shell:
 
 FLAG = Diagnosis(
     code="paste-flag",
-    title="a flag of another launcher is not supported",
+    title="a flag from another launcher is not supported",
     symptoms=("torchrun --nproc_per_node",),
     explanation="torchrun, deepspeed and accelerate commands can be pasted after `--`, but not with this flag.",
     remedy="Follow the `fix`. Usually you can just remove the flag.",
     fixes={
         "near": NEAR,
-        "of-script": Advice("put flags of the script after the script"),
+        "of-script": Advice("put the script's flags after the script"),
         "alone": Advice("write {flag}"),
         "value": Advice("write {flag} VALUE; if it came from a shell variable, that variable is empty"),
         "number": Advice("write {flag} 2"),
@@ -66,7 +66,7 @@ CONFIG = Diagnosis(
     title="an accelerate config is not supported",
     symptoms=("accelerate launch --config_file",),
     explanation="The accelerate config contradicts the nodes, or has settings that would be ignored.",
-    remedy="Change the unsupported lines of the config, or launch the script without accelerate: `aboard launch --"
+    remedy="Change the unsupported lines in the config, or launch the script without accelerate: `aboard launch --"
     " train.py`.",
     fixes={
         **SUGGESTED,
@@ -80,10 +80,10 @@ CONFIG = Diagnosis(
 
 MASTER = Diagnosis(
     code="paste-master",
-    title="the master address of the pasted command is not a node of the run",
+    title="the pasted command's master address or port can't be used",
     symptoms=("--master_addr",),
-    explanation="Aboard uses the first node and a port that it has just tested. An address or port in the pasted"
-    " command must agree with them.",
+    explanation="As the master, Aboard uses the run's first node and a port that it has just tested. An address or port"
+    " in the pasted command must agree with them.",
     fixes={
         "host": Advice("write {option} with the name or address of the first node"),
         "port": Advice("remove the port: Aboard chooses one"),

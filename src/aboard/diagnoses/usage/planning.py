@@ -28,8 +28,8 @@ EXPORT_DEEPSPEED = Diagnosis(
     code="export-deepspeed",
     title="the plan can't be exported to DeepSpeed's launcher",
     symptoms=("deepspeed --hostfile",),
-    explanation="DeepSpeed's launcher passes one command to all nodes through a shell, so nodes can't differ, and some"
-    " characters get lost.",
+    explanation="DeepSpeed's launcher sends the same command to every node through a shell, so the command can't"
+    " vary by node, and the shell drops or alters some characters.",
     fixes={
         "spelling": Advice(f"use only letters and digits, {_USE_TORCHRUN}"),
         "different": Advice(f"give all nodes the same {{what}}, {_USE_TORCHRUN}"),
@@ -54,6 +54,6 @@ SLURM_COPIES = Diagnosis(
     title="srun started several copies of aboard",
     symptoms=("srun started 2 copies of aboard; start only one, because it starts the ranks on all nodes itself",),
     explanation="Each copy would start every rank on every node. Run a single aboard command.",
-    fixes="{command:shell aboard launch -- train.py}    # in the batch script or the shell of salloc, without srun\n"
+    fixes="{command:shell aboard launch -- train.py}    # in the batch script or salloc's shell, without srun\n"
     "srun --nodes=1 --ntasks=1 {command:shell aboard launch -- train.py}    # or with srun, as one task",
 )

@@ -73,7 +73,7 @@ BUNDLE_ASK = Diagnosis(
     code="bundle-ask",
     title="there is no terminal to ask for confirmation",
     symptoms=("cannot ask for confirmation: stdin is not a terminal",),
-    explanation="`aboard bundle` shows the contents, and asks for confirmation before it writes them.",
+    explanation="`aboard bundle` shows the bundle's contents, and asks for confirmation before it writes them.",
     fixes="aboard bundle {run} --yes",
 )
 
