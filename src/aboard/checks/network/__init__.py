@@ -61,7 +61,7 @@ def find_occupied_port(facts: Facts) -> Iterator[Finding]:
             nodes=(node,),
             seen=f"port {outcome.port} on {node} is in use ({occupied.why}) by {who}",
             why="Rank 0 listens on this port of the first node. `aboard launch` picks a different port unless"
-            " MASTER_PORT is set to this one; other launchers don't. Often a leftover process of an earlier run holds"
+            " MASTER_PORT is set to this one; other launchers don't. Often a leftover process from an earlier run holds"
             " the port.",
             fix=network.PORT_TAKEN.fix(port=outcome.port, node=node),
             about=(f"pid {occupied.pid}",) if occupied.pid else (),

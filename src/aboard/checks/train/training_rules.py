@@ -123,7 +123,8 @@ def find_hybrid_mismatch(preflight: TrainingPreflight) -> Iterator[Finding]:
         yield _build_blocking_finding(
             training.HYBRID,
             f"sharding is hybrid, but nodes have different numbers of ranks: {counts_text}",
-            "Hybrid sharding replicates each shard on the same local rank of every other node, which must exist.",
+            "Hybrid sharding replicates each shard on the same local rank of every other node, so that rank must"
+            " exist.",
             training.HYBRID.fix("unequal"),
         )
     elif set(counts.values()) == {1} and len(counts) > 1:
@@ -157,8 +158,8 @@ def find_emulated_bfloat16(preflight: TrainingPreflight) -> Iterator[Finding]:
     if preflight.training.bf16 and old:
         yield training.BF16.finding(
             nodes=tuple(old),
-            seen=f"bf16 is true, but the GPUs of {fold_names(old)} are older than Ampere",
-            why="GPUs older than Ampere emulate bfloat16. That is slower than float32 and may not run at all.",
+            seen=f"bf16 is true, but the GPUs on {fold_names(old)} are older than Ampere",
+            why="GPUs older than Ampere emulate bfloat16, which is slower than float32, or can't run it at all.",
             fix=training.BF16.fix(),
         )
 

@@ -19,7 +19,7 @@ NO_RANK = Diagnosis(
         "Timed out after 1801 seconds waiting for clients. 1/2 clients joined.",
     ),
     explanation="On this node, Python can't import torch, even with the node's `setup:`, `env:` and `workdir:`. A"
-    " library may be missing, a `setup` line may fail, or the Python environment or the directory may be the wrong one."
+    " library may be missing, a `setup` line may fail, or the Python environment or the working directory may be wrong."
     " The other ranks would wait until they time out, without saying which node they are waiting for.",
     remedy="`pip install --force-reinstall torch` repairs a broken installation. `python:` and `setup:` in aboard.yaml"
     " select a different environment. `aboard check --only software` compares the versions on all nodes.",
@@ -38,7 +38,7 @@ FAILED = Diagnosis(
     ),
     explanation="A run would wait in its first collective for minutes, then fail without saying which node is at"
     " fault. Possible causes: a firewall allows the rendezvous port but not the ephemeral ports, packets above some"
-    " size are lost, or the interface is the wrong one.",
+    " size are lost, or the ranks use the wrong interface.",
     fixes="aboard check --only network    # here; distinguishes dropped, refused and oversized packets\n"
     "sudo iptables -S INPUT; sudo nft list ruleset    # on {where:shell}; peers must reach all ports from 1024 up\n"
     "ip -br address    # on {where:shell}; is {interface} the interface that peers should use?",
@@ -65,9 +65,9 @@ SLOW_NODE = Diagnosis(
     severity=Severity.WARN,
     symptoms=("one slow node", "10x slower than expected", "every step takes as long as the slowest rank"),
     explanation="In two separate test jobs, exchanging data with this node through torch took at least four times as"
-    " long as with the other nodes. The link may have negotiated a lower speed, a cable may be bad, the traffic may use"
-    " the wrong network, or the machine may be busy. `aboard check --only network` measures the same links without"
-    " torch.",
+    " long as with the other nodes. This node's link may have negotiated a lower speed, a cable may be bad, the traffic"
+    " may use the wrong network, or the machine may be busy. `aboard check --only network` measures the same links"
+    " without torch.",
     fixes=SLOW_NIC,
 )
 

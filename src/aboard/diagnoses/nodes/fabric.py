@@ -32,7 +32,8 @@ SOCKETS = Diagnosis(
     severity=Severity.WARN,
     symptoms=("NET/IB : No device found.", "Using network Socket", "NET/Socket : Using [0]eth0"),
     explanation="NCCL skips every adapter port that is not ACTIVE. If no port is left, NCCL logs at most `NET/IB : No"
-    " device found.` and falls back to TCP, which is many times slower, or hangs if its peers use RDMA.",
+    " device found.` and falls back to TCP. The run is then many times slower, or hangs if the other nodes use"
+    " RDMA.",
     fixes={
         **_DOWN,
         "no-card": FixCommand(
@@ -130,17 +131,17 @@ GID_INDEX = Diagnosis(
     title="the RoCE v2 GID index differs from NCCL's setting or between nodes",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 22 Invalid argument", "NCCL_IB_GID_INDEX set by environment to 3"),
-    explanation="A VLAN, a second address or a restarted network service can shift the index on one node. If NCCL's"
-    " index points to a RoCE v1 or empty entry, the run fails with `ibv_modify_qp failed with 22 Invalid argument`."
-    " NCCL 2.21 and later find the index themselves if NCCL_IB_GID_INDEX is not set.",
+    explanation="A VLAN, a second address or a restarted network service can shift the index on one node. If"
+    " NCCL_IB_GID_INDEX points to a RoCE v1 or empty entry, the run fails with `ibv_modify_qp failed with 22 Invalid"
+    " argument`. NCCL 2.21 and later find the index themselves if the variable is not set.",
     fixes={
         "one": Advice(
             "NCCL_IB_GID_INDEX: {index}    # in `env:` of {node} in aboard.yaml; NCCL 2.21 and later find it if the"
             " variable is not set"
         ),
         "several": Advice(
-            "NCCL_IB_GID_INDEX: '-1'    # in `env:` of {node} in aboard.yaml, or unset it: its ports need different"
-            " indexes"
+            "NCCL_IB_GID_INDEX: '-1'    # in `env:` of {node} in aboard.yaml, or unset it, because the node's ports"
+            " need different indexes"
         ),
     },
     log_fix="show_gids    # on {node}; take the index of the RoCE v2 row with an IPv4 address\n"
@@ -158,7 +159,7 @@ MIXED = Diagnosis(
     severity=Severity.WARN,
     symptoms=("Attempted to connect incompatible devices", "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_bond_0:1/RoCE"),
     explanation="NCCL uses all adapters for RDMA, but InfiniBand and RoCE can't communicate with each other, so the run"
-    " fails with `Attempted to connect incompatible devices`. The adapter that doesn't fit is usually an Ethernet"
+    " fails with `Attempted to connect incompatible devices`. The adapter to exclude is usually an Ethernet"
     " adapter for the slow management network.",
     fixes={
         "mode": FixCommand(
@@ -206,9 +207,9 @@ RAIL_CUT = Diagnosis(
     title="two nodes can't reach each other on one rail",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 110 Connection timed out", "Call to ibv_modify_qp failed with 110"),
-    explanation="Connections on this adapter's own network (its rail) fail after minutes with `failed with 110"
-    " Connection timed out`. Possible causes: a cable is in the wrong port, a VLAN is missing on the switch, or the"
-    " address belongs to a different rail.",
+    explanation="A rail is the network of one adapter per node. Connections on this rail fail after minutes with"
+    " `failed with 110 Connection timed out`. Possible causes: a cable is in the wrong port, a VLAN is missing on the"
+    " switch, or an address belongs to a different rail.",
     fixes={
         "echo": FixCommand(
             "ping -I {own} {peer}    # on {node}; then check the cable, switch port and VLAN at both ends"
@@ -295,7 +296,7 @@ MEMLOCK = Diagnosis(
         "Call to ibv_reg_mr failed with error Cannot allocate memory",
         "Call to ibv_create_cq failed with error Cannot allocate memory",
     ),
-    explanation="RDMA locks the memory that it registers with the adapter. Above the user's limit, this fails with"
+    explanation="RDMA locks the memory that it registers with the adapter. Beyond the user's limit, locking fails with"
     " `Call to ibv_reg_mr failed with error Cannot allocate memory`. Ranks inherit the limit from sshd, slurmd or"
     " Docker (`--ulimit memlock=-1`), not from your terminal.",
     fixes={
@@ -331,7 +332,7 @@ NCCL_SETTINGS = Diagnosis(
         "look": FixCommand(
             "env | grep {key}; grep -n {key} /etc/nccl.conf    # on {where:shell}; where does it come from?"
         ),
-        "set": Advice("{key}: …    # in `env:` of aboard.yaml, once for all nodes; overrides both"),
+        "set": Advice("{key}: …    # in `env:` of aboard.yaml, once for all nodes; overrides the nodes' own settings"),
     },
 )
 

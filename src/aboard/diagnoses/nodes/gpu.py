@@ -80,7 +80,8 @@ MODEL = Diagnosis(
     explanation="All ranks wait for the slowest GPU, and the GPU with the least memory limits the batch size.",
     fixes={
         "odd": FixCommand(
-            "nvidia-smi -L    # on {where:shell}; exclude them with `exclude:` in aboard.yaml, or train only on them"
+            "nvidia-smi -L    # on {where:shell}; exclude these nodes with `exclude:` in aboard.yaml, or"
+            " train only on them"
         ),
         "several": FixCommand(
             "nvidia-smi -L    # on {node}; select nodes with the same model with `include:` in aboard.yaml"
@@ -97,7 +98,7 @@ DRIVER = Diagnosis(
         "The NVIDIA driver on your system is too old",
         "Cuda failure 'the provided PTX was compiled with an unsupported toolchain.'",
     ),
-    explanation="CUDA and NCCL choose features by driver version. Nodes that choose different ones hang or fail in"
+    explanation="CUDA and NCCL choose features by driver version. Nodes that choose different features hang or fail in"
     " their first collective.",
     fixes={
         "odd": FixCommand(
@@ -149,8 +150,8 @@ LOST = Diagnosis(
         "GPU is lost. Reboot the system to recover this GPU",
         "CUDA error: unknown error",
     ),
-    explanation="The GPU stopped responding on the PCI bus (Xid 79), usually because of heat, power, a riser or a"
-    " defect in the GPU. The GPU can't be used until the node is rebooted, and often not even then; CUDA may fail to"
+    explanation="The GPU stopped responding on the PCI bus (Xid 79), usually because of heat, bad power, a bad riser or"
+    " a defect in the GPU. The GPU can't be used until the node is rebooted, and often not even then; CUDA may fail to"
     " start at all on this node.",
     leads_to=_NO_ANSWER,
     fixes="sudo reboot    # on {node}; if it happens again, exclude {node}: it needs repair",
@@ -158,8 +159,8 @@ LOST = Diagnosis(
     patterns=cause(
         KERNEL_XID + r"79\b"
         r"|fallen off the bus|Unable to determine the device handle for GPU|GPU is lost|RmInitAdapter failed",
-        "A GPU has fallen off the PCI bus, usually because of power, heat, the riser or the board. The GPU is unusable"
-        " until the next reboot.",
+        "A GPU has fallen off the PCI bus, usually because of bad power, heat, a bad riser or a defective board. The"
+        " GPU is unusable until the next reboot.",
         late=True,
     ),
 )
@@ -202,7 +203,7 @@ XID = Diagnosis(
     fixes={
         "program": FixCommand(
             "export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
-            "sudo dmesg -T | grep -i xid    # on {node}; only an additional Xid points to the hardware"
+            "sudo dmesg -T | grep -i xid    # on {node}; only an Xid of another kind points to the hardware"
         ),
         "gone": FixCommand(
             "sudo reboot    # on {node}; if {device} is not back or fails again, exclude {node}: it needs repair"
@@ -216,7 +217,7 @@ XID = Diagnosis(
             "sudo dcgmi diag -r 3    # on {node}; if it fails or the Xid recurs, exclude {node}"
         ),
         "earlier": FixCommand(
-            "sudo dmesg -T | grep -i xid    # on {node}; nothing to do if an earlier run of yours was faulty"
+            "sudo dmesg -T | grep -i xid    # on {node}; nothing to do if one of your earlier runs had a bug"
         ),
         "listed": FixCommand(
             "sudo dmesg -T | grep -i xid    # on {node}; NVIDIA's list of Xid errors explains Xid {xid}"
@@ -256,7 +257,7 @@ ECC = Diagnosis(
     severity=Severity.WARN,
     symptoms=("CUDA error: uncorrectable ECC error encountered", "NVRM: Xid (PCI:0000:3b:00): 48"),
     explanation="The GPU's memory returns wrong bits, and sooner or later a rank on this GPU dies with `uncorrectable"
-    " ECC error encountered`. The bad row is taken out of use only when the GPU is reset.",
+    " ECC error encountered`. The faulty memory row stays in use until the GPU is reset.",
     fixes="sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; remaps the bad rows\n"
     "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if it recurs, exclude {node}",
     log_fix="nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}; find the GPU, reset it, and replace it if errors recur",

@@ -252,10 +252,11 @@ MTU_DIFFERS = Diagnosis(
     severity=Severity.INFO,
     symptoms=("mtu 9000 on one node, mtu 1500 on another", "ping: local error: message too long"),
     explanation="TCP uses the smaller MTU of its two ends, so different MTUs are often harmless. However, packets that"
-    " are too large for a switch or a tunnel are dropped silently, and RoCE between such nodes is slower or fails.",
+    " are too large for a switch or a tunnel are dropped silently, and RoCE between nodes with"
+    " different MTUs is slower or fails.",
     leads_to=("network-mtu",),
-    fixes="sudo ip link set dev {interface} mtu {mtu}    # on {where:shell}; and in its network configuration, for"
-    " good",
+    fixes="sudo ip link set dev {interface} mtu {mtu}    # on {where:shell}; set it in the network"
+    " configuration too, or a reboot undoes it",
 )
 
 LINK_DOWN = Diagnosis(
@@ -300,7 +301,7 @@ NAMES_DIFFER = Diagnosis(
     severity=Severity.WARN,
     symptoms=("ranks wait for each other although every host is up",),
     explanation="Copies of /etc/hosts may have diverged, or DNS may reply differently to different nodes. The nodes"
-    " then can't connect, or connect over different networks.",
+    " then can't connect to each other, or connect over different networks.",
     fixes=FixCommand("getent ahosts {name}    # on {where:shell}; from /etc/hosts, or from DNS?\n" + _RENAMED),
 )
 
@@ -308,11 +309,11 @@ PORT_TAKEN = Diagnosis(
     code="network-port-taken",
     title="the rendezvous port is in use",
     symptoms=("The server socket has failed to listen … code: -98, name: EADDRINUSE", "Address already in use"),
-    explanation="Usually a rank of an earlier run is still running, another program is using the port, or one torchrun"
-    " per GPU was started instead of one per node.",
-    fixes="sudo ss -ltnp sport = :{port}    # on {node}; which process uses it?\n"
-    "sudo fuser -k {port}/tcp    # on {node}; if it is a leftover; otherwise set MASTER_PORT in `env:`",
-    log_fix="sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; which process uses it?",
+    explanation="Usually a rank from an earlier run is still running, another program is using the port, or one"
+    " torchrun per GPU was started instead of one per node.",
+    fixes="sudo ss -ltnp sport = :{port}    # on {node}; which process uses the port?\n"
+    "sudo fuser -k {port}/tcp    # on {node}; if the process is a leftover; otherwise set MASTER_PORT in `env:`",
+    log_fix="sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; which process uses the port?",
     patterns=cause(
         r"server socket has failed to (?:listen|bind).*(?:EADDRINUSE|errno: 98|[Aa]ddress already in use)"
         r"|EADDRINUSE|OSError: \[Errno 98\]|port: (?P<port>\d+).*EADDRINUSE"
@@ -353,8 +354,8 @@ INTERFACE = Diagnosis(
     title="nodes have several candidate interfaces",
     severity=Severity.INFO,
     symptoms=("wrong NIC used", "NET/Socket : Using [0]docker0"),
-    explanation="Unless they are told which interface to use, NCCL and Gloo use the first one that looks right, which"
-    " may be a container bridge or belong to a slow network.",
+    explanation="Unless an environment variable names an interface, NCCL and Gloo use the first one that looks"
+    " right. It may be a container bridge, or belong to a slow network.",
     fixes=Advice("{variable}: {interface}    # under `env:` of {nodes} in aboard.yaml"),
 )
 
