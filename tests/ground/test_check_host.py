@@ -193,7 +193,7 @@ def test_leftovers(box: Sandbox) -> None:
     wait_until(lambda: len(sleepers(n2)) == 1, 20)
     (finding,) = findings = check(box)
     assert told(findings) == [("host-leftovers", "warn", ["n2"])]
-    assert "1 process of run left-1" in finding["seen"]
+    assert "1 process from run left-1" in finding["seen"]
     assert "aboard check --fix" in finding["fix"]
     assert told(check(box, "--fix")) == [("host-leftovers-ended", "info", ["n2"])]
     wait_until(lambda: set(n2.pids()) <= before, 20)

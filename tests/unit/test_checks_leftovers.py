@@ -160,7 +160,7 @@ def test_what_is_said_of_it() -> None:
         ("host-other-ranks", Severity.WARN, ("n1",)),
         ("host-other-ranks", Severity.INFO, ("n1",)),
     ]
-    assert "2 processes of run run-7" in findings[0].seen
+    assert "2 processes from run run-7" in findings[0].seen
     assert "run-8" in findings[1].seen
     assert "run-7" not in findings[1].seen
     assert "kill 21 " in findings[2].fix
@@ -214,4 +214,4 @@ def test_words_of_a_node_are_fit_for_a_screen() -> None:
     """Escape codes are spelled out."""
     left = parse_leftovers({"runs": {"r1": {"pids": [1], "what": "\x1b[31m\n"}}, "places": [], "strays": []})
     (finding,) = SUBJECT.judge(_facts(**{LEFTOVERS.name: {"n1": left}}))
-    assert finding.seen == r"1 process of run r1 without a supervisor: \x1b[31m\n, pid 1"
+    assert finding.seen == r"1 process from run r1 is running without a supervisor: \x1b[31m\n, pid 1"

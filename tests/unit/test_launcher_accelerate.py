@@ -80,8 +80,8 @@ def test_a_flag_wins_over_the_file() -> None:
         ("--use_deepspeed --deepspeed_multinode_launcher slurm", "can't use a different launcher"),
         ("--mpirun_hostfile h", "doesn't use mpirun"),
         ("--mixed_precision bf17", "mixed_precision can't be 'bf17'"),
-        ("--num_procs 2", "not a flag of accelerate launch"),
-        ("--num_process 2", "not a flag of accelerate launch"),
+        ("--num_procs 2", "not a flag for accelerate launch"),
+        ("--num_process 2", "not a flag for accelerate launch"),
     ],
 )
 def test_refused(flags: str, seen: str) -> None:

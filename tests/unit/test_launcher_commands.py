@@ -50,9 +50,9 @@ def test_what_is_behind_the_script_is_the_scripts() -> None:
 @pytest.mark.parametrize(
     ("flags", "seen", "fix"),
     [
-        ("--num_gpuss 8", "--num_gpuss is not a flag of deepspeed", "did you mean '--num_gpus'?"),
-        ("--num-gpus 8", "--num-gpus is not a flag of deepspeed", "did you mean '--num_gpus'?"),
-        ("--wibble", "--wibble is not a flag of deepspeed", "put the script's flags after the script"),
+        ("--num_gpuss 8", "--num_gpuss is not a flag for deepspeed", "did you mean '--num_gpus'?"),
+        ("--num-gpus 8", "--num-gpus is not a flag for deepspeed", "did you mean '--num_gpus'?"),
+        ("--wibble", "--wibble is not a flag for deepspeed", "put flags of the script after the script"),
         ("--master_addr --master_port 5", "its value is missing", "that variable is empty"),
         ("--num_gpus two", "'two' is not a whole number", "write --num_gpus 2"),
         ("--module=yes", "it takes no value", "write --module"),
@@ -210,7 +210,7 @@ def test_torchrun_sizes_and_master(
         ("--signals-to-handle SIGUSR1", "forwards only SIGTERM and SIGINT"),
         ("--rdzv-endpoint n1:x", "'n1:x' is not HOST:PORT"),
         ("--rdzv-endpoint a:b:c", "is not an IPv6 address"),
-        ("--use-env", "--use-env is not a flag of torchrun"),
+        ("--use-env", "--use-env is not a flag for torchrun"),
     ],
 )
 def test_torchrun_refusals(flags: str, seen: str) -> None:

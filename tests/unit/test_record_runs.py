@@ -217,7 +217,7 @@ def test_a_conductor_that_was_killed_is_named(lost: Lost) -> None:
     assert finding.seen.startswith("the conductor (process 4711) died without ending the run; its last record is ")
     assert finding.seen.endswith(
         " old (1970-01-01 00:01:40 UTC), at step 70. 4 ranks were running on n[1-2], and the agents there have"
-        " terminated them: the lease of 20 s has expired"
+        " terminated them, because the lease of 20 s has expired"
     )
     assert finding.fix.splitlines()[0] == "cd '/home/ada/my job' && aboard launch -d -- train.py    # runs it again"
 

@@ -264,7 +264,7 @@ def test_a_missing_module_is_installed_into_the_interpreter_of_the_ranks() -> No
     missing = ("ModuleNotFoundError", "No module named 'apex'", *range(8))
     same = died(with_argv(plan, *[("/opt/py/bin/python",)] * 4), *missing)
     assert same.seen == "all 8 ranks on n[1-4] raised ModuleNotFoundError: No module named 'apex'"
-    assert same.why.startswith("The interpreter of the ranks, /opt/py/bin/python, does not have this module.")
+    assert same.why.startswith("The ranks' interpreter, /opt/py/bin/python, does not have this module.")
     first, other, _logs = same.fix.splitlines()
     assert first == (
         "for node in n1 n2 n3 n4; do ssh \"$node\" '/opt/py/bin/python -m pip install apex'; done"

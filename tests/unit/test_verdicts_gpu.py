@@ -135,7 +135,7 @@ def test_a_gpu_that_fell_off_the_bus_is_why_all_wait() -> None:
     """All ranks are in the collective, and none of them shows why: the kernel does, and names the GPU."""
     found = first(stuck(f"22.5 {FELL}"))
     assert (found.code, found.nodes, found.ranks, found.severity) == ("gpu-lost", ("n2",), (2, 3), Severity.WARN)
-    assert "the kernel of n2 reports Xid 79, GPU 1 at 0000:9b:00: it has fallen off the bus, 22 s ago" in found.seen
+    assert "the kernel on n2 reports Xid 79, GPU 1 at 0000:9b:00: it has fallen off the bus, 22 s ago" in found.seen
     assert "sudo reboot    # on n2" in found.fix
 
 
@@ -206,7 +206,7 @@ def test_a_kernel_log_that_may_not_be_read_is_told() -> None:
     given = stuck()
     assert "a failed GPU: the kernel reports no GPU error" in said(given)
     blind = {name: replace(node, kernel=None) for name, node in given.snapshots.items()}
-    assert "this user can't read the kernel log of n[1-4]" in said(replace(given, snapshots=blind))
+    assert "this user can't read the kernel log on n[1-4]" in said(replace(given, snapshots=blind))
     plain = {name: replace(node, gpus=()) for name, node in blind.items()}
     assert "a failed GPU" not in said(replace(given, snapshots=plain))
 

@@ -16,7 +16,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 @click.command()
 @click.argument("what", metavar="RUN|CHECKPOINT")
 @click.option("--to", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The directory to create.")
-@click.option("--dtype", type=click.Choice(DTYPES), help="Type of the weights; default: the base model's.")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Data type of the weights; default: the base model's.")
 def export(what: str, to: Path, dtype: str | None) -> None:
     """Export a checkpoint as a transformers model: safetensors, config, tokenizer, generation config.
 

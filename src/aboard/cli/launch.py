@@ -79,7 +79,9 @@ OTHERS = ("torchrun", "deepspeed")
     help="When ranks are stuck: report why, or also stop the run.",
 )
 @click.option(
-    "--no-beacon", is_flag=True, help="Don't load the beacon into ranks; phases, steps and stacks are not shown."
+    "--no-beacon",
+    is_flag=True,
+    help="Don't load Aboard's beacon into ranks; phases, steps and stacks are then not shown.",
 )
 @click.option(
     "--trial",
@@ -87,7 +89,7 @@ OTHERS = ("torchrun", "deepspeed")
     help="Run COMMAND briefly on each node, on pairs and on all nodes, to find those that fail.",
 )
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop.")
-@click.option("--on", "host", metavar="HOST", help="Run the conductor on HOST, detached; needs aboard and ssh there.")
+@click.option("--on", "host", metavar="HOST", help="Control the run from HOST, detached; needs aboard and ssh there.")
 @click.option("--dry-run", "dry", is_flag=True, help="Show what would be started on each node; start nothing.")
 @click.option("--as", "other", type=click.Choice(OTHERS), help="With --dry-run: print commands for this launcher.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the plan as JSON.")

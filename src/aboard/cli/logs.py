@@ -29,7 +29,7 @@ MAX_LINES = 100_000
 @click.argument("run", required=False)
 @click.option("--rank", metavar="RANKS", help="Only these ranks: 3,5-7.")
 @click.option("--node", metavar="NODES", help="Only ranks on these nodes: n2 or gpu[01-04].")
-@click.option("--grep", "pattern", metavar="REGEX", help="Only lines that match; (?i) ignores case.")
+@click.option("--grep", "pattern", metavar="REGEX", help="Only lines that match REGEX; (?i) ignores case.")
 @click.option("--since", metavar="TIME", help="Only the last 10m, 2h, …, counted from the end of a finished run.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Only this stream.")
 @click.option(

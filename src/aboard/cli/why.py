@@ -43,11 +43,11 @@ DIAGNOSES_BY_CODE = {
 @click.argument("words", nargs=-1, metavar="[RUN|CODE]")
 @click.option("-v", "--verbose", is_flag=True, help="Also show what was ruled out and what could not be observed.")
 @click.option("--codes", is_flag=True, help="List all codes.")
-@click.option("--log", "logs", multiple=True, metavar="FILE…", help="Diagnose logs of any launcher; - reads stdin.")
+@click.option("--log", "logs", multiple=True, metavar="FILE…", help="Diagnose logs from any launcher; - reads stdin.")
 @click.option("--bundle", metavar="FILE", help="Diagnose a run packed by `aboard bundle`.")
-@click.option("--nodes", multiple=True, metavar="NODES…", help="Diagnose a job of any launcher on these nodes.")
+@click.option("--nodes", multiple=True, metavar="NODES…", help="Diagnose a job on these nodes, whatever launched it.")
 @click.option(
-    "--pid", "pids", multiple=True, metavar="PID…", help="Diagnose processes of any launcher on this machine."
+    "--pid", "pids", multiple=True, metavar="PID…", help="Diagnose processes on this machine, whatever launched them."
 )
 @click.option("--json", "as_json", is_flag=True, help="With --log, --nodes or --pid: print JSON.")
 def why(

@@ -57,7 +57,7 @@ def find_checkpoint(what: str, runs: Runs) -> Path:
     run = runs.find(what)
     training = read_training(read_document(run.plan))
     if training is None:
-        raise AboardError(checkpoints.EXPORT_RUN, f"{run.id} is not a run of `aboard train`")
+        raise AboardError(checkpoints.EXPORT_RUN, f"{run.id} was not started by `aboard train`")
     folder = Path(training["output_dir"]).expanduser()
     if (newest := _find_newest(folder)) is None:
         raise AboardError(checkpoints.EXPORT_NONE, _describe_missing(folder), "run", run=run.id)

@@ -52,7 +52,7 @@ class GpuFailure:
     @property
     def description(self) -> str:
         what = f"{self.error.name}, " if self.error.name else ""
-        return f"the kernel of {self.node} reports {what}{self.gpu}: {self.error.meaning.what}"
+        return f"the kernel on {self.node} reports {what}{self.gpu}: {self.error.meaning.what}"
 
 
 def diagnose_gpu_failures(evidence: Evidence) -> Iterator[RuleResult]:
@@ -60,7 +60,7 @@ def diagnose_gpu_failures(evidence: Evidence) -> Iterator[RuleResult]:
     with_gpus = {name: node for name, node in evidence.snapshots.items() if node.gpus}
     blind = [name for name, node in with_gpus.items() if node.kernel is None]
     if blind:
-        why = f"this user can't read the kernel log of {fold_names(blind)}; `sudo dmesg | grep -i xid` shows it"
+        why = f"this user can't read the kernel log on {fold_names(blind)}; `sudo dmesg | grep -i xid` shows it"
         yield RuledOut(what="a failed GPU", why=why)
     every = list_gpu_failures(evidence)
     if not every and len(blind) < len(with_gpus):

@@ -96,8 +96,9 @@ def find_leftover_processes(facts: Facts) -> Iterator[Finding]:
             count = len(remains.pids)
             yield host.LEFTOVERS.finding(
                 nodes=(name,),
-                seen=f"{count} {'process' if count == 1 else 'processes'} of run {remains.run} without a supervisor:"
-                f" {remains.what.visible()}, {_format_pids(remains.pids)}",
+                seen=f"{count} {'process' if count == 1 else 'processes'} from run {remains.run}"
+                f" {'is' if count == 1 else 'are'} running without a supervisor: {remains.what.visible()},"
+                f" {_format_pids(remains.pids)}",
                 about=tuple(f"pid {pid}" for pid in remains.pids),
                 fix=host.LEFTOVERS.fix(node=name),
             )
@@ -124,7 +125,7 @@ def find_other_ranks(facts: Facts) -> Iterator[Finding]:
             strays = [stray for stray in leftovers.strays if stray.orphan is orphan]
             if strays:
                 pids = tuple(stray.pid for stray in strays)
-                state = "whose launcher has exited" if orphan else "of another launcher"
+                state = "whose launcher has exited" if orphan else "started by another launcher"
                 yield host.OTHER_RANKS.finding(
                     severity=severity,
                     nodes=(name,),
@@ -141,7 +142,8 @@ def report_terminated_leftovers(facts: Facts) -> Iterator[Finding]:
         if leftovers.ended:
             yield host.LEFTOVERS_ENDED.finding(
                 nodes=(name,),
-                seen=f"terminated {leftovers.ended} {'process' if leftovers.ended == 1 else 'processes'} of dead runs",
+                seen=f"terminated {leftovers.ended} {'process' if leftovers.ended == 1 else 'processes'}"
+                " from dead runs",
             )
 
 
@@ -153,7 +155,7 @@ def find_unknown_leftovers(facts: Facts) -> Iterator[Finding]:
         if isinstance(leftovers, Unknown):
             yield unanswered_probes.LEFTOVERS.finding(
                 nodes=(name,),
-                seen=f"could not check for leftovers of earlier runs: {leftovers.why}",
+                seen=f"could not check for leftovers from earlier runs: {leftovers.why}",
                 fix=unanswered_probes.LEFTOVERS.fix(
                     line=format_node_command(
                         facts.cluster.node(name), format_shell("ps -u $USER -o pid,stat,etime,args")
@@ -194,7 +196,7 @@ def _format_pids(pids: tuple[int, ...]) -> str:
 
 PART = Subject(
     name="leftovers",
-    title="no leftovers of earlier runs",
+    title="no leftovers from earlier runs",
     probes=(),
     rules=(
         find_leftover_processes,

@@ -108,7 +108,7 @@ def _compare_pythons(inventories: Mapping[str, NodeSoftware]) -> Iterator[NodeDi
     else:
         paths = {name: each.executable.visible(500) for name, each in inventories.items()}
         if len(set(paths.values())) > 1:
-            yield NodeDifference(what="path of Python", values=paths, severity=Severity.INFO, kind="python")
+            yield NodeDifference(what="path to Python", values=paths, severity=Severity.INFO, kind="python")
 
 
 def _compare_packages(inventories: Mapping[str, NodeSoftware]) -> Iterator[NodeDifference]:

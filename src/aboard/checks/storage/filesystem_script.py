@@ -190,7 +190,7 @@ def mapped(top):
         # As Arrow and safetensors do it.
         with mmap.mmap(fd, 6000, mmap.MAP_SHARED, mmap.PROT_READ) as view:
             if view[:6] != b"aboard" or view[-6:] != b"aboard":
-                return {"step": "map", "error": "what was written isn't what is read"}
+                return {"step": "map", "error": "the data read back differs from what was written"}
     except OSError as error:
         return {"step": step, "error": error.strerror}
     finally:

@@ -111,7 +111,7 @@ def _find_unknown(
     uncounted = [host for host, count in counts.items() if count is None]
     if uncounted and slots and option == _EXCLUDE:
         some = escape_text(fold_names(uncounted))
-        seen = f"the remaining slots of {some} are unknown, because its number of slots is not set"
+        seen = f"the remaining slots on {some} are unknown, because its number of slots is not set"
         fix = configuration.FILTER.fix("count", nodes=some)
         yield Problem(where=option, seen=seen, fix=fix)
     for slot in sorted(slots):

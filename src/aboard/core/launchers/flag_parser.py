@@ -147,7 +147,7 @@ class _Reader:
         launcher = self._grammar.launcher
         near = find_nearest(name, (known for known in self._known if known.startswith("--")))
         fix = pasted_commands.FLAG.fix("near", near=near) if near else pasted_commands.FLAG.fix("of-script")
-        self._problem("", f"{escape_text(name)} is not a flag of {launcher}", fix)
+        self._problem("", f"{escape_text(name)} is not a flag for {launcher}", fix)
 
     def _value(self, flag: LauncherFlag, name: str, attached: str | None) -> Iterator[Value]:
         """The flag's value, if it is obeyed; for other flags, adds the note or the problem."""

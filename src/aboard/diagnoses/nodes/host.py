@@ -74,7 +74,7 @@ LEFTOVERS_ENDED = Diagnosis(
     code="host-leftovers-ended",
     title="leftover processes were terminated",
     severity=Severity.INFO,
-    symptoms=("terminated 3 processes of dead runs",),
+    symptoms=("terminated 3 processes from dead runs",),
     explanation="Aboard terminated the processes because you passed `--fix`. It terminates only processes that carry a"
     " dead run's id.",
     remedy="No action is needed.",

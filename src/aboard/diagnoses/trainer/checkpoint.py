@@ -187,7 +187,7 @@ EXPORT_NONE = Diagnosis(
 EXPORT_RUN = Diagnosis(
     code="export-run",
     title="the run was not started by `aboard train`",
-    symptoms=("is not a run of `aboard train`",),
+    symptoms=("was not started by `aboard train`",),
     explanation="`aboard launch` runs your script; only the script knows what it saved.",
     fixes="aboard export CHECKPOINT --to DIR    # a directory named step-…",
 )

@@ -206,7 +206,7 @@ WHY_NOT_PERMITTED = Diagnosis(
 WHY_OWN_RUN = Diagnosis(
     code="why-own-run",
     title="the process belongs to an Aboard run",
-    symptoms=("a run of Aboard's own",),
+    symptoms=("a run that Aboard started",),
     explanation="Aboard knows much more about its own runs than about external processes, so diagnose the run instead.",
     fixes="aboard why {run}",
 )

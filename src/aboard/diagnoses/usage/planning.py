@@ -40,7 +40,7 @@ EXPORT_DEEPSPEED = Diagnosis(
 SLURM_NODES = Diagnosis(
     code="slurm-nodes",
     title="a Slurm job has several nodes, but none was specified",
-    symptoms=("this is a Slurm job of 2 nodes (n[1-2]), and Aboard can't take them from Slurm by itself yet",),
+    symptoms=("this is a Slurm job of 2 nodes (n[1-2]), but Aboard can't read its nodes from Slurm yet",),
     explanation="Without nodes on the command line, in a hostfile or in aboard.yaml, Aboard uses only this machine,"
     " and the other nodes of the job would silently stay idle.",
     fixes={

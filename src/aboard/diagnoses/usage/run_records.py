@@ -55,7 +55,7 @@ RUN_TAKEN = Diagnosis(
 RUN_OVER = Diagnosis(
     code="run-over",
     title="the run has ended",
-    symptoms=("the conductor of RUN does not respond: the run is over",),
+    symptoms=("the conductor of RUN does not respond, so the run is over",),
     explanation="This command only works while the run is active.",
     fixes="aboard logs {run}    # or: aboard why {run}",
 )

@@ -149,4 +149,6 @@ class _ShortSocketPath:
 
 
 def _make_gone_error(run: RunDirectory) -> AboardError:
-    return AboardError(run_records.RUN_OVER, f"the conductor of {run.id} does not respond: the run is over", run=run.id)
+    return AboardError(
+        run_records.RUN_OVER, f"the conductor of {run.id} does not respond, so the run is over", run=run.id
+    )

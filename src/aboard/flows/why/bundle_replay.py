@@ -59,7 +59,7 @@ def replay_bundle(path: Path) -> ReplayedBundle:
         replayed = replay_run(parse_recorded_run(str(manifest.get("run", "")), parts))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError) as error:
         # The fold and the rules trust what a conductor wrote, but this file may contain anything.
-        raise _make_broken_error(path, f"its content can't be judged: {type(error).__name__}") from None
+        raise _make_broken_error(path, f"its contents can't be diagnosed: {type(error).__name__}") from None
     return ReplayedBundle(version=escape_text(str(manifest.get("aboard", ""))), replayed=replayed)
 
 
@@ -69,7 +69,7 @@ def _read_members(path: Path) -> dict[str, bytes]:
     room = MOST_UNPACKED
     try:
         if path.stat().st_size > MOST_PACKED:
-            raise _make_broken_error(path, f"it has more than {format_size(MOST_PACKED)}")
+            raise _make_broken_error(path, f"it is larger than {format_size(MOST_PACKED)}")
         with gzip.open(path) as zipped, tarfile.open(fileobj=cast("Any", _BoundedReader(zipped)), mode="r|") as tar:
             for number, member in enumerate(tar):
                 folder, _, name = member.name.partition("/")

@@ -26,7 +26,7 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
         *(death, hang, rendezvous, slow, loss, nccl_ras, external_jobs),
     ),
     _build_subject(
-        *("log", "logs of any launcher", "aboard why --log FILE"),
+        *("log", "logs from any launcher", "aboard why --log FILE"),
         *(undetermined, collectives, job_launchers, rank_programs),
     ),
     _build_subject("data", "the data is fit for training", "aboard data FILE…", data_quality),

@@ -184,7 +184,7 @@ def require_inspectable(processes: Mapping[str, Iterable[ExternalJobProcess]], u
             seen = f"process {each.pid} on {name} belongs to {each.user}, and you have no permission to inspect it"
             raise AboardError(commands.WHY_NOT_PERMITTED, seen, pid=each.pid)
         if each.why:
-            seen = f"process {each.pid} on {name} belongs to {each.run}, a run of Aboard's own"
+            seen = f"process {each.pid} on {name} belongs to {each.run}, a run that Aboard started"
             raise AboardError(commands.WHY_OWN_RUN, seen, run=each.run)
     if not every:
         silent = f"; {fold_names(unheard)} did not respond" if unheard else ""

@@ -150,7 +150,7 @@ def add_node_evidence(evidence: Evidence, cause: RankProcess, explanation: Death
         return replace(
             explanation,
             diagnosis=death.DISK_FULL,
-            seen=f"{explanation.seen}; the disk of {full.path.visible()} has {left} left",
+            seen=f"{explanation.seen}; the disk that holds {full.path.visible()} has {left} left",
             fix=death.DISK_FULL.fix("sizes", path=full.path, node=cause.node),
         )
     return explanation
@@ -262,9 +262,9 @@ def _describe_interpreters(context: DeathContext) -> str:
         by_python.setdefault(_find_interpreter(part), []).append(part.node.name)
     by_python.pop("", None)
     if len(by_python) == 1:
-        return f"The interpreter of the ranks, {next(iter(by_python))},"
+        return f"The ranks' interpreter, {next(iter(by_python))},"
     each = [f"{python} on {fold_names(names)}" for python, names in by_python.items()]
-    return f"Each interpreter of the ranks ({', '.join(each)})" if each else "The interpreter of the ranks"
+    return f"Each of the ranks' interpreters ({', '.join(each)})" if each else "The ranks' interpreter"
 
 
 def _describe_head_environment(context: DeathContext) -> str:

@@ -55,7 +55,9 @@ def explain_lost_conductor(run: Run, conductor: LostConductor, *, now: float) ->
         lease = "the lease" if conductor.lease is None else f"the lease of {conductor.lease:g} s"
         late = conductor.lease is not None and now > conductor.at + conductor.lease + _LEASE_ENDS_SECONDS
         them = "it" if len(running) == 1 else "them"
-        ends = f"have terminated {them}: {lease} has expired" if late else f"terminate {them} when {lease} expires"
+        ends = (
+            f"have terminated {them}, because {lease} has expired" if late else f"terminate {them} when {lease} expires"
+        )
         seen += f". {ranks} running on {fold_names(nodes)}, and the agents there {ends}"
     return death.CONDUCTOR_LOST.finding(
         severity=Severity.WARN if over else Severity.BLOCK,

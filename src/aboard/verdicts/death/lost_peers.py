@@ -117,7 +117,7 @@ def find_connection_reset(evidence: Evidence, _cause: RankProcess) -> Iterator[F
     check = build_check_command(evidence, (peer, first.child.node), "network", "before the next launch")
     yield network.RESET.finding(
         nodes=nodes,
-        seen=f"connections of {name_ranks(_list_numbers(loss.child for loss in losses))} to {fold_names(peers)} were"
+        seen=f"connections from {name_ranks(_list_numbers(loss.child for loss in losses))} to {fold_names(peers)} were"
         f" reset (the first one was to {address}), but no rank there had died",
         fix=join_fixes(
             network.RESET.fix("let-in", rules=build_firewall_rules(evidence, nodes, address)),

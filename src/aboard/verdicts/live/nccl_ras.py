@@ -181,7 +181,7 @@ def _build_look_fix(evidence: Evidence, diagnosis: Diagnosis, who: _LocatedRanks
 
 def _format_communicator(comm: RasComm) -> str:
     return (
-        f" (communicator {comm.name} of {format_count(comm.size, 'rank')})"
+        f" (communicator {comm.name} with {format_count(comm.size, 'rank')})"
         if comm.size is not None
         else f" ({comm.name})"
     )

@@ -153,7 +153,7 @@ def _build_barred_cause(evidence: Evidence, outcome: str, store: str, views: lis
         diagnosis,
         views,
         seen=f"{_format_ranks(views)} {agree(views, *verbs)} {store}, the store of rank 0 on {master}",
-        why=f"NIC {dark[0][1].name} of {dark[0][0]} is {dark[0][1].state}." if dark else why,
+        why=f"NIC {dark[0][1].name} on {dark[0][0]} is {dark[0][1].state}." if dark else why,
         fix=join_fixes(
             *(diagnosis.fix("put-up", card=link.name, node=name) for name, link in dark[:1]),
             *(diagnosis.fix("open", rules=rules) for rules in opened),

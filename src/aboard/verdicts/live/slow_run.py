@@ -77,7 +77,7 @@ def find_throttled_nodes(evidence: Evidence) -> Iterator[RuleResult]:
                 severity=Severity.WARN if waits else Severity.INFO,
                 nodes=(node,),
                 ranks=ranks,
-                seen=f"the cgroup of {node} was throttled in {100 * throttled:.0f} % of its latest scheduling"
+                seen=f"the run's cgroup on {node} was throttled in {100 * throttled:.0f} % of its latest scheduling"
                 f" periods{_format_pace(evidence)}",
                 fix=_build_quota_fix(evidence.snapshots.get(node), node),
             ),

@@ -151,7 +151,7 @@ def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
             severity=Severity.WARN,
             nodes=tuple(named),
             seen=f"NCCL uses sockets on {fold_names(named)} although {reason}",
-            why="Sockets have about a tenth of the fabric's bandwidth, and every collective waits for the slowest"
+            why="TCP sockets have about a tenth of the fabric's bandwidth, and every collective waits for the slowest"
             " node.",
             fix=collective.SOCKETS.fix("log", where=format_shell("{names}", names=fold_names(named))),
         )

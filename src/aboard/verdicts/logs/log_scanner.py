@@ -41,7 +41,7 @@ RAISED = (
 )
 # Of torchrun's summary: another failure, and the one that it saw first.
 SUMMED_UP = tuple(
-    (death.EXITED, end(r"", "The launcher reports that a rank exited, not why.", fix="output", weight=weight))
+    (death.EXITED, end(r"", "The launcher reports that a rank exited, but not why.", fix="output", weight=weight))
     for weight in (2, 3)
 )
 SUMMED_UP_KILLED = tuple((death.KILLED, end(r"", fix="memory", weight=weight)) for weight in (2, 3))
