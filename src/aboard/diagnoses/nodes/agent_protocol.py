@@ -12,7 +12,7 @@ WIRE_PROTOCOL = Diagnosis(
 
 AGENT_ASK = Diagnosis(
     code="agent-ask",
-    title="the agent on a node could not execute a request",
+    title="Aboard's agent on a node could not execute a request",
     symptoms=("AskError",),
     explanation="The node was reached, but its operating system did not do what the agent asked for, for example"
     " because a file is missing or a permission is denied.",

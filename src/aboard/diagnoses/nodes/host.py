@@ -7,7 +7,7 @@ from aboard.diagnoses.output_patterns import cause, end
 _RESTART_SSH = "sudo systemctl restart ssh    # on {node}; if sshd itself was started with the low limit"
 _MEMORY_MAX = (
     "systemctl show user-$(id -u).slice -p MemoryMax    # on {node}; in Slurm or Docker, request more memory\n"
-    "sudo systemctl set-property user-$(id -u).slice MemoryMax=infinity    # on {node}; if that is the limit"
+    "sudo systemctl set-property user-$(id -u).slice MemoryMax=infinity    # on {node}; if the slice sets the limit"
 )
 
 CLOCK = Diagnosis(
@@ -22,7 +22,7 @@ CLOCK = Diagnosis(
     " munge rejects the node's credentials, and log lines from different nodes can't be put in order. If all nodes are"
     " off by the same amount, this machine's clock is wrong.",
     fixes="sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {node}",
-    log_fix="chronyc tracking    # on {node}; sudo systemctl restart chronyd; sudo chronyc makestep corrects it at"
+    log_fix="chronyc tracking    # on {node}; `sudo systemctl restart chronyd; sudo chronyc makestep` corrects it at"
     " once",
     patterns=cause(
         r"[Mm]unge decode failed: (?:Expired|Rewound) credential|Expired credential|Rewound credential",
@@ -42,15 +42,16 @@ LEFTOVERS = Diagnosis(
     explanation="These processes carry the id of a run (ABOARD_RUN_ID) whose supervisor was killed before it could"
     " terminate them. They hold memory, accelerators and ports, so the next run fails with `out of memory` or `Address"
     " already in use`.",
-    fixes="aboard check --fix    # here; repeats the check and terminates processes with the run's id on {node}",
+    fixes="aboard check --fix    # here; repeats the check and terminates the processes on {node} that carry the"
+    " run's id",
     leads_to=("network-port-taken", "host-busy-gpu"),
 )
 
 LEFTOVER_FILES = Diagnosis(
     code="host-leftover-files",
-    title="directories of dead runs are left in /tmp",
+    title="directories from dead runs are left in /tmp",
     severity=Severity.INFO,
-    symptoms=("a directory of a run that is over, as aboard-1000/RUN",),
+    symptoms=("a directory from a run that is over, such as aboard-1000/RUN",),
     explanation="The supervisors of these runs were killed before they could clean up, and none of the runs' processes"
     " is still running. The directories contain the ranks' last output, so copy what you need before you remove them.",
     fixes="aboard check --fix    # here; repeats the check and removes them on {node}",
@@ -90,7 +91,7 @@ OWN_NAME = Diagnosis(
         "Unable to resolve hostname to a (local) address. Using the loopback address as fallback.",
     ),
     explanation="Debian's and Ubuntu's installers write `127.0.1.1 HOSTNAME` into /etc/hosts. Gloo tells peers to"
-    " connect to the address of the node's own hostname, so each peer connects to itself.",
+    " connect to the address that the node's own hostname resolves to, so each peer connects to itself.",
     fixes="sudo sed -i {edit} /etc/hosts    # on {node}\necho {line} | sudo tee -a /etc/hosts    # on {node}",
     log_fix="getent hosts $(hostname)    # on {node}; must not print 127.0.1.1\n"
     "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers can reach; Gloo then ignores the hostname",
@@ -119,12 +120,12 @@ OPEN_FILES = Diagnosis(
         ),
         "shared": FixCommand(
             "ulimit -n 65536; df -h /dev/shm    # on {node}, in the shell that ranks get\n"
-            "torch.multiprocessing.set_sharing_strategy('file_system')    # needs fewer open files"
+            "torch.multiprocessing.set_sharing_strategy('file_system')    # in your script; needs fewer open files"
         ),
     },
     log_fix="ulimit -n 65536    # on {node}, in the shell that ranks get; or raise LimitNOFILE in slurmd's or sshd's"
     " unit\n"
-    "torch.multiprocessing.set_sharing_strategy('file_system')    # needs fewer open files",
+    "torch.multiprocessing.set_sharing_strategy('file_system')    # in your script; needs fewer open files",
     patterns=(
         cause(
             r"Too many open files|received \d+ items of ancdata|Errno 24\b",
@@ -183,7 +184,8 @@ SHM = Diagnosis(
     " emptyDir with `medium: Memory` at /dev/shm. Runs that were killed leave their shared memory segments behind.",
     fixes={
         "small": FixCommand(
-            "sudo mount -o remount,size=50% /dev/shm    # on {node}; and in /etc/fstab, for good\n"
+            "sudo mount -o remount,size=50% /dev/shm    # on {node}; to keep the size after a reboot, set it in"
+            " /etc/fstab too\n"
             "# if {node} is a container, start it with --shm-size=32g or --ipc=host instead"
         ),
         "full": FixCommand(
@@ -306,7 +308,7 @@ CPU_QUOTA = Diagnosis(
 
 TASKS = Diagnosis(
     code="host-tasks",
-    title="a cgroup allows too few processes",
+    title="a cgroup's process limit is too low for the ranks",
     severity=Severity.WARN,
     symptoms=(
         "fork: retry: Resource temporarily unavailable",
@@ -351,6 +353,7 @@ CONNTRACK = Diagnosis(
     symptoms=("nf_conntrack: table full, dropping packet", "connections that time out now and then, on one node"),
     explanation="A firewall, Docker or Kubernetes makes the kernel track every connection. When the tracking table is"
     " full, the kernel drops new connections at random, and ranks time out.",
-    fixes="sudo sysctl -w net.netfilter.nf_conntrack_max={most}    # on {node}; and in /etc/sysctl.d, for good",
+    fixes="sudo sysctl -w net.netfilter.nf_conntrack_max={most}    # on {node}; to keep it after a reboot, set it in"
+    " /etc/sysctl.d too",
     leads_to=("network-flaky",),
 )

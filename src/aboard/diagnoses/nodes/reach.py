@@ -69,7 +69,7 @@ NO_ROUTE = Diagnosis(
     symptoms=("ssh: connect to host n2 port 22: No route to host", "Network is unreachable"),
     explanation="The network reports that there is no route to the node. The node may be off or in a different"
     " network, or a firewall may reject the connection.",
-    fixes="ping -c 3 {target}    # here; shows who reports that there is no route\n" + _LET_SSH_IN,
+    fixes="ping -c 3 {target}    # here; shows which machine reports that there is no route\n" + _LET_SSH_IN,
     log_fix="ping -c 3 {node}    # is it up?",
     patterns=cause(
         r"connect to host (?P<node>\S+) port (?P<port>\d+): (?:No route to host|Network is unreachable)",
@@ -100,7 +100,7 @@ KEY_REFUSED = Diagnosis(
             "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores keys in files that others can"
             " write to\n"
             "ssh-copy-id {ssh:shell}    # here; it asks for your password there\n"
-            "sudo journalctl -u ssh -n 20    # on {node}; shows why it still refuses. Or correct `user:` in"
+            "sudo journalctl -u ssh -n 20    # on {node}; shows why sshd still refuses the key. Or correct `user:` in"
             " aboard.yaml"
         ),
         "mode": FixCommand("chmod 600 {path}    # here; ssh ignores a key that others can read"),
@@ -158,7 +158,8 @@ DROPPED = Diagnosis(
     ),
     explanation=_DROPS,
     fixes=_MORE_PLACES,
-    log_fix="sudo sshd -T | grep maxstartups    # on {node}; raise it, or start fewer logins at once: pdsh -f 16",
+    log_fix="sudo sshd -T | grep maxstartups    # on {node}; raise the limit, or start fewer logins at once, for"
+    " example with pdsh -f 16",
     patterns=cause(
         r"kex_exchange_identification: (?:Connection closed|read: Connection reset)|ssh_exchange_identification"
     ),
@@ -173,13 +174,14 @@ NO_PYTHON = Diagnosis(
     fixes={
         "": FixCommand(
             "ssh {ssh:shell} {find:shell}    # here; if a login shell finds it, set `python:` to that path\n"
-            "sudo apt-get install -y python3    # on {node}; if none is installed"
+            "sudo apt-get install -y python3    # on {node}; if no Python is installed"
         ),
         "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; keeps the existing PATH"),
         "python": Advice("python: {path}    # in aboard.yaml, {where}"),
         "path": FixCommand("command -v {python}    # on {node}; set `python:` in aboard.yaml to its full path"),
     },
-    log_fix="ssh {node} 'command -v python3; echo $PATH'    # what ranks get; then use the program's absolute path",
+    log_fix="ssh {node} 'command -v python3; echo $PATH'    # shows the ranks' PATH; then use the program's absolute"
+    " path",
     leads_to=UNANSWERED,
     patterns=cause(
         r"(?:bash|sh|zsh|env|-bash)(?:: line \d+)?: ?[\u2018'\"]?(?P<program>(?:torchrun|python3?|deepspeed"
@@ -194,13 +196,13 @@ OLD_PYTHON = Diagnosis(
     code="reach-old-python",
     title="the node's Python is too old",
     symptoms=("aboard: python 3.6.8",),
-    explanation="The agent needs Python 3.9 or later on the node.",
+    explanation="Aboard's agent needs Python 3.9 or later on the node.",
     fixes={
         "": FixCommand(
             "ssh {ssh:shell} 'ls /usr/bin/python3* /opt/conda/bin/python'    # here; set `python:` for {node}"
             " to a newer one"
         ),
-        "newer": Advice("python: {path}    # in aboard.yaml, for {node}; or a different one that has your packages"),
+        "newer": Advice("python: {path}    # in aboard.yaml, for {node}; or another Python 3.9+ with your packages"),
     },
 )
 
@@ -216,7 +218,7 @@ SHELL_NOISE = Diagnosis(
 GARBAGE = Diagnosis(
     code="reach-garbage",
     title="the reply is not from Aboard's agent",
-    symptoms=("exec: a shell or a Python that isn't one",),
+    symptoms=("a forced command or a script replies in place of Python",),
     explanation="Something else replied in the agent's place: usually a forced command in authorized_keys, a restricted"
     " shell, or a script named python3.",
     fixes="ssh {ssh:shell} {ask}    # must print a version and nothing else",
@@ -236,7 +238,7 @@ SILENT = Diagnosis(
     title="the node was reached but sends nothing",
     symptoms=("Connection timed out during banner exchange", "ssh hangs after `debug1: pledge: filesystem`"),
     explanation="Possible causes: the home directory is on a dead mount (`ssh root@NODE` may still work), the machine"
-    " is swapping endlessly, or a process on the node has been stopped.",
+    " is swapping endlessly, or a process that the connection needs has been stopped.",
     fixes="timeout 30 ssh -v {ssh:shell} true    # here; note where it stops",
 )
 
@@ -275,7 +277,8 @@ DROPPED_AT_FIRST = Diagnosis(
     title="sshd dropped logins that succeeded on retry",
     severity=Severity.INFO,
     symptoms=("kex_exchange_identification: Connection closed by remote host",),
-    explanation=f"{_DROPS} The logins succeeded on retry, but with more nodes or slower logins, more will fail.",
+    explanation=f"{_DROPS} The logins succeeded on retry, but with more nodes or slower logins, more of them will be"
+    " dropped.",
     fixes=_MORE_PLACES,
 )
 
@@ -299,7 +302,7 @@ SETUP = Diagnosis(
     ),
     explanation="Ranks get a plain `bash`, not a login shell, so a PATH, a `module` command or a conda environment that"
     " ~/.bashrc or /etc/profile sets up in your terminal is missing. The `setup` lines in aboard.yaml run in this shell"
-    " before each rank, and one of them failed.",
+    " before each rank starts, and one of them failed.",
     remedy="To use `module`, make `. /etc/profile.d/modules.sh` (or lmod.sh) the first `setup` line; for conda, `."
     " /opt/conda/etc/profile.d/conda.sh`. You usually need neither if `python:` points to the environment's own"
     " interpreter, such as /opt/venv/bin/python. To test a line in the ranks' shell, run `ssh NODE bash -c"
@@ -307,7 +310,7 @@ SETUP = Diagnosis(
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; {otherwise}"),
         "try": FixCommand(
-            "{line:shell ssh NODE 'bash -c …'}    # here; runs the line as a rank would; fix it in aboard.yaml"
+            "{line:shell ssh NODE 'bash -c …'}    # here; runs the line as a rank would; fix the line in aboard.yaml"
         ),
     },
     leads_to=UNANSWERED,
@@ -317,7 +320,7 @@ SLOW_LOGIN = Diagnosis(
     code="reach-slow-login",
     title="a login takes many seconds",
     severity=Severity.WARN,
-    symptoms=("ssh takes 10 to 60 seconds to log in", "the launch of one node lags behind the others"),
+    symptoms=("ssh takes 10 to 60 seconds to log in", "the launch on one node lags behind the others"),
     explanation="Every launch waits for the slowest login, and a slow login is often the first sign of a dead name"
     " server (UseDNS, GSSAPI) or file server. Aboard compares the node with the others to discount delays that this"
     " machine's own load causes.",

@@ -38,9 +38,9 @@ NOT_SHARED = Diagnosis(
         "on one node only",
         "checkpoint shards are missing",
     ),
-    explanation="Ranks on this node read different files, and the other nodes never see what these ranks write"
-    " (checkpoints, caches). Either the share is not mounted here, or a different export is (compare `findmnt -T"
-    " DIRECTORY`).",
+    explanation="Ranks on this node don't read the same files as the others, and the other nodes never see what these"
+    " ranks write (checkpoints, caches). Either the share is not mounted here, or a different export is (compare"
+    " `findmnt -T DIRECTORY`).",
     fixes="sudo mount {how:shell}    # on {nodes:shell}",
     leads_to=("software-code", "software-config"),
 )
@@ -88,9 +88,11 @@ SPACE = Diagnosis(
     explanation="When the disk is full, the checkpoint being written is lost, the rank dies, and the other ranks wait"
     " for it. A disk that nodes share needs space for what all of them write. The free space shown ignores per-user"
     " quotas, but usually takes a quota on the directory into account.",
-    remedy=f"{_REMOVE} You can also write elsewhere (`output:`), or correct `writes:`.",
+    remedy=f"{_REMOVE} You can also write elsewhere (`output:`), or correct `writes:`, the amount that the run will"
+    " write.",
     fixes="{look:shell}    # here; lists the largest entries; delete what is no longer needed\n"
-    "run: {{output: PATH, writes: SIZE}}    # in aboard.yaml, to write elsewhere, or less",
+    "run: {{output: PATH, writes: SIZE}}    # in aboard.yaml, to write elsewhere, or to correct how much the run"
+    " writes",
 )
 
 OUTPUT = Diagnosis(
@@ -110,9 +112,9 @@ LOW = Diagnosis(
     title="a disk is nearly full",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 28] No space left on device",),
-    explanation="A checkpoint of a model with its optimizer takes about 14 bytes per parameter, and the old one is"
-    " kept until the new one is complete. When the disk is full, a write fails, its rank dies, and the other ranks"
-    " wait for it.",
+    explanation="A checkpoint with the model and its optimizer state takes about 14 bytes per parameter, and the old"
+    " one is kept until the new one is complete. When the disk is full, a write fails, its rank dies, and the other"
+    " ranks wait for it.",
     remedy=_REMOVE,
     fixes=_LARGEST,
 )
@@ -141,7 +143,7 @@ READ_ONLY = Diagnosis(
     fixes={
         "mend": FixCommand(
             "sudo dmesg | tail    # on {nodes:shell}; shows disk errors\n"
-            "{mend:shell}    # on {nodes:shell}; if there are none"
+            "{mend:shell}    # on {nodes:shell}; if there are no disk errors"
         ),
         "try": FixCommand("{try_it:shell}"),
     },
@@ -195,12 +197,12 @@ DEAD_MOUNT = Diagnosis(
 
 NO_MMAP = Diagnosis(
     code="storage-no-mmap",
-    title="files can't be memory-mapped",
+    title="a file system does not support memory-mapped files",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 19] No such device", "Bus error (core dumped)", "ArrowInvalid: mmap"),
     explanation="Arrow datasets and safetensors files are read through memory maps. Some FUSE file systems, and those"
     " mounted with direct_io, do not support memory maps, so the rank fails or crashes.",
     remedy="Mount the file system without `direct_io`, or set `HF_HOME` and `HF_DATASETS_CACHE` to directories on a"
     " different file system.",
-    fixes="{look:shell}    # if it is FUSE, mount it without direct_io",
+    fixes="{look:shell}    # if the file system is FUSE, mount it without direct_io",
 )

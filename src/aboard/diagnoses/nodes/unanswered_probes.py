@@ -35,7 +35,7 @@ LEFTOVERS = Diagnosis(
     code="unknown-leftovers",
     title="leftover processes on a node could not be listed",
     severity=Severity.WARN,
-    symptoms=("leftovers of earlier runs are unknown",),
+    symptoms=("leftovers from earlier runs are unknown",),
     explanation="The node's processes could not be listed in time, so Aboard did not look for leftovers.",
     fixes="{line:shell ssh NODE 'ps -u $USER -o pid,stat,etime,args'}    # state D means blocked in the kernel,"
     " usually on a dead mount",
@@ -45,7 +45,7 @@ ENVIRONMENT = Diagnosis(
     code="unknown-environment",
     title="the environment and the script could not be checked on a node",
     severity=Severity.WARN,
-    symptoms=("whether it has your Python environment and your script is not known",),
+    symptoms=("whether the node has your Python environment and your script is not known",),
     explanation="The environment or the script could not be looked up in time. The environment, the working directory"
     " or the script may be on a dead mount.",
     remedy="Run the command shown with the finding. If it hangs, a mount is dead: see `aboard why storage-dead-mount`.",
@@ -56,10 +56,10 @@ STORAGE_ROOM = Diagnosis(
     code="unknown-storage-room",
     title="free space for the run could not be measured",
     severity=Severity.WARN,
-    symptoms=("free space of the output directory is unknown",),
+    symptoms=("free space in the output directory is unknown",),
     explanation="The disk behind `output:` did not respond in time, or the node replied in a format that this version"
     " of Aboard doesn't recognize.",
-    remedy="Run the command shown with the finding. If it hangs, the mount of the output directory is dead:"
+    remedy="Run the command shown with the finding. If it hangs, the output directory's mount is dead:"
     " see `aboard why storage-dead-mount`.",
     fixes="{look:shell}",
 )
