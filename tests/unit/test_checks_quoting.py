@@ -56,7 +56,7 @@ def test_each_way_to_fail_to_connect_has_its_steps() -> None:
                 fix = diagnosis.fix(way, net="10.0.0.0/24", ports="29500", where=quote_folded_names(["n1"]))
                 assert "10.0.0.0/24 --dport 29500 -j ACCEPT    # on n1; until the next reboot\n# for good: " in fix
             assert diagnosis.fix("look", where=quote_folded_names(["n1"])).endswith(
-                "    # on n1; find the rule that rejects them"
+                "    # on n1; find the rule that rejects connections"
             )
             assert diagnosis.fix("route", address="$(id)", node="n1").startswith("ip route get '$(id)' ")
 

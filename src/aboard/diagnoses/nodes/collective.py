@@ -39,7 +39,7 @@ FAILED = Diagnosis(
     explanation="A run would wait in its first collective for minutes, then fail without saying which node is at"
     " fault. Possible causes: a firewall allows the rendezvous port but not the ephemeral ports, packets above some"
     " size are lost, or the ranks use the wrong interface.",
-    fixes="aboard check --only network    # here; distinguishes dropped, refused and oversized packets\n"
+    fixes="aboard check --only network    # here; shows whether packets are dropped, refused or too large\n"
     "sudo iptables -S INPUT; sudo nft list ruleset    # on {where:shell}; peers must reach all ports from 1024 up\n"
     "ip -br address    # on {where:shell}; is {interface} the interface that peers should use?",
 )
@@ -123,7 +123,7 @@ UNKNOWN_COLLECTIVE = Diagnosis(
 
 SOCKETS = Diagnosis(
     code="collective-sockets",
-    title="NCCL uses TCP sockets although there is a fabric",
+    title="NCCL uses TCP sockets although the node has an RDMA fabric",
     severity=Severity.WARN,
     symptoms=(
         "NCCL INFO NET/IB : No device found.",
@@ -150,8 +150,8 @@ PLUGIN = Diagnosis(
     explanation="NCCL can't find a plugin (aws-ofi-nccl, gIB, RDMA-SHARP) that NCCL_NET or NCCL_NET_PLUGIN requests, or"
     " that the other nodes load. NCCL falls back to its built-in transports; on a cloud provider's own fabric, this"
     " means TCP.",
-    fixes="ldconfig -p | grep -E 'nccl-net|nccl_net'    # on {where:shell}; is it installed?\n"
-    "env: {{LD_LIBRARY_PATH: DIRECTORY}}    # in aboard.yaml, with the directory that contains it",
+    fixes="ldconfig -p | grep -E 'nccl-net|nccl_net'    # on {where:shell}; is the plugin installed?\n"
+    "env: {{LD_LIBRARY_PATH: DIRECTORY}}    # in aboard.yaml, with the directory that contains the plugin",
     log_fix="ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH    # on {node}, where ranks start",
     patterns=cause(
         r"Error: network (?P<plugin>.+?) not found|Failed to (?:find|initialize) (?:any )?(?:NET|network) plugin"
@@ -194,7 +194,7 @@ FABRIC_ERRORS = Diagnosis(
     " port is down, or a switch drops packets. Status 4 means that the adapter is not allowed to read some memory,"
     " often because of PCIe ACS.",
     fixes={
-        "": FixCommand("rdma link{counters:shell}    # on {node}; then check its cable and port"),
+        "": FixCommand("rdma link{counters:shell}    # on {node}; then check the adapter's cable and port"),
         "link": FixCommand(
             "ibstat; rdma link    # on {node} and {peer}; is State Active? Then check link_downed in the port's"
             " counters\n"

@@ -41,8 +41,8 @@ SOCKETS = Diagnosis(
             "sudo modprobe mlx5_ib    # on {node}; if so, loads its driver"
         ),
         "told": FixCommand(
-            "env | grep NCCL_IB; cat /etc/nccl.conf    # on {node}; remove the setting that stops NCCL from using its"
-            " adapters"
+            "env | grep NCCL_IB; cat /etc/nccl.conf    # on {node}; remove the setting that stops NCCL from using"
+            " the node's adapters"
         ),
     },
     log_fix="ls -l /dev/infiniband    # on {node}, inside the container; Docker: --device=/dev/infiniband",
@@ -85,9 +85,9 @@ RATE = Diagnosis(
     title="a link runs below its rated speed",
     severity=Severity.WARN,
     symptoms=("rate: 100 Gb/sec (1X NDR)", "200 Gb/sec (4X HDR)", "busbw is half of what it should be"),
-    explanation="A link can come up with fewer lanes or in a slower mode because its cable is dirty, bent or of a"
-    " lower class, or because of old firmware (`ibv_devinfo | grep fw_ver`). A collective is only as fast as its"
-    " slowest link, so all nodes wait for this one.",
+    explanation="A link can come up with fewer lanes or at a lower speed because its cable is dirty, bent or"
+    " rated for a lower speed, or because of old firmware (`ibv_devinfo | grep fw_ver`). A collective is only as fast"
+    " as its slowest link, so all nodes wait for this link.",
     fixes="sudo mlxlink -d {device} -m    # on {node}; shows speed, lanes and cable health\n"
     "sudo mlxlink -d {device} -a TG    # on {node}; toggles the link; then try another cable",
 )
@@ -122,8 +122,8 @@ GID_NONE = Diagnosis(
     " port has only a link-local or RoCE v1 entry, which peers can't reach, and connecting fails with `ibv_modify_qp"
     " failed`.",
     fixes="ip -br addr    # on {node}; its RoCE interface needs an IP address, as on the other nodes\n"
-    "sudo cma_roce_mode -d {device} -p {port} -m 2    # on {node}; if it has one: enables RoCE v2; or exclude the port"
-    " with NCCL_IB_HCA",
+    "sudo cma_roce_mode -d {device} -p {port} -m 2    # on {node}; enables RoCE v2 if the interface has an address;"
+    " or exclude the port with NCCL_IB_HCA",
 )
 
 GID_INDEX = Diagnosis(
@@ -131,7 +131,7 @@ GID_INDEX = Diagnosis(
     title="the RoCE v2 GID index differs from NCCL's setting or between nodes",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 22 Invalid argument", "NCCL_IB_GID_INDEX set by environment to 3"),
-    explanation="A VLAN, a second address or a restarted network service can shift the index on one node. If"
+    explanation="A VLAN, a second address or a restarted network service can shift a node's GID index. If"
     " NCCL_IB_GID_INDEX points to a RoCE v1 or empty entry, the run fails with `ibv_modify_qp failed with 22 Invalid"
     " argument`. NCCL 2.21 and later find the index themselves if the variable is not set.",
     fixes={
@@ -145,7 +145,7 @@ GID_INDEX = Diagnosis(
         ),
     },
     log_fix="show_gids    # on {node}; take the index of the RoCE v2 row with an IPv4 address\n"
-    "export NCCL_IB_GID_INDEX=3    # that index; or unset it: NCCL 2.21 and later find it",
+    "export NCCL_IB_GID_INDEX=3    # for example, if the index is 3; or unset it, because NCCL 2.21 and later find it",
     patterns=cause(
         r"[Cc]all to ibv_modify_qp failed with(?: error)?:? ?(?:22|Invalid argument|101|61|No data available"
         r"|Network is unreachable)|ibv_query_gid_index failed|ibv_modify_qp failed.*Invalid argument",
@@ -168,7 +168,7 @@ MIXED = Diagnosis(
         "exclude": Advice("NCCL_IB_HCA: {adapters}    # in `env:` of {where} in aboard.yaml"),
     },
     log_fix="cat /sys/class/infiniband/*/ports/*/link_layer    # on {node} and its peers\n"
-    "export NCCL_IB_HCA=^mlx5_bond_0    # excludes that port, on all nodes",
+    "export NCCL_IB_HCA=^mlx5_bond_0    # for example, to exclude mlx5_bond_0; set it on all nodes",
     patterns=cause(
         r"Attempted to (?:connect|merge) incompatible devices|device is incompatible with the local \[",
         "One end is InfiniBand and the other is RoCE. Usually NCCL has mistaken a management port for part of the"
@@ -191,7 +191,7 @@ PLUGIN = Diagnosis(
     " `NET/Plugin: Could not find` and falls back to TCP. If no plugin is needed, set `NCCL_NET_PLUGIN: none` under"
     " `env:` in aboard.yaml.",
     fixes={
-        "aside": Advice("setup: [{line}]    # of {node} in aboard.yaml"),
+        "aside": Advice("setup: [{line}]    # for {node} in aboard.yaml"),
         "like": FixCommand(
             "ls -l {path}; dpkg -S {path}    # on {peer}, which has it; install the same package on {node}"
         ),
@@ -215,7 +215,7 @@ RAIL_CUT = Diagnosis(
             "ping -I {own} {peer}    # on {node}; then check the cable, switch port and VLAN at both ends"
         ),
         "without": Advice(
-            "NCCL_IB_HCA: {adapters}    # in `env:` of aboard.yaml, on all nodes, to train without that rail"
+            "NCCL_IB_HCA: {adapters}    # in `env:` of aboard.yaml, for all nodes, to train without that rail"
         ),
     },
     log_fix="export NCCL_CROSS_NIC=0    # keeps traffic within each rail\n"
@@ -264,7 +264,7 @@ NO_GPUDIRECT = Diagnosis(
     "export NCCL_NET_GDR_LEVEL=LOC    # uses host memory, which is slower",
     patterns=cause(
         r"[Cc]all to ibv_reg_(?:mr(?:_iova2)?|dmabuf_mr) failed(?: with error)?.*(?:Invalid argument|Bad address)",
-        "The adapter can't register GPU memory, usually because the kernel module for this is missing or doesn't match"
+        "The adapter can't register GPU memory, usually because the nvidia_peermem module is missing or doesn't match"
         " the driver.",
         order=1,
     ),
@@ -284,7 +284,7 @@ ACS = Diagnosis(
     " use IOMMU passthrough",
     patterns=cause(
         NCCL_COMPLETION + r"(?:4|10|11)\b(?:.* hca (?P<hca>\S+))?",
-        "The adapter is not allowed to read GPU memory: PCI access control (ACS) or the IOMMU blocks it.",
+        "The adapter is not allowed to read GPU memory because PCI access control (ACS) or the IOMMU blocks it.",
     ),
 )
 
@@ -329,9 +329,7 @@ NCCL_SETTINGS = Diagnosis(
     " algorithm or protocol than their peers hang or are slow.",
     leads_to=("software-variable",),
     fixes={
-        "look": FixCommand(
-            "env | grep {key}; grep -n {key} /etc/nccl.conf    # on {where:shell}; where does it come from?"
-        ),
+        "look": FixCommand("env | grep {key}; grep -n {key} /etc/nccl.conf    # on {where:shell}; where is it set?"),
         "set": Advice("{key}: …    # in `env:` of aboard.yaml, once for all nodes; overrides the nodes' own settings"),
     },
 )

@@ -30,7 +30,7 @@ COUNT = Diagnosis(
         "look": FixCommand(
             "nvidia-smi -L; lspci | grep -i nvidia    # on {node}; a GPU that only lspci lists needs a reboot"
         ),
-        "slots": Advice("slots: {count}    # of {node} in aboard.yaml, if that is the number of GPUs"),
+        "slots": Advice("slots: {count}    # for {node} in aboard.yaml, if it has only that many GPUs"),
     },
     log_fix="echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start",
     patterns=cause(
@@ -61,7 +61,7 @@ HIDDEN = Diagnosis(
         "set": Advice(
             "CUDA_VISIBLE_DEVICES: {gpus}    # or in `env:` of {node} in aboard.yaml, which takes precedence"
         ),
-        "slots": Advice("slots: {left}    # of {node}, if you are not allowed to use the others"),
+        "slots": Advice("slots: {left}    # for {node}, if you are not allowed to use the other GPUs"),
     },
     log_fix="echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start",
     patterns=cause(
@@ -84,7 +84,7 @@ MODEL = Diagnosis(
             " train only on them"
         ),
         "several": FixCommand(
-            "nvidia-smi -L    # on {node}; select nodes with the same model with `include:` in aboard.yaml"
+            "nvidia-smi -L    # on {node}; use `include:` in aboard.yaml to select nodes with the same model"
         ),
     },
 )
@@ -203,7 +203,7 @@ XID = Diagnosis(
     fixes={
         "program": FixCommand(
             "export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
-            "sudo dmesg -T | grep -i xid    # on {node}; only an Xid of another kind points to the hardware"
+            "sudo dmesg -T | grep -i xid    # on {node}; only other Xids point to the hardware"
         ),
         "gone": FixCommand(
             "sudo reboot    # on {node}; if {device} is not back or fails again, exclude {node}: it needs repair"
@@ -257,9 +257,9 @@ ECC = Diagnosis(
     severity=Severity.WARN,
     symptoms=("CUDA error: uncorrectable ECC error encountered", "NVRM: Xid (PCI:0000:3b:00): 48"),
     explanation="The GPU's memory returns wrong bits, and sooner or later a rank on this GPU dies with `uncorrectable"
-    " ECC error encountered`. The faulty memory row stays in use until the GPU is reset.",
+    " ECC error encountered`. A faulty memory row stays in use until the GPU is reset.",
     fixes="sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; remaps the bad rows\n"
-    "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if it recurs, exclude {node}",
+    "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if errors recur, exclude {node}",
     log_fix="nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}; find the GPU, reset it, and replace it if errors recur",
     patterns=cause(
         KERNEL_XID + r"(?:48|63|64|92|94|95|140)\b"
@@ -335,7 +335,9 @@ NVLINK = Diagnosis(
 
 UNKNOWN_GPUS = replace(
     declare_unanswered("gpus"),
-    fixes=FixCommand("command -v nvidia-smi    # on {node}; install nvidia-utils, or put it on the PATH of ssh logins"),
+    fixes=FixCommand(
+        "command -v nvidia-smi    # on {node}; install nvidia-utils, or add its directory to the PATH for ssh logins"
+    ),
 )
 
 UNKNOWN_KERNEL_LOG = replace(

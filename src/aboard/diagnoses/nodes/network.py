@@ -20,7 +20,7 @@ _HOW = {
     "dropped": (
         "connections are dropped",
         (
-            "Usually a firewall or a cloud security group drops packets, or the machine is on a different network."
+            "Usually a firewall or a cloud security group drops packets, or the node is on a different network."
             " Ranks time out."
         ),
     ),
@@ -45,7 +45,7 @@ _NO_CONNECTION = (*(f"network-{scope}{outcome}" for scope in _WHERE for outcome 
 # Fixes of a connection that fails; the rule picks those that fit the failure.
 _OPEN = {
     "look": FixCommand(
-        "sudo nft list ruleset | grep -nE 'reject|reset'    # on {where:shell}; find the rule that rejects them"
+        "sudo nft list ruleset | grep -nE 'reject|reset'    # on {where:shell}; find the rule that rejects connections"
     ),
     "in": FixCommand(
         "sudo iptables -I INPUT -p tcp -s {net} --dport {ports} -j ACCEPT    # on {where:shell}; until the next"
@@ -59,7 +59,7 @@ _OPEN = {
         "# for good: sudo ufw allow out proto tcp from any to {net} port {ports}, or sudo firewall-cmd --permanent"
         " --zone=trusted --add-source={net} && sudo firewall-cmd --reload"
     ),
-    "route": FixCommand("ip route get {address}    # on {node}; is it the right network?"),
+    "route": FixCommand("ip route get {address}    # on {node}; does the route use the right network?"),
     "let-in": FixCommand("{rules:shell}"),
     "check": FixCommand("{check:shell}"),
 }
@@ -118,7 +118,7 @@ EPHEMERAL_DROPPED = _declare_connection(
     aliases=("init-peer-dropped",),
     logged={
         "waiting": FixCommand(
-            "ss -tno state syn-sent    # on {node}, while it is trying; the peer address listed is blocked\n"
+            "ss -tno state syn-sent    # on {node}, while it tries to connect; the peer listed is blocked\n"
             "aboard check --only network    # tests every pair of nodes"
         )
     },
@@ -135,8 +135,8 @@ EPHEMERAL_DROPPED = _declare_connection(
         cause(
             r"connectFullMesh failed.*(?:timed out|[Tt]imeout)|Connect timeout \[(?:none|(?P<peer>[\d.a-fA-F:]+))\]"
             r"|Gloo connect.*timed out",
-            "Gloo connects every pair of ranks on ephemeral ports, but only the rendezvous port is open: packets to"
-            " the others are dropped. Gloo waits five times its timeout for the connection, and does not say which"
+            "Gloo connects every pair of ranks on ephemeral ports, but only the rendezvous port is open; packets to"
+            " other ports are dropped. Gloo waits five times its timeout for the connection, and does not say which"
             " peer it is waiting for.",
             fix="waiting",
             weight=2,
@@ -151,13 +151,16 @@ EPHEMERAL_REFUSED = _declare_connection(
     symptoms=("Gloo connectFullMesh failed with … SO_ERROR: Connection refused, remote=[10.0.0.2]:28048",),
     logged={
         "nccl": FixCommand(
-            "ip -br addr    # on {peer}; set NCCL_SOCKET_IFNAME to the interface that all nodes share\n"
+            "ip -br addr    # on {peer}; set NCCL_SOCKET_IFNAME to the interface on the network that all nodes share\n"
             "aboard check --only network    # tests every pair of nodes"
         ),
         "nccl-peers": FixCommand(
-            "ip -br addr    # on the peers of {node}; set NCCL_SOCKET_IFNAME to the interface that all nodes share"
+            "ip -br addr    # on the peers of {node}; set NCCL_SOCKET_IFNAME to the interface on the network that all"
+            " nodes share"
         ),
-        "gloo": FixCommand("ip -br addr    # on {node} and its peers; then GLOO_SOCKET_IFNAME=INTERFACE for all"),
+        "gloo": FixCommand(
+            "ip -br addr    # on {node} and its peers; then set GLOO_SOCKET_IFNAME=INTERFACE on all nodes"
+        ),
     },
     patterns=(
         cause(
@@ -229,8 +232,8 @@ SILENT = Diagnosis(
     code="network-silent",
     title="connections are established, but no data comes back",
     symptoms=("Timed out waiting 5000ms for recv operation to complete",),
-    explanation="Something on the path, such as a proxy or a filter, accepts connections for the node but forwards"
-    " nothing.",
+    explanation="Something on the path, such as a proxy or a filter, accepts connections in place of the node but"
+    " forwards no data.",
     fixes=_OPEN,
 )
 
@@ -241,7 +244,7 @@ MTU = Diagnosis(
     explanation="Packets above some size are dropped. Usually the MTU differs along the path, and the ICMP type 3"
     " messages that would report this are filtered. A run starts normally and hangs in its first large all-reduce.",
     leads_to=("network-loss", "network-slow", "network-flaky"),
-    fixes="ping -M do -c 2 -s 1472 {address}    # on {where:shell}; does a full-size packet pass? (8972 for jumbo"
+    fixes="ping -M do -c 2 -s 1472 {address}    # on {where:shell}; does a full-size packet pass? (-s 8972 for jumbo"
     " frames)\n"
     "sudo ip link set dev {interface} mtu 1400    # on {where:shell}; or raise the MTU of its switch port",
 )
@@ -277,7 +280,7 @@ UNRESOLVED = Diagnosis(
     explanation="The name is in this machine's ssh_config or /etc/hosts but not in the node's, or the node's DNS does"
     " not respond. torch prints the same message as when a firewall blocks the connection.",
     fixes=FixCommand(_NAMED),
-    log_fix="getent hosts {peer}    # on {node}; then add it to /etc/hosts, or use the address",
+    log_fix="getent hosts {peer}    # on {node}; then add the name to /etc/hosts, or use the peer's address",
     patterns=hint(
         r"The (?:IPv4 )?network addresses of \((?P<peer>[\w.:-]+), (?P<port>\d+)\) cannot be retrieved",
         "The node that is trying to connect can't resolve the peer's name.",
@@ -302,7 +305,9 @@ NAMES_DIFFER = Diagnosis(
     symptoms=("ranks wait for each other although every host is up",),
     explanation="Copies of /etc/hosts may have diverged, or DNS may reply differently to different nodes. The nodes"
     " then can't connect to each other, or connect over different networks.",
-    fixes=FixCommand("getent ahosts {name}    # on {where:shell}; from /etc/hosts, or from DNS?\n" + _RENAMED),
+    fixes=FixCommand(
+        "getent ahosts {name}    # on {where:shell}; is the address from /etc/hosts or from DNS?\n" + _RENAMED
+    ),
 )
 
 PORT_TAKEN = Diagnosis(
@@ -324,15 +329,15 @@ INTERFACE_MISSING = Diagnosis(
     code="network-interface-missing",
     title="an environment variable specifies an interface that a node doesn't have",
     symptoms=("Unable to find address for: ib0", "Bootstrap : no socket interface found"),
-    explanation="Interface names differ between machines. If the interface doesn't exist, NCCL fails with `no socket"
-    " interface found`, and Gloo with `Unable to find address for`.",
+    explanation="Interface names differ between machines. If the node doesn't have the interface, NCCL fails with"
+    " `no socket interface found`, and Gloo with `Unable to find address for`.",
     fixes={
         "": Advice("env: {{{variable}: {interface}}}    # in aboard.yaml, for {node}"),
         "nccl": FixCommand(
-            "ip -br addr    # on {node}; shows the interface's name there\n"
+            "ip -br addr    # on {node}; lists the node's interfaces\n"
             "env | grep NCCL_SOCKET_IFNAME    # on {node}; =eth0 is exact, eth is a prefix, ^docker excludes"
         ),
-        "gloo": FixCommand("ip -br addr    # on {node}; shows the interface's name there"),
+        "gloo": FixCommand("ip -br addr    # on {node}; lists the node's interfaces"),
     },
     patterns=(
         cause(
@@ -351,7 +356,7 @@ INTERFACE_MISSING = Diagnosis(
 
 INTERFACE = Diagnosis(
     code="network-interface",
-    title="nodes have several candidate interfaces",
+    title="nodes have several interfaces that NCCL and Gloo could use",
     severity=Severity.INFO,
     symptoms=("wrong NIC used", "NET/Socket : Using [0]docker0"),
     explanation="Unless an environment variable names an interface, NCCL and Gloo use the first one that looks"
@@ -366,7 +371,7 @@ FLAKY = Diagnosis(
     symptoms=("intermittent timeouts",),
     explanation="Packets may be lost, or a machine may be too busy to respond for several seconds. A collective is only"
     " as fast as its slowest link.",
-    fixes="aboard check --only network    # measures the rate and packet loss of the links of {nodes:shell}",
+    fixes="aboard check --only network    # measures speed and packet loss on the links of {nodes:shell}",
 )
 
 SLOW = Diagnosis(

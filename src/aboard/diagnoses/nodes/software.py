@@ -5,8 +5,8 @@ from aboard.diagnoses.fixes import Advice, FixCommand
 from aboard.diagnoses.output_patterns import cause
 
 _SAME = (
-    "On the other nodes, install the version that most nodes have, from the same index: `python3 -m pip install"
-    " NAME==VERSION`. An environment in a shared directory or a container image can't differ between nodes."
+    "On the nodes that differ from the majority, install the majority's version, from the same index: `python3 -m pip"
+    " install NAME==VERSION`. An environment in a shared directory or a container image can't differ between nodes."
 )
 
 _FOLLOWS = (
@@ -26,7 +26,7 @@ _OTHER = "# To use a different Python instead, add: --set cluster.python="
 _INSTALL = "{look:shell}    # install it on {nodes:shell}"
 _SAME_PYTHON = {
     "look": FixCommand(
-        "{look:shell}    # if it exists, set `python:` for {node} in aboard.yaml to it; otherwise install it"
+        "{look:shell}    # if it exists, set `python:` for {node} in aboard.yaml to this path; otherwise install it"
     ),
     "all": FixCommand("{lines:shell}"),
 }
@@ -84,7 +84,7 @@ PROGRAM = Diagnosis(
     symptoms=("can't open file 'train.py': [Errno 2] No such file or directory", "No module named"),
     explanation="Every node runs its own copy of the program. Ranks can't start on a node where it is missing, and the"
     " other ranks would wait for them.",
-    remedy="Copy it to the node, or set `workdir:` in aboard.yaml to a directory that all nodes share.",
+    remedy="Copy the program to the node, or set `workdir:` in aboard.yaml to a directory that all nodes share.",
     fixes={
         "copy": FixCommand("{lines:shell}"),
         "install": FixCommand("{look:shell}    # install it on {nodes:shell}, or use its full path"),
@@ -99,8 +99,8 @@ PROGRAM_DIFFERS = Diagnosis(
     symptoms=("Detected mismatch between collectives on ranks",),
     explanation="The script may have been edited on one node only, or copied before the last change. Ranks that run"
     " different code issue different collectives and crash or hang.",
-    remedy="Copy the version that most nodes have to the others. If the odd version is the right one, copy that one"
-    " instead.",
+    remedy="Copy the version that most nodes have to the other nodes. If a different version is the right one, copy"
+    " that one instead.",
     fixes="{lines:shell}",
     leads_to=("software-code",),
 )
@@ -122,7 +122,7 @@ PYTHON = Diagnosis(
     symptoms=("ModuleNotFoundError: No module named 'torch'", "ValueError: unsupported pickle protocol"),
     explanation="Ranks with different Python versions load different packages, and may not be able to read each"
     " other's pickles. Commands over ssh don't get a login shell, so `conda activate` or `module load` lines in a"
-    " start-up file often don't run, and `python3` is the system's.",
+    " start-up file often don't run, and `python3` is then the system's Python.",
     remedy="Set `python:` in aboard.yaml to the full path of the right Python, or put the lines that activate it under"
     " `setup:`. `ssh NODE 'command -v python3; python3 --version'` shows what a rank would get.",
     fixes=_SAME_PYTHON,
@@ -215,7 +215,7 @@ PACKAGE = Diagnosis(
 
 ENVIRONMENT = Diagnosis(
     code="software-environment",
-    title="nodes have different versions of other packages",
+    title="nodes have different versions of packages other than training libraries",
     severity=Severity.INFO,
     symptoms=("pip freeze differs from node to node",),
     explanation="Small packages seldom affect collectives, but results may differ between nodes.",
@@ -240,7 +240,7 @@ CODE = Diagnosis(
 
 CONFIG = Diagnosis(
     code="software-config",
-    title="settings in the working directory differ between nodes",
+    title="configuration files in the working directory differ between nodes",
     severity=Severity.WARN,
     symptoms=("ds_config.json differs", "batch size or sequence length isn't the same on all ranks"),
     explanation="If a DeepSpeed, Accelerate or trainer configuration file differs, ranks use different batch sizes or"
