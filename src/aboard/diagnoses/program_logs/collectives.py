@@ -62,7 +62,7 @@ CLIENTS_MISSING = Diagnosis(
     fixes={
         "ranks": FixCommand(
             "grep -L 'Init\\|loss\\|rank' LOGS…    # lists logs that are empty or end early: look for the cause there\n"
-            "echo $RANK $WORLD_SIZE $MASTER_ADDR    # where ranks start, on each node: each RANK once, one WORLD_SIZE"
+            "echo $RANK $WORLD_SIZE $MASTER_ADDR    # where ranks start: each RANK once, the other two the same"
         ),
         "nodes": FixCommand(
             "ps -ef | grep torchrun    # on each node; is it running, with the same --rdzv-id and --rdzv-endpoint?\n"
@@ -92,11 +92,11 @@ WORLD_MISMATCH = Diagnosis(
     " ranks that waited for its address timed out.",
     fixes={
         "missing": FixCommand(
-            "echo $RANK $WORLD_SIZE    # where each rank starts: each RANK from 0 once, the same WORLD_SIZE\n"
-            "ps -ef | grep RANK    # on the node of rank {missing}; is it running, and what did it log last?"
+            "echo $RANK $WORLD_SIZE    # where each rank starts: each RANK (from 0) once, the same WORLD_SIZE\n"
+            "ps -ef | grep RANK    # on rank {missing}'s node; is the rank running, and what did it log last?"
         ),
         "twice": FixCommand(
-            "echo $RANK $WORLD_SIZE    # where each rank starts: each RANK from 0 once, the same WORLD_SIZE"
+            "echo $RANK $WORLD_SIZE    # where each rank starts: each RANK (from 0) once, the same WORLD_SIZE"
         ),
     },
     patterns=(
@@ -149,8 +149,8 @@ COLLECTIVE_TIMEOUT = Diagnosis(
     code="log-collective-timeout",
     title="a collective timed out",
     symptoms=("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=78, OpType=BROADCAST, NumelIn=…",),
-    explanation="The collective did not complete within its timeout. Usually a rank never reached it, or the network"
-    " transferred nothing.",
+    explanation="The collective did not complete within its timeout. Usually a rank never reached it, or no data got"
+    " through the network.",
     fixes="export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1    # then rerun: the flight recorder"
     " records which collective each rank reached\n"
     "py-spy dump --pid PID    # of each rank, while the run hangs: shows which one is outside the collective",
@@ -219,7 +219,7 @@ NVLS = Diagnosis(
     symptoms=("Failed to bind NVLink SHARP (NVLS) Multicast memory of size",),
     explanation="The switches between the GPUs (NVSwitch) can't set up multicast. The fabric manager may be unhealthy,"
     " or another container may have used up the multicast memory.",
-    fixes="export NCCL_NVLS_ENABLE=0    # continues without NVLink SHARP\n"
+    fixes="export NCCL_NVLS_ENABLE=0    # runs without NVLink SHARP\n"
     "sudo systemctl restart nvidia-fabricmanager    # on {node}, when no GPU is in use",
     patterns=cause(
         r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory|NVLS multicast.*(?:failed|error)"
@@ -299,7 +299,7 @@ RECV_TIMEOUT = Diagnosis(
     code="log-recv-timeout",
     title="a peer sent nothing",
     symptoms=("Timed out waiting 1800000ms for recv operation to complete",),
-    explanation="A peer sent nothing for the whole timeout, and Gloo doesn't say which. The peer may be stopped or"
+    explanation="A peer sent nothing until the timeout expired; Gloo doesn't say which peer. The peer may be stopped or"
     " stuck outside the collective, its link may be down, or large packets may be lost on the way (MTU).",
     fixes="ss -tnoi    # on {node}; a growing Send-Q points to the link; ping -M do -s 1472 PEER shows a wrong MTU\n"
     "ps -o pid,stat,wchan:20,cmd -C python    # on each node; T is stopped, D waits for a dead mount\n"

@@ -8,7 +8,8 @@ TIME_LIMIT = Diagnosis(
     title="the job reached its time limit",
     symptoms=("CANCELLED AT 2026-03-03T12:00:19 DUE TO TIME LIMIT",),
     explanation="Slurm cancels a job when its time limit (`--time`) expires. Steps since the last checkpoint are lost.",
-    fixes="#SBATCH --time=24:00:00    # a longer limit; or save a checkpoint before it with #SBATCH --signal=USR1@300",
+    fixes="#SBATCH --time=24:00:00    # sets a longer limit;"
+    " or save a checkpoint before the limit: #SBATCH --signal=USR1@300",
     patterns=cause(
         r"(?:(?:STEP|JOB) (?P<job>[\d.]+) (?:ON (?P<node>[\w.-]+) )?)?CANCELLED AT (?P<at>\S+) DUE TO TIME LIMIT"
         r"|DUE TO TIME LIMIT"
@@ -21,7 +22,7 @@ PREEMPTED = Diagnosis(
     symptoms=("CANCELLED AT 2026-06-06T06:06:06 DUE TO PREEMPTION",),
     explanation="Slurm cancelled this job to give its nodes to a job with higher priority. Steps since the last"
     " checkpoint are lost.",
-    fixes="#SBATCH --requeue    # restarts the job automatically; resume from the last checkpoint",
+    fixes="#SBATCH --requeue    # restarts the job automatically; the script must resume from a checkpoint",
     patterns=cause(r"CANCELLED AT (?P<at>\S+) DUE TO PREEMPTION|DUE TO PREEMPTION"),
 )
 
@@ -39,7 +40,7 @@ CPU_BINDING = Diagnosis(
     title="ranks are bound to cores outside the job's allocation",
     symptoms=("CPU binding outside of job step allocation",),
     explanation="The cores that the ranks are bound to were not allocated to this job. Usually the job or its step"
-    " requested too few cores.",
+    " requested too few cores for its ranks.",
     fixes="srun --cpu-bind=none …    # or request the cores: #SBATCH --cpus-per-task=N, srun --cpus-per-task=N",
     patterns=cause(r"CPU binding outside of job step allocation"),
 )
@@ -63,7 +64,7 @@ CONTAINER = Diagnosis(
     title="a container could not be started",
     symptoms=("slurmstepd: error: pyxis: container start failed",),
     explanation="Usually the image is missing on this node, or there is no space to unpack it.",
-    fixes="ls -l IMAGE; df -h /tmp    # on {node}; is the image there, with space to unpack it?",
+    fixes="ls -l IMAGE; df -h /tmp    # on {node}; is the image there, and is there space to unpack it?",
     patterns=cause(
         r"slurmstepd-(?P<node>[\w.-]+): error: pyxis: |error: pyxis: |enroot.*(?:ERROR|error)"
         r"|FATAL: +(?:could not open image|[Uu]nable to handle|image)",

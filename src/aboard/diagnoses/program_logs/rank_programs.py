@@ -11,7 +11,7 @@ ILLEGAL_ACCESS = Diagnosis(
     explanation="An invalid memory access usually comes from a bug in a GPU kernel or from an out-of-range index,"
     " rarely from a GPU fault.",
     fixes="export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
-    "sudo dmesg -T | grep -i xid    # on {node}; an Xid other than 13 and 31 points to the hardware",
+    "sudo dmesg -T | grep -i xid    # on {node}; an Xid other than 13 or 31 points to the hardware",
     # Xid 13 and 31 usually come from the program: a kernel accessed memory out of bounds.
     patterns=cause(
         r"CUDA error: an illegal memory access was encountered|illegal memory access|misaligned address"
@@ -22,7 +22,7 @@ ILLEGAL_ACCESS = Diagnosis(
 
 GPU_MEMORY = Diagnosis(
     code="log-gpu-memory",
-    title="the GPU has too little memory",
+    title="the GPU is out of memory",
     symptoms=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate",),
     explanation="The program needs more memory than the GPU has free. Usually the batch is too large, or another"
     " process uses the same GPU.",
@@ -47,7 +47,7 @@ DEVICE_ASSERT = Diagnosis(
     symptoms=("CUDA error: device-side assert triggered",),
     explanation="An assertion in a GPU kernel failed, usually because a token id or a label is out of range.",
     fixes="export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
-    "assert max(input_ids) < model.config.vocab_size    # the usual cause",
+    "assert max(input_ids) < model.config.vocab_size    # in the script: checks for the usual cause",
     patterns=cause(
         r"CUDA error: device-side assert triggered|Assertion `[^`]*` failed.*\n?.*blockIdx|indexSelectLargeIndex"
         r"|ScatterGatherKernel\.cu",
@@ -120,7 +120,7 @@ LIBRARY = Diagnosis(
     explanation="A native library is missing on this node, or its version differs from the one that the program was"
     " built against.",
     fixes="python -c 'import torch'; ldd FILE.so | grep 'not found'    # on {node}\n"
-    "echo $LD_LIBRARY_PATH    # on {node}; the first match in it is loaded",
+    "echo $LD_LIBRARY_PATH    # on {node}; the first match in these directories is loaded",
     patterns=cause(
         r"Error: (?P<library>lib[\w.+-]+): cannot open shared object file"
         r"|Error: .*undefined symbol: (?P<symbol>\w+)"
@@ -206,7 +206,7 @@ LOADER = Diagnosis(
     title="a data-loader worker died",
     symptoms=("DataLoader worker (pid(s) 4711) exited unexpectedly",),
     explanation="A data-loader worker exited, so the rank can't get its next batch. If the worker raised an exception,"
-    " it is printed above.",
+    " the log shows it above this error.",
     fixes={
         "died": FixCommand(
             "num_workers=0    # in the DataLoader: the exception then comes from the rank itself\n"
@@ -218,7 +218,7 @@ LOADER = Diagnosis(
         cause(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) exited unexpectedly", fix="died", weight=1),
         end(
             r"Caught (?P<error>\w+) in DataLoader worker process (?P<worker>\d+)",
-            "A data-loader worker raised an exception. Its traceback is printed below.",
+            "A data-loader worker raised an exception. The log shows its traceback below this line.",
             fix="raised",
         ),
     ),
@@ -284,7 +284,7 @@ CHECKPOINT_TORN = Diagnosis(
     ),
     explanation="A file in the checkpoint was not written completely. Usually the disk was full, or the run was killed"
     " while it was writing.",
-    fixes="ls -l CHECKPOINT    # if a file is smaller than its peers, resume from the previous checkpoint",
+    fixes="ls -l CHECKPOINT    # if a file is smaller than the others, resume from the previous checkpoint",
     patterns=cause(
         r"failed finding central directory|PytorchStreamReader failed|HeaderTooLarge|MetadataIncompleteBuffer"
         r"|InvalidHeaderDeserialization|HeaderTooSmall|EOFError: Ran out of input"
@@ -305,9 +305,9 @@ CHECKPOINT_SHAPE = Diagnosis(
     code="log-checkpoint-shape",
     title="the checkpoint doesn't match the model or the number of ranks",
     symptoms=("size mismatch for lm_head.weight: copying a param with shape", "Missing key(s) in state_dict"),
-    explanation="The checkpoint was written for a different model, or by a different number of ranks, and this"
-    " loader can't reshard it.",
-    fixes="grep -nE 'vocab_size|hidden_size|num_hidden_layers' config.json    # of the model and of the checkpoint",
+    explanation="The checkpoint was written for a different model; or it was written by a different number of ranks,"
+    " and the code that loads it can't reshard it.",
+    fixes="grep -nE 'vocab_size|hidden_size|num_hidden_layers' config.json    # compare it with the checkpoint's",
     patterns=cause(
         r"size mismatch for (?P<name>[\w.]+): copying a param|(?:Missing|Unexpected) key\(s\) in state_dict"
         r"|Error\(s\) in loading state_dict|DP world size of \d+ but the current world size"

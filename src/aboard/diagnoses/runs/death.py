@@ -31,9 +31,12 @@ _KNOWN_ERRORS: Mapping[str, FixTemplate] = {
         "ip -br address    # on {nodes:shell}; set GLOO_SOCKET_IFNAME to the interface that peers can reach"
     ),
     "open-files": FixCommand(
-        "ulimit -n    # on {nodes:shell}; set `setup: [ulimit -n 65536]` in aboard.yaml, unless the script lowers it"
+        "ulimit -n    # on {nodes:shell}; set `setup: [ulimit -n 65536]` in aboard.yaml,"
+        " unless the script lowers the limit"
     ),
-    "script": FixCommand("ls -l {path}    # on {nodes:shell}; set `workdir:` in aboard.yaml, or copy the script there"),
+    "script": FixCommand(
+        "ls -l {path}    # on {nodes:shell}; set `workdir:` in aboard.yaml, or copy the script to this path"
+    ),
     "gpu-memory": FixCommand(
         "nvidia-smi    # on {nodes:shell}; does another process use the GPU? if not, use a smaller batch"
     ),
@@ -80,7 +83,7 @@ RAISED = Diagnosis(
             "GLOO_SOCKET_IFNAME is set to a network interface that does not exist.",
             fix="interface",
         ),
-        last_words(r"Too many open files", "The process has reached its limit of open files.", fix="open-files"),
+        last_words(r"Too many open files", "The process has reached its limit on open files.", fix="open-files"),
         last_words(r"can't open file '?(?P<path>[^':]+)", "The script does not exist at this path.", fix="script"),
         last_words(
             r"CUDA out of memory|OutOfMemoryError",
@@ -109,7 +112,7 @@ EXITED = Diagnosis(
         "said": FixCommand("grep -F {node}': ' LOG | tail -50    # the node's last output"),
         "slurm": FixCommand("sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which task ended first"),
         "output": FixCommand(
-            "aboard why --log LOGS…    # add that rank's output, because this log does not contain it"
+            "aboard why --log LOGS…    # add the failed rank's output, because this log does not contain it"
         ),
     },
     patterns=(
@@ -211,7 +214,7 @@ NODE_GONE = Diagnosis(
     symptoms=("Connection closed by remote host", "client_loop: send disconnect: Broken pipe"),
     explanation="The node lost power or its network, or its agent was killed. A run never continues with fewer nodes.",
     fixes="{check:shell aboard check NODE    # is it back? then launch again}",
-    log_fix="scontrol show node {node} | grep -E 'State|Reason'    # shows why\n"
+    log_fix="scontrol show node {node} | grep -E 'State|Reason'    # shows why the node failed\n"
     "#SBATCH --exclude={node}    # run without this node",
     patterns=cause(
         r"DUE TO NODE FAILURE|Node failure on (?P<node>[\w.,\[\]-]+)"
@@ -224,8 +227,9 @@ CONDUCTOR_LOST = Diagnosis(
     code="run-conductor-lost",
     title="the conductor of a run was killed",
     symptoms=("lost", "Killed", "Out of memory: Killed process 4711 (aboard)"),
-    explanation="A user or the kernel (out of memory) killed the conductor, the process that controls the run, or the"
-    " head was rebooted. Without it, the agents on the nodes terminate their ranks when the lease (`--lease`) expires."
+    explanation="A user or the kernel (out of memory) killed the conductor (the process on the head that controls the"
+    " run), or the head was rebooted. Without the conductor, the agents on the nodes terminate their ranks when the"
+    " lease (`--lease`) expires."
     " With `--detach`, the conductor keeps running when its terminal is closed.",
     fixes={
         "again": FixCommand("{command:shell aboard launch …}    # runs it again"),
@@ -330,7 +334,7 @@ STUCK = Diagnosis(
 
 NODE_SILENT = Diagnosis(
     code="run-node-silent",
-    title="a node is silent",
+    title="a node has stopped responding",
     severity=Severity.WARN,
     symptoms=("no beat came over the wire",),
     explanation="The node lost power, its network or its ssh connection. Its ranks may still be running. The run"
@@ -345,7 +349,7 @@ OUT_OF_MEMORY = Diagnosis(
     explanation="The kernel killed a process because the node, or the process's cgroup, ran out of memory.",
     fixes={
         "killed": FixCommand(
-            "sudo dmesg -T | grep -i 'killed process'    # on {node}; which process, and its size\n"
+            "sudo dmesg -T | grep -i 'killed process'    # on {node}; shows which process, and its size\n"
             "# use fewer data workers or a smaller batch, or request more memory (Slurm: --mem)"
         ),
         **_INSPECT_RANK,

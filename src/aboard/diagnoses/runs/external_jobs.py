@@ -55,6 +55,7 @@ OTHER_RUN = Diagnosis(
     severity=Severity.INFO,
     symptoms=("two jobs on one node", "EADDRINUSE", "CUDA out of memory"),
     explanation="A second job on these nodes uses a different MASTER_ADDR or MASTER_PORT, and the two jobs share"
-    " cores, memory and links. Aboard diagnosed the newest job; if the second one is a leftover, end it with `kill`.",
+    " cores, memory and links. Aboard diagnosed the newest job; if the second one is left over from"
+    " an earlier run, end it with `kill`.",
     fixes="aboard why --pid {pid}    # on {node}; diagnoses that job's ranks on this node",
 )

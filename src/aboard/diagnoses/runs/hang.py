@@ -6,12 +6,15 @@ from aboard.diagnoses.output_patterns import PatternSource, cause
 from aboard.diagnoses.shared_fixes import CHECK_NETWORK, LOGS, OPEN, PUT_UP, SAME_CODE
 
 _HOLDERS = "fuser -v {file}    # on {node}; lists the processes that must write to this file or release it"
-_STORAGE = "aboard check --only storage    # does the storage respond? DataLoader(timeout=60) raises instead of waiting"
+_STORAGE = (
+    "aboard check --only storage    # does the storage respond?"
+    " DataLoader(timeout=60) raises an error instead of waiting"
+)
 _UNHANG = (
     "timeout 5 ls {place}    # on {node}; does it respond?\n"
-    "sudo umount -f -l {place}    # on {node}; if not: releases the processes that are waiting for it\n"
+    "sudo umount -f -l {place}    # on {node}; if it does not: releases the waiting processes\n"
 )
-_AGAIN = "    # on {node}; once its server responds; then launch again"
+_AGAIN = "    # on {node}; once the file server responds; then launch again"
 
 WHY_FAILED = Diagnosis(
     code="why-failed",
@@ -83,7 +86,7 @@ MISMATCH = Diagnosis(
             "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then restart: torch prints the ranks and both collectives"
         ),
         "code-and-detail": FixCommand(
-            "sha256sum *.py    # on each node, in the script's directory; they must be the same\n"
+            "sha256sum *.py    # on each node, in the script's directory; the code must be the same\n"
             "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then restart: torch prints the ranks and both collectives"
         ),
     },
@@ -106,7 +109,7 @@ ORDER = Diagnosis(
     title="two process groups wait for each other",
     symptoms=("it hangs with tensor and data parallel groups together",),
     explanation="All ranks must use their process groups in the same order. Some ranks use two groups in a different"
-    " order, so each group is waiting for ranks that are waiting in the other.",
+    " order, so each group is waiting for ranks that are waiting in the other group.",
     fixes=SAME_CODE,
 )
 
@@ -125,7 +128,7 @@ ABSENT = Diagnosis(
         "holders": FixCommand(_HOLDERS),
         "barrier": FixCommand("aboard logs {run} --rank {ranks}    # what the rank did instead"),
     },
-    log_fix="py-spy dump --pid PID    # while the run hangs, for each of these ranks: {ranks}; shows where it is",
+    log_fix="py-spy dump --pid PID    # while the run hangs, for each of these ranks: {ranks}; shows where the rank is",
     patterns=cause(
         r"\[?Ranks? (?P<ranks>[\d, ]+)\]? (?:failed to pass|timed out in) monitoredBarrier",
         "These ranks did not reach the barrier in which all others were waiting.",
@@ -177,7 +180,7 @@ OUTSIDE = Diagnosis(
     symptoms=("wandb: Network error", "HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out"),
     explanation="The rank is waiting for a service, such as an experiment tracker, the Hugging Face Hub or a database,"
     " that does not respond; all other ranks are waiting for this rank. `WANDB_MODE=offline` and `HF_HUB_OFFLINE=1`"
-    " turn off two common services.",
+    " turn off access to two common services.",
     fixes={
         "logs": FixCommand(LOGS),
         "answers": FixCommand(f"{LOGS}\ncurl -v --max-time 5 {{url}}    # on {{node}}; does the service respond?"),
@@ -191,7 +194,7 @@ LINK_CUT = Diagnosis(
     explanation="Packets between the nodes are lost. A firewall may have been changed, or a route, a switch or a cable"
     " may have failed. TCP retries for minutes; if packets get through again in that time, the run continues.",
     fixes={
-        "address": FixCommand("ip -br address    # on {node}; the NIC must have {address} again: ip address add"),
+        "address": FixCommand("ip -br address    # on {node}; the NIC must have {address}; if not: ip address add"),
         "open": OPEN,
         "check": CHECK_NETWORK,
     },

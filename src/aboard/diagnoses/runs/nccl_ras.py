@@ -27,7 +27,7 @@ MISSING = Diagnosis(
     " If it does not answer, the process is stopped or dead, or the network that NCCL_SOCKET_IFNAME selects is down.",
     fixes=_INSPECT,
     log_fix="ps -o pid,stat,wchan:20,etime,cmd -p {pid}    # on {node}; T is stopped, D is blocked in the kernel\n"
-    "aboard check --only network    # with the nodes of the run: is this one unreachable?",
+    "aboard check --only network    # with all nodes of the run; is {node} unreachable?",
     patterns=cause(r"Process (?P<pid>\d+) on node (?P<node>\S+) managing GPUs? ", weight=2),
 )
 
@@ -48,7 +48,8 @@ APART = Diagnosis(
     patterns=odd(
         r"Rank (?P<rank>\d+) has (?:launched up to operation \d+|not launched any operations"
         r"|status (?:NOCOMM|UNKNOWN|INIT|FINALIZE|ABORT))" + _PROCESS,
-        "This rank is at a different collective than the rest. This is normal while a run makes progress: query again.",
+        "This rank is at a different collective than the rest. This is normal while a run makes progress, so run"
+        " ncclras again.",
     ),
 )
 

@@ -5,7 +5,9 @@ from aboard.diagnoses.fixes import Advice, FixCommand
 from aboard.diagnoses.shared_fixes import CHECK_NETWORK, OPEN, PUT_UP
 
 _STORE = {"put-up": FixCommand(PUT_UP), "open": OPEN, "check": CHECK_NETWORK}
-_RESOLVE = "getent hosts {host}    # on {nodes:shell}; does the name resolve? or launch with --master-address ADDRESS"
+_RESOLVE = (
+    "getent hosts {host}    # on {nodes:shell}; does the name resolve? if not, launch with --master-address ADDRESS"
+)
 _OWN_NAME = "getent hosts $(hostname)    # on {nodes:shell}; if this prints 127.0.x.x, remove that line from /etc/hosts"
 
 NODE_LATE = Diagnosis(
@@ -27,7 +29,7 @@ WORLD = Diagnosis(
     ),
     explanation="init_process_group got a world_size that differs from the number of ranks. The store is waiting for"
     " ranks that were never started.",
-    fixes="grep -rn --include='*.py' init_process_group .    # here; remove world_size= and rank=: the"
+    fixes="grep -rn --include='*.py' init_process_group .    # here; remove world_size= and rank=, because the"
     " launcher sets WORLD_SIZE and RANK",
 )
 
@@ -75,7 +77,7 @@ STORE_NO_ROUTE = Diagnosis(
     fixes={
         **_STORE,
         "route": FixCommand(
-            "ip route get {target}    # on {nodes:shell}; which network does it use? if none, set --master-address"
+            "ip route get {target}    # on {nodes:shell}; which network is used? if none, set --master-address"
         ),
     },
 )
@@ -121,7 +123,7 @@ RANK_TWICE = Diagnosis(
     explanation="The script, or a variable that it sets, gives two processes the same rank. A different rank is then"
     " missing, and all others are waiting for it.",
     fixes="grep -rnE --include='*.py' 'init_process_group|RANK' .    # here; remove rank=, and do not set"
-    " RANK: the launcher sets it for each rank",
+    " RANK, because the launcher sets it for each rank",
 )
 
 LOOPBACK = Diagnosis(

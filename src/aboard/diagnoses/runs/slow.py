@@ -37,7 +37,7 @@ NEIGHBOUR = Diagnosis(
     explanation="Another process was using the cores while the rank's threads were ready to run. All other ranks wait"
     " for this rank in each collective.",
     fixes="ps -o pid,user,etime,cmd -p {pid}    # on {node}; move this process,"
-    " or give the run its own cores: launch --bind",
+    " or give the run its own cores: aboard launch --bind",
 )
 
 DISK = Diagnosis(
