@@ -67,8 +67,8 @@ def test_each_way_to_fail_to_connect_has_its_steps() -> None:
         "--set train.sharding=full",
         f"--set train.sharding=full   # then {format_size(12 << 30)} per rank",
         f"--set train.gradient_checkpointing=true --set train.max_length=512   # then {format_size(3 << 40)} per rank",
-        f"--set train.sharding=full   # and 4 such nodes; then {format_size(700 << 20)} per rank",
-        f"# and 2 such nodes; then {format_size(1)} per rank",
+        f"--set train.sharding=full   # and 4 nodes like these; then {format_size(700 << 20)} per rank",
+        f"# and 2 nodes like these; then {format_size(1)} per rank",
     ],
 )
 def test_the_trainers_advice_is_read_and_written_anew(line: str) -> None:

@@ -43,7 +43,7 @@ NONE_SOUND = Diagnosis(
     ),
     explanation="In every checkpoint, a file is missing, or its size or hash differs from what was written. Aboard"
     " stops here because it never silently starts training over.",
-    fixes="ls -l {folder}  # restore it from a copy; or start over: set resume: none and a different output_dir",
+    fixes="ls -l {folder}  # restore the files from a copy; to start over: resume: none and a different output_dir",
 )
 
 DIFFERS = Diagnosis(
@@ -95,7 +95,7 @@ PEER_LOST = Diagnosis(
     title="a rank stopped responding during a checkpoint",
     symptoms=("Connection closed by peer", "another rank stopped responding during a checkpoint"),
     explanation=f"A checkpoint needs all ranks. One of them died, or its node went down. {_INTACT}",
-    fixes="aboard why  # shows which rank; the last complete checkpoint is intact",
+    fixes="aboard why  # shows which rank it was; the last complete checkpoint is intact",
 )
 
 STUCK = Diagnosis(
@@ -135,7 +135,7 @@ DAMAGED = Diagnosis(
     " failing (`dmesg | tail`), or someone may have edited the file.",
     fixes={
         "resume": FixCommand("ls -l {folder}  # resume: auto uses the newest intact one"),
-        "export": FixCommand("ls {folder}   # then export an older one"),
+        "export": FixCommand("ls {folder}   # then export an older checkpoint"),
     },
 )
 

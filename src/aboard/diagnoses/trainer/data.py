@@ -34,13 +34,13 @@ MISSING = Diagnosis(
     fixes={
         "near": Advice("did you mean '{path}'?"),
         "look": FixCommand("ls {folder}"),
-        "no-rows": Advice("it needs files that end in one of: {endings}"),
+        "no-rows": Advice("the directory needs files that end in one of: {endings}"),
     },
 )
 
 ENDING = Diagnosis(
     code="data-ending",
-    title="a file name does not show the format",
+    title="a file's name does not show its format",
     symptoms=(
         "has no known suffix, so Aboard can't tell its format",
         "contains JSON lines, but has the suffix of a plain text file",
@@ -81,7 +81,7 @@ TOKENIZER = Diagnosis(
     " tokenizer.json. Aboard needs a fast tokenizer, because only fast tokenizers report which part of the text each"
     " token came from.",
     fixes={
-        "slow": Advice("save a fast one: AutoTokenizer.from_pretrained(…).save_pretrained(DIR)"),
+        "slow": Advice("save a fast tokenizer: AutoTokenizer.from_pretrained(…).save_pretrained(DIR)"),
         "broken": FixCommand("ls {file}"),
         "missing": FixCommand("ls {folder}    # use an existing path; a Hugging Face Hub name is OWNER/NAME"),
         "far": FixCommand("hf download {name}    # on a machine with internet access; or use a local directory"),
@@ -103,12 +103,12 @@ ALLOW = Diagnosis(
     explanation="With a typo in `--allow` or `data.allow`, the finding that you meant to allow would still fail the"
     " data check.",
     remedy="`aboard why --codes` lists the codes, under `data`.",
-    fixes={"near": Advice("did you mean '{code}'?"), "known": Advice("known here: {codes:words}")},
+    fixes={"near": Advice("did you mean '{code}'?"), "known": Advice("known codes: {codes:words}")},
 )
 
 MIX = Diagnosis(
     code="data-mix",
-    title="the sources can't be mixed",
+    title="the data sources can't be mixed",
     symptoms=("its weight is missing", "it has no packed sequences"),
     explanation="Each source in a mix needs at least one sequence and a weight above 0, for example `{{path: FILE,"
     " weight: 1}}`.",
@@ -141,8 +141,8 @@ CHANGED = Diagnosis(
     code="data-changed",
     title="a file changed while it was being read",
     symptoms=("changed while it was being prepared", "changed while it was being sent"),
-    explanation="Training would use part of the old content and part of the new.",
-    fixes=Advice("wait until it is written, then run the same command again"),
+    explanation="Training would use part of the old content and part of the new content.",
+    fixes=Advice("wait until the file is complete, then run the same command again"),
 )
 
 DISK = Diagnosis(
@@ -173,7 +173,7 @@ MANIFEST = Diagnosis(
     explanation="The directory's manifest is missing, has an unsupported version, or does not follow"
     " docs/token-shards.md.",
     fixes=Advice(
-        "docs/token-shards.md describes the format; a directory in ~/.cache/aboard/data can be removed: it is rebuilt"
+        "docs/token-shards.md describes the format; Aboard rebuilds what you remove from ~/.cache/aboard/data"
     ),
 )
 

@@ -31,12 +31,12 @@ BROKEN = Diagnosis(
         "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
     ),
     explanation="A line is not JSON, is not UTF-8, or does not fit the format: a column is missing or has the wrong"
-    " type, or a role is unknown. If the last line is broken, a copy was probably interrupted and rows are missing:"
-    " copy the file again.",
+    " type, or a role is unknown. If the last line is broken, a copy was probably interrupted and rows are missing,"
+    " so copy the file again.",
     leads_to=("data-no-rows",),
     fixes={
         **_SHOW_ROWS,
-        "names": FixCommand("aboard data {file} --json    # lists them; rewrite the file without them"),
+        "names": FixCommand("aboard data {file} --json    # lists these rows; rewrite the file without them"),
         "delete": FixCommand("sed -i {script:shell 17d} {file}    # deletes them"),
         "keep": FixCommand("jq -cR 'fromjson? | objects' {file} > {kept}    # keeps the readable rows"),
         **_PASS,
@@ -166,7 +166,7 @@ FORMAT = Diagnosis(
             "jq -c '{{messages: (.text | fromjson)}}' FILE.jsonl > messages.jsonl    # converts the rows"
         ),
         "other": FixCommand(
-            "{again:shell aboard data --format NAME}    # `data: {{format: NAME}}`, with the right one"
+            "{again:shell aboard data --format NAME}    # `data: {{format: NAME}}`, with the right format"
         ),
         **_PASS,
     },
@@ -187,11 +187,11 @@ DUPLICATES = Diagnosis(
     code="data-duplicates",
     title="duplicate rows",
     symptoms=("loss drops at the start of the second epoch", "the model recites training rows"),
-    explanation="Several rows have the same content. Columns that training does not use are not compared. If a third of"
-    " the rows or more are duplicates, a file is probably listed twice or its parts overlap. To train on some rows more"
+    explanation="Several rows have the same content. Columns that training does not use are not compared. If a third or"
+    " more of the rows are duplicates, a file is probably listed twice, or files overlap. To train on some rows more"
     " often, give their file a larger `weight`.",
     fixes={
-        "once": FixCommand("awk '!seen[$0]++' {files:words} > once.jsonl    # keeps one of each equal line"),
+        "once": FixCommand("awk '!seen[$0]++' {files:words} > once.jsonl    # keeps one copy of each line"),
         **_PASS,
     },
 )

@@ -11,7 +11,7 @@ DISK_FULL = Diagnosis(
     " Prepared data from earlier runs is in `~/.cache/aboard`. To use a different disk, set `XDG_CACHE_HOME` on the"
     " head.",
     fixes={
-        "refused": FixCommand("df -h {path}    # on {node}; or a quota: quota -s"),
+        "refused": FixCommand("df -h {path}    # on {node}; to check for a quota: quota -s"),
         "no-room": FixCommand(
             "du -xh {path} | sort -h | tail    # on {node}; shows the largest directories; then free space"
         ),
@@ -25,7 +25,7 @@ DENIED = Diagnosis(
     explanation="Files are copied to the same path as on the head. Files in your home directory on the head go to your"
     " home directory on the node. On this node, the target directory or its parent belongs to another user, or is"
     " read-only.",
-    fixes="namei -l {path}    # on {node}; shows who can write; or once: sudo install -d -o $USER DIRECTORY",
+    fixes="namei -l {path}    # on {node}; shows who can write; or create it: sudo install -d -o $USER DIRECTORY",
 )
 
 PATH = Diagnosis(
@@ -83,5 +83,5 @@ EMPTY = Diagnosis(
     title="a directory that ranks need is empty",
     symptoms=("has no files to copy",),
     explanation="The model or data directory on the head has no files, so there is nothing to copy to the nodes.",
-    fixes="ls -l {folder}    # prepared data is rebuilt after this directory is removed",
+    fixes="ls -l {folder}    # if it held prepared data, remove it, and Aboard prepares the data again",
 )

@@ -38,7 +38,7 @@ NO_WEIGHTS = Diagnosis(
         "OSError: no file named pytorch_model.bin, model.safetensors",
     ),
     explanation="The model's directory has neither model.safetensors nor a model.safetensors.index.json with all"
-    " files that it lists.",
+    " the files that it lists.",
     fixes=Advice(
         "train:\n  from_scratch: true   # to start with new weights; or set model to a directory that has them"
     ),
@@ -96,14 +96,14 @@ DIFFERS = Diagnosis(
     ),
     explanation="Each rank reads its own node's files. If the weights on one node differ, the ranks would train a"
     " mixture of models.",
-    fixes="sha256sum {folder}/*   # on each node; then copy the right files there, with rsync -a",
+    fixes="sha256sum {folder}/*   # on each node; then copy the right files to the other nodes with rsync -a",
 )
 
 NO_START = Diagnosis(
     code="model-no-start",
     title="the model does not initialize all of its weights",
     symptoms=("doesn't initialize",),
-    explanation="`from_scratch` initializes each tensor with the model's own code, but some models' code leaves"
-    " tensors out.",
+    explanation="`from_scratch` initializes each tensor with the model's own code, but some models' code skips"
+    " some tensors.",
     fixes=Advice("train:\n  from_scratch: false   # and a model with weights: from_config(…).save_pretrained(DIR)"),
 )

@@ -42,8 +42,8 @@ MODEL = Diagnosis(
         "has no safetensors, only pytorch_model.bin",
     ),
     explanation="The head downloads the model once; ranks never download anything. A directory needs config.json and,"
-    " unless `from_scratch` is set, safetensors, as `from_pretrained(DIR).save_pretrained(DIR)` writes them. A gated"
-    " model on the Hugging Face Hub needs a login: `hf auth login`.",
+    " unless `from_scratch` is set, safetensors files, as `from_pretrained(DIR).save_pretrained(DIR)` writes them. A"
+    " gated model on the Hugging Face Hub needs a login: `hf auth login`.",
     fixes={
         "folder": FixCommand("ls -l {folder}"),
         "scratch": Advice("train.from_scratch: true    # in aboard.yaml, to start with new weights"),
@@ -96,9 +96,9 @@ NONFINITE = Diagnosis(
     title="a loss or a gradient is not finite",
     symptoms=("loss is nan", "the loss is not finite on rank 3", "'loss': nan, 'grad_norm': nan", "grad_norm: inf"),
     explanation="One step produced nan or infinity, and all ranks skipped its update. Usually the learning rate is too"
-    " high, a row is damaged (tokens from a different tokenizer, one character repeated thousands of times), or the"
-    " initial weights are not finite. If the same rank is always affected, suspect its memory or GPU:"
-    " `aboard check --only gpu`.",
+    " high, a row is damaged (for example, it has tokens from a different tokenizer, or one character repeated"
+    " thousands of times), or the initial weights are not finite. If the same rank is always affected, suspect its"
+    " memory or GPU: `aboard check --only gpu`.",
     fixes=Advice(
         "check those rows (aboard data FILE --show 5), lower learning_rate, or skip such steps with on_nonfinite: skip"
     ),
@@ -142,7 +142,9 @@ HYBRID = Diagnosis(
     explanation="With `hybrid`, each node shards the whole model across its own ranks. Each node needs more than one"
     " rank, and all nodes need the same number of ranks.",
     fixes={
-        "unequal": FixCommand("--set train.sharding=full    # across all ranks; or give each node the same slots"),
+        "unequal": FixCommand(
+            "--set train.sharding=full    # across all ranks; or give each node the same number of slots"
+        ),
         "single": FixCommand("--set train.sharding=full    # or none, or auto"),
     },
 )
@@ -152,7 +154,7 @@ ATTENTION = Diagnosis(
     title="flash attention needs a GPU",
     symptoms=("FlashAttention only supports Ampere GPUs or newer", "ImportError: FlashAttention2 has been toggled on"),
     explanation="The flash-attn kernels run only on GPUs; `sdpa` also runs on CPUs.",
-    fixes="--set train.attn_implementation=sdpa    # or auto: the best available",
+    fixes="--set train.attn_implementation=sdpa    # or auto, for the best available one",
 )
 
 BF16 = Diagnosis(
@@ -160,7 +162,8 @@ BF16 = Diagnosis(
     title="these GPUs don't support bfloat16",
     severity=Severity.WARN,
     symptoms=("Your setup doesn't support bf16/gpu. You need Ampere+ GPU with cuda>=11.0",),
-    explanation="GPUs with a compute capability below 8.0 (V100, T4, RTX 20) don't support bfloat16 in hardware.",
+    explanation="GPUs with a compute capability below 8.0 (such as V100, T4, RTX 20) don't support bfloat16 in"
+    " hardware.",
     fixes="--set train.bf16=false    # computes in float32; fp16 would overflow without loss scaling",
 )
 
@@ -168,8 +171,8 @@ PACKAGES = Diagnosis(
     code="train-packages",
     title="a node's Python lacks packages that the trainer needs",
     symptoms=("ModuleNotFoundError: No module named 'transformers'", "ModuleNotFoundError: No module named 'torch'"),
-    explanation="Aboard copies its own code to every node, but not its dependencies: the Python that ranks use must"
-    " have torch, transformers, safetensors and numpy. `python:` and `setup:` in the `cluster` section choose that"
+    explanation="Aboard copies its own code to every node, but not its dependencies, so the Python that ranks use"
+    " must have torch, transformers, safetensors and numpy. `python:` and `setup:` in the `cluster` section choose that"
     " Python.",
     fixes="python3 -m pip install {packages:words}    # on {where:shell}, with the Python that ranks use: `python:` in"
     " aboard.yaml",
@@ -198,7 +201,7 @@ VOCABULARY = Diagnosis(
     explanation="Tokens were added to the tokenizer, or the tokenizer belongs to a different model. The ids of the"
     " extra tokens are beyond the last row of the embedding. To train added tokens, resize the embedding first:"
     " `model.resize_token_embeddings(len(tokenizer))`.",
-    fixes=Advice("remove data.tokenizer    # to use the model's own"),
+    fixes=Advice("remove data.tokenizer    # to use the model's own tokenizer"),
 )
 
 MEMORY = Diagnosis(
@@ -213,8 +216,8 @@ MEMORY = Diagnosis(
         "twice": FixCommand("--set train.gradient_checkpointing=true    # or more nodes, or a smaller model"),
         "settings": FixCommand("{settings:shell}"),
         "smaller": FixCommand("{settings:shell}   # then {amount} {unit} per rank"),
-        "grown": FixCommand("{settings:shell}   # and {nodes} such nodes; then {amount} {unit} per rank"),
-        "nodes": FixCommand("# and {nodes} such nodes; then {amount} {unit} per rank"),
+        "grown": FixCommand("{settings:shell}   # and {nodes} nodes like these; then {amount} {unit} per rank"),
+        "nodes": FixCommand("# and {nodes} nodes like these; then {amount} {unit} per rank"),
     },
 )
 

@@ -218,8 +218,8 @@ WHY_NO_TRAINING = Diagnosis(
     explanation="Aboard recognizes ranks by the environment variables that every launcher sets, and searches only your"
     " own processes.",
     fixes={
-        "ended": FixCommand("aboard why --log FILE…    # its last output"),
-        "none": FixCommand("aboard why --pid PID    # on its node: for a process without these variables"),
+        "ended": FixCommand("aboard why --log FILE…    # diagnoses the job's last output"),
+        "none": FixCommand("aboard why --pid PID    # on the job's node, for a process without these variables"),
     },
 )
 

@@ -212,16 +212,16 @@ HEAD_ADDRESS = Diagnosis(
     code="head-address",
     title="other nodes can't reach this machine",
     symptoms=("MASTER_ADDR=127.0.0.1",),
-    explanation="This machine is a node of the run, and the other nodes have no address at which they can reach it."
+    explanation="This machine is a node in the run, but the other nodes have no address at which they can reach it."
     " `fabric_address` in aboard.yaml sets that address.",
-    fixes=Advice("use the head's name or address instead of {node}, or connect it: ip addr"),
+    fixes=Advice("use the head's name or address instead of {node}, or connect the head to a network: ip addr"),
 )
 
 FILTER = Diagnosis(
     code="filter",
     title="--include or --exclude is invalid",
     symptoms=("--include and --exclude can't be used together",),
-    explanation="`--include` and `--exclude` take nodes of the cluster and their slots, in DeepSpeed's syntax:"
+    explanation="`--include` and `--exclude` take the cluster's nodes and their slots, in DeepSpeed's syntax:"
     " `worker-0@worker-1:0,2`.",
     remedy="Pass only the nodes to use: `--include NODES`.",
     fixes={
@@ -242,7 +242,7 @@ DURATION = Diagnosis(
     title="a duration has no unit",
     symptoms=("is not a duration",),
     explanation="A number without a unit is ambiguous, because it could mean seconds or minutes.",
-    fixes=Advice("for example: {option} 10m (d, h, m, s)"),
+    fixes=Advice("for example: {option} 10m (units: d, h, m, s)"),
 )
 
 RANKS = Diagnosis(

@@ -34,7 +34,7 @@ FLAG = Diagnosis(
         "alone": Advice("write {flag}"),
         "value": Advice("write {flag} VALUE; if it came from a shell variable, that variable is empty"),
         "number": Advice("write {flag} 2"),
-        "help": Advice("for its help: {launcher} --help"),
+        "help": Advice("for the launcher's help: {launcher} --help"),
         "leave-out": Advice("remove {flag}"),
         "leave-either": Advice("remove --{one} or --{two}"),
         "leave-one": Advice("remove one of the two flags"),
@@ -44,7 +44,7 @@ FLAG = Diagnosis(
         "ssh-config": Advice("remove --launcher_args; put ssh options into ~/.ssh/config"),
         "autotuning": Advice("remove --autotuning, or tune with deepspeed itself"),
         "cores": Advice("remove --bind_core_list, and keep --bind_cores_to_rank"),
-        "events": Advice("remove --event-log-handler; the run directory has its events"),
+        "events": Advice("remove --event-log-handler; the run directory contains the run's events"),
         "accelerate": Advice("start it with accelerate itself"),
         "mpirun-hostfile": FixCommand(
             'list the nodes as "worker-0 slots=2" in a file, then: aboard launch --hostfile FILE -- accelerate …'
@@ -121,7 +121,7 @@ WRAPPED = Diagnosis(
 
 SLOTS = Diagnosis(
     code="paste-slots",
-    title="the pasted command uses more slots than there are",
+    title="the pasted command uses more slots than the nodes have",
     symptoms=("has fewer slots than",),
     explanation="The pasted command selects GPUs by number, and a node has no GPU with such a high number.",
     fixes=Advice("use fewer slots, or give these nodes more"),

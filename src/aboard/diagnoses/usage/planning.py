@@ -19,7 +19,7 @@ PLAN = Diagnosis(
         "no-slots": Advice("set slots for a node: `slots: 8` in aboard.yaml"),
         "nodes": Advice("specify as many nodes as the run needs; Aboard never silently starts a smaller run"),
         "container": Advice("remove `container:`, and start the runtime yourself"),
-        "slots": Advice("use at most {most}, or give it more slots"),
+        "slots": Advice("use at most {most}, or give the node more slots"),
         "env": Advice("remove {name}"),
     },
 )
@@ -39,10 +39,10 @@ EXPORT_DEEPSPEED = Diagnosis(
 
 SLURM_NODES = Diagnosis(
     code="slurm-nodes",
-    title="a Slurm job has several nodes, but none was specified",
+    title="a Slurm job has several nodes, but no nodes were specified",
     symptoms=("this is a Slurm job of 2 nodes (n[1-2]), but Aboard can't read its nodes from Slurm yet",),
     explanation="Without nodes on the command line, in a hostfile or in aboard.yaml, Aboard uses only this machine,"
-    " and the other nodes of the job would silently stay idle.",
+    " so the other nodes in the job would silently stay idle.",
     fixes={
         "named": FixCommand(f"{_NAMED}\n{_ANY_JOB}"),
         "any-job": FixCommand(_ANY_JOB),

@@ -11,9 +11,9 @@ RUN_NONE = Diagnosis(
     explanation="Aboard records runs below `XDG_STATE_HOME`, separately for each user and only on the machine that"
     " started them.",
     fixes={
-        "launch": FixCommand("aboard launch -- train.py    # creates one"),
+        "launch": FixCommand("aboard launch -- train.py    # creates a run"),
         "others": FixCommand(
-            "aboard launch -- train.py    # creates the first one\n"
+            "aboard launch -- train.py    # creates the first run\n"
             "aboard why --nodes NODES    # for a different launcher's job; or --log FILE, for its output\n"
             "aboard why --codes    # lists all codes"
         ),
@@ -26,8 +26,8 @@ RUN_NAME = Diagnosis(
     symptoms=("matches 2 runs",),
     explanation="Pass a run's full name, or a part of it that is unique. `aboard status` lists all runs.",
     fixes={
-        "longer": Advice("type more of its name"),
-        "first": FixCommand("aboard launch -- train.py    # creates the first one"),
+        "longer": Advice("type more of the run's name"),
+        "first": FixCommand("aboard launch -- train.py    # creates the first run"),
         **SUGGESTED,
     },
 )
@@ -38,7 +38,7 @@ RUN_DIRECTORY = Diagnosis(
     symptoms=("no run directory can be created under",),
     explanation="Aboard records runs below `~/.local/state/aboard`, and can't write there.",
     fixes={
-        "wait": Advice("wait a minute, and run it again"),
+        "wait": Advice("wait a minute, and run the command again"),
         "elsewhere": FixCommand("XDG_STATE_HOME=/a/disk/with/room aboard launch …"),
         "look": FixCommand("ls -ld {folder}"),
     },
@@ -98,7 +98,7 @@ BUNDLE_NONE = Diagnosis(
     title="the bundle does not exist",
     symptoms=("there is no",),
     explanation="The path may be wrong, or the bundle may have been written on a different machine.",
-    fixes="aboard bundle RUN    # creates one",
+    fixes="aboard bundle RUN    # creates a bundle",
 )
 
 BUNDLE_BROKEN = Diagnosis(
@@ -106,5 +106,5 @@ BUNDLE_BROKEN = Diagnosis(
     title="the bundle can't be read",
     symptoms=("is not a readable bundle",),
     explanation="The file is incomplete or is not a bundle. Compare its size with the original's.",
-    fixes="aboard bundle RUN    # creates one",
+    fixes="aboard bundle RUN    # creates a bundle",
 )

@@ -224,7 +224,7 @@ FAULT_CLASH = Diagnosis(
 
 NO_PROCESS = Diagnosis(
     code="sandbox-no-process",
-    title="no process on the host matches",
+    title="no process on the host matches the fault's options",
     symptoms=("no process of n1 has",),
     explanation="The fault targets a process, and no process on the host has that id or environment variable.",
     fixes="aboard sandbox exec --node {node} -- ps -ef",
