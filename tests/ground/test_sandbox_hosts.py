@@ -139,7 +139,7 @@ def test_power_loss_is_silent_and_the_disk_survives_it(make_box: Callable[..., S
             peer.wait(timeout=1)
         peer.kill()
     assert not n2.on
-    with pytest.raises(SandboxError, match=r"n2 of sandbox .* is off"):
+    with pytest.raises(SandboxError, match=r"n2 in sandbox .* is off"):
         n2.run(["true"])
     assert Sandbox.attach(box.name).hosts["n1"].on
     n2.power_on()

@@ -170,7 +170,7 @@ def test_a_template_that_refuses_rows() -> None:
     """Two users in a row are refused by Mistral's template, in its own words."""
     twice = conversation(0)["messages"][:1] * 2 + conversation(0)["messages"][1:]
     untold = found([*conversations(50), {"messages": twice}], family=MISTRAL)["data-template"]
-    assert "1 of 51 rows (2.0 %) can't be located in the rendered template: train.jsonl:51" in untold.seen
+    assert "in 1 of 51 rows (2.0 %), the answer can't be found in the rendered template: train.jsonl:51" in untold.seen
     assert "roles must alternate" in untold.seen
     assert "--template=FILE" in untold.fix
 

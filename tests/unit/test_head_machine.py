@@ -97,7 +97,7 @@ def test_no_address() -> None:
 
 def test_twice() -> None:
     """The head under two names would get its ranks twice."""
-    with pytest.raises(InputError, match="localhost and gpu01 are the same machine"):
+    with pytest.raises(InputError, match="localhost and gpu01 are both this machine"):
         assign_head_address(
             [Node(name="localhost", transport=TransportKind.LOCAL), Node(name="gpu01", transport=TransportKind.LOCAL)],
             HERE,

@@ -253,7 +253,7 @@ def test_a_user_for_all_is_no_call_for_ssh(files: Path) -> None:
         ("nodes: n1, hostfile: h", "the nodes were specified twice, by cluster.nodes (a.yaml:1:18)", "--include NODES"),
         ("nodes: []", "cluster.nodes is empty", "write nodes: gpu[01-16]"),
         ("hostfile: none", "none: the file does not exist", "worker-0 slots=8"),
-        ("nodes: [localhost, head]", "localhost and head are the same machine", "remove head"),
+        ("nodes: [localhost, head]", "localhost and head are both this machine", "remove head"),
     ],
 )
 def test_wrong_sections(files: Path, text: str, seen: str, fix: str) -> None:

@@ -19,7 +19,7 @@ from aboard.record.runs import Runs
 @click.argument("run", required=False)
 @click.option("-o", "--output", metavar="FILE", help="The archive to write; default: ./RUN.tar.gz.")
 @click.option("--hide-addresses", is_flag=True, help="Replace IP addresses with made-up ones (198.18.…).")
-@click.option("-y", "--yes", is_flag=True, help="Write without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Write the archive without asking.")
 def bundle(run: str | None, output: str | None, hide_addresses: bool, yes: bool) -> None:
     """Pack the record of a RUN into a redacted archive that you can share.
 
@@ -29,7 +29,7 @@ def bundle(run: str | None, output: str | None, hide_addresses: bool, yes: bool)
     names, except those that configure communication between ranks (NCCL_…, CUDA_…). Node names stay. Review the
     archive before you send it.
 
-    `aboard why --bundle FILE` diagnoses it on any machine, with the rules of the version installed there.
+    `aboard why --bundle FILE` diagnoses the run on any machine, with the rules of the Aboard version there.
     """
     run_directory = Runs.of(os.environ).find(run)
     archive = pack_run(run_directory, SecretScrubber(users=_list_users(), hide_addresses=hide_addresses))

@@ -36,7 +36,7 @@ LOSS_ON = ("answers", "last", "all")
     metavar="N",
     help="Show the first N rows of each source and validation set as the model sees them.",
 )
-@click.option("--stats", is_flag=True, help="Show a histogram of the lengths.")
+@click.option("--stats", is_flag=True, help="Show a histogram of the row lengths.")
 @click.option("--tokenizer", metavar="PATH", help="A tokenizer directory, or a name on the Hugging Face Hub.")
 @click.option("--template", metavar="FILE", help="A Jinja chat template to use instead of the tokenizer's.")
 @click.option(
@@ -45,7 +45,7 @@ LOSS_ON = ("answers", "last", "all")
     metavar="NAME",
     help="Format of the rows: alpaca, sharegpt, messages, prompt-completion, text or tokens.",
 )
-@click.option("--text-column", metavar="NAME", help="The text column of plain text data.")
+@click.option("--text-column", metavar="NAME", help="The column that contains the text, for plain text data.")
 @click.option("--max-length", type=click.IntRange(min=2), metavar="N", help="Tokens per sequence; longer rows are cut.")
 @click.option("--loss-on", type=click.Choice(LOSS_ON), help="Supervise all answers, the last one, or all tokens.")
 @click.option("--validation", multiple=True, metavar="FILE", help="Validation set, not trained on; repeatable.")

@@ -43,11 +43,19 @@ OTHERS = ("torchrun", "deepspeed")
 @click.option(
     "--env-file", multiple=True, metavar="FILE", help="Read variables from a file in the format of .deepspeed_env."
 )
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="OMP_NUM_THREADS; default: the cores per rank.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Set OMP_NUM_THREADS for every rank; default: the number of cores per rank.",
+)
 @click.option("--bind", is_flag=True, help="Pin each rank to the cores of one NUMA node.")
 @click.option("--master-address", metavar="ADDRESS", help="Address of rank 0; default: one that all nodes can reach.")
 @click.option(
-    "--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Use exactly this port; default: a free one."
+    "--master-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Use exactly this port for rank 0; default: a free one.",
 )
 @click.option(
     "--check",
@@ -81,17 +89,19 @@ OTHERS = ("torchrun", "deepspeed")
 @click.option(
     "--no-beacon",
     is_flag=True,
-    help="Don't load Aboard's beacon into ranks; phases, steps and stacks are then not shown.",
+    help="Don't load Aboard's beacon, which reports progress, into ranks; phases, steps and stacks are then not shown.",
 )
 @click.option(
     "--trial",
     is_flag=True,
-    help="Run COMMAND briefly on each node, on pairs and on all nodes, to find those that fail.",
+    help="Run COMMAND briefly on each node, on pairs and on all nodes, to find the nodes that fail.",
 )
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop.")
 @click.option("--on", "host", metavar="HOST", help="Control the run from HOST, detached; needs aboard and ssh there.")
 @click.option("--dry-run", "dry", is_flag=True, help="Show what would be started on each node; start nothing.")
-@click.option("--as", "other", type=click.Choice(OTHERS), help="With --dry-run: print commands for this launcher.")
+@click.option(
+    "--as", "other", type=click.Choice(OTHERS), help="With --dry-run: print equivalent commands for this launcher."
+)
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the plan as JSON.")
 def launch(
     where: NodeArguments,

@@ -27,10 +27,12 @@ MAX_LINES = 100_000
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--rank", metavar="RANKS", help="Only these ranks: 3,5-7.")
-@click.option("--node", metavar="NODES", help="Only ranks on these nodes: n2 or gpu[01-04].")
+@click.option("--rank", metavar="RANKS", help="Only these ranks, for example 3,5-7.")
+@click.option("--node", metavar="NODES", help="Only ranks on these nodes, for example n2 or gpu[01-04].")
 @click.option("--grep", "pattern", metavar="REGEX", help="Only lines that match REGEX; (?i) ignores case.")
-@click.option("--since", metavar="TIME", help="Only the last 10m, 2h, …, counted from the end of a finished run.")
+@click.option(
+    "--since", metavar="TIME", help="Only lines from the last 10m, 2h, …; for a finished run, counted from its end."
+)
 @click.option("--stream", type=click.Choice(STREAMS), help="Only this stream.")
 @click.option(
     "-n",
@@ -39,7 +41,7 @@ MAX_LINES = 100_000
     help=f"The last N lines; default: {DEFAULT_LINES}, unless --since or --raw is given.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until the run ends.")
-@click.option("--no-fold", is_flag=True, help="Print every rank's line, even if many ranks print the same.")
+@click.option("--no-fold", is_flag=True, help="Print every rank's line, even if many ranks print the same line.")
 @click.option(
     "--raw", "as_raw", is_flag=True, help="Print the bytes as the ranks wrote them, without times, names or folding."
 )
@@ -59,8 +61,8 @@ def logs(
 
     RUN is a run's name or a prefix of it; the default is the latest run.
 
-    Equal lines from several ranks within two seconds are shown once: [ranks 0-7,9 ×9]. A ≈ means that they differ only
-    in numbers; the earliest is shown. Dropped output is reported where it is missing. Without -n, only the last
+    Equal lines from several ranks within two seconds are shown once: [ranks 0-7,9 ×9]. A ≈ means that the lines differ
+    only in numbers; the earliest is shown. Dropped output is reported where it is missing. Without -n, only the last
     100,000 lines are read.
     """
     selection = LineSelection(

@@ -22,7 +22,7 @@ def sandbox() -> None:
 
 
 @sandbox.command()
-@click.option("--nodes", default=4, show_default=True, help="Number of nodes, besides the head.")
+@click.option("--nodes", default=4, show_default=True, help="Number of nodes, not counting the head.")
 @click.option("--slots", default=2, show_default=True, help="Slots per node.")
 @click.option("--fabric", is_flag=True, help="Add a second network on eth1, where nodes are named n1i, n2i, …")
 @click.option("--slurm", is_flag=True, help="Run a real Slurm: slurmctld on n1, slurmd on every node, slots as GPUs.")

@@ -44,7 +44,7 @@ def break_hosts(ctx: click.Context, listing: bool) -> None:
 
 @click.command(name="heal")
 @click.argument("fault", required=False)
-@click.option("--node", "nodes", metavar="NODES", help="Only these hosts: n2 or n[1-3]; default: all.")
+@click.option("--node", "nodes", metavar="NODES", help="Only these hosts, for example n2 or n[1-3]; default: all.")
 @click.option("--name", default=_DEFAULT, envvar=NAME_VARIABLE, show_default=True, help=NAME_HELP)
 def heal_hosts(fault: str | None, nodes: str | None, name: str) -> None:
     """Undo all faults, or only FAULT; boot hosts that are off."""
@@ -76,7 +76,9 @@ def format_broken_lines(box: Sandbox) -> Iterator[str]:
 
 def _build_command(kind: type[Fault]) -> click.Command:
     options = [
-        click.Option(["--node", "nodes"], required=True, metavar="NODES", help="Which hosts: n2, n[1-3], head."),
+        click.Option(
+            ["--node", "nodes"], required=True, metavar="NODES", help="Which hosts, for example n2, n[1-3] or head."
+        ),
         *_list_options(kind),
         click.Option(["--name"], default=_DEFAULT, envvar=NAME_VARIABLE, show_default=True, help=NAME_HELP),
     ]

@@ -28,7 +28,7 @@ MAX_RUNS = 20
 def status(run: str | None, live: bool, every: bool) -> None:
     """List your runs, newest first, or show the progress of one.
 
-    RUN is a run's name or a prefix of it. The default with --live is the latest run.
+    RUN is a run's name or a prefix of it. With --live, the default is the latest run.
     """
     runs = Runs.of(os.environ)
     console = Console(highlight=False)

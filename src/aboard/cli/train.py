@@ -61,7 +61,7 @@ def train(
 
     The `train` and `data` sections of FILE (default: ./aboard.yaml) describe the run. Before any rank starts,
     Aboard checks and tokenizes the data, downloads the model once, and refuses a run that does not fit in memory. It
-    checks the nodes and copies missing files to them. Ranks run offline, with the code of this Aboard.
+    checks the nodes and copies missing files to them. Ranks run offline, with this machine's version of Aboard.
 
     The losses are the same on one rank or many. Ctrl-C saves a checkpoint and stops; the same command resumes from it.
 

@@ -71,9 +71,10 @@ def why(
     --log diagnoses the output of torchrun, DeepSpeed, Accelerate, NCCL or Slurm, or a kernel log. Exit code: 0 nothing
     wrong was found; 2 a verdict; 3 the command is wrong.
 
-    --nodes and --pid diagnose a running job that torchrun, DeepSpeed, Accelerate, srun or a script started, with the
-    same exit codes: your processes with RANK and WORLD_SIZE on NODES (same syntax as `aboard check`), or the PIDs you
-    pass. The processes are neither stopped nor signalled. Stacks need py-spy on the nodes: pip install py-spy.
+    --nodes and --pid diagnose a running job that torchrun, DeepSpeed, Accelerate, srun or a script started. --nodes
+    inspects those of your processes on NODES (same syntax as `aboard check`) that have RANK and WORLD_SIZE set; --pid
+    inspects the PIDs you pass. The processes are neither stopped nor signalled. To show stacks, Aboard needs py-spy on
+    the nodes: pip install py-spy. The exit codes are the same as with --log.
     """
     _refuse_combined_options(logs=logs, bundle=bundle, nodes=nodes, pids=pids, words=words, as_json=as_json)
     if logs:

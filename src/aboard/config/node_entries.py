@@ -75,7 +75,9 @@ def read_section_entries(config: "LoadedConfig") -> list[NodeEntry]:
             problems += error.problems
         if len(entries) > MAX_NAMES:
             problems.append(
-                Problem(where=where, seen=f"more than {MAX_NAMES:,} nodes", fix=configuration.CONFIG.fix("fewer"))
+                Problem(
+                    where=where, seen=f"more than {MAX_NAMES:,} nodes were given", fix=configuration.CONFIG.fix("fewer")
+                )
             )
             break
     if problems:

@@ -233,7 +233,9 @@ def _build_duplicate_problem(key: str, place: str, first: str) -> Problem:
 
 
 def _build_depth_problem(where: str) -> Problem:
-    return Problem(where=where, seen=f"more than {MAX_DEPTH} levels of nesting", fix=configuration.YAML.fix("deep"))
+    return Problem(
+        where=where, seen=f"the YAML has more than {MAX_DEPTH} levels of nesting", fix=configuration.YAML.fix("deep")
+    )
 
 
 def _build_syntax_problem(error: yaml.YAMLError, text: str, file: str) -> Problem:

@@ -47,7 +47,7 @@ class Runs:
                 return run
         except OSError as error:
             raise _build_unwritable_error(self.base, error) from None
-        seen = f"{_NAMES_TRIED} new names already exist under {self.base}"
+        seen = f"{_NAMES_TRIED} new run names were tried, but all of them already exist under {self.base}"
         raise AboardError(run_records.RUN_DIRECTORY, seen, "wait")
 
     def named(self, run: str) -> RunDirectory:

@@ -149,7 +149,7 @@ class Host:
         process = self._box.first_process(self.name)
         if process is None:
             raise SandboxError(
-                sandbox.HOST_OFF, f"{self.name} of sandbox {self._box.name!r} is off", name=self._box.name
+                sandbox.HOST_OFF, f"{self.name} in sandbox {self._box.name!r} is off", name=self._box.name
             )
         return process
 

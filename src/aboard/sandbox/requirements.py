@@ -88,7 +88,7 @@ def require_readable(source: Path) -> None:
         if path.stat().st_mode & wanted != wanted:
             raise SandboxError(
                 sandbox.SOURCE,
-                f"{path} can't be read by other users, so the ordinary user of a host could not run aboard",
+                f"{path} can't be read by other users, so the ordinary user on a sandbox host could not run aboard",
                 source=source,
             )
 

@@ -94,7 +94,7 @@ def lock_sandbox(name: str, verb: str) -> Iterator[None]:
             except BlockingIOError:
                 raise SandboxError(
                     sandbox.BUSY,
-                    f"another aboard is building or changing sandbox {name!r} right now",
+                    f"another aboard process is building or changing sandbox {name!r} right now",
                     "named",
                     verb=verb,
                     name=name,

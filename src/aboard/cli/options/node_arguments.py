@@ -70,9 +70,19 @@ def node_arguments(command: Callable[..., None]) -> Callable[..., None]:
     """Adds NODES, --hostfile, --include, --exclude and --set, and passes them to the command as `where`."""
 
     @click.argument("nodes", nargs=-1)
-    @click.option("-H", "--hostfile", metavar="FILE", help="DeepSpeed hostfile: one `gpu01 slots=8` per line.")
-    @click.option("-i", "--include", default="", metavar="NODES", help='Only these nodes and slots: "gpu01@gpu02:0,2".')
-    @click.option("-e", "--exclude", default="", metavar="NODES", help="All but these; same syntax as --include.")
+    @click.option(
+        "-H", "--hostfile", metavar="FILE", help="DeepSpeed hostfile; each line is a node, for example `gpu01 slots=8`."
+    )
+    @click.option(
+        "-i",
+        "--include",
+        default="",
+        metavar="NODES",
+        help='Only these nodes and slots, for example "gpu01@gpu02:0,2".',
+    )
+    @click.option(
+        "-e", "--exclude", default="", metavar="NODES", help="All nodes and slots but these; same syntax as --include."
+    )
     @click.option(
         "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key in aboard.yaml; repeatable."
     )

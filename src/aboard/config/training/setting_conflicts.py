@@ -49,7 +49,7 @@ def _check_schedule(section: TrainSection) -> Iterator[_Conflict]:
         seen = f"the sum of train.warmup_ratio and train.decay_ratio is {warm + last:g}, more than 1"
         yield "decay_ratio", seen, training.CONFIG.fix("parts")
     if section.warmup_ratio == 1:
-        seen = "train.warmup_ratio is 1: training would end after the warmup"
+        seen = "train.warmup_ratio is 1, so training would end after the warmup"
         yield "warmup_ratio", seen, training.CONFIG.fix("part")
 
 

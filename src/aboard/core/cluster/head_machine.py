@@ -96,7 +96,7 @@ def _build_duplicate_problem(local: "Sequence[Node]") -> Problem:
     first, second = (node.name for node in local[:2])
     return Problem(
         where="cluster",
-        seen=f"{first} and {second} are the same machine: this one",
+        seen=f"{first} and {second} are both this machine",
         fix=configuration.HEAD_TWICE.fix(node=second),
     )
 

@@ -168,7 +168,7 @@ def _parse_ranks(flags: ParsedFlags) -> tuple[int | None, tuple[str, ...]]:
     if text.isdecimal() and int(text) > 0:
         return int(text), ()
     if text == "cpu":
-        seen = "cpu means one rank per core, and the core count of each node is unknown here"
+        seen = "cpu means one rank per core, but the core count of each node is unknown here"
         raise _build_error(flags, "--nproc-per-node", seen, pasted_commands.FLAG.fix("ranks-of-cpus"))
     seen = f"'{escape_text(text)}' is not a number of ranks"
     raise _build_error(flags, "--nproc-per-node", seen, pasted_commands.FLAG.fix("ranks"))

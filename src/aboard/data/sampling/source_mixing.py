@@ -45,7 +45,7 @@ def _check_mix(sizes: Mapping[str, int], weights: Mapping[str, float] | None) ->
         if size < 1
     ]
     if not sizes:
-        problems.append(Problem(where="sources", seen="no source was given", fix=data.MIX.fix("none")))
+        problems.append(Problem(where="sources", seen="no data source was given", fix=data.MIX.fix("none")))
     if weights is not None:
         fix = data.MIX.fix("weights", names=list(sizes))
         problems += [

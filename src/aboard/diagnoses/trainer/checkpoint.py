@@ -85,7 +85,7 @@ ELSEWHERE = Diagnosis(
 FOLDER_BUSY = Diagnosis(
     code="checkpoint-folder-busy",
     title="another run is writing to the same output_dir",
-    symptoms=("is writing checkpoints to",),
+    symptoms=("is already writing checkpoints to",),
     explanation="Two runs in one directory would mistake each other's checkpoints for their own.",
     fixes="ps -p {process}  # on {node}; stop it, or choose a different output_dir",
 )

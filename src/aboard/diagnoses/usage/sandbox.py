@@ -103,7 +103,7 @@ STUCK = Diagnosis(
 BUSY = Diagnosis(
     code="sandbox-busy",
     title="another command is changing the sandbox",
-    symptoms=("another aboard has been",),
+    symptoms=("another aboard process has been",),
     explanation="Only one command at a time can build, break or heal a sandbox.",
     fixes={
         "host": Advice("wait until it is done, then: aboard sandbox status"),
@@ -225,7 +225,7 @@ FAULT_CLASH = Diagnosis(
 NO_PROCESS = Diagnosis(
     code="sandbox-no-process",
     title="no process on the host matches the fault's options",
-    symptoms=("no process of n1 has",),
+    symptoms=("no process on n1 has",),
     explanation="The fault targets a process, and no process on the host has that id or environment variable.",
     fixes="aboard sandbox exec --node {node} -- ps -ef",
 )

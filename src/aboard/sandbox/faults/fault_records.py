@@ -79,7 +79,7 @@ def _take_lock(handle: int, host: Host) -> None:
             if time.monotonic() > deadline:
                 raise SandboxError(
                     sandbox.BUSY,
-                    f"another aboard has been changing {host.name} for {_LOCK_TIMEOUT:.0f} s",
+                    f"another aboard process has been changing {host.name} for {_LOCK_TIMEOUT:.0f} s",
                     "host",
                 ) from None
             time.sleep(_LOCK_PAUSE)

@@ -112,7 +112,7 @@ class FolderLock:
         node, _, process = map(Untrusted, os.pread(self._handle, 200, 0).decode("utf-8", "replace").partition(" "))
         return AboardError(
             checkpoint.FOLDER_BUSY,
-            f"process {process.visible()} on {node.visible()} is writing checkpoints to {path.parent}",
+            f"process {process.visible()} on {node.visible()} is already writing checkpoints to {path.parent}",
             process=process,
             node=node,
         )

@@ -77,7 +77,8 @@ def slice_optimizer(named: StoredTensors, optimizer: torch.optim.Optimizer, worl
             if not isinstance(value, Tensor):
                 raise AboardError(
                     checkpoint.STATE,
-                    f"the optimizer's {key} of {tensor_names[id(parameter)]} is a {type(value).__name__}, not a tensor",
+                    f"the optimizer's {key} for {tensor_names[id(parameter)]} is a {type(value).__name__},"
+                    " not a tensor",
                 )
             slices.append(slice_tensor(f"optimizer/{tensor_names[id(parameter)]}/{key}", value, world))
     return slices

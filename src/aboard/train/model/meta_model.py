@@ -26,7 +26,7 @@ def build_on_meta(training: Training, device: torch.device) -> PreTrainedModel:
     except (ImportError, ValueError) as error:
         raise AboardError(
             models.NOT_BUILT,
-            f"the model of {training.model} can't be built: {escape_text(str(error).splitlines()[0], 300)}",
+            f"the model {training.model} can't be built: {escape_text(str(error).splitlines()[0], 300)}",
         ) from error
     return model
 
@@ -48,7 +48,8 @@ def _load_config(training: Training) -> PreTrainedConfig:
     except (OSError, ValueError) as error:
         raise AboardError(
             models.MISSING,
-            f"{training.model} has no config.json of a supported model: {escape_text(str(error).splitlines()[0], 300)}",
+            f"{training.model} has no config.json for a supported model:"
+            f" {escape_text(str(error).splitlines()[0], 300)}",
             folder=training.model,
         ) from error
     if getattr(config, "quantization_config", None) is not None and not training.from_scratch:

@@ -174,7 +174,7 @@ def _make_tensor(file: OpenFile, name: str, entry: Mapping[str, Any], base: int)
     if entry["dtype"] not in DTYPES:
         raise AboardError(
             model_loading.QUANTIZED,
-            f"{escape_text(name)} in {file.path} is of type {escape_text(str(entry['dtype']))}, which full"
+            f"{escape_text(name)} in {file.path} has type {escape_text(str(entry['dtype']))}, which full"
             " training doesn't support",
         )
     return SafetensorsTensor(

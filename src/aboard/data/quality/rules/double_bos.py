@@ -34,6 +34,6 @@ def check_double_bos(evidence: DataEvidence) -> Iterator[Finding]:
             nodes=(),
             seen=f"{format_share(flagged.count, rows)} begin with two begin-of-sequence tokens:"
             f" {format_locations(flagged)}",
-            why="The model never sees two such tokens in pretraining or inference, so its answers silently get worse.",
+            why="The model never sees two in a row in pretraining or inference, so its answers silently get worse.",
             fix=join_fixes(fix, evidence.allow(data_quality.DOUBLE_BOS)),
         )

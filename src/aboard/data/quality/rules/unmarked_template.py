@@ -29,7 +29,7 @@ def check_template(evidence: DataEvidence) -> Iterator[Finding]:
         yield data_quality.TEMPLATE.finding(
             severity=Severity.BLOCK if flagged.count >= SIGNIFICANT_SHARE * tally.rows else Severity.WARN,
             nodes=(),
-            seen=f"the answers of {format_share(flagged.count, tally.rows)} can't be located in the rendered template:"
+            seen=f"in {format_share(flagged.count, tally.rows)}, the answer can't be found in the rendered template:"
             f" {format_locations(flagged, _NOTE)}",
             why="These rows are left out, because a loss on the wrong tokens would train the model on text that"
             " isn't an answer.",

@@ -71,7 +71,7 @@ class _ControlGroupFault(Fault):
         if not Path(_POINT, self.tree, "cgroup.procs").exists():
             raise SandboxError(
                 sandbox.KERNEL,
-                f"this machine has no {_POINT}/{self.tree}: the fault needs cgroup v1, or a machine with v1 and v2",
+                f"this machine has no {_POINT}/{self.tree}, but the fault needs cgroup v1, alone or with v2",
                 "groups",
             )
         if not is_sshd_running(host):
@@ -167,4 +167,6 @@ def _format_group_name(box: Sandbox, host: Host) -> str:
 
 def _require_at_least(value: float, least: float, fault: str) -> None:
     if value < least:
-        raise SandboxError(sandbox.FAULT_OPTION, f"{value:g} is too low: logins would fail", fault, least=f"{least:g}")
+        raise SandboxError(
+            sandbox.FAULT_OPTION, f"{value:g} is too low, because logins would fail", fault, least=f"{least:g}"
+        )

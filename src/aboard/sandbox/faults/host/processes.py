@@ -55,7 +55,7 @@ class _ProcessFault(Fault):
             )
         if not self._targets(host):
             what = f"pid {self.pid}" if self.pid is not None else f"{self.environ!r} in its environment"
-            raise SandboxError(sandbox.NO_PROCESS, f"no process of {host.name} has {what}", node=host.name)
+            raise SandboxError(sandbox.NO_PROCESS, f"no process on {host.name} has {what}", node=host.name)
 
     def _targets(self, host: Host) -> list[ProcessIdentity]:
         if self.pid is not None:

@@ -60,8 +60,8 @@ class ConntrackFull(Fault):
         if most > _MOST:
             raise SandboxError(
                 sandbox.FAULT_OPTION,
-                f"this machine tracks up to {most:,} connections: filling the table takes {format_size(most * _ENTRY)}"
-                " of memory",
+                f"this machine tracks up to {most:,} connections, so filling the table would take"
+                f" {format_size(most * _ENTRY)} of memory",
                 "conntrack-max",
                 most=_MOST,
             )
