@@ -129,7 +129,7 @@ def test_no_torch(box: Sandbox) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (
-        "info collective-not-held n1,n2,n3,n4 seen: torch is not installed on n[1-4]: no collective was run"
+        "info collective-not-held n1,n2,n3,n4 seen: torch is not installed on n[1-4], so no collective was run"
         in done.stdout
     )
     assert "untested collective: torch is not installed on n[1-4]" in done.stdout

@@ -74,10 +74,10 @@ def test_nodes_that_are_alike_and_well_yield_nothing(name: str, count: int) -> N
         ("port-down", "fabric-port-down", "mlx5_3 is DOWN (Polling); expected ACTIVE"),
         ("no-subnet-manager", "fabric-port-down", "mlx5_6 is INIT (LinkUp); expected ACTIVE"),
         ("all-ports-down", "fabric-sockets", "none of its ports is up: mlx5_0 is DOWN (Disabled)"),
-        ("missing-hca", "fabric-port-missing", "7 InfiniBand ports; the others have 8; missing mlx5_7"),
+        ("missing-hca", "fabric-port-missing", "7 InfiniBand ports; the other nodes have 8; missing mlx5_7"),
         ("degraded-rate", "fabric-rate", "mlx5_3 runs at 200 Gb/s (4X HDR), compared with 400 Gb/s on the other nodes"),
-        ("one-lane", "fabric-rate", "mlx5_5 runs at 100 Gb/s (1X NDR), on one lane of four"),
-        ("flapping", "fabric-flaps", "mlx5_2 went down 57 times; typical here is 0 times"),
+        ("one-lane", "fabric-rate", "mlx5_5 runs at 100 Gb/s (1X NDR), on one of four lanes"),
+        ("flapping", "fabric-flaps", "mlx5_2 went down 57 times; the median port went down 0 times"),
         ("mixed-infiniband-roce", "fabric-mixed", "8 InfiniBand, 1 Ethernet (mlx5_bond_0)"),
         ("no-peermem", "fabric-no-gpudirect", "nvidia_peermem isn't loaded"),
         ("acs-on", "fabric-acs", "ACS is enabled on 2 PCI bridges: 15:01.0 and 97:01.0"),
@@ -441,7 +441,7 @@ def test_rails_that_are_apart(told: str | None, severity: Severity | None) -> No
     assert [(each.code, each.severity) for each in findings] == ([("fabric-rails", severity)] if severity else [])
     if findings:
         assert findings[0].nodes == ("n2", "n1")
-        assert "mlx5_0 of n2 (10.1.0.8) gets no ping reply from mlx5_1 of n1 (10.2.0.7)" in findings[0].seen
+        assert "mlx5_0 on n2 (10.1.0.8) gets no ping reply from mlx5_1 on n1 (10.2.0.7)" in findings[0].seen
         assert findings[0].fix.startswith("NCCL_CROSS_NIC: '0'")
 
 

@@ -75,8 +75,8 @@ def test_a_node_without_a_gpu_was_not_tested(name: str, *, tested: bool) -> None
         ("throttling", "gpu-throttled", "00000000:4C:00.0 (HW Slowdown, HW Thermal Slowdown)"),
         ("no-fabric-manager", "gpu-fabric-manager", "4 NVSwitches, nvidia-fabricmanager is failed, the GPUs' fabric"),
         ("nvlink-down", "gpu-nvlink", "GPU 5 has 16 NVLinks up; identical GPUs have 18"),
-        ("other-driver", "gpu-driver", "driver: 535.161.07; the others have 550.90.07"),
-        ("other-model", "gpu-model", "GPUs: NVIDIA A100-SXM4-80GB; the others have NVIDIA H100 80GB HBM3"),
+        ("other-driver", "gpu-driver", "driver: 535.161.07; the other nodes have 550.90.07"),
+        ("other-model", "gpu-model", "GPUs: NVIDIA A100-SXM4-80GB; the other nodes have NVIDIA H100 80GB HBM3"),
     ],
 )
 def test_the_odd_node_among_healthy_ones_is_named(odd: str, code: str, seen: str) -> None:
@@ -124,7 +124,7 @@ def test_picked_slots_count_by_their_highest_number() -> None:
 def test_a_node_without_gpus_among_those_that_have_them_is_named() -> None:
     """It has no nvidia-smi and no driver: that is no GPUs, not an unknown."""
     (finding,) = _judge(HEALTHY, HEALTHY, HEALTHY, "plain-cpu")
-    assert (finding.code, finding.nodes, finding.seen) == ("gpu-count", ("n4",), "0 GPUs; the others have 8")
+    assert (finding.code, finding.nodes, finding.seen) == ("gpu-count", ("n4",), "0 GPUs; the other nodes have 8")
 
 
 def test_no_nvidia_smi_beside_a_driver_is_an_unknown() -> None:

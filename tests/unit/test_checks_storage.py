@@ -134,7 +134,7 @@ def test_a_dead_mount(mount: str, severity: str) -> None:
     place = {**dead, "mount": mount, "silent": True} if mount == "/job" else {}
     (finding,) = SUBJECT.judge(_facts({}, place, dead={1: dead}))
     assert (finding.code, finding.severity.word, finding.nodes) == ("storage-dead-mount", severity, ("n2",))
-    assert finding.seen == f"{mount} (nfs of old:/x): no answer within 3 s"
+    assert finding.seen == f"{mount} (nfs from old:/x): no answer within 3 s"
     if " " in mount:
         assert finding.fix.startswith("sudo umount -l '/mnt/a b' ")
 

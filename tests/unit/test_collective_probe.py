@@ -299,7 +299,7 @@ def test_no_torch_no_collective() -> None:
     assert world.rounds == []
     (finding,) = SUBJECT.judge(facts)
     assert (finding.code, finding.severity.word, finding.nodes) == ("collective-not-held", "info", ("n3",))
-    assert finding.seen == "torch is not installed on n3: no collective was run"
+    assert finding.seen == "torch is not installed on n3, so no collective was run"
     assert SUBJECT.untested(facts) == dict.fromkeys(("n1", "n2", "n3", "n4"), "torch is not installed on n3")
 
 

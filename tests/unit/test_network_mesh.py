@@ -452,7 +452,7 @@ def test_packets_of_another_size_are_worth_a_line() -> None:
     odd = replace(whole, answers={INTERFACES.name: sizes})
     (finding,) = SUBJECT.judge(odd)
     assert (finding.code, finding.severity, finding.nodes) == ("network-mtu-differs", Severity.INFO, ("n3",))
-    assert finding.seen == "eth0 on n3 has an MTU of 9000 bytes; the others have 1500"
+    assert finding.seen == "eth0 on n3 has an MTU of 9000 bytes; the other nodes have 1500"
     assert finding.fix.startswith("sudo ip link set dev eth0 mtu 1500    # on n3; ")
     stalled = replace(odd, outcomes={MESH.name: made(4, wrong(into("n3", 4), "stalled", (E,)))})
     (cause,) = fold_consequences(SUBJECT.judge(stalled), SUBJECT.diagnoses)

@@ -87,7 +87,7 @@ def test_packages_that_a_node_lacks() -> None:
     full = {"torch": "2.13.0", "transformers": "5.22", "safetensors": "0.8", "numpy": "2.0"}
     bare = {"numpy": "2.0"}
     (found,) = told({"n1": 1, "n2": 1, "n3": 1}, packages={"n1": full, "n2": bare, "n3": bare})
-    assert found == ("train-packages", "the Python of n[2-3] doesn't have torch, transformers or safetensors")
+    assert found == ("train-packages", "Python on n[2-3] doesn't have torch, transformers or safetensors")
 
 
 def test_positions_and_tokens_that_the_model_has_not() -> None:

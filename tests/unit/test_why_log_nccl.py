@@ -93,7 +93,7 @@ def test_the_rank_that_says_nothing_is_named() -> None:
     assert stand.blamed == (5,)
     assert (
         format_stall(stand)
-        == "ranks 0-4,6-7 waited in ALLREDUCE (sequence number 78, 8 elements); rank 5 did not report it"
+        == "ranks 0-4,6-7 waited in ALLREDUCE (sequence number 78, 8 elements); rank 5 did not report this collective"
     )
 
 

@@ -30,7 +30,7 @@ _WHY = {
     " Nothing needs to be repaired or replaced.",
     FaultyPart.MEMORY: "The GPU's memory failed. Programs that use it were terminated or compute wrong numbers, and"
     " the other ranks are waiting for them.",
-    FaultyPart.LINK: "The link between GPUs failed: data sent over it never arrives.",
+    FaultyPart.LINK: "The link between GPUs failed, so data sent over it never arrives.",
     FaultyPart.BUS: "The GPU fell off the PCI bus. Possible causes: power, heat, the riser or the board. Work on the"
     " GPU never finishes, and all other ranks are waiting for it.",
     FaultyPart.PROCESSOR: "The GPU System Processor (GSP) does not respond, so calls to the GPU never return.",

@@ -83,7 +83,7 @@ def find_transient_failure(facts: Facts) -> Iterator[Finding]:
     if outcome.once:
         yield collective.ONCE.finding(
             nodes=(),
-            seen=f"the job failed once and succeeded when repeated: {outcome.once}",
+            seen=f"the test job failed once and succeeded when repeated: {outcome.once}",
             fix=collective.ONCE.fix(),
         )
 
@@ -94,7 +94,7 @@ def find_skipped_nodes(facts: Facts) -> Iterator[Finding]:
     reached = {node.name for node in facts.reached()}
     out = {name: why for name, why in outcome.left_out.items() if name in reached and name not in facts.unknown(TORCH)}
     for why, names in group_by_value(out).items():
-        risk = "A run may fail in its first collective on nodes where none was tested."
+        risk = "On nodes that were not tested, a run may fail in its first collective."
         if outcome.nodes:
             coverage = f"tested on {len(outcome.nodes)} of {len(facts.cluster)} nodes"
             seen = f"{coverage}, without {node_sets.fold_names(names)}: {why}"
@@ -102,7 +102,7 @@ def find_skipped_nodes(facts: Facts) -> Iterator[Finding]:
         else:
             yield collective.NOT_HELD.finding(
                 nodes=names,
-                seen=f"{why} on {node_sets.fold_names(names)}: no collective was run",
+                seen=f"{why} on {node_sets.fold_names(names)}, so no collective was run",
                 why=risk,
                 fix=join_fixes(*(collective.NOT_HELD.fix(command=each) for each in _list_torch_commands(facts, names))),
             )

@@ -39,7 +39,7 @@ def find_socket_fallback(facts: Facts) -> Iterator[Finding]:
         cards = sorted({card for name in names for card in logs[name].cards})
         yield collective.SOCKETS.finding(
             nodes=names,
-            seen=f"NCCL uses sockets ({', '.join(cards) or 'interface not logged'}) although {reason}"
+            seen=f"NCCL uses TCP sockets ({', '.join(cards) or 'interface not logged'}) although {reason}"
             + (": NET/IB found no usable device" if all(logs[name].no_device for name in names) else ""),
             fix=collective.SOCKETS.fix(where=quote_folded_names(names)),
         )
@@ -97,7 +97,7 @@ def find_disabled_gpudirect(facts: Facts) -> Iterator[Finding]:
     for hcas, names in group_by_value(disabled).items():
         yield collective.NO_GPUDIRECT.finding(
             nodes=names,
-            seen=f"NCCL copies data through host memory: GPUDirect RDMA is disabled for {hcas}",
+            seen=f"NCCL copies data through host memory because GPUDirect RDMA is disabled for {hcas}",
             fix=collective.NO_GPUDIRECT.fix(where=quote_folded_names(names)),
         )
 

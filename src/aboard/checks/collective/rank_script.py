@@ -69,7 +69,7 @@ for local, rank in enumerate(ranks):
     except (subprocess.TimeoutExpired, ValueError):
         rank.kill()
         last = rank.communicate()[1].decode("utf-8", "replace").strip().rpartition("\n")[2]
-        said.append({"rank": task["rank"] + local, "phase": "gone", "error": last or "it ended without a word"})
+        said.append({"rank": task["rank"] + local, "phase": "gone", "error": last or "it ended without any message"})
 print(json.dumps({"ranks": said}))
 """
 RANK_SCRIPT = rank_roster_script.SOURCE + rank_measurement_script.SOURCE

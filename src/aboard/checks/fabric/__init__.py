@@ -44,7 +44,7 @@ def list_nodes_without_fabric(facts: Facts) -> dict[str, str]:
 
 SUBJECT = Subject(
     name="fabric",
-    title="InfiniBand and RoCE ports are up, complete and at full rate",
+    title="all InfiniBand and RoCE ports are present, up and at full rate",
     # `host` probes the limits too and reports when they are unknown.
     probes=(*_PROBES, LIMITS),
     rules=(

@@ -154,7 +154,7 @@ def _compare_digests(digests: Mapping[str, str | None], what: str) -> Iterator[F
         if settled and own != most:
             seen = f"{what} is missing" if own is None else f"{what} differs"
             yield _build_topology_finding(
-                name, f"{seen}; the other nodes have the same one", fabric.TOPOLOGY.fix("other", node=name)
+                name, f"{seen}; most nodes have the same file", fabric.TOPOLOGY.fix("other", node=name)
             )
     if not settled:
         yield fabric.TOPOLOGY.finding(

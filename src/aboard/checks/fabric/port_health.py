@@ -113,7 +113,7 @@ def find_missing_ports(facts: Facts) -> Iterator[Finding]:
             if len(own) < len(expected):
                 yield fabric.PORT_MISSING.finding(
                     nodes=(name,),
-                    seen=f"{format_count(len(own), f'{layer} port')}; the others have {len(expected)}; missing"
+                    seen=f"{format_count(len(own), f'{layer} port')}; the other nodes have {len(expected)}; missing"
                     f" {format_list(sorted(expected - own))}",
                     fix=fabric.PORT_MISSING.fix(node=name),
                 )
@@ -147,7 +147,7 @@ def _list_slow_ports(
     for port in ports:
         usually = by_name.get(port.name, 0.0)
         if port.layer == INFINIBAND and port.mode.startswith("1X"):
-            yield port, "on one lane of four"
+            yield port, "on one of four lanes"
         elif port.rate < usually and (alike or surplus[port.rate] > 0):
             surplus[port.rate] -= 1
             yield port, f"compared with {usually:g} Gb/s on the other nodes"
@@ -180,7 +180,7 @@ def find_flapping_ports(facts: Facts) -> Iterator[Finding]:
             severity=Severity.WARN if serious else Severity.INFO,
             nodes=(name,),
             seen=format_list([_format_counters(port) for port in bad])
-            + f"; typical here is {format_count(flaps, 'time')}",
+            + f"; the median port went down {format_count(flaps, 'time')}",
             fix=fabric.FLAPS.fix(device=bad[0].device, node=name),
         )
 

@@ -125,8 +125,8 @@ def find_disconnected_rails(facts: Facts) -> Iterator[Finding]:
         # By default NCCL stays on a rail where all nodes have the same ones.
         severity=Severity.WARN if crossing else Severity.INFO,
         nodes=names,
-        seen=f"rails are not interconnected: {cross.rails[0]} of {cross.frm} ({cross.addresses[0]}) gets no"
-        f" ping reply from {cross.rails[1]} of {cross.to} ({cross.addresses[1]}); pings along each rail get replies"
+        seen=f"rails are not interconnected: {cross.rails[0]} on {cross.frm} ({cross.addresses[0]}) gets no"
+        f" ping reply from {cross.rails[1]} on {cross.to} ({cross.addresses[1]}); pings within each rail get replies"
         + ("; NCCL_CROSS_NIC=1 makes NCCL send across rails" if crossing else ""),
         fix=fabric.RAILS.fix(where=fold_names(names)),
     )

@@ -40,7 +40,7 @@ def list_nodes_without_gpu(facts: Facts) -> dict[str, str]:
 
 SUBJECT = Subject(
     name="gpu",
-    title="GPUs are complete, alike and healthy",
+    title="all GPUs are present, alike and healthy",
     probes=PROBES,
     rules=(
         find_xid_errors,

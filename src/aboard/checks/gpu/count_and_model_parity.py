@@ -39,7 +39,7 @@ def find_missing_gpus(facts: Facts) -> dict[str, Finding]:
             )
         elif node.slots is None and count < expected:
             short[node.name] = _build_count_finding(
-                node.name, count, f"{format_count(count, 'GPU')}; the others have {expected}"
+                node.name, count, f"{format_count(count, 'GPU')}; the other nodes have {expected}"
             )
     return short
 
@@ -95,7 +95,7 @@ def _find_odd_nodes(values: Mapping[str, tuple[str, ...]], diagnosis: Diagnosis,
         return
     for name, value in values.items():
         if value != most:
-            seen = f"{what}: {texts[name]}; the others have {' and '.join(most)}"
+            seen = f"{what}: {texts[name]}; the other nodes have {' and '.join(most)}"
             yield diagnosis.finding(
                 nodes=(name,), seen=seen, fix=diagnosis.fix("odd", where=quote_folded_names([name]))
             )

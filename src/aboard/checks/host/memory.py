@@ -120,7 +120,7 @@ def find_low_cgroup_limit(facts: Facts) -> Iterator[Finding]:
             yield host.OOM_KILLS.finding(
                 nodes=(name,),
                 seen=f"{kills} {'process has' if kills == 1 else 'processes have'} been OOM-killed"
-                f" within a limit of {format_size(lowest.limit or 0)}",
+                f" under a memory limit of {format_size(lowest.limit or 0)}",
                 fix=host.OOM_KILLS.fix(node=name),
             )
 

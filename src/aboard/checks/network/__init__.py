@@ -60,7 +60,7 @@ def find_occupied_port(facts: Facts) -> Iterator[Finding]:
             severity=Severity.INFO if occupied.ours else severity,
             nodes=(node,),
             seen=f"port {outcome.port} on {node} is in use ({occupied.why}) by {who}",
-            why="Rank 0 listens on this port of the first node. `aboard launch` picks a different port unless"
+            why="Rank 0 listens on this port on the first node. `aboard launch` picks a different port unless"
             " MASTER_PORT is set to this one; other launchers don't. Often a leftover process from an earlier run holds"
             " the port.",
             fix=network.PORT_TAKEN.fix(port=outcome.port, node=node),
@@ -91,7 +91,7 @@ def report_sparse_mesh(facts: Facts) -> Iterator[Finding]:
         each = len(outcome.tries) // 2 // max(1, len(outcome.targets))
         yield network.SPARSE.finding(
             nodes=(),
-            seen=f"each of {len(outcome.targets)} nodes tested {each} of its peers; a single bad pair may be missed",
+            seen=f"each of {len(outcome.targets)} nodes tested {each} of its peers, so a single bad pair may be missed",
             fix=network.SPARSE.fix(),
         )
 

@@ -27,11 +27,11 @@ DIAGNOSES = {
 }
 OUTCOME_TEXTS = {
     "dropped": "no reply: packets are dropped",
-    "refused": "connections are refused although the agent listens there",
+    "refused": "connections are refused although Aboard's agent listens there",
     "rejected": "connections are rejected: no route to host",
     "reset": "connections open and are then reset",
     "silent": "connections open, but no byte comes back",
-    "stalled": "small messages pass, 64 KiB messages do not come back",
+    "stalled": "small messages pass, but 64 KiB messages do not come back",
 }
 PORT_TEXTS = {"every": "any port", "rendezvous": "the rendezvous port {port}", "ephemeral": "ephemeral ports"}
 _PREPOSITIONS = {FaultShape.IN: "to", FaultShape.OUT: "from", FaultShape.BOTH: "to and from"}

@@ -115,7 +115,7 @@ def find_differing_mtu(facts: Facts) -> Iterator[Finding]:
     for (interface, mtu), nodes in group_by_value(odd).items():
         yield network.MTU_DIFFERS.finding(
             nodes=nodes,
-            seen=f"{interface} on {fold_names(nodes)} has an MTU of {mtu} bytes; the others have {usually}",
+            seen=f"{interface} on {fold_names(nodes)} has an MTU of {mtu} bytes; the other nodes have {usually}",
             fix=network.MTU_DIFFERS.fix(interface=interface, mtu=str(usually), where=quote_folded_names(nodes)),
         )
 

@@ -72,7 +72,9 @@ def find_differing_code(facts: Facts) -> Iterator[Finding]:
     """Different code makes collectives crash or hang; different settings may."""
     for divergent in _list_divergent_nodes(facts, _get_code_digest):
         cut = any(facts.of(SOFTWARE)[name].cut for name in divergent.nodes)
-        yield _build_code_finding(facts, divergent, f" (of the first {MAX_FILES:,} files)" if cut else "")
+        yield _build_code_finding(
+            facts, divergent, f" (only the first {MAX_FILES:,} files were compared)" if cut else ""
+        )
 
 
 def find_differing_environment(facts: Facts) -> Iterator[Finding]:

@@ -46,11 +46,7 @@ def find_missing_interpreter(facts: Facts) -> Iterator[Finding]:
             severity=Severity.WARN if without else Severity.INFO,
             nodes=tuple(lacking),
             seen=f"{path} is on none of the nodes, so ranks use the login shell's python3"
-            + (
-                f"; {node_sets.fold_names(without)} {'has' if len(without) == 1 else 'have'} no torch there"
-                if without
-                else ""
-            ),
+            + (f"; on {node_sets.fold_names(without)}, this python3 doesn't have torch" if without else ""),
             fix=_fix_missing_environment(facts, software.INTERPRETER_LOGIN, path, lacking),
         )
 
@@ -217,7 +213,7 @@ def _build_copy_commands(
         for node in away[:_MAX_FIXES]
     ]
     if whole:
-        lines[0] = format_shell("{line:shell}    # its base Python must be there, too", line=lines[0])
+        lines[0] = format_shell("{line:shell}    # the environment's base Python must be there, too", line=lines[0])
     return join_command_lines(lines, len(away) - _MAX_FIXES)
 
 

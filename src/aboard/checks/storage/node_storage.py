@@ -36,7 +36,7 @@ class Mount:
 
     @property
     def shown_source(self) -> str:
-        return f"{self.type} of {self.source.visible(500)}"
+        return f"{self.type} from {self.source.visible(500)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,7 +102,7 @@ def find_unshared_workdir(facts: Facts) -> Iterator[Finding]:
         yield storage.NOT_SHARED.finding(
             nodes=lost,
             seen=f"{place} is not the {model} that {node_sets.fold_names(inside)} share: a file written on"
-            f" {inside[0]} is missing there; this directory is {_describe_mount(place)}, the other one"
+            f" {inside[0]} is missing there; this directory is {_describe_mount(place)}; the shared one is"
             f" {_describe_mount(model)}",
             fix=storage.NOT_SHARED.fix(how=format_mount_arguments(model.mount), nodes=quote_folded_names(lost)),
         )

@@ -123,8 +123,8 @@ def find_hybrid_mismatch(preflight: TrainingPreflight) -> Iterator[Finding]:
         yield _build_blocking_finding(
             training.HYBRID,
             f"sharding is hybrid, but nodes have different numbers of ranks: {counts_text}",
-            "Hybrid sharding replicates each shard on the same local rank of every other node, so that rank must"
-            " exist.",
+            "Hybrid sharding replicates each shard on the same local rank of every other node, so all nodes need"
+            " the same number of ranks.",
             training.HYBRID.fix("unequal"),
         )
     elif set(counts.values()) == {1} and len(counts) > 1:
@@ -144,7 +144,7 @@ def find_unsupported_attention(preflight: TrainingPreflight) -> Iterator[Finding
             training.ATTENTION,
             f"attn_implementation is {preflight.training.attn_implementation}, but {fold_names(bare)}"
             f" {agree(bare, 'has', 'have')} no GPU",
-            "The kernels of flash attention run on GPUs only.",
+            "Flash attention runs only on GPUs.",
             training.ATTENTION.fix(),
             *bare,
         )
@@ -176,7 +176,7 @@ def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
     for missing, names in lacking.items():
         yield _build_blocking_finding(
             training.PACKAGES,
-            f"the Python of {fold_names(names)} doesn't have"
+            f"Python on {fold_names(names)} doesn't have"
             f" {', '.join(missing[:-1])}{' or ' * (len(missing) > 1)}{missing[-1]}",
             "The trainer imports these packages in every rank.",
             training.PACKAGES.fix(packages=missing, where=quote_folded_names(names)),
@@ -203,7 +203,7 @@ def find_small_vocabulary(preflight: TrainingPreflight) -> Iterator[Finding]:
         yield _build_blocking_finding(
             training.VOCABULARY,
             f"the tokenizer has {tokens:,} tokens, but the model's embedding has {rows:,} rows",
-            "A token beyond the last row raises an index error on a CPU and a device-side assert on a GPU.",
+            "A token ID beyond the last row raises an index error on a CPU and a device-side assert on a GPU.",
             training.VOCABULARY.fix(),
         )
 
@@ -225,7 +225,7 @@ def find_memory_shortage(preflight: TrainingPreflight) -> Iterator[Finding]:
         seen=f"a rank needs {format_size(needs.total)}{says}, but {_describe_memory(preflight, short)}",
         why="Weights, gradients and optimizer states alone exceed the available memory."
         if certain
-        else "Weights, gradients and optimizer states fit alone, but not together with the estimated activations and"
+        else "Weights, gradients and optimizer states alone fit, but not together with the estimated activations and"
         " buffers.",
         fix=join_fixes(*filter(None, map(_parse_memory_fix, needs.fits))) or training.MEMORY.fix("twice"),
     )
@@ -256,7 +256,7 @@ def find_unsupported_packing(preflight: TrainingPreflight) -> Iterator[Finding]:
         reason = why.visible(400)
         yield _build_blocking_finding(
             training.PACKING_UNKNOWN,
-            "data.packing is true, but this model can't isolate the documents of one sequence from each other",
+            "data.packing is true, but this model can't isolate the documents in one sequence from each other",
             f"{reason[:1].upper()}{reason[1:]}.",
             training.PACKING_UNKNOWN.fix(),
         )

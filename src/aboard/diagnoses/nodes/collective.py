@@ -95,7 +95,7 @@ NOT_HELD = Diagnosis(
     code="collective-not-held",
     title="no collective was tested",
     severity=Severity.INFO,
-    symptoms=("torch is not installed on n3: no collective was run",),
+    symptoms=("torch is not installed on n3, so no collective was run",),
     explanation="The test job needs torch in every node's Python. If one node lacks it, no collective can be tested."
     " `--skip collective` skips this check.",
     fixes=_TORCH,

@@ -172,7 +172,9 @@ def _describe_failure(
         f" retransmitted {format_count(each.resent, 'time')}"
     )
     target = split_endpoint(each.remote)[0]
-    check = build_check_command(evidence, (*nodes, other), "network", "shows where it is cut, and in which direction")
+    check = build_check_command(
+        evidence, (*nodes, other), "network", "shows where the link is cut, and in which direction"
+    )
     if down:
         name, link = down[0]
         return (

@@ -55,8 +55,8 @@ def find_unreachable_peers(evidence: Evidence) -> Iterator[RuleResult]:
         yield _build_cause(
             rendezvous.LOOPBACK,
             on_loopback,
-            seen=f"{_format_ranks(on_loopback)} {agree(on_loopback, 'advertises', 'advertise')} 127.0.0.1 to peers:"
-            f" {agree(list_nodes(on_loopback), 'the', 'each')} node's own hostname resolves to loopback",
+            seen=f"{_format_ranks(on_loopback)} {agree(on_loopback, 'advertises', 'advertise')} 127.0.0.1 to peers"
+            f" because {agree(list_nodes(on_loopback), 'the', 'each')} node's own hostname resolves to loopback",
             fix=build_loopback_fix(evidence, list_nodes(on_loopback)),
         )
         return
@@ -140,9 +140,7 @@ def _build_barred_cause(evidence: Evidence, outcome: str, store: str, views: lis
     well = {view.node for view in evidence.views if view.phase >= Phase.STORE} - {master}
     nodes = list_nodes(views) if well else (master,)
     diagnosis, verbs = _BARRED[outcome]
-    why = (
-        "Rank 0 is listening there, but a firewall refuses connections in its place." if outcome == "refused" else None
-    )
+    why = "Rank 0 is listening there, but a firewall refuses the connections." if outcome == "refused" else None
     target = resolve_host(evidence, master, store.rpartition(":")[0])
     dark = [(name, link) for name in nodes if (link := find_down_link(evidence, name, target)) is not None]
     opened = () if dark or outcome == "no route" else _build_opening_rules(evidence, nodes, master, target)
@@ -193,7 +191,7 @@ def _explain_refusal(evidence: Evidence, host: str, port: int, views: list[RankV
         yield _build_cause(
             rendezvous.STORE_REFUSED,
             views,
-            seen=f"{_format_ranks(views)} {agree(views, 'is', 'are')} refused by {host}:{port}: no process is"
+            seen=f"{_format_ranks(views)} {agree(views, 'is', 'are')} refused by {host}:{port} because no process is"
             " listening there",
             fix=rendezvous.STORE_REFUSED.fix("nobody", node=master.node, run=evidence.plan.run),
         )

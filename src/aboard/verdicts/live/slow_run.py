@@ -36,7 +36,7 @@ def find_stragglers(evidence: Evidence) -> Iterator[RuleResult]:
         return
     found = measure_lateness(evidence.records, evidence.offsets)
     if found is None:
-        yield RuledOut(what="a slow rank", why="the flight records contain too few collectives")
+        yield RuledOut(what="a slow rank", why="the flight records contain too few collectives to compare ranks")
         return
     named = find_straggler(found)
     rank, extra = named if named is not None else (0, 0.0)
@@ -53,7 +53,7 @@ def find_stragglers(evidence: Evidence) -> Iterator[RuleResult]:
             nodes=(view.node,),
             ranks=(rank,),
             seen=f"over the last {found.count} collectives, rank {rank} on {view.node} arrived {format_latency(extra)}"
-            f" later than the others on average, {100 * share:.0f} % of the time between two collectives;"
+            f" later than the others on average, which is {100 * share:.0f} % of the time between two collectives;"
             f" {cause}{_format_pace(evidence)}",
             why="In each collective, all ranks wait for the slowest one, so the whole run is as slow as this rank.",
             fix=fix,
@@ -109,12 +109,12 @@ def find_slow_links(evidence: Evidence) -> Iterator[RuleResult]:
                 )
                 worst = max(worst, (each.rtt, description))
     if not ends:
-        yield RuledOut(what="a slow link", why="no connection has a send queue or losses")
+        yield RuledOut(what="a slow link", why="no connection has queued data and long round trips or losses")
         return
     most = max(ends.values())
     nodes = tuple(sorted(name for name, count in ends.items() if count == most))
     # Measuring a link takes both ends.
-    both, reason = (*nodes, *_find_far_end(pairs, nodes)), "measures it; then check NIC and cable"
+    both, reason = (*nodes, *_find_far_end(pairs, nodes)), "measures the link; then check the NIC and cable"
     yield Cause(
         finding=slow.LINK.finding(
             severity=Severity.WARN if _is_slower(evidence) else Severity.INFO,

@@ -113,7 +113,7 @@ def _list_survived_errors(reading: ScannedLog) -> Iterator[Finding]:
         if _is_survived(each, reading) and each.message.role is PatternRole.CAUSE and each.code not in codes:
             codes.add(each.code)
             finding = build_finding(each, [], reading)
-            yield replace(finding, severity=Severity.INFO, seen=f"{finding.seen}; the run continued after it")
+            yield replace(finding, severity=Severity.INFO, seen=f"{finding.seen}; the run continued afterwards")
 
 
 def _is_survived(sighting: Sighting, reading: ScannedLog) -> bool:
@@ -150,7 +150,7 @@ def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
         yield collective.SOCKETS.finding(
             severity=Severity.WARN,
             nodes=tuple(named),
-            seen=f"NCCL uses sockets on {fold_names(named)} although {reason}",
+            seen=f"NCCL uses TCP sockets on {fold_names(named)} although {reason}",
             why="TCP sockets have about a tenth of the fabric's bandwidth, and every collective waits for the slowest"
             " node.",
             fix=collective.SOCKETS.fix("log", where=format_shell("{names}", names=fold_names(named))),
@@ -175,9 +175,9 @@ def find_incomplete_init(reading: ScannedLog) -> Finding | None:
     there = list(reading.nccl.ranks.values())
     missing = list_missing_ranks(there, reading.nccl.world)
     ranks = [each.rank for each in waiting if each.rank is not None]
-    seen = f"{name_ranks(ranks)} began NCCL initialization, and the log ends before it completed"
+    seen = f"{name_ranks(ranks)} began NCCL initialization, but the log ends before it completed"
     if missing:
-        seen += f"; {name_ranks(missing)} of {reading.nccl.world} never appeared"
+        seen += f"; {name_ranks(missing)} of {reading.nccl.world} never appeared in NCCL's log"
     nodes = tuple(dict.fromkeys(each.host for each in waiting)) if not missing else ()
     return undetermined.INIT_INCOMPLETE.finding(
         nodes=nodes[:8],

@@ -174,7 +174,9 @@ def find_stall(works: Mapping[int, NcclWork], last: Mapping[int, tuple[int, int]
             waiting=tuple(with_it), at=at, blamed=slow, how=f"reached only sequence number {last[slow[0]][0]}"
         )
     absent = _list_absent_ranks(waiting, world)
-    return NcclStall(waiting=tuple(with_it), at=at, blamed=absent, how="did not report it" if absent else "")
+    return NcclStall(
+        waiting=tuple(with_it), at=at, blamed=absent, how="did not report this collective" if absent else ""
+    )
 
 
 def format_stall(stall: NcclStall) -> str:
