@@ -62,7 +62,7 @@ def test_who_was_killed_for_memory(box: Sandbox) -> None:
     ("fault", "code", "seen"),
     [
         (CpuQuota(cores=0.5), "host-cpu-quota", "can use 0.5 of "),
-        (FewTasks(tasks=300), "host-tasks", "all ranks together may have 300 processes and threads"),
+        (FewTasks(tasks=300), "host-tasks", "all ranks together can have 300 processes and threads"),
     ],
     ids=["time", "tasks"],
 )

@@ -163,7 +163,7 @@ def test_code_that_differs(box: Sandbox, library: None, job: str) -> None:
     box.host("n3").run(["sh", "-c", f"cd {JOB}; echo 7 > train.py; rm lib/model.py"])
     findings = check(box, job)
     assert told(findings) == [("software-code", "block", ["n3"])]
-    assert "compared with n1: train.py differ; lib/model.py missing" in findings[0]["seen"]
+    assert "compared with n1: different: train.py; missing: lib/model.py" in findings[0]["seen"]
     mend(box, findings[0])
     assert check(box, job) == []
 

@@ -278,7 +278,7 @@ def test_detached(four: Launches) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     run = done.stdout.partition(":")[0]
     assert "running" in four.aboard("status").stdout
-    assert "4/4 in" in four.aboard("status", run).stdout
+    assert "4/4 ranks" in four.aboard("status", run).stdout
     wait_until(lambda: "second 1.0" in four.aboard("logs", run, "--rank", "2").stdout, 20, "its lines come")
     assert four.aboard("stop", run).returncode == 0
     assert four.orphans(run) == {}

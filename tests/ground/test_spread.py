@@ -195,7 +195,7 @@ def test_nodes_that_may_not_be_written_to_are_named_together(box: Sandbox, clean
     said = spread(box, to="/usr/lib/model")
     assert said["code"] == "spread-denied"
     assert [line.split(":")[0] for line in said["seen"].splitlines()] == list(NODES)
-    assert "may not write in /usr/lib" in said["seen"]
+    assert "no write permission in /usr/lib" in said["seen"]
 
 
 def test_a_file_in_the_way_is_named(box: Sandbox, clean: None) -> None:

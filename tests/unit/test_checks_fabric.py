@@ -253,7 +253,7 @@ def test_a_topology_file_that_one_node_lacks_or_has_otherwise_is_told() -> None:
     assert "h100-80gb-sxm-ib.xml, which can't be read here" in lacking.seen
     assert lacking.fix.startswith("scp n1:/etc/crusoe/")
     (other,) = _with_topology(["<system/>"] * 3 + ["<other/>"])
-    assert (other.nodes, other.seen) == (("n4",), "the topology file differs; the other nodes have the same one")
+    assert (other.nodes, other.seen) == (("n4",), "the topology file differs; most nodes have the same file")
     (both,) = _with_topology(["<system/>", "<other/>"])
     assert both.nodes == ("n1", "n2")
 

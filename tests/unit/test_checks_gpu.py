@@ -108,7 +108,7 @@ def test_fewer_gpus_than_slots_are_told_with_the_right_number() -> None:
         ("gpu-count", ("n1",), "2 GPUs, but 4 slots"),
         ("gpu-count", ("n2",), "2 GPUs, but 4 slots"),
     ]
-    assert "slots: 2    # of n1" in findings[0].fix
+    assert "slots: 2    # for n1" in findings[0].fix
     assert _judge(ROCE, ROCE, slots=1) == []
 
 

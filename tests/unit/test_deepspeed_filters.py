@@ -57,7 +57,7 @@ def test_exclude(exclude: str, expected: dict[str, tuple[int, ...] | None]) -> N
         ("worker-1:4", "worker-1 has no slot 4", "worker-1 has slots 0 to 3"),
         ("worker-1@worker-0:1@5", "no node is called '5'", "the nodes are"),
         ("worker-0:0,worker-1", "not a list of slot numbers", '--include "worker-0:0@worker-1"'),
-        ("worker-0,worker-1", "with '@' between them", '--include "worker-0@worker-1"'),
+        ("worker-0,worker-1", "separated by '@'", '--include "worker-0@worker-1"'),
         ("worker-0:", "not a list of slot numbers", "worker-0:0,2"),
         ("worker-0@", "no node was given", "specify a node"),
         ("worker-[0-1", "never closed", "worker-[0-1]"),

@@ -52,7 +52,7 @@ def test_what_is_behind_the_script_is_the_scripts() -> None:
     [
         ("--num_gpuss 8", "--num_gpuss is not a flag for deepspeed", "did you mean '--num_gpus'?"),
         ("--num-gpus 8", "--num-gpus is not a flag for deepspeed", "did you mean '--num_gpus'?"),
-        ("--wibble", "--wibble is not a flag for deepspeed", "put flags of the script after the script"),
+        ("--wibble", "--wibble is not a flag for deepspeed", "put the script's flags after the script"),
         ("--master_addr --master_port 5", "its value is missing", "that variable is empty"),
         ("--num_gpus two", "'two' is not a whole number", "write --num_gpus 2"),
         ("--module=yes", "it takes no value", "write --module"),

@@ -21,7 +21,7 @@ _SETTING = r"--set [a-z]\w*(?:\.\w+)+=[\w.+-]+"
 # A line of `Needs.fits`.
 _FIT = re.compile(
     rf"(?P<settings>(?:{_SETTING}(?: {_SETTING})*)?) *"
-    r"(?:# (?:and (?P<nodes>\d{1,9}) such nodes; )?then (?P<amount>[\d.,]{1,20}) (?P<unit>[A-Za-z]{1,9}) per rank)?"
+    r"(?:# (?:and (?P<nodes>\d{1,9}) nodes like these; )?then (?P<amount>[\d.,]{1,20}) (?P<unit>[A-Za-z]{1,9}) per rank)?"
 )
 
 

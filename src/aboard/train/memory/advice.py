@@ -43,7 +43,7 @@ def suggest_changes(
     while len(grown) * 2 <= MOST_NODES:
         grown *= 2
         if _is_fitting(profile, together, grown, room):
-            yield _format_line(profile, f"{typed}   # and {len(grown)} such nodes;".strip(), together, grown)
+            yield _format_line(profile, f"{typed}   # and {len(grown)} nodes like these;".strip(), together, grown)
             return
 
 
