@@ -69,4 +69,4 @@ def test_another_mix_is_another_training(
     other = replace(training, data=(parts[0], replace(parts[1], **changed)))  # type: ignore[arg-type]
     ((code, seen),) = crew.run(1, failed, other)
     assert code == "checkpoint-differs"
-    assert "another content, packing or mix" in seen
+    assert "different content, packing or mix" in seen
