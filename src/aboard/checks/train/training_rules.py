@@ -21,7 +21,8 @@ _SETTING = r"--set [a-z]\w*(?:\.\w+)+=[\w.+-]+"
 # A line of `Needs.fits`.
 _FIT = re.compile(
     rf"(?P<settings>(?:{_SETTING}(?: {_SETTING})*)?) *"
-    r"(?:# (?:and (?P<nodes>\d{1,9}) nodes like these; )?then (?P<amount>[\d.,]{1,20}) (?P<unit>[A-Za-z]{1,9}) per rank)?"
+    r"(?:# (?:and (?P<nodes>\d{1,9}) nodes like these; )?"
+    r"then (?P<amount>[\d.,]{1,20}) (?P<unit>[A-Za-z]{1,9}) per rank)?"
 )
 
 
