@@ -152,7 +152,7 @@ def test_a_mount_that_hangs(box: Sandbox, job: str, needed: bool) -> None:  # no
         with within(10):
             findings = check(box, job if needed else None)
         assert told(findings) == [("storage-dead-mount", "block" if needed else "warn", ["n2"])]
-        assert findings[0]["seen"].startswith(f"{job} (fuse.sshfs of ")
+        assert findings[0]["seen"].startswith(f"{job} (fuse.sshfs from ")
         _as_root(box.host("n2"), findings[0]["fix"].splitlines()[0])
         assert told(check(box, job, "quick")) == []
 

@@ -98,7 +98,7 @@ def test_bug_7_an_epoch_is_every_bin_once(settled: Settled, crew: Crew) -> None:
     """axolotl#3444: on 3 ranks an epoch has all bins, none of them twice, and is reported as one."""
     training = settled(max_steps=None, num_train_epochs=1.0, per_device_train_batch_size=4, sharding="none")
     stream = open_training_data(training.data)
-    order = stream.shuffled(training.seed)
+    order = stream.shuffle_sources(training.seed)
     seen = []
     for rank in range(3):
         batches = BatchPlanner(

@@ -52,7 +52,7 @@ def test_each_source_has_its_share(parts: tuple[DataPart, ...]) -> None:
     """Three of four sequences are of the small source, which comes again in another order when it is through."""
     stream = open_training_data(parts)
     size = len(stream.sources["small"])
-    drawn = [draw for draw in map(stream.shuffled(42), range(8 * size)) if draw.source == "small"]
+    drawn = [draw for draw in map(stream.shuffle_sources(42), range(8 * size)) if draw.source == "small"]
     assert len(drawn) == 6 * size
     first, second = ([draw.bin for draw in drawn if draw.epoch == epoch] for epoch in (0, 1))
     assert sorted(first) == sorted(second) == list(range(size))

@@ -247,7 +247,7 @@ def test_the_ledger_knows_one_class_at_a_time() -> None:
     clock = iter([0.0, 2.0, 3.0, 7.0, 8.0, 9.0])
     ledger = TimeLedger(lambda: next(clock))
     ledger.switch_to("data")
-    with ledger.spent("checkpoint"):
+    with ledger.count_as("checkpoint"):
         pass
     taken = ledger.take()
     assert {kind: seconds for kind, seconds in taken.items() if seconds} == {"init": 2, "data": 2, "checkpoint": 4}

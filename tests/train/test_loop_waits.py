@@ -81,9 +81,9 @@ def test_waiting_for_a_copy_is_no_time_of_the_optimizer() -> None:
 
     @contextmanager
     def spent() -> Iterator[None]:
-        with ledger.spent("checkpoint"):
+        with ledger.count_as("checkpoint"):
             now[0] += 5.0
-            copied.done()
+            copied.release()
             yield
 
     copied = CopyBarrier(patience=1.0, spent=spent)

@@ -421,7 +421,7 @@ def test_the_search_for_plugins_for_real(tmp_path: Path) -> None:
         env={"LD_LIBRARY_PATH": str(tmp_path)},
         setup=(f"export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{tmp_path}/more",),
     )
-    question = PLUGINS.asked(node)
+    question = PLUGINS.question_for(node)
     assert isinstance(question, ProbeCommand)
     done = subprocess.run(question.argv, capture_output=True, text=True, check=True, timeout=20)
     found = parse_plugins(CommandOutput(code=0, stdout=done.stdout)).found

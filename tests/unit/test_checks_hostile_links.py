@@ -170,7 +170,7 @@ def test_no_word_of_a_recorded_answer_gets_out(subject: Subject) -> None:
     for recording in odd:
         facts = replay_recordings(CLUSTER, subject, {"n1": usual, LAST: recording})
         for probe in subject.probes:
-            for marked in _in_answer(recording.answer(probe.asked(NODES[0])), known[probe.name]):
+            for marked in _in_answer(recording.answer(probe.question_for(NODES[0])), known[probe.name]):
                 _check_answer(subject, facts, probe, marked)
 
 

@@ -65,9 +65,9 @@ def test_tallies_add_up_however_the_rows_are_cut(rows: list[tuple[str, int]], cu
 
 def test_examples_are_few_and_bounded() -> None:
     """A row of a million tokens doesn't travel; neither do a million rows."""
-    found = collect_statistics([item(line, "masked", MAX_EXAMPLE_TOKENS * 2) for line in range(9, 0, -1)], TERMS).seen(
-        "unsupervised"
-    )
+    found = collect_statistics(
+        [item(line, "masked", MAX_EXAMPLE_TOKENS * 2) for line in range(9, 0, -1)], TERMS
+    ).find_flagged("unsupervised")
     assert (found.count, [each.where.line for each in found.examples]) == (9, [1, 2, 3][:MAX_EXAMPLES])
     assert [len(each.encoded.ids) for each in found.examples if each.encoded] == [MAX_EXAMPLE_TOKENS] * MAX_EXAMPLES
 

@@ -118,12 +118,12 @@ def test_a_cached_preparation_is_judged_at_once(cache: Path) -> None:
     Path("a.jsonl").rename("moved.jsonl")
     again = ready(encoder, cache, "moved.jsonl", "b.jsonl").prepared
     assert again.cached
-    assert [str(each.where) for each in again.tally.seen("broken").examples] == ["moved.jsonl:8"]
-    assert [str(each.where) for each in again.tally.seen("empty").examples] == ["b.jsonl:21"]
-    assert again.tally.seen("cut").count == first.tally.seen("cut").count > 0
+    assert [str(each.where) for each in again.tally.find_flagged("broken").examples] == ["moved.jsonl:8"]
+    assert [str(each.where) for each in again.tally.find_flagged("empty").examples] == ["b.jsonl:21"]
+    assert again.tally.find_flagged("cut").count == first.tally.find_flagged("cut").count > 0
     wide = ready(encoder, cache, "moved.jsonl", "b.jsonl", length=10_000).prepared
     assert wide.cached
-    assert not wide.tally.seen("cut")
+    assert not wide.tally.find_flagged("cut")
     assert wide.tally.tokens == first.tally.tokens
 
 

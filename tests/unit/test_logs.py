@@ -27,7 +27,7 @@ NAME = "20261115-0507-brave-otter"
 def run(tmp_path: Path) -> RunDirectory:
     runs = Runs(tmp_path / "aboard" / "runs")
     runs.base.mkdir(parents=True)
-    run = runs.named(NAME)
+    run = runs.open_run(NAME)
     run.make()
     return run
 

@@ -26,7 +26,7 @@ def test_rounds_follow_each_other() -> None:
 
     def script(facts: Facts) -> "Script[object]":
         first = yield {
-            node.name: ProbeRequest(op="run", fields={"argv": ["echo", node.name]}) for node in facts.reached()
+            node.name: ProbeRequest(op="run", fields={"argv": ["echo", node.name]}) for node in facts.list_reached()
         }
         said = {name: reply["stdout"] for name, reply in first.items() if not isinstance(reply, Unknown)}
         second = yield {"b": ProbeRequest(op="run", fields={"argv": ["echo", said["a"].strip() + "!"]})}

@@ -45,7 +45,7 @@ def _draws(seed: int) -> random.Random:
 
 def _made(runs: Runs, *names: str) -> list[RunDirectory]:
     runs.base.mkdir(parents=True, exist_ok=True)
-    made = [runs.named(name) for name in names]
+    made = [runs.open_run(name) for name in names]
     for number, run in enumerate(made):
         run.make()
         os.utime(run.path / "began", (number, number))

@@ -84,7 +84,7 @@ def test_exercises_get_files_and_commands_back_and_nothing_else() -> None:
 def test_every_recording_says_what_it_is_and_answers_every_command(folder: Path) -> None:
     """A command whose words have changed would else be `not there` in all of them, and the test of its rule empty."""
     assert json.loads((folder / "about.json").read_text("utf-8"))["what"].endswith(".")
-    questions = [probe.asked(Node(name="n1")) for subject in SUBJECTS for probe in subject.probes]
+    questions = [probe.question_for(Node(name="n1")) for subject in SUBJECTS for probe in subject.probes]
     asked = {question.argv for question in questions if isinstance(question, ProbeCommand)}
     # Whom a node pings is up to who its neighbour is.
     recorded = {argv for argv in load_recording(folder).commands if PINGS not in argv}

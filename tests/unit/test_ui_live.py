@@ -35,8 +35,8 @@ def probe(name: str) -> Probe[str]:
 
 
 def script(facts: Facts) -> "Script[int]":
-    yield {node.name: ProbeRequest(op="ping") for node in facts.reached()}
-    yield {node.name: ProbeRequest(op="ping") for node in facts.reached()}
+    yield {node.name: ProbeRequest(op="ping") for node in facts.list_reached()}
+    yield {node.name: ProbeRequest(op="ping") for node in facts.list_reached()}
     return 2
 
 

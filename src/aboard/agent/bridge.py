@@ -206,9 +206,9 @@ class AgentBridge:
         self._head.send_body(body)
         if self._supervisor is not None and self._head.unsent > BACKLOG:
             self._supervisor.pause()
-            self._head.on_drained = self._drained
+            self._head.on_drained = self._resume_supervisor
 
-    def _drained(self) -> None:
+    def _resume_supervisor(self) -> None:
         self._head.on_drained = None
         if self._supervisor is not None:
             self._supervisor.resume()

@@ -34,7 +34,7 @@ class EventLoop:
         for end in (self._wake, wake_end):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
-        self.on_readable(self._wake, self._signalled)
+        self.on_readable(self._wake, self._run_signal_callbacks)
 
     def on_readable(self, fd: int, callback: Callback | None) -> None:
         self._set(self._readers, fd, callback)
@@ -83,7 +83,7 @@ class EventLoop:
             with contextlib.suppress(KeyError):
                 self._poll.unregister(fd)
 
-    def _signalled(self) -> None:
+    def _run_signal_callbacks(self) -> None:
         with contextlib.suppress(BlockingIOError):
             for number in set(os.read(self._wake, 4096)):
                 callback = self._signals.get(number)

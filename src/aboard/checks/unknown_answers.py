@@ -24,7 +24,7 @@ def make_unknown_rule(*probes: Probe[Any]) -> Rule:
                 yield fact.finding(
                     nodes=(name,),
                     seen=f"could not check {probe.name}: {answer.why}",
-                    fix=_build_manual_fix(fact, node, probe.asked(node)),
+                    fix=_build_manual_fix(fact, node, probe.question_for(node)),
                 )
 
     return rule

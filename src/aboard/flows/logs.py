@@ -5,9 +5,9 @@ from contextlib import closing
 from itertools import islice, takewhile
 from time import sleep
 
-from aboard.core.text.input_text import suggest_fix
+from aboard.core.text.input_text import agree, suggest_fix
 from aboard.core.text.log_lines import FoldedLine, OutputLine, fold_lines
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import fold_ranks, name_ranks
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import commands
 from aboard.lazy_dataclass import dataclass
@@ -117,8 +117,7 @@ def _refuse_unknown(reader: LogReader, snapshot: LogListing, selection: LineSele
     problems = []
     if selection.ranks is not None and not snapshot.ranks:
         printed_ranks = fold_ranks(reader.list_segments().ranks)
-        who = "rank" if len(selection.ranks) == 1 else "ranks"
-        seen = f"{who} {fold_ranks(selection.ranks)} {'has' if who == 'rank' else 'have'} printed nothing"
+        seen = f"{name_ranks(selection.ranks)} {agree(selection.ranks, 'has', 'have')} printed nothing"
         fix = (
             commands.LOGS_NOTHING.fix("ranks", ranks=printed_ranks)
             if printed_ranks

@@ -39,7 +39,7 @@ class Runs:
         try:
             self.base.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             for _ in range(_NAMES_TRIED):
-                run = self.named(make_run_id(now, random))
+                run = self.open_run(make_run_id(now, random))
                 try:
                     run.make()
                 except FileExistsError:
@@ -50,7 +50,7 @@ class Runs:
         seen = f"{_NAMES_TRIED} new run names were tried, but all of them already exist under {self.base}"
         raise AboardError(run_records.RUN_DIRECTORY, seen, "wait")
 
-    def named(self, run: str) -> RunDirectory:
+    def open_run(self, run: str) -> RunDirectory:
         return RunDirectory(self.base / run)
 
     def all(self) -> list[RunDirectory]:
@@ -61,7 +61,7 @@ class Runs:
             return []
         except OSError as error:
             raise _build_unreadable_error(self.base, error) from None
-        runs = [self.named(name) for name in names if not name.startswith(".")]
+        runs = [self.open_run(name) for name in names if not name.startswith(".")]
         # By the minute in the id, then by creation time: a copied directory keeps its position.
         return sorted(runs, key=lambda run: (run.id[:13], run.began), reverse=True)
 

@@ -45,7 +45,7 @@ class MicroBatch:
 
         return self._each(moved)
 
-    def pinned(self) -> "MicroBatch":
+    def pin_memory(self) -> "MicroBatch":
         return self._each(lambda tensor: None if tensor is None else tensor.pin_memory())
 
     def _each(self, act: Callable[[Tensor | None], Tensor | None]) -> "MicroBatch":
@@ -69,9 +69,9 @@ class Collator:
     def __call__(self, bins: Sequence[PackedSequence]) -> MicroBatch:
         """Collates; an empty micro-batch becomes a row of padding without loss, which keeps the ranks in step."""
         rows = [_build_row(each) for each in bins] or [_Row(ids=np.zeros(GRAIN, np.int64), lengths=(GRAIN,))]
-        return self._made([_join_rows(rows)] if self.flat else rows, sum(len(each.ids) for each in bins))
+        return self._build_batch([_join_rows(rows)] if self.flat else rows, sum(len(each.ids) for each in bins))
 
-    def _made(self, rows: Sequence["_Row"], tokens: int) -> MicroBatch:
+    def _build_batch(self, rows: Sequence["_Row"], tokens: int) -> MicroBatch:
         length = -(-max(len(row.ids) for row in rows) // GRAIN) * GRAIN
         ids = np.full((len(rows), length), self.pad, np.int64)
         positions = np.zeros((len(rows), length), np.int64)
@@ -87,7 +87,7 @@ class Collator:
             documents[place] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
             several |= len(row.lengths) > 1
             ends += (last + place * length).tolist()
-        keep, labels = self._asked([row.labels for row in rows], length)
+        keep, labels = self._select_labels([row.labels for row in rows], length)
         return MicroBatch(
             input_ids=torch.from_numpy(ids),
             position_ids=torch.from_numpy(positions),
@@ -100,7 +100,7 @@ class Collator:
             supervised=sum(len(row.labels[0]) for row in rows),
         )
 
-    def _asked(self, labels: Sequence["_Labels"], length: int) -> tuple[Tensor | None, NDArray[np.int64]]:
+    def _select_labels(self, labels: Sequence["_Labels"], length: int) -> tuple[Tensor | None, NDArray[np.int64]]:
         """The positions to compute logits for, and their labels; at least one, since kernels need it."""
         whole = np.full((len(labels), length), IGNORED, np.int64)
         for row, (places, ids) in enumerate(labels):

@@ -41,7 +41,7 @@ def train(training: Training, world: RankContext) -> StopRequest:
         stepper = _build_stepper(training, world, ledger)
         if stream.packed and stepper.masks.why_not is not None:
             raise build_packing_error(stepper.masks.why_not)
-        booked = partial(ledger.spent, "checkpoint")
+        booked = partial(ledger.count_as, "checkpoint")
         checkpoints = CheckpointManager(folder, world, training, training.save_total_limit, spent=booked)
         progress = checkpoints.resume(stepper.engine, stepper.optimizer) or TrainingProgress()
         set_first_step(progress.step)
@@ -73,7 +73,7 @@ def train(training: Training, world: RankContext) -> StopRequest:
                 rate = compute_learning_rate(training, number, steps)
                 stepper(ready, rate)
 
-                report.saved(checkpoints.published)
+                report.report_save(checkpoints.published)
                 stop_request = requests.agree()
                 last = number == steps
                 ending = last or stop_request >= StopRequest.STOP
@@ -86,7 +86,7 @@ def train(training: Training, world: RankContext) -> StopRequest:
                 if ending:
                     break
                 ledger.switch_to("data")
-        with ledger.spent("checkpoint"):
+        with ledger.count_as("checkpoint"):
             checkpoints.close()
         actions.end(progress)
     return stop_request
@@ -107,7 +107,7 @@ def _build_stepper(training: Training, world: RankContext, ledger: TimeLedger) -
 
 def _plan_batches(training: Training, world: RankContext, stream: TrainingData) -> BatchPlanner:
     return BatchPlanner(
-        cursor=stream.shuffled(training.seed),
+        cursor=stream.shuffle_sources(training.seed),
         counts=stream.counts,
         size=training.step_size(world.size),
         rows=training.per_device_train_batch_size,

@@ -69,7 +69,7 @@ class MetricsReporter:
                 if isinstance(value, int | float) and name != "step":
                     self._board.add_scalar(f"train/{name}", value, metrics["step"])
 
-    def saved(self, step: int | None) -> None:
+    def report_save(self, step: int | None) -> None:
         """Reports a complete checkpoint to the head at once: a run that dies now resumes from it."""
         if self._main and step != self._saved:
             self._saved = step

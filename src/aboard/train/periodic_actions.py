@@ -48,7 +48,7 @@ class PeriodicActions:
     def log(self, progress: TrainingProgress, learning_rate: float) -> float:
         """Waits for the device; reports non-finite steps; returns the seconds per step."""
         # An accelerator lags behind its queue: waiting for it is waiting for forwards and backwards.
-        with self._stepper.ledger.spent("forward_backward"):
+        with self._stepper.ledger.count_as("forward_backward"):
             window = self._stepper.tally.read()
         line = self._meter.line(window, progress, self._stepper.ledger.take())
         position = {"steps": self._steps, "epoch": progress.index / len(self._stream), "learning_rate": learning_rate}
@@ -69,13 +69,13 @@ class PeriodicActions:
 
     def evaluate(self, progress: TrainingProgress) -> None:
         if self._stepper.training.validation:
-            with self._stepper.ledger.spent("evaluation"):
+            with self._stepper.ledger.count_as("evaluation"):
                 loss = evaluate_loss(self._stepper, self._validation, self._peers)
             self._report.line({"step": progress.step, "steps": self._steps, "eval_loss": loss})
 
     def save(self, progress: TrainingProgress, *, wait: bool) -> None:
         stepper = self._stepper
-        with stepper.ledger.spent("checkpoint"):
+        with stepper.ledger.count_as("checkpoint"):
             wait = wait or not stepper.training.save_async
             self._checkpoints.save(stepper.engine, stepper.optimizer, progress, wait=wait)
 
@@ -83,7 +83,7 @@ class PeriodicActions:
         """The final line: the time ledger of this rank."""
         for note in self._checkpoints.poll():
             self._report.say(note)
-        self._report.saved(self._checkpoints.published)
+        self._report.report_save(self._checkpoints.published)
         seconds, wall = self._stepper.ledger.total()
         self._report.line({"step": progress.step, "steps": self._steps, "wall": wall, "seconds": seconds})
 

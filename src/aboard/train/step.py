@@ -41,7 +41,7 @@ class BatchBuilder:
     def __call__(self, planned: PlannedStep) -> PreparedStep:
         micro = [self.collate([self.read(draw) for draw in draws]) for draws in planned.micro]
         if self.device.type == "cuda":
-            micro = [each.pinned() for each in micro]
+            micro = [each.pin_memory() for each in micro]
         return PreparedStep(planned=planned, micro=micro)
 
 

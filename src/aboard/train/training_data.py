@@ -38,7 +38,7 @@ class TrainingData:
         bins = self.sources[draw.source]
         return str(bins.shards.document(bins.bin(draw.bin).documents[0]).where)
 
-    def shuffled(self, seed: int) -> Cursor:
+    def shuffle_sources(self, seed: int) -> Cursor:
         """The order of training."""
         return mix_sources({name: len(bins) for name, bins in self.sources.items()}, seed, self.weights)
 

@@ -56,7 +56,7 @@ class ProcessStream:
                     with contextlib.suppress(ProcessLookupError):
                         self._process.send_signal(number)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._drained(), LAST_CALL)
+                    await asyncio.wait_for(self._drain_output(), LAST_CALL)
                     break
         finally:
             # Also when cancelled while waiting: kills what still runs, and closes pipes that a grandchild may keep open
@@ -73,7 +73,7 @@ class ProcessStream:
             exit_code=self._process.returncode, stderr="\n".join(self._messages), phases=dict(self._phases)
         )
 
-    async def _drained(self) -> None:
+    async def _drain_output(self) -> None:
         """Reads the rest of its output: a program that is blocked in a write would never exit."""
         assert self._process.stdout is not None  # noqa: S101 - always a pipe, see `start`
         left = DRAIN_LIMIT

@@ -10,7 +10,8 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
 from aboard.core.run.run_state import RankProcess
 from aboard.core.text.durations import format_duration
-from aboard.core.text.rank_sets import agree, name_ranks
+from aboard.core.text.input_text import agree
+from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass

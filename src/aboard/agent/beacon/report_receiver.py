@@ -112,7 +112,7 @@ class BeaconReceiver:
         if env.setdefault("TORCHELASTIC_ERROR_FILE", beacon.error_file) != beacon.error_file:
             beacon.error_file = ""
 
-    def exited(self, child: str, code: int) -> None:
+    def read_last_reports(self, child: str, code: int) -> None:
         """Reads the rank's last reports before its exit is reported; falls back to torch's error file."""
         beacon = self.states.get(child)
         if beacon is None:

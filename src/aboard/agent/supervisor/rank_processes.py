@@ -103,12 +103,12 @@ class RankProcesses:
                 in_child=lambda: _prepare_child(cores),
             )
         except OSError as error:
-            self._failed(name, str(error.strerror))
+            self._report_failure(name, str(error.strerror))
         else:
             self._pids[pid] = name
             self._starting[pid] = error_fd
             self.states[name] = {"state": "starting", "pid": pid}
-            self._loop.on_readable(error_fd, lambda: self._begun(pid))
+            self._loop.on_readable(error_fd, lambda: self._check_start(pid))
         finally:
             os.close(null)
             for output in outputs:
@@ -131,18 +131,18 @@ class RankProcesses:
     def reap(self) -> None:
         for pid, code in process_tree.reap_children():
             # One that exited before the loop saw its start: report the start first.
-            self._begun(pid)
+            self._check_start(pid)
             name = self._pids.pop(pid, None)
             if name is not None and self.states[name]["state"] == "running":
                 self.states[name] = {"state": "exited", "code": code}
-                self.beacons.exited(name, code)
+                self.beacons.read_last_reports(name, code)
                 self._emit("exited", child=name, code=code)
 
     def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
         path = os.path.join(self._directory, "%d.%s" % (len(self.states), stream))
         return RankOutput(self._loop, (name, stream), OutputSpool(path, SPOOL_LIMIT), secrets, self._on_output)
 
-    def _begun(self, pid: int) -> None:
+    def _check_start(self, pid: int) -> None:
         error_fd = self._starting.get(pid)
         why = None if error_fd is None else read_start_failure(error_fd)
         if error_fd is None or why is None:
@@ -152,11 +152,11 @@ class RankProcesses:
         del self._starting[pid]
         name = self._pids[pid]
         if why:
-            self._failed(name, why)
+            self._report_failure(name, why)
         else:
             self.states[name] = {"state": "running", "pid": pid}
             self._emit("started", child=name, pid=pid)
 
-    def _failed(self, name: str, why: str) -> None:
+    def _report_failure(self, name: str, why: str) -> None:
         self.states[name] = {"state": "failed"}
         self._emit("failed", child=name, why=why)

@@ -168,14 +168,16 @@ class Supervisor:
                 connection.close()
                 return
             fd = connection.detach()
-            channel = Channel(self._loop, (fd, fd), lambda body: self._from(channel, body), lambda: self._gone(channel))
+            channel = Channel(
+                self._loop, (fd, fd), lambda body: self._from(channel, body), lambda: self._drop_bridge(channel)
+            )
 
     def _from(self, channel: Channel, body: bytes) -> None:
         try:
             message = frames.unpack(body)
         except frames.FrameError:
             channel.close()
-            self._gone(channel)
+            self._drop_bridge(channel)
             return
         try:
             if channel is not self._bridge:
@@ -214,7 +216,7 @@ class Supervisor:
         channel.on_drained = self._flush_output
         self._flush_output()
 
-    def _gone(self, channel: Channel) -> None:
+    def _drop_bridge(self, channel: Channel) -> None:
         if channel is self._bridge:
             self._bridge = None
             self._lost = time.monotonic()

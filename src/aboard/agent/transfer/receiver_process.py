@@ -31,7 +31,7 @@ class ReceiverProcess:
         self._loop = loop
         self._pid, fd = _fork_receiver()
         self._on_gone = on_gone
-        self._channel = Channel(loop, (fd, fd), on_body, self._gone)
+        self._channel = Channel(loop, (fd, fd), on_body, self._handle_exit)
 
     def send(self, body: bytes) -> None:
         self._channel.send_body(body)
@@ -40,7 +40,7 @@ class ReceiverProcess:
         """It was asked to exit: do not report that it is gone."""
         self._on_gone = lambda: None
 
-    def _gone(self) -> None:
+    def _handle_exit(self) -> None:
         self._on_gone()
         self._reap()
 

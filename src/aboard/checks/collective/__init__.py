@@ -91,7 +91,7 @@ def find_transient_failure(facts: Facts) -> Iterator[Finding]:
 def find_skipped_nodes(facts: Facts) -> Iterator[Finding]:
     """Reports nodes on which no collective was run."""
     outcome = _get_result(facts)
-    reached = {node.name for node in facts.reached()}
+    reached = {node.name for node in facts.list_reached()}
     out = {name: why for name, why in outcome.left_out.items() if name in reached and name not in facts.unknown(TORCH)}
     for why, names in group_by_value(out).items():
         risk = "On nodes that were not tested, a run may fail in its first collective."
@@ -113,7 +113,7 @@ def list_untested_nodes(facts: Facts) -> dict[str, str]:
     outcome = COLLECTIVE.outcome(facts)
     if not isinstance(outcome, CollectiveResult) or outcome.dead or outcome.lost:
         return {}
-    reached = [node.name for node in facts.reached()]
+    reached = [node.name for node in facts.list_reached()]
     if outcome.ranks == 1:
         return dict.fromkeys(reached, "a single rank has no peers")
     if outcome.nodes:

@@ -18,7 +18,7 @@ from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult, Pair
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, Replies, Round, Script
-from aboard.core.text.rank_sets import agree
+from aboard.core.text.input_text import agree
 from aboard.lazy_dataclass import dataclass
 
 # How often nodes without a rank are left out and the others tried again.

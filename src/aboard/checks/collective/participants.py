@@ -60,9 +60,9 @@ class Participants:
 def select_participants(facts: Facts, *, every: bool) -> Participants:
     """All nodes take part, except those with a known fault and those too many for their machine."""
     capabilities = facts.of(TORCH)
-    known_nodes = [node for node in facts.reached() if node.name in capabilities]
+    known_nodes = [node for node in facts.list_reached() if node.name in capabilities]
     lacking = [node.name for node in known_nodes if not capabilities[node.name].torch]
-    left_out = {node.name: "not reached" for node in facts.cluster if node not in facts.reached()}
+    left_out = {node.name: "not reached" for node in facts.cluster if node not in facts.list_reached()}
     left_out.update({name: unknown.why for name, unknown in facts.unknown(TORCH).items()})
     if lacking:
         return Participants(why="torch is not installed", left_out=dict.fromkeys(lacking, "torch is not installed"))

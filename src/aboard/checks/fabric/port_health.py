@@ -9,7 +9,7 @@ from aboard.checks.fabric.rdma_ports import ETHERNET, INFINIBAND, PORTS, RdmaPor
 from aboard.checks.list_formatting import format_list
 from aboard.checks.majority import find_majority, find_most_common
 from aboard.core.probes.facts import Facts
-from aboard.core.text.input_text import format_count
+from aboard.core.text.input_text import agree, format_count
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity
 from aboard.diagnoses.nodes import fabric
 from aboard.diagnoses.untrusted import Untrusted
@@ -30,7 +30,7 @@ def predict_socket_fallback(facts: Facts) -> Iterator[Finding]:
         yield fabric.SOCKETS.finding(
             nodes=(name,),
             seen=f"NCCL would use TCP sockets here: {_explain_sockets(all_ports[name], ports, nccl_settings[name])}"
-            + (f"; {format_count(len(up), 'other node')} {'has' if len(up) == 1 else 'have'} RDMA" if up else ""),
+            + (f"; {format_count(len(up), 'other node')} {agree(up, 'has', 'have')} RDMA" if up else ""),
             fix=_fix_sockets(name, all_ports[name], ports),
         )
 

@@ -53,7 +53,7 @@ class RailEchoes:
 
     echoes: tuple[RailEcho, ...] = field(default=())
 
-    def between(self, frm: str, to: str, *, straight: bool) -> list[RailEcho]:
+    def list_between(self, frm: str, to: str, *, straight: bool) -> list[RailEcho]:
         return [each for each in self.echoes if (each.frm, each.to, each.straight) == (frm, to, straight)]
 
 
@@ -92,7 +92,7 @@ RAILS = MultiNodeProbe(name="rails", script=send_echoes, quick=False)
 def find_broken_rails(facts: Facts) -> Iterator[Finding]:
     """A rail that fails between two nodes while others work has a bad cable or switch."""
     for frm, to in _list_node_pairs(facts):
-        echoes = _get_echoes(facts).between(frm, to, straight=True)
+        echoes = _get_echoes(facts).list_between(frm, to, straight=True)
         lost = [echo for echo in echoes if not echo.back]
         # Where nothing comes back at all, echoes are filtered and prove nothing.
         if lost and len(lost) < len(echoes):
@@ -119,7 +119,7 @@ def find_disconnected_rails(facts: Facts) -> Iterator[Finding]:
     names = tuple(name for name in names if nccl_settings[name].get("NCCL_CROSS_NIC") != "0")
     if not apart or not names:
         return
-    cross = _get_echoes(facts).between(*apart[0], straight=False)[0]
+    cross = _get_echoes(facts).list_between(*apart[0], straight=False)[0]
     crossing = any(nccl_settings[name].get("NCCL_CROSS_NIC") == "1" for name in names)
     yield fabric.RAILS.finding(
         # By default NCCL stays on a rail where all nodes have the same ones.
@@ -167,8 +167,8 @@ def _list_node_pairs(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _has_disconnected_rails(facts: Facts, frm: str, to: str) -> bool:
-    along = _get_echoes(facts).between(frm, to, straight=True)
-    across = _get_echoes(facts).between(frm, to, straight=False)
+    along = _get_echoes(facts).list_between(frm, to, straight=True)
+    across = _get_echoes(facts).list_between(frm, to, straight=False)
     working_rails = {rail for echo in along if echo.back for rail in echo.rails}
     tried = [echo for echo in across if set(echo.rails) <= working_rails]
     return bool(tried) and not any(echo.back for echo in tried)

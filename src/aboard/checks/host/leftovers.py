@@ -55,7 +55,7 @@ LeftoversByNode = Mapping[str, Leftovers | Unknown]
 
 def probe_leftovers(facts: Facts) -> "Script[LeftoversByNode]":
     """One round: every node inspects its own processes."""
-    replies = yield {node.name: ProbeRequest(op="leftovers") for node in facts.reached()}
+    replies = yield {node.name: ProbeRequest(op="leftovers") for node in facts.list_reached()}
     return {name: reply if isinstance(reply, Unknown) else parse_leftovers(reply) for name, reply in replies.items()}
 
 
@@ -174,7 +174,7 @@ def _list_current_leftovers(facts: Facts) -> dict[str, Leftovers]:
 def _get_outcome(facts: Facts, probe: "MultiNodeProbe[LeftoversByNode]") -> LeftoversByNode:
     outcome = probe.outcome(facts)
     if isinstance(outcome, Unknown):
-        return {node.name: outcome for node in facts.reached()}
+        return {node.name: outcome for node in facts.list_reached()}
     return outcome or {}
 
 

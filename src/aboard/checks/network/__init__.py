@@ -101,7 +101,7 @@ def find_unknown_connections(facts: Facts) -> Iterator[Finding]:
     outcome = MESH.outcome(facts)
     missing: Mapping[str, str] = {}
     if isinstance(outcome, Unknown):
-        missing = {node.name: outcome.why for node in facts.reached()}
+        missing = {node.name: outcome.why for node in facts.list_reached()}
     elif outcome is not None:
         missing = outcome.missing
     if missing:
@@ -118,7 +118,7 @@ def _list_other_nodes(outcome: MeshResult, node: str) -> list[str]:
 
 def list_nodes_without_peer(facts: Facts) -> dict[str, str]:
     """A single reachable node has no peer to connect to."""
-    reached = facts.reached()
+    reached = facts.list_reached()
     why = "there is only one node" if len(facts.cluster) == 1 else "only one node responds"
     return {node.name: why for node in reached} if len(reached) == 1 else {}
 

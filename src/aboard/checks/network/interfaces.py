@@ -84,7 +84,7 @@ def find_missing_interfaces(facts: Facts) -> Iterator[Finding]:
     known = facts.of(INTERFACES)
     outcome = MESH.outcome(facts)
     chosen_of = outcome.interfaces if isinstance(outcome, MeshResult) else {}
-    for node in facts.reached():
+    for node in facts.list_reached():
         for variable in IFNAMES:
             missing = _find_missing_names(node, variable, list(known[node.name])) if node.name in known else ""
             if missing:
@@ -126,7 +126,7 @@ def report_used_interfaces(facts: Facts) -> Iterator[Finding]:
     if not isinstance(outcome, MeshResult) or len(outcome.targets) < 2:  # noqa: PLR2004 - a pair
         return
     interfaces = outcome.interfaces
-    free = [node.name for node in facts.reached() if not all(name in node.env for name in IFNAMES)]
+    free = [node.name for node in facts.list_reached() if not all(name in node.env for name in IFNAMES)]
     several = [node for node in free if len(_list_usable_interfaces(outcome, node)) > 1]
     if not interfaces or not free or (not several and len(set(interfaces.values())) == 1):
         return

@@ -57,7 +57,7 @@ MESH = build_mesh_probe()
 
 
 def _run_mesh_probe(facts: Facts, *, all_pairs: bool) -> Script[MeshResult]:
-    nodes = {node.name: node for node in facts.reached()}
+    nodes = {node.name: node for node in facts.list_reached()}
     port = get_rendezvous_port(facts)
     began = ProbeRequest(op="listen", fields={"ports": [port, 0]})
     replies = _MeshReplies(facts, (yield dict.fromkeys(nodes, began)))
@@ -165,7 +165,7 @@ class _MeshReplies:
                 self._listening(name, reply)
             except ValueError:
                 self.missing[name] = "its reply can't be parsed"
-        self.targets = {node.name: self._target(node) for node in facts.reached() if node.name in self.ports}
+        self.targets = {node.name: self._target(node) for node in facts.list_reached() if node.name in self.ports}
 
     def plan(self, name: str, whom: Sequence[str]) -> Iterator[_Dial]:
         for peer in whom:

@@ -104,12 +104,12 @@ class MeshResult:
                 incoming[to].append(each.remote)
                 outgoing[frm].append(each.local)
         for node in self.addresses:
-            names = self._used(node, incoming[node]) or self._used(node, outgoing[node])
+            names = self._list_interfaces(node, incoming[node]) or self._list_interfaces(node, outgoing[node])
             if names:
                 chosen[node] = max(sorted(set(names)), key=names.count)
         return chosen
 
-    def _used(self, node: str, addresses: Sequence[str]) -> list[str]:
+    def _list_interfaces(self, node: str, addresses: Sequence[str]) -> list[str]:
         return [name for name in (self.interface(node, each) for each in addresses) if name]
 
     def interface(self, node: str, address: str) -> str:

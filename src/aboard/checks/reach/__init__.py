@@ -113,7 +113,7 @@ def ask_other_nodes(facts: Facts) -> "Script[Mapping[str, str]]":
     """Queries a few nodes for the names that the head could not resolve; none when all resolved."""
     unresolved_names = {node.target: node.name for node in facts.cluster if _is_unresolved(facts, node)}
     found: dict[str, str] = {}
-    for peer in [node.name for node in facts.reached()][:_MAX_LOOKUP_NODES]:
+    for peer in [node.name for node in facts.list_reached()][:_MAX_LOOKUP_NODES]:
         names = [target for target, name in unresolved_names.items() if name not in found][:_MAX_LOOKUP_NAMES]
         if names:
             fields = {"argv": ["sh", "-c", _LOOK_UP, "sh", *names], "timeout": _LOOKUP_SECONDS}

@@ -70,7 +70,7 @@ def is_shell_unknown(node: Node) -> bool:
 
 def probe_shells(facts: Facts) -> "Script[ShellsByNode]":
     """Probes the nodes with `setup` lines, and the head, whose agent runs on Aboard's own Python."""
-    nodes = [node for node in facts.reached() if is_shell_unknown(node)]
+    nodes = [node for node in facts.list_reached() if is_shell_unknown(node)]
     if not nodes:
         return {}
     replies = yield {
@@ -140,7 +140,7 @@ def _fix_lost_python(facts: Facts, node: Node, shell: ShellReady) -> Fix:
 def _get_shells(facts: Facts) -> ShellsByNode:
     outcome = SHELL.outcome(facts)
     if isinstance(outcome, Unknown):
-        return {node.name: outcome for node in facts.reached() if node.setup}
+        return {node.name: outcome for node in facts.list_reached() if node.setup}
     return outcome or {}
 
 

@@ -10,6 +10,7 @@ from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.rank_environment import ProgramFile, RankEnvironment
+from aboard.core.text.input_text import agree
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell
 from aboard.diagnoses.nodes import software, unanswered_probes
 from aboard.diagnoses.untrusted import Untrusted
@@ -96,7 +97,7 @@ def find_missing_program(facts: Facts) -> Iterator[Finding]:
             problem = program.problem.visible(200) or "is missing"
             by_path.setdefault((program.path, problem), []).append(name)
     for (path, problem), names in by_path.items():
-        also = f"; {node_sets.fold_names(there)} {'has' if len(there) == 1 else 'have'} it" if there else ""
+        also = f"; {node_sets.fold_names(there)} {agree(there, 'has', 'have')} it" if there else ""
         folder = facts.cluster.node(names[0]).workdir if nowhere else None
         yield software.PROGRAM.finding(
             nodes=tuple(names),

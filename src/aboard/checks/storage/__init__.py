@@ -24,6 +24,7 @@ from aboard.core.cluster import node_sets
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
+from aboard.core.text.input_text import agree
 from aboard.diagnoses import Finding, Severity, Shell, format_shell
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import storage, unanswered_probes
@@ -38,9 +39,7 @@ def find_missing_directories(facts: Facts) -> Iterator[Finding]:
         if place.trouble and not place.silent and not _is_on_dead_mount(facts, name, place):
             found.setdefault((place.path, place.trouble), []).append(name)
     for (path, trouble), nodes in found.items():
-        others = (
-            f"; {node_sets.fold_names(there)} {'has' if len(there) == 1 else 'have'} it" if there else " on any node"
-        )
+        others = f"; {node_sets.fold_names(there)} {agree(there, 'has', 'have')} it" if there else " on any node"
         make = format_shell("mkdir -p {path}", path=path)
         lines = join_command_lines(format_node_command(facts.cluster.node(name), make) for name in nodes[:4])
         yield storage.MISSING.finding(

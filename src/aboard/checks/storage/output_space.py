@@ -21,7 +21,7 @@ _SECONDS = MOUNT_SECONDS + 5
 def measure_output_space(facts: Facts) -> Script[Mapping[str, NodeDirectory | Unknown]]:
     """Probes every node that will have a rank; none when aboard.yaml doesn't say what the run writes."""
     wanted = facts.cluster.writes
-    writers = [node for node in facts.reached() if node.slots != 0] if wanted else []
+    writers = [node for node in facts.list_reached() if node.slots != 0] if wanted else []
     if wanted is None or not writers:
         return {}
     replies = yield {
@@ -113,7 +113,7 @@ def find_unknown_space(facts: Facts) -> Iterator[Finding]:
 def _get_outcome(facts: Facts) -> Mapping[str, NodeDirectory | Unknown]:
     outcome = OUTPUT_SPACE.outcome(facts)
     if isinstance(outcome, Unknown):
-        return {node.name: outcome for node in facts.reached()}
+        return {node.name: outcome for node in facts.list_reached()}
     return outcome or {}
 
 

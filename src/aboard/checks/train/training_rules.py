@@ -8,8 +8,7 @@ from aboard.checks.train.gpu_specs import BF16_SINCE, GpuSpec
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.plan.training_settings import Training
 from aboard.core.text.byte_sizes import format_size
-from aboard.core.text.input_text import format_count
-from aboard.core.text.rank_sets import agree
+from aboard.core.text.input_text import agree, format_count
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell, join_fixes
 from aboard.diagnoses.trainer import training
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
@@ -281,7 +280,7 @@ def _describe_memory(preflight: TrainingPreflight, names: Iterable[str]) -> str:
                 f" for {ranks} ranks, {format_size(room)} each" if ranks > 1 else ""
             )
         alike.setdefault(text, []).append(name)
-    return "; ".join(f"{fold_names(same)} {'has' if len(same) == 1 else 'have'} {text}" for text, same in alike.items())
+    return "; ".join(f"{fold_names(same)} {agree(same, 'has', 'have')} {text}" for text, same in alike.items())
 
 
 def _compute_node_rank_memory(preflight: TrainingPreflight, name: str) -> int | None:

@@ -45,7 +45,7 @@ async def run_attached(arguments: ResolvedLaunch, dialer: NodeDialer) -> int:
         view.say(f"note: {note}")
     try:
         launched, dropped = await run_launch_session(
-            spec, watcher=view.watcher, viewer=view, dialer=dialer, on_report=view.looked
+            spec, watcher=view.watcher, viewer=view, dialer=dialer, on_report=view.show_preflight
         )
     except TrainingFinished as finished:
         return show_finished(console, spec.run, finished)

@@ -79,7 +79,7 @@ class LaunchView:
     def watcher(self) -> CheckObserver:
         return self._check if self._styled else NullCheckObserver()
 
-    def looked(self, report: CheckReport) -> None:
+    def show_preflight(self, report: CheckReport) -> None:
         """Shows the preflight warnings that do not stop the run, before it begins."""
         if self._looking is not None:
             self._looking.stop()

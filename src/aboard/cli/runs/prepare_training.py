@@ -57,7 +57,7 @@ class PreparationReporter:
             vocabulary=found.vocabulary,
         )
 
-    def settled(self, boarding: TrainingPreflight, findings: Sequence[Finding]) -> None:
+    def report_steps(self, boarding: TrainingPreflight, findings: Sequence[Finding]) -> None:
         """Reports the size of a step, and the warnings unless a finding stops the run."""
         nodes = len(boarding.nodes)
         training, ranks = boarding.training, boarding.world

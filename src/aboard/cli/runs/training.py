@@ -81,7 +81,7 @@ def _train_prepared(
         command=options.command,
         upload=upload_files,
         estimate_memory=estimate,
-        on_settled=reporter.settled,
+        on_settled=reporter.report_steps,
     )
     launch_request = replace(build_request(options.env), ranks=options.ranks)
     cluster, launch_request = resolve_request(cluster, launch_request, None)

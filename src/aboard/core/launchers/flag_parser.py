@@ -171,9 +171,9 @@ class _Reader:
                 label = name if flag.takes is FlagValueKind.NOTHING else f"{name} {escape_text(text)}"
                 self._problem(label, flag.note, flag.fix)
         else:
-            yield from self._converted(flag, name, text)
+            yield from self._convert_value(flag, name, text)
 
-    def _converted(self, flag: LauncherFlag, name: str, text: str) -> Iterator[Value]:
+    def _convert_value(self, flag: LauncherFlag, name: str, text: str) -> Iterator[Value]:
         if flag.takes is FlagValueKind.NOTHING:
             yield True
         elif flag.takes is FlagValueKind.TEXT:

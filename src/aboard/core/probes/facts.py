@@ -45,7 +45,7 @@ class Facts:
             if node.name in answers and not isinstance(answers[node.name], Unknown)
         }
 
-    def reached(self) -> list[Node]:
+    def list_reached(self) -> list[Node]:
         """The nodes that responded, in the cluster's order."""
         return [node for node in self.cluster if isinstance(self.contacts.get(node.name), ReachedNode)]
 

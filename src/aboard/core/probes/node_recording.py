@@ -44,7 +44,7 @@ def replay_recordings(cluster: Cluster, subject: Subject, recordings: Mapping[st
         },
         answers={
             probe.name: {
-                name: parse_answer(probe, recording.answer(probe.asked(cluster.node(name))))
+                name: parse_answer(probe, recording.answer(probe.question_for(cluster.node(name))))
                 for name, recording in recordings.items()
             }
             for probe in subject.probes

@@ -69,6 +69,6 @@ class Probe(Generic[T]):
     parse: Callable[[ProbeAnswer], T]
     quick: bool = True
 
-    def asked(self, node: Node) -> ProbeQuestion:
+    def question_for(self, node: Node) -> ProbeQuestion:
         """The question for this node."""
         return self.question(node) if callable(self.question) else self.question

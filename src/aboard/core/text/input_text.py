@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aboard.diagnoses.untrusted import escape_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from aboard.diagnoses import Diagnosis, Fix
 
@@ -75,6 +75,11 @@ def find_nearest(word: str, known: "Iterable[str]") -> str | None:
 def format_count(count: int, noun: str) -> str:
     """`1 node`, `2 nodes`, `1,000 nodes`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def agree(subject: "Collection[object]", singular: str, plural: str) -> str:
+    """The form of a word that agrees with the number of ranks or nodes: `is` for one, `are` for several."""
+    return singular if len(subject) == 1 else plural
 
 
 def decode_latin1(value: object) -> str:

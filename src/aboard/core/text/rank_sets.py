@@ -43,8 +43,3 @@ def fold_ranks(ranks: Iterable[int]) -> str:
 def name_ranks(ranks: Collection[int], noun: str = "rank") -> str:
     """Ranks as the subject of a sentence: `rank 3`, or `ranks 0-6,8`."""
     return f"{noun}{'s' * (len(ranks) != 1)} {fold_ranks(ranks)}"
-
-
-def agree(subject: Collection[object], singular: str, plural: str) -> str:
-    """The form of a word that agrees with the number of ranks or nodes: `is` for one, `are` for several."""
-    return singular if len(subject) == 1 else plural

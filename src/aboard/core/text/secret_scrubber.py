@@ -66,8 +66,8 @@ class SecretScrubber:
 
     def text(self, text: str) -> str:
         for shape in _SHAPES:
-            text = shape.sub(self._masked, text)
-        text = _ASSIGNED.sub(self._assigned, text)
+            text = shape.sub(self._mask_match, text)
+        text = _ASSIGNED.sub(self._mask_assignment, text)
         text = _HOME.sub(self._home, text)
         if self._users is not None:
             text, count = self._users.subn(_USER, text)
@@ -89,14 +89,14 @@ class SecretScrubber:
             return [self.value(each, before.lstrip("-")) for each, before in zip(value, names, strict=False)]
         return value
 
-    def _masked(self, found: re.Match[str]) -> str:
+    def _mask_match(self, found: re.Match[str]) -> str:
         secret = found[1] if found.re.groups else found[0]
         if secret.startswith(MASK):
             return found[0]
         self.removed["secrets"] += 1
         return found[0].replace(secret, MASK)
 
-    def _assigned(self, found: re.Match[str]) -> str:
+    def _mask_assignment(self, found: re.Match[str]) -> str:
         name, value = found["name"], found["value"]
         blank = found["sign"].isspace()
         if _PLAIN_VALUE.fullmatch(value) or (blank and not name.startswith("-")):

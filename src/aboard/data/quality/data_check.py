@@ -87,7 +87,9 @@ def find_examples(findings: Iterable[Finding], statistics: DataStatistics) -> di
     found = {}
     for finding in findings:
         candidates = [
-            example for flag in FLAGS_BY_CODE.get(finding.code, ()) for example in statistics.seen(flag).examples
+            example
+            for flag in FLAGS_BY_CODE.get(finding.code, ())
+            for example in statistics.find_flagged(flag).examples
         ]
         if candidates:
             found[finding.code] = candidates[0]

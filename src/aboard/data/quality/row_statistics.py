@@ -96,7 +96,7 @@ class DataStatistics:
             prints=self.prints + other.prints,
         )
 
-    def seen(self, name: str) -> FlaggedRows:
+    def find_flagged(self, name: str) -> FlaggedRows:
         return self.signs.get(name, FlaggedRows())
 
     @cached_property

@@ -92,7 +92,7 @@ class PackedSequences:
     def __len__(self) -> int:
         return self.manifest.bins
 
-    def supervised(self, number: int) -> int:
+    def count_supervised(self, number: int) -> int:
         """The supervised tokens of a sequence, without reading it: the divisor of a step's loss."""
         return int(self._entry(number)["supervised"])
 

@@ -119,9 +119,9 @@ class Preparation:
             _remove_drafts(folder)
         shards = self._shards()
         schedule = PreparationSchedule(self._units, shards)
-        schedule.found(
+        schedule.skip_existing(
             {unit.path: record for unit in self._units if (record := read_unit(unit.path)) is not None},
-            {shard.number: found for shard in shards if (found := self._made(shard)) is not None},
+            {shard.number: found for shard in shards if (found := self._load_shard(shard)) is not None},
         )
         progress_counter = ProgressCounter(schedule, self._units, progress)
         if not schedule.done:
@@ -170,7 +170,7 @@ class Preparation:
     def _record_of(self, shard: AssembleOrder) -> Path:
         return self._making / "units" / f"shard-{shard.name}.json"
 
-    def _made(self, shard: AssembleOrder) -> Shard | None:
+    def _load_shard(self, shard: AssembleOrder) -> Shard | None:
         """A shard made by an earlier attempt, if it is unchanged."""
         try:
             found = decode(Shard, json.loads(self._record_of(shard).read_bytes()), strict=True)
@@ -190,11 +190,11 @@ class Preparation:
                 seen = f"data read back from {answer.unit} repeatedly differed from what was written"
                 raise AboardError(data.DISK, seen, "lies", folder=self._making)
         elif isinstance(order, EncodeOrder) and isinstance(answer, UnitRecord):
-            schedule.encoded(order, answer)
-            progress_counter.done(order, answer)
+            schedule.add_unit(order, answer)
+            progress_counter.finish_unit(order, answer)
         elif isinstance(order, AssembleOrder) and isinstance(answer, Shard):
             write_atomically(self._record_of(order), json.dumps(asdict(answer)), sync=False)
-            schedule.assembled(order, answer)
+            schedule.add_shard(order, answer)
             for unit in order.units:
                 for file in schedule.records[unit].files:
                     (unit.parent / file.name).unlink(missing_ok=True)

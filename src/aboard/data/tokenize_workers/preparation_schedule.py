@@ -30,7 +30,7 @@ class PreparationSchedule:
     def done(self) -> bool:
         return len(self.shards) == len(self._waiting)
 
-    def found(self, records: Mapping[Path, UnitRecord], shards: Mapping[int, Shard]) -> None:
+    def skip_existing(self, records: Mapping[Path, UnitRecord], shards: Mapping[int, Shard]) -> None:
         """Results of an earlier preparation: these are not made again."""
         self.records.update(records)
         self.shards.update(shards)
@@ -44,11 +44,11 @@ class PreparationSchedule:
             return self._assemble.popleft()
         return self._encode.popleft() if self._encode else None
 
-    def encoded(self, unit: EncodeOrder, record: UnitRecord) -> None:
+    def add_unit(self, unit: EncodeOrder, record: UnitRecord) -> None:
         self.records[unit.path] = record
         self._ready(unit.path)
 
-    def assembled(self, order: AssembleOrder, shard: Shard) -> None:
+    def add_shard(self, order: AssembleOrder, shard: Shard) -> None:
         self.shards[order.number] = shard
 
     def retry_unit(self, damaged: DamagedUnitError) -> bool:

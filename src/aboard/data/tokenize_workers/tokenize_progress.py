@@ -39,7 +39,7 @@ class ProgressCounter:
             self._on_the_way[order.path] = progress
             self._tell()
 
-    def done(self, unit: EncodeOrder, record: UnitRecord) -> None:
+    def finish_unit(self, unit: EncodeOrder, record: UnitRecord) -> None:
         self._on_the_way.pop(unit.path, None)
         self._add(unit, record)
         self._tell()

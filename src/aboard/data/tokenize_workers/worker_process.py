@@ -113,7 +113,7 @@ class _OrderRunner:
     def answer(self, order: WorkerOrder) -> WorkerAnswer:
         """The result of an order, or its failure."""
         try:
-            return self._done(order)
+            return self._run_order(order)
         except DamagedUnitError as damaged:
             return damaged
         except AboardError as error:
@@ -126,7 +126,7 @@ class _OrderRunner:
         except Exception:  # noqa: BLE001 - reported to the parent, with its traceback
             return _make_failure(AboardError(data.WORKER, f"a worker failed: {_format_trace()}", "row"))
 
-    def _done(self, order: WorkerOrder) -> WorkerAnswer:
+    def _run_order(self, order: WorkerOrder) -> WorkerAnswer:
         if isinstance(order, AssembleOrder):
             return assemble_shard(order.units, order.folder, order.name)
         on_progress = _ProgressReporter(self._connection).report

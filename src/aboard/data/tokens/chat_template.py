@@ -54,24 +54,24 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Any] | None = None, *, ask: bool = False) -> str:
         """The conversation as text; with `ask`, also the header of the next answer."""
-        return self._rendered(messages, tools, ask=ask)[0]
+        return self._render_spans(messages, tools, ask=ask)[0]
 
     def answers(
         self, messages: Sequence[ChatMessage], tools: Sequence[Any] | None, wanted: Sequence[int]
     ) -> tuple[str, list[Span]]:
         """The conversation as text, and the spans of the wanted messages, which are answers."""
         every = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
-        text, marks = self._rendered(messages, tools, marks=self.marked and bool(wanted))
+        text, marks = self._render_spans(messages, tools, marks=self.marked and bool(wanted))
         if not wanted:
             return text, []
         if len(marks) == len(every):
-            return text, [self._marked(text, marks[every.index(at)], messages, tools, at) for at in wanted]
+            return text, [self._adjust_marked_span(text, marks[every.index(at)], messages, tools, at) for at in wanted]
         framed = self._find_framed_spans(text, messages, every)
         if framed is not None:
             return text, [framed[every.index(at)] for at in wanted]
-        return text, [self._added(text, messages, tools, at) for at in wanted]
+        return text, [self._find_added_span(text, messages, tools, at) for at in wanted]
 
-    def _rendered(
+    def _render_spans(
         self, messages: Sequence[ChatMessage], tools: Sequence[Any] | None, *, ask: bool = False, marks: bool = False
     ) -> tuple[str, list[Span]]:
         # Imported here: it takes a second, which reading text needn't wait for.
@@ -104,7 +104,7 @@ class ChatTemplate:
             question_only, one, text = self.render(turns[:1]), self.render(turns[:2]), self.render(turns)
             at = one.find(_TRIAL_ANSWER)
             stop = self._first_special(one, at + len(_TRIAL_ANSWER) + 1) if at >= 0 else ""
-            slow = [self._added(text, turns, None, turn) for turn in (1, 3)]
+            slow = [self._find_added_span(text, turns, None, turn) for turn in (1, 3)]
         except InvalidRowError:  # it needs more than a plain conversation; each row will be rendered by prefixes
             return stop, None
         start = slow[0][0]
@@ -122,12 +122,12 @@ class ChatTemplate:
         specials = [token for token in self._specials if token and rest.startswith(token, lead)]
         return rest[:lead] + max(specials, key=len) if specials else ""
 
-    def _marked(
+    def _adjust_marked_span(
         self, text: str, span: Span, messages: Sequence[ChatMessage], tools: Sequence[Any] | None, at: int
     ) -> Span:
         start, end = span
         if messages[at]["content"].strip() not in text[start:end]:
-            self._added(text, messages, tools, at)  # raises if the answer was rewritten
+            self._find_added_span(text, messages, tools, at)  # raises if the answer was rewritten
         if self.stop and text.startswith(self.stop, end) and not text.endswith(self.stop, start, end):
             return start, end + len(self.stop)
         return span
@@ -153,7 +153,9 @@ class ChatTemplate:
                 return None
         return spans
 
-    def _added(self, text: str, messages: Sequence[ChatMessage], tools: Sequence[Any] | None, at: int) -> Span:
+    def _find_added_span(
+        self, text: str, messages: Sequence[ChatMessage], tools: Sequence[Any] | None, at: int
+    ) -> Span:
         """What the answer adds to the conversation before it, verified to be in the whole conversation, too."""
         content = messages[at]["content"].strip()
         whole = text if at == len(messages) - 1 else self.render(messages[: at + 1], tools)

@@ -55,9 +55,11 @@ class Encoder:
         self.loss_on = loss_on
         self.tokenizer = tokenizers.Tokenizer.from_str(vocabulary.json)
         self._passages = SupervisedTextEncoder(self.tokenizer)
-        self.template = self._made(template or vocabulary.plain)
+        self.template = self._build_template(template or vocabulary.plain)
         with_tools = template or vocabulary.with_tools
-        self._with_tools = self.template if with_tools == (template or vocabulary.plain) else self._made(with_tools)
+        self._with_tools = (
+            self.template if with_tools == (template or vocabulary.plain) else self._build_template(with_tools)
+        )
 
     def __getstate__(self) -> tuple[Vocabulary, str | None, LossOn]:
         return self.vocabulary, self.custom_template, self.loss_on
@@ -91,10 +93,10 @@ class Encoder:
             except InvalidRowError as error:
                 results[at] = InvalidRow(where=row.where, code=error.code, why=error.why)
         for job, tokens in zip(jobs, self._passages([job.passage for job in jobs]), strict=True):
-            results[job.at] = self._finished(rows[job.at].where, job, tokens)
+            results[job.at] = self._finish_row(rows[job.at].where, job, tokens)
         return [results[at] for at in range(len(rows))]
 
-    def _made(self, text: str | None) -> ChatTemplate | None:
+    def _build_template(self, text: str | None) -> ChatTemplate | None:
         return (
             ChatTemplate(text, tokens=self.vocabulary.names, specials=tuple(self.vocabulary.specials)) if text else None
         )
@@ -128,11 +130,11 @@ class Encoder:
         if template is None:
             raise InvalidRowError("row-template", "the tokenizer has no chat template; set one with template: FILE")
         messages = row.messages or ()
-        supervised = self._wanted(row)
+        supervised = self._select_answers(row)
         text, spans = template.answers(messages, row.tools, supervised)
         return _Job(at=at, passage=self._passage(text, spans), closed=True)
 
-    def _wanted(self, row: DataRow) -> list[int]:
+    def _select_answers(self, row: DataRow) -> list[int]:
         """The messages that the loss is on."""
         if self.loss_on == "all":
             return []
@@ -144,18 +146,18 @@ class Encoder:
     def _passage(self, text: str, spans: list[Span]) -> SupervisedText:
         return SupervisedText(text=text, spans=None if self.loss_on == "all" else spans)
 
-    def _finished(
+    def _finish_row(
         self, where: RowLocation, job: _Job, tokens: TokensAndMask | InvalidRowError
     ) -> EncodedRow | InvalidRow:
         if isinstance(tokens, InvalidRowError):
             return InvalidRow(where=where, code=tokens.code, why=tokens.why)
-        ids, mask = tokens if job.closed else self._closed(*tokens)
+        ids, mask = tokens if job.closed else self._add_bos_eos(*tokens)
         if not len(ids):
             return InvalidRow(where=where, code="row-empty", why=Untrusted("it has no tokens"))
         mask[0] = False
         return EncodedRow(where=where, ids=ids, mask=mask)
 
-    def _closed(self, ids: Ids, mask: Mask) -> tuple[Ids, Mask]:
+    def _add_bos_eos(self, ids: Ids, mask: Mask) -> tuple[Ids, Mask]:
         """Adds BOS and EOS, unless the text has its own."""
         before = np.array(self.vocabulary.before, np.uint32)
         if np.array_equal(ids[: len(before)], before):

@@ -95,10 +95,10 @@ async def probe_cluster(
             probes,
             spec=spec,
             on_met=partial(watcher.asking, node.name),
-            on_contact=partial(early.reached, node),
+            on_contact=partial(early.add_link, node),
             on_answer=partial(watcher.answered, node.name),
         )
-        early.visited(node, probed.contact)
+        early.add_contact(node, probed.contact)
         if probed.dialled is not None:
             links[node.name] = probed.dialled
             if not keep and not any(exercise.needs(node) for exercise in exercises):
@@ -143,11 +143,11 @@ class _EarlyMultiNodeProbes:
         self._links: dict[str, AgentLink] = {}
         self._met = asyncio.Event()
 
-    def reached(self, node: Node, dialled: DialResult, contact: Contact) -> None:
+    def add_link(self, node: Node, dialled: DialResult, contact: Contact) -> None:
         self._links[node.name] = dialled.link
-        self.visited(node, contact)
+        self.add_contact(node, contact)
 
-    def visited(self, node: Node, contact: Contact) -> None:
+    def add_contact(self, node: Node, contact: Contact) -> None:
         self._contacts[node.name] = contact
         if len(self._contacts) == len(self._cluster):
             self._met.set()

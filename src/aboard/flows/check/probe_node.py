@@ -65,7 +65,7 @@ async def probe_node(
                 environment = await _ask_environment(dialled.link, node, spec)
                 if isinstance(environment, RankEnvironment):
                     node = replace(node, interpreter=environment.interpreter)
-            own = [replace(probe, question=probe.asked(node)) for probe in probes]
+            own = [replace(probe, question=probe.question_for(node)) for probe in probes]
             asking = asyncio.create_task(_ask_probes(dialled.link, own, on_answer))
             await _wait_all(meeting, asking)
         except BaseException:

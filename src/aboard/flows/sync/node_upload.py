@@ -124,7 +124,7 @@ class NodeUpload:
     def lacks(self, place: int) -> bool:
         return bool(self._places[place].lacking)
 
-    def found(self, place: int) -> Mapping[str, FileEntry]:
+    def list_files(self, place: int) -> Mapping[str, FileEntry]:
         """The files of a directory that the node has, each with the hash that the node computed."""
         return self._places[place].found
 
@@ -144,7 +144,7 @@ class NodeUpload:
         for number, place in enumerate(self._places):
             if place.first is not None:
                 self._report("waiting", now=True)
-                await place.first.filled(number)
+                await place.first.wait_until_filled(number)
                 await self._retry_on_loss(partial(self._check_files, place))
             if place.lacking:
                 async with self._turns:
@@ -154,7 +154,7 @@ class NodeUpload:
         self._whole, self._at = self._total, 0
         self._report("done", now=True)
 
-    async def filled(self, place: int) -> None:
+    async def wait_until_filled(self, place: int) -> None:
         """Waits until this node has the complete directory."""
         await self._places[place].filled.wait()
 

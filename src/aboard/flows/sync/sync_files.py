@@ -145,6 +145,6 @@ async def _find_shared_disks(uploads: Sequence[NodeUpload], directories: Sequenc
 
 def _verify_hashes(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> None:
     for place, directory in enumerate(directories):
-        for gap in find_file_gaps(directory.files, {upload.node.name: upload.found(place) for upload in uploads}):
+        for gap in find_file_gaps(directory.files, {upload.node.name: upload.list_files(place) for upload in uploads}):
             file = (*gap.missing, *gap.differing)[0]
             raise build_hash_error(gap.node, f"{directory.to}/{file.name}", wanted=file.sha256, found="none")

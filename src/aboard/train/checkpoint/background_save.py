@@ -41,7 +41,7 @@ class CopyBarrier:
             self.leave()
             self._optimizer, self._hook = optimizer, optimizer.register_step_pre_hook(self._wait)
 
-    def done(self) -> None:
+    def release(self) -> None:
         self._event.set()
 
     def leave(self) -> None:
@@ -87,14 +87,14 @@ class BackgroundSave:
             try:
                 return snapshot.copy()
             finally:
-                copied.done()
+                copied.release()
 
         try:
             self._notes = writer.save(replace(snapshot, copy=copy))
         except BaseException as error:  # noqa: BLE001 - raised again where training polls
             self._error = error
         finally:
-            copied.done()
+            copied.release()
 
 
 def _build_timeout_error(patience: float) -> AboardError:

@@ -116,17 +116,17 @@ class SliceReader:
             into = [slice(at - low, at - low + length) for at, low, length in zip(start, box[0], size, strict=True)]
             part = self._read(file, name, inside)
             if part.shape != size:  # copy_ would broadcast a smaller one
-                raise self._damaged(name, f"{file.name} has a shape that differs from the manifest")
+                raise self._make_damaged_error(name, f"{file.name} has a shape that differs from the manifest")
             target[tuple(into)].copy_(part)
             left -= prod(size)
         if left:
-            raise self._damaged(name, "slices of it are missing")
+            raise self._make_damaged_error(name, "slices of it are missing")
 
     def _pick(self, name: str, files: list[CheckpointFile]) -> CheckpointFile:
         for file in files:
             if file.name in self._saved.here:
                 return file
-        raise self._damaged(name, f"{files[0].name} is missing")
+        raise self._make_damaged_error(name, f"{files[0].name} is missing")
 
     def _read(self, file: CheckpointFile, name: str, inside: list[slice]) -> Tensor:
         try:
@@ -136,14 +136,14 @@ class SliceReader:
                 self._open[file.name].get_slice(name)[tuple(inside)] if inside else self._scalar(file, name)
             )
         except (OSError, SafetensorError) as error:
-            raise self._damaged(name, f"{file.name}: {escape_text(str(error), 300)}") from error
+            raise self._make_damaged_error(name, f"{file.name}: {escape_text(str(error), 300)}") from error
         return tensor
 
     def _scalar(self, file: CheckpointFile, name: str) -> Tensor:
         tensor: Tensor = self._open[file.name].get_tensor(name)
         return tensor
 
-    def _damaged(self, name: str, why: str) -> AboardError:
+    def _make_damaged_error(self, name: str, why: str) -> AboardError:
         return AboardError(
             checkpoint.DAMAGED,
             f"{name} can't be read from {self._saved.folder}: {why}",

@@ -31,7 +31,7 @@ class TimeLedger:
         return before
 
     @contextmanager
-    def spent(self, kind: TimeKind) -> Iterator[None]:
+    def count_as(self, kind: TimeKind) -> Iterator[None]:
         before = self.switch_to(kind)
         try:
             yield

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from aboard.core.plan.training_settings import Training
+from aboard.core.text.input_text import agree
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model_loading, training
 from aboard.lazy_dataclass import dataclass
@@ -218,7 +219,7 @@ def check_same_files(folder: Path, world: RankContext) -> None:
         raise AboardError(
             model_loading.DIFFERS,
             f"{folder} is not the same on all ranks: rank{'s' * (len(others) > 1)} {', '.join(others)}"
-            f" {'has' if len(others) == 1 else 'have'} different files than most ranks",
+            f" {agree(others, 'has', 'have')} different files than most ranks",
             folder=folder,
         )
 

@@ -42,7 +42,7 @@ def summarize_subjects(
     A finding folded under another subject's still counts for its own. A subject without a tested node has not passed.
     """
     worst = find_worst(by_subject)
-    reached = [node.name for node in facts.reached()]
+    reached = [node.name for node in facts.list_reached()]
     outcomes = []
     for subject in (each for each in subjects if each.name in worst):
         untested = {name: why for name, why in subject.untested(facts).items() if name in reached}
@@ -68,7 +68,7 @@ def _format_reason(untested: Mapping[str, str]) -> str:
 
 def format_conclusion(facts: Facts, findings: Sequence[Finding], outcomes: Sequence[SubjectResult]) -> str:
     """One line: which nodes were reached, whether a run could start, and what was not tested."""
-    total, reached = len(facts.cluster), len(facts.reached())
+    total, reached = len(facts.cluster), len(facts.list_reached())
     who = "the node was reached" if reached == total == 1 else f"{reached} of {total} nodes reached"
     stops = _count_findings(findings, Severity.BLOCK)
     warnings = _count_findings(findings, Severity.WARN)

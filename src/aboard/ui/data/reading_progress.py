@@ -1,34 +1,21 @@
 """The progress of reading data files, on one transient line."""
 
-from types import TracebackType
-from typing import Self
-
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
 from rich.text import Text
 
 from aboard.core.text.byte_sizes import format_size
 from aboard.ui.number_format import format_count
-from aboard.ui.progress_bar import render_bar
+from aboard.ui.progress_bar import TransientView, render_bar
 
 _WIDE, _WORDS = 40, 56
 
 
-class DataReadingView:
+class DataReadingView(TransientView):
     """A bar by bytes, and the rows so far."""
 
     def __init__(self, console: Console) -> None:
-        self._live = Live(self, console=console, transient=True, refresh_per_second=8)
+        super().__init__(console)
         self._done = self._total = self._rows = 0
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
 
     def update(self, done: int, total: int, rows: int) -> None:
         self._done, self._total, self._rows = done, total, rows

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.run.run_progress import MissingRanks, MissingReason
 from aboard.core.text.durations import format_duration
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import fold_ranks, name_ranks
 from aboard.lazy_dataclass import dataclass
 from aboard.ui.number_format import format_count
 
@@ -32,7 +32,7 @@ class MissingGroup:
         ranks = fold_ranks(self.ranks)
         if len(ranks) > RANKS_SHOWN:
             return f"{nodes} {format_count(len(self.ranks), 'rank')}"
-        return f"{nodes} rank{'s' * (len(self.ranks) != 1)} {ranks}"
+        return f"{nodes} {name_ranks(self.ranks)}"
 
     @property
     def reason(self) -> str:

@@ -72,7 +72,7 @@ class PlainLaunchWriter:
         self._generation = roster.generation
         yield from self._phases(roster)
         yield from self._nodes(roster)
-        yield from self._died(roster)
+        yield from self._format_deaths(roster)
         if not roster.stopping:
             yield from self._waits(roster)
         yield from self._steps(roster)
@@ -114,7 +114,7 @@ class PlainLaunchWriter:
         for wait in group_missing(due):
             yield f"node {wait.who}{wait.reason}"
 
-    def _died(self, roster: RunProgress) -> Iterator[str]:
+    def _format_deaths(self, roster: RunProgress) -> Iterator[str]:
         """The ranks that died, unless the run is already stopping."""
         if self._ending:
             return

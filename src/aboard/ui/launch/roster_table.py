@@ -64,7 +64,7 @@ class RosterTable:
         if self._left:
             others = [row.node for lot in self._left for row in lot]
             label = f"{format_count(len(others), 'other')} {fold_names(others)}"
-            rows.append(GridRow(label=self._cut(label), style="dim"))
+            rows.append(GridRow(label=self._truncate_label(label), style="dim"))
         steps = ("step", "s/step") if self._training else ()
         finished = ("finished",) if any(_count_ranks(row, Phase.DONE) for row in self._roster.rows) else ()
         return NodeGrid(self._heads, rows, (*steps, *finished, "cpu", "memory", "load", "ranks use"))
@@ -97,9 +97,9 @@ class RosterTable:
         trouble = self._trouble.get(first.node)
         style = _STYLES[trouble] or ("yellow" if any(map(_is_full, lot)) else "")
         marks = () if self._training else self._marks(lot, trouble)
-        return GridRow(label=self._cut(names), marks=marks, more=self._figures(lot), style=style)
+        return GridRow(label=self._truncate_label(names), marks=marks, more=self._figures(lot), style=style)
 
-    def _cut(self, label: str) -> str:
+    def _truncate_label(self, label: str) -> str:
         if cell_len(label) <= self._label:
             return label
         return set_cell_size(label, self._label - 1).rstrip() + "…"

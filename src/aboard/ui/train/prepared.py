@@ -2,37 +2,25 @@
 
 from collections.abc import Sequence
 from textwrap import wrap
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
 from rich.text import Text
 
 from aboard.core.plan.training_settings import Training
 from aboard.core.text.byte_sizes import format_size
 from aboard.ui.number_format import format_count
-from aboard.ui.progress_bar import render_bar
+from aboard.ui.progress_bar import TransientView, render_bar
 
 _WIDE, _WORDS = 40, 56
 LABEL = len("validation set  ")
 
 
-class PreparationView:
+class PreparationView(TransientView):
     """A transient line: the current task and its progress."""
 
     def __init__(self, console: Console) -> None:
-        self._live = Live(self, console=console, transient=True, refresh_per_second=8)
+        super().__init__(console)
         self._what, self._done, self._total, self._more = "", 0, 0, ""
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
 
     def update(self, what: str, done: int = 0, total: int = 0, more: str = "") -> None:
         self._what, self._done, self._total, self._more = what, done, total, more

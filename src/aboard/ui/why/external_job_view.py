@@ -11,7 +11,7 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Judgement
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.durations import format_duration
-from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Severity
 from aboard.ui.labelled_text import wrap_labelled
 from aboard.ui.why.verdict_view import VerdictView
@@ -32,13 +32,13 @@ class ExternalJobView:
         world = self._world
         age = format_duration(self._evidence.now - world.began)
         place = f", rendezvous at {world.address}:{world.port}" if world.port and world.size > 1 else ""
-        ranks_text = f"{world.noun}{'s' * (len(world.ranks) != 1)} {fold_ranks(world.ranks)} of {world.size}"
+        ranks_text = f"{name_ranks(world.ranks, world.noun)} of {world.size}"
         yield Text.assemble(
             (world.what, "bold"), f" on {fold_names(world.nodes)}, started {age} ago: {ranks_text}{place}"
         )
         for ranks, where in list(group_by_place(world, self._evidence))[:MOST_PLACES]:
             yield from wrap_labelled(
-                Text(f"  {world.noun}{'s' * (len(ranks) != 1)} {fold_ranks(ranks)}  ", style="dim"),
+                Text(f"  {name_ranks(ranks, world.noun)}  ", style="dim"),
                 where,
                 options.max_width,
             )

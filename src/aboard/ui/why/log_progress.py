@@ -1,33 +1,20 @@
 """The progress of reading logs, on one transient line."""
 
-from types import TracebackType
-from typing import Self
-
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
 from rich.text import Text
 
 from aboard.core.text.byte_sizes import format_size
-from aboard.ui.progress_bar import render_bar
+from aboard.ui.progress_bar import TransientView, render_bar
 
 _WIDE, _WORDS = 40, 40
 
 
-class LogReadingView:
+class LogReadingView(TransientView):
     """A progress bar by bytes; none for a pipe, whose length is unknown."""
 
     def __init__(self, console: Console) -> None:
-        self._live = Live(self, console=console, transient=True, refresh_per_second=8)
+        super().__init__(console)
         self._done = self._total = 0
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
 
     def update(self, done: int, total: int) -> None:
         self._done, self._total = done, total

@@ -8,7 +8,8 @@ from aboard.core.cluster.head_machine import is_loopback
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes, list_ranks
 from aboard.core.run.run_state import RankProcess
-from aboard.core.text.rank_sets import agree, fold_ranks, name_ranks
+from aboard.core.text.input_text import agree
+from aboard.core.text.rank_sets import fold_ranks, name_ranks
 from aboard.diagnoses import Diagnosis, Finding, join_fixes
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.runs import hang, rendezvous

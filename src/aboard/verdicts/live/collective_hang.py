@@ -8,8 +8,8 @@ from aboard.core.evidence.node_snapshot import CollectiveRecord
 from aboard.core.evidence.run_evidence import Evidence, RankView, list_ranks
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
 from aboard.core.run.rank_phases import Phase
-from aboard.core.text.input_text import format_count
-from aboard.core.text.rank_sets import agree, name_ranks
+from aboard.core.text.input_text import agree, format_count
+from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.runs import death, hang
 from aboard.verdicts.live.rank_activity import RankActivity, describe_activity

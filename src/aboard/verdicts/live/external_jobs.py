@@ -8,7 +8,8 @@ from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.evidence.external_jobs import ExternalJob
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Judgement
-from aboard.core.text.rank_sets import agree, name_ranks
+from aboard.core.text.input_text import agree
+from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Finding, Fix, Severity, sort_by_severity
 from aboard.diagnoses.runs import external_jobs
 from aboard.diagnoses.untrusted import escape_text

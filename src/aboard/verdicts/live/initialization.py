@@ -6,8 +6,8 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes, list_ranks
 from aboard.core.evidence.verdict import Cause, Confidence, RuleResult
 from aboard.core.run.rank_phases import Phase
-from aboard.core.text.input_text import format_count
-from aboard.core.text.rank_sets import agree, name_ranks
+from aboard.core.text.input_text import agree, format_count
+from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Severity
 from aboard.diagnoses.runs import death, hang, rendezvous
 from aboard.verdicts.fix_commands import build_check_command

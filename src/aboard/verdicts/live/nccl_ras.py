@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from aboard.core.evidence.nccl_ras import RasComm, RasPart, RasProcess, RasRank, RasStatus
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
-from aboard.core.text.input_text import format_count
-from aboard.core.text.rank_sets import agree, name_ranks
+from aboard.core.text.input_text import agree, format_count
+from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, join_fixes
 from aboard.diagnoses.runs import nccl_ras
 from aboard.diagnoses.untrusted import escape_text

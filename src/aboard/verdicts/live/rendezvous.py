@@ -8,7 +8,8 @@ from aboard.core.evidence.node_snapshot import TcpConnection, split_endpoint
 from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes, list_ranks
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
 from aboard.core.run.rank_phases import Phase
-from aboard.core.text.rank_sets import agree, name_ranks
+from aboard.core.text.input_text import agree
+from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Diagnosis, Fix, Shell, join_fixes
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.runs import rendezvous

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from aboard.core.evidence.node_snapshot import NodeSnapshot, ProcessSnapshot
 from aboard.core.evidence.run_evidence import Evidence, RankView, list_ranks
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
-from aboard.core.text.rank_sets import agree, name_ranks
+from aboard.core.text.input_text import agree
+from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Fix
 from aboard.diagnoses.runs import death, hang
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from aboard.core.cluster.node_sets import fold_names
-from aboard.core.text.input_text import format_count
-from aboard.core.text.rank_sets import agree, name_ranks
+from aboard.core.text.input_text import agree, format_count
+from aboard.core.text.rank_sets import name_ranks
 from aboard.diagnoses import Finding, Severity, Shell, format_shell
 from aboard.diagnoses.nodes import collective, software
 from aboard.diagnoses.output_patterns import PatternRole

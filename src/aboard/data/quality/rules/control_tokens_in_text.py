@@ -32,7 +32,7 @@ def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
 
 def check_control_tokens(evidence: DataEvidence) -> Iterator[Finding]:
     """A tokenizer can't distinguish such text from the token: whoever writes it in a prompt poses as another role."""
-    flagged = evidence.tally.seen(SPECIAL)
+    flagged = evidence.tally.find_flagged(SPECIAL)
     if flagged:
         yield data_quality.SPECIAL_TEXT.finding(
             nodes=(),

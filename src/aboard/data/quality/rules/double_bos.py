@@ -24,7 +24,7 @@ def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
 
 def check_double_bos(evidence: DataEvidence) -> Iterator[Finding]:
     """The model never saw two begin tokens in pretraining and never sees two at inference."""
-    flagged, rows = evidence.tally.seen(DOUBLE_BOS), evidence.tally.encoded
+    flagged, rows = evidence.tally.find_flagged(DOUBLE_BOS), evidence.tally.encoded
     if flagged:
         fix = NO_FIX
         if evidence.tally.of("chat"):

@@ -112,7 +112,7 @@ _MESSAGES = {
 
 
 def _check_flag(evidence: DataEvidence, flag: str, rows: int, least: float, severity: Severity) -> Iterator[Finding]:
-    flagged = evidence.tally.seen(flag)
+    flagged = evidence.tally.find_flagged(flag)
     if rows < MIN_ROWS or flagged.count < least * rows:
         return
     message, why = _MESSAGES[flag]

@@ -32,9 +32,9 @@ def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
 def check_stop_token(evidence: DataEvidence) -> Iterator[Finding]:
     """Stop tokens that are masked, omitted by the template, or equal to padding: generation then runs to its limit."""
     tally, terms = evidence.tally, evidence.terms
-    flagged, hidden = tally.seen(ENDLESS), tally.seen(HIDDEN)
+    flagged, hidden = tally.find_flagged(ENDLESS), tally.find_flagged(HIDDEN)
     # A truncated row still has a stop token; another rule reports truncation.
-    rows = tally.encoded - tally.seen(UNSUPERVISED).count
+    rows = tally.encoded - tally.find_flagged(UNSUPERVISED).count
     if terms.tokenizer is not None and tally.encoded and not terms.stops:
         yield data_quality.EOS.finding(
             severity=Severity.WARN,

@@ -35,7 +35,7 @@ def flag_truncation(encoded: EncodedRow, limit: int) -> Iterator[RowFlag]:
 def check_truncated_answers(evidence: DataEvidence) -> Iterator[Finding]:
     """Truncation removes the end of the answer, including its stop token."""
     tally, limit = evidence.tally, evidence.terms.max_length
-    flagged, lost, rows = tally.seen(CUT), tally.seen(LOST), tally.encoded
+    flagged, lost, rows = tally.find_flagged(CUT), tally.find_flagged(LOST), tally.encoded
     if flagged and limit is not None:
         whole = f"; {lost.count:,} of them lose the whole answer" if lost else ""
         is_significant = flagged.count >= TOLERATED_SHARE * rows or lost.count >= SIGNIFICANT_SHARE * rows

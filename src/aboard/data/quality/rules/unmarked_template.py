@@ -24,7 +24,11 @@ def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]
 def check_template(evidence: DataEvidence) -> Iterator[Finding]:
     """Without markers, answers are located by the text around them; rows where that fails are left out."""
     tally, terms = evidence.tally, evidence.terms
-    flagged, unsupervised, chats = tally.seen(ANSWERS_NOT_FOUND), tally.seen(UNSUPERVISED), tally.of("chat")
+    flagged, unsupervised, chats = (
+        tally.find_flagged(ANSWERS_NOT_FOUND),
+        tally.find_flagged(UNSUPERVISED),
+        tally.of("chat"),
+    )
     if flagged:
         yield data_quality.TEMPLATE.finding(
             severity=Severity.BLOCK if flagged.count >= SIGNIFICANT_SHARE * tally.rows else Severity.WARN,

@@ -43,7 +43,7 @@ def check_no_rows(evidence: DataEvidence) -> Iterator[Finding]:
 
 def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
     """Unreadable lines are never intended: an interrupted copy, two files in one, or a wrong format."""
-    flagged = evidence.tally.seen(BROKEN)
+    flagged = evidence.tally.find_flagged(BROKEN)
     if flagged:
         # If no row can be read, the file has another format, and deleting lines doesn't help.
         repair = (
@@ -62,7 +62,7 @@ def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
 
 def check_empty_rows(evidence: DataEvidence) -> Iterator[Finding]:
     """An empty row teaches the model nothing, or to stop at once."""
-    flagged = evidence.tally.seen(EMPTY)
+    flagged = evidence.tally.find_flagged(EMPTY)
     if flagged:
         is_significant = flagged.count >= SIGNIFICANT_SHARE * evidence.tally.rows
         yield data_quality.EMPTY.finding(

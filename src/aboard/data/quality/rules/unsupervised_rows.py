@@ -20,7 +20,7 @@ def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]
 
 def check_supervision(evidence: DataEvidence) -> Iterator[Finding]:
     """Such rows cost time and teach nothing, while the loss curve looks normal."""
-    flagged, rows = evidence.tally.seen(UNSUPERVISED), evidence.tally.encoded
+    flagged, rows = evidence.tally.find_flagged(UNSUPERVISED), evidence.tally.encoded
     if flagged:
         yield data_quality.NO_LOSS.finding(
             severity=Severity.BLOCK if flagged.count >= SIGNIFICANT_SHARE * rows else Severity.WARN,
@@ -43,10 +43,10 @@ def _explain_missing_loss(row: DataRow) -> str:
 
 def _build_fix(evidence: DataEvidence) -> Fix:
     line = NO_FIX
-    notes = {each.note for each in evidence.tally.seen(UNSUPERVISED).examples}
+    notes = {each.note for each in evidence.tally.find_flagged(UNSUPERVISED).examples}
     if evidence.terms.loss_on != "all" and notes == {""}:
         line = data_quality.NO_LOSS.fix("all", again=evidence.again("loss-on", "all"))
     elif "no assistant message" in notes and evidence.format == "messages":
-        file = evidence.tally.seen(UNSUPERVISED).examples[0].where.file
+        file = evidence.tally.find_flagged(UNSUPERVISED).examples[0].where.file
         line = data_quality.NO_LOSS.fix("answered", file=file)
     return join_fixes(line, evidence.allow(data_quality.NO_LOSS))
