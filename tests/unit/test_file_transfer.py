@@ -15,7 +15,8 @@ from deadlines import wait_until
 
 from aboard.agent import frames, process_tree
 from aboard.agent.transfer.partial_file import PartialFile, part_name
-from aboard.agent.transfer.receive_folders import BadName, ReceiveFolders, validate_file_name
+from aboard.agent.transfer.receive_folders import ReceiveFolders, validate_file_name
+from aboard.agent.transfer.receive_tree import BadName
 from aboard.core.cluster.file_transfer_errors import build_write_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.shard_manifest import FileEntry
