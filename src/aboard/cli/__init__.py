@@ -13,6 +13,7 @@ from aboard.diagnoses.usage import commands
 # In the order in which users need them, not alphabetical. A new command must replace one.
 COMMANDS = {
     "init": "write aboard.yaml: the nodes and how to reach them",
+    "trust": "set up ssh keys and pinned host keys, and undo it",
     "check": "check every node and the network between them, in seconds",
     "sync": "copy code, data and models to the same path on every node",
     "launch": "run any script on all nodes: preflight, monitoring, clean shutdown",

@@ -16,6 +16,12 @@ class FileChange:
     lines: tuple[str, ...]
 
 
+def list_missing_lines(lines: Iterable[str], content: bytes) -> list[str]:
+    """The lines that the content doesn't have."""
+    present = set(content.splitlines())
+    return [line for line in lines if line.encode() not in present]
+
+
 def append_lines(content: bytes | None, lines: Sequence[str]) -> bytes:
     """The content with these lines at its end; a last line without a newline gets one."""
     start = content or b""

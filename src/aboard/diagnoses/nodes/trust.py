@@ -10,7 +10,7 @@ CONFIRM = Diagnosis(
     explanation="The first connection to a node decides which machine gets your key. Aboard never accepts a host key"
     " that nobody has compared.",
     remedy="Run `aboard trust` in a terminal, or give it the fingerprints that your cloud's console shows.",
-    fixes="aboard trust {nodes:words} --fingerprints FILE    # lines such as: n1 SHA256:…",
+    fixes="{typed:shell aboard trust} --fingerprints FILE    # its lines: n1 SHA256:…",
 )
 
 DECLINED = Diagnosis(
@@ -56,7 +56,7 @@ NO_ACCESS = Diagnosis(
     explanation="To install your key, Aboard needs to log in once: with the key that the cloud gave you, a key in your"
     " ssh agent, or a password that you type.",
     fixes={
-        "": FixCommand("aboard trust {nodes:words} --identity FILE    # the key that the cloud gave you"),
+        "": FixCommand("{typed:shell aboard trust} --identity FILE    # the key that the cloud gave you"),
         "identity": FixCommand(
             "ssh -i {file} {ssh:shell} true    # here; is it the node's key, and is `user:` right in aboard.yaml?"
         ),
@@ -184,4 +184,12 @@ UNDO_LEFT = Diagnosis(
     symptoms=("is not the key that Aboard created",),
     explanation="It was changed after Aboard created it, so it may be in use.",
     fixes="ls -l {path}    # on {node}; remove it if nobody needs it",
+)
+
+OPTIONS = Diagnosis(
+    code="trust-options",
+    title="these options can't be combined",
+    symptoms=("cannot be combined with --undo",),
+    explanation="`--undo` takes back everything that `aboard trust` changed, with or without `--mesh`.",
+    fixes="aboard trust --undo",
 )

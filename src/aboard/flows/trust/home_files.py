@@ -119,7 +119,7 @@ class HomeFiles:
         return made
 
     async def undo(self) -> list[str]:
-        """Takes back every recorded change, authorized_keys last; returns the paths of keys that aren't ours any more."""
+        """Takes back every recorded change, authorized_keys last; returns the keys that are no longer ours."""
         left = []
         for key in self.record.machine.keys:
             if not await self._remove_key(key):
