@@ -15,7 +15,8 @@ from deadlines import wait_until
 
 from aboard.agent import frames, process_tree
 from aboard.agent.transfer.partial_file import PartialFile, part_name
-from aboard.agent.transfer.receive_folders import BadName, ReceiveFolders, validate_file_name
+from aboard.agent.transfer.receive_folders import ReceiveFolders, validate_file_name
+from aboard.agent.transfer.receive_tree import BadName
 from aboard.core.cluster.file_transfer_errors import build_write_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.shard_manifest import FileEntry
@@ -388,7 +389,7 @@ def test_a_porter_that_is_killed_is_told(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGSTOP)
             looking = asyncio.create_task(porter.list_folder("~/model", [("a", 5, "0" * 64)]))
             os.kill(pid, signal.SIGKILL)
-            with pytest.raises(Unreachable, match="n1: the process that writes files there exited"):
+            with pytest.raises(Unreachable, match="n1: the process that copies files there exited"):
                 await looking
         finally:
             await porter.close()
