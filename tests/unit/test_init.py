@@ -190,7 +190,8 @@ def test_hosts_of_ssh_config(files: Path) -> None:
     (files / "config.d").mkdir()
     (files / "config.d/a").write_text("Host inc1\n")
     (files / "config").write_text(
-        "Include config.d/* no/such\n# Host no\nHost *.example !x n?\n  User me\nHost=n1 'n2' -oProxyCommand=x\n"
+        'Include config.d/* no/such ~nobody-here/x ""\n'
+        "# Host no\nHost *.example !x n?\n  User me\nHost=n1 'n2' -oProxyCommand=x\n"
         " ProxyJump me@jump:22,none\nMatch host y\nHost jump\nHost forge\n  HostName github.com\nHost git\n User git\n"
         'Host "a b\nhost N3 n1\n'
     )

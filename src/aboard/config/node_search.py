@@ -101,7 +101,7 @@ def _list_lines(directory: Path, name: str, depth: int = 0) -> "Iterator[tuple[s
     path = directory / name
     if not path.is_file():
         return
-    for line in read_text(str(path), fix=configuration.FILE.fix("own-hostfile")).splitlines():
+    for line in read_text(str(path), fix=commands.INIT.fix("none")).splitlines():
         match = _KEYWORD.fullmatch(line)
         if match is None or line.lstrip().startswith("#"):
             continue
@@ -115,9 +115,11 @@ def _list_lines(directory: Path, name: str, depth: int = 0) -> "Iterator[tuple[s
 
 
 def _expand_include(directory: Path, pattern: str) -> list[Path]:
-    path = Path(pattern).expanduser()
-    relative = str(path.relative_to("/")) if path.is_absolute() else str(path)
-    return sorted((Path("/") if path.is_absolute() else directory).glob(relative))[:_MOST_INCLUDED]
+    try:
+        path = directory / Path(pattern).expanduser()
+        return sorted(Path("/").glob(str(path.relative_to("/"))))[:_MOST_INCLUDED]
+    except (OSError, RuntimeError, ValueError):  # an unknown user, or a pattern that nothing can match
+        return []
 
 
 def _split_words(value: str) -> list[str]:

@@ -21,11 +21,10 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.flows.check.check_cluster import check_cluster
 from aboard.flows.check.check_observer import CheckObserver
-from aboard.transport.node_dialer import TransportFor, choose_transport
+from aboard.transport.node_dialer import DIAL_SECONDS, TransportFor, choose_transport
 
 # As `aboard check` names its own, which removes those that a crash left.
 _NONCE = ".aboard-nonce-"
-DIAL_SECONDS = 10.0
 
 
 async def discover_cluster(

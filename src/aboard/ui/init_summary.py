@@ -18,7 +18,7 @@ _WIDEST_NAMES = 30
 
 
 class InitSummary:
-    """The nodes, what they have in common, the file, and the next command; `output` is empty for ./aboard.yaml."""
+    """The nodes, what they have in common, the file, and the next command, which reads `default` files by itself."""
 
     def __init__(self, found: DiscoveredCluster, *, written: str, default: bool) -> None:
         self._found = found
