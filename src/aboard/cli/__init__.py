@@ -12,7 +12,7 @@ from aboard.diagnoses.usage import commands
 
 # In the order in which users need them, not alphabetical. A new command must replace one.
 COMMANDS = {
-    "init": "write aboard.yaml: the nodes and how to reach them",
+    "init": "find the nodes, ask what they have, and write aboard.yaml",
     "check": "check every node and the network between them, in seconds",
     "sync": "copy code, data and models to the same path on every node",
     "launch": "run any script on all nodes: preflight, monitoring, clean shutdown",
