@@ -87,7 +87,7 @@ class FileSender:
 
     def __init__(self, link: AgentLink, *, patience: float = ASK_SECONDS) -> None:
         self.link = link
-        self._patience = patience
+        self.patience = patience
         self._why: TransportError | None = None
         self._answered = monotonic()
         link.on_frame = self._take_frame
@@ -100,8 +100,8 @@ class FileSender:
         start = 0
         while True:
             some = files[start : start + FILES_AT_ONCE]
-            reply = await self._ask("look", folder, files=some)
-            contents = self._read(reply, partial(_parse_contents, some))
+            reply = await self.ask("look", folder, files=some)
+            contents = self.parse_reply(reply, partial(_parse_contents, some))
             parts |= contents.parts
             fits |= contents.fits
             start += FILES_AT_ONCE
@@ -111,22 +111,22 @@ class FileSender:
     async def sums(self, folder: str, names: Sequence[str]) -> tuple[dict[str, str], int]:
         """The hashes of the first of these, as many as fit into a second, and how much of the next one is read."""
         some = names[:FILES_AT_ONCE]
-        reply = await self._ask("sums", folder, names=some)
-        return self._read(reply, partial(_parse_hashes, some))
+        reply = await self.ask("sums", folder, names=some)
+        return self.parse_reply(reply, partial(_parse_hashes, some))
 
     async def mark(self, folder: str, mark: str) -> None:
         """Makes the directory and a temporary mark in it: nodes that see the mark share the disk."""
-        await self._ask("mark", folder, mark=mark)
+        await self.ask("mark", folder, mark=mark)
 
     async def marks(self, folder: str) -> frozenset[str]:
-        reply = await self._ask("marks", folder)
-        return self._read(reply, lambda reply: decode(_Marks, reply["marks"], strict=True))
+        reply = await self.ask("marks", folder)
+        return self.parse_reply(reply, lambda reply: decode(_Marks, reply["marks"], strict=True))
 
     async def receive(self, folder: str, file: ExpectedFile) -> ResumePoint:
         """Announces a file and returns where to resume it."""
         name, size, sha256 = file
-        reply = await self._ask("receive", folder, name=name, bytes=size, sha256=sha256)
-        return self._read(reply, partial(_parse_resume_point, size))
+        reply = await self.ask("receive", folder, name=name, bytes=size, sha256=sha256)
+        return self.parse_reply(reply, partial(_parse_resume_point, size))
 
     async def send(self, folder: str, start: int, size: int, read: ReadBlock, on_taken: Callable[[int], None]) -> None:
         """Sends the announced file from `start` on.
@@ -143,7 +143,7 @@ class FileSender:
                     if at == at_block + len(block):
                         block, at_block = await asyncio.to_thread(read, at, min(BLOCK_BYTES, size - at)), at
                     data = memoryview(block)[at - at_block : at - at_block + PIECE_BYTES]
-                    request = self._request("piece", self._patience, folder, tail=data, at=at)
+                    request = self.request("piece", self.patience, folder, tail=data, at=at)
                     under_way.append((len(data), asyncio.create_task(request)))
                     at += len(data)
                 # Replies come in order; after a failure, the later ones fail as a consequence.
@@ -160,13 +160,13 @@ class FileSender:
 
     async def publish(self, folder: str) -> str:
         """Returns the hash of the received file; if it is right, the file now has its final name, durably."""
-        reply = await self._ask("publish", folder, within=SYNC_SECONDS)
-        return self._read(reply, lambda reply: decode(_Hash, reply["sha256"], strict=True))
+        reply = await self.ask("publish", folder, within=SYNC_SECONDS)
+        return self.parse_reply(reply, lambda reply: decode(_Hash, reply["sha256"], strict=True))
 
     async def leave(self) -> None:
         """Stops the file receiver; the link stays usable."""
         try:
-            await self._ask("leave", "")
+            await self.ask("leave", "")
         finally:
             await self._stop_beating()
             self.link.on_frame = lambda _message: None
@@ -176,10 +176,12 @@ class FileSender:
         await self._stop_beating()
         await self.link.close()
 
-    async def _ask(self, do: str, folder: str, *, within: float | None = None, **fields: Any) -> frames.Message:
-        return await self._request("porter", within or self._patience, folder, do=do, **fields)
+    async def ask(self, do: str, folder: str, *, within: float | None = None, **fields: Any) -> frames.Message:
+        """Sends a request to the file receiver and returns its reply."""
+        return await self.request("porter", within or self.patience, folder, do=do, **fields)
 
-    async def _request(self, op: str, within: float, folder: str, **fields: Any) -> frames.Message:
+    async def request(self, op: str, within: float, folder: str, **fields: Any) -> frames.Message:
+        """Raises the error of a failed system call on the node."""
         node = self.link.node.name
         try:
             reply = await self.link.ask(op, within, folder=folder, **fields)
@@ -192,11 +194,11 @@ class FileSender:
         self._answered = monotonic()
         failed = reply.get("failed")
         if failed is not None:
-            failure = self._read(reply, lambda _: decode(_FailureReply, failed, strict=True))
+            failure = self.parse_reply(reply, lambda _: decode(_FailureReply, failed, strict=True))
             raise build_write_error(node, failure.errno, failure.path, failure.why)
         return reply
 
-    def _read(self, reply: frames.Message, parse: Callable[[frames.Message], T]) -> T:
+    def parse_reply(self, reply: frames.Message, parse: Callable[[frames.Message], T]) -> T:
         """Parses a reply; a node's reply may have any shape."""
         try:
             return parse(reply)

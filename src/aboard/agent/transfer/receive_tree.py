@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 OWN_PREFIX = ".aboard-"
 TEMPORARY = ".tmp"
 NAME_BYTES = 255
-# Limits a reply: with the longest names it still fits into one frame.
-ENTRIES_AT_ONCE = 20_000
+REPLY_BYTES = 4 * 1024 * 1024
+_ROW_BYTES = 50
 # A temporary file of another host's process is stale after this.
 STALE_SECONDS = 3600.0
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -49,7 +49,7 @@ class ReceiveTree:
 
     def take(self, message: frames.Message, tail: memoryview, deadline: float) -> frames.Message:
         """Handles one request; one that takes too long returns its progress."""
-        if message["op"] == "piece":
+        if "pack" in message:
             return self._write_pack(message, tail)
         answers = {
             "tree-list": lambda: self._list([str(folder) for folder in message["folders"]], deadline),
@@ -80,9 +80,12 @@ class ReceiveTree:
 
     def _list_more(self, deadline: float) -> frames.Message:
         found = []
+        size = 0
         for row in self._listing:
             found.append(row)
-            if len(found) >= ENTRIES_AT_ONCE or (len(found) % 100 == 0 and time.monotonic() > deadline):
+            # JSON escapes some characters with six.
+            size += _ROW_BYTES + 6 * sum(len(part) for part in row if isinstance(part, str))
+            if size >= REPLY_BYTES or (len(found) % 100 == 0 and time.monotonic() > deadline):
                 return {"found": found, "more": True}
         return {"found": found, "more": False}
 
@@ -244,7 +247,7 @@ class ReceiveTree:
         """Sets the mode and modification time of files and directories."""
         for path, mode, mtime in entries:
             folder, name = self._locate(str(path)) if path else (self._open_folder(""), ".")
-            _change_mode(folder, name, int(mode) & 0o777)  # type: ignore[call-overload]
+            _change_mode(folder, name, int(mode))  # type: ignore[call-overload]
             os.utime(name, ns=(int(mtime), int(mtime)), dir_fd=folder, follow_symlinks=False)  # type: ignore[call-overload]
         return {}
 
@@ -312,11 +315,12 @@ def check_name(name: object) -> str:
 
 
 def _change_mode(folder: int, name: str, mode: int) -> None:
-    """Changes a mode without following a link, and without the permission to open the file."""
+    """Changes the permissions without following a link, and without the permission to open the file."""
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        if not stat.S_ISLNK(os.fstat(fd).st_mode):
-            os.chmod("/proc/self/fd/%d" % fd, mode)
+        before = os.fstat(fd).st_mode
+        if not stat.S_ISLNK(before) and before & 0o777 != mode & 0o777:
+            os.chmod("/proc/self/fd/%d" % fd, stat.S_IMODE(before) & 0o7000 | mode & 0o777)
     finally:
         os.close(fd)
 
