@@ -15,8 +15,9 @@ from deadlines import wait_until
 from node_homes import HomeTransport
 
 from aboard.agent import frames, process_tree
+from aboard.agent.transfer.file_names import BadName, validate_file_name
 from aboard.agent.transfer.partial_file import PartialFile, part_name
-from aboard.agent.transfer.receive_folders import BadName, ReceiveFolders, validate_file_name
+from aboard.agent.transfer.receive_folders import ReceiveFolders
 from aboard.core.cluster.file_transfer_errors import build_write_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.shard_manifest import FileEntry

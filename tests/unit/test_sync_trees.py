@@ -1,15 +1,17 @@
-"""Syncing trees to agents on this machine, each with a home of its own: what rsync users expect, and nothing outside."""
+"""Syncing trees to agents on this machine, each with its own home: what rsync users expect, and nothing outside."""
 
 import asyncio
 import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from node_homes import HomeTransport
 
-from aboard.agent.transfer.receive_tree import BadName, ReceiveTree, check_name
+from aboard.agent.transfer.file_names import BadName
+from aboard.agent.transfer.receive_tree import ReceiveTree
 from aboard.core.cluster.node import Node
 from aboard.flows.sync.source_tree import SourceTree, scan_code, scan_data, scan_file
 from aboard.flows.sync.sync_trees import NodeTreeResult, sync_trees
@@ -56,7 +58,7 @@ def describe_tree(root: Path) -> dict[str, tuple[object, ...]]:
             status = path.lstat()
             content: object = None
             if path.is_symlink():
-                content = os.readlink(path)
+                content = os.readlink(path)  # noqa: PTH115 - a path would normalize the target
             elif path.is_file():
                 content = path.read_bytes()
             mode = stat.S_IMODE(status.st_mode)
@@ -201,13 +203,6 @@ def test_data_follows_links_to_files(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "n1/data").iterdir()) == ["train.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", "a\0b", "x" * 256, ".aboard-x", 7])
-def test_no_name_leads_out(name: object) -> None:
-    """The node itself refuses names that are no plain names."""
-    with pytest.raises(BadName):
-        check_name(name)
-
-
 @pytest.mark.parametrize("path", ["../a", "a/../../b", "/etc/passwd", "d//a", "link/a"])
 def test_a_node_refuses_paths_that_lead_out(tmp_path: Path, path: str) -> None:
     """Whatever a head asks, nothing outside of the tree is deleted, stamped or written."""
@@ -215,7 +210,7 @@ def test_a_node_refuses_paths_that_lead_out(tmp_path: Path, path: str) -> None:
     (tmp_path / "tree/link").symlink_to(tmp_path)
     tree = ReceiveTree(str(tmp_path / "tree"))
     folder, _, name = path.rpartition("/")
-    requests = [
+    requests: list[dict[str, Any]] = [
         {"op": "porter", "do": "tree-delete", "paths": [path]},
         {"op": "porter", "do": "tree-stamp", "entries": [[path, 0, 0]]},
         {"op": "porter", "do": "tree-make", "folders": [[path, 0o700]], "links": []},
@@ -229,4 +224,4 @@ def test_a_node_refuses_paths_that_lead_out(tmp_path: Path, path: str) -> None:
             continue
         assert request.get("do") == "tree-delete"
     assert (tmp_path / "a").read_bytes() == b"precious"
-    assert sorted(os.listdir(tmp_path)) == ["a", "tree"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "tree"]

@@ -13,15 +13,13 @@ import stat
 import time
 
 from aboard.agent import frames
+from aboard.agent.transfer.file_names import OWN_PREFIX, validate_file_name
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Names that only we use: partial files, temporary files, and marks that show which nodes share a disk.
-OWN_PREFIX = ".aboard-"
 TEMPORARY = ".tmp"
-NAME_BYTES = 255
 REPLY_BYTES = 4 * 1024 * 1024
 _ROW_BYTES = 50
 # A temporary file of another host's process is stale after this.
@@ -29,10 +27,6 @@ STALE_SECONDS = 3600.0
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = (FileNotFoundError, NotADirectoryError)
-
-
-class BadName(ValueError):
-    """A name that could lead out of its directory."""
 
 
 class ReceiveTree:
@@ -182,7 +176,7 @@ class ReceiveTree:
             for path, files in message["pack"]:
                 folder = self._open_folder(str(path))
                 for name, size, mode, mtime in files:
-                    self._write_file(folder, check_name(name), tail[at : at + size], mode & 0o777, mtime)
+                    self._write_file(folder, validate_file_name(name), tail[at : at + size], mode & 0o777, mtime)
                     at += size
         return {"sha256": digest}
 
@@ -266,7 +260,7 @@ class ReceiveTree:
     def _locate(self, path: str) -> tuple[int, str]:
         """The open parent directory of a path, and its last component."""
         parent, _, name = path.rpartition("/")
-        return self._open_folder(parent), check_name(name)
+        return self._open_folder(parent), validate_file_name(name)
 
     def _open_folder(self, path: str) -> int:
         """Opens a directory below the root; directories on the way to it stay open for the next one."""
@@ -283,7 +277,7 @@ class ReceiveTree:
                 fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             else:
                 try:
-                    fd = os.open(check_name(name), _DIRECTORY, dir_fd=self._open[-1][1])
+                    fd = os.open(validate_file_name(name), _DIRECTORY, dir_fd=self._open[-1][1])
                 except OSError as error:
                     error.filename = self._name_path(name)
                     raise
@@ -298,20 +292,6 @@ class ReceiveTree:
 
     def _name_path(self, name: str) -> str:
         return "/".join([*(part for part, _fd in self._open[1:]), name])
-
-
-def check_name(name: object) -> str:
-    """Accepts only a plain name that is not one of ours."""
-    if (
-        not isinstance(name, str)
-        or name in ("", ".", "..")
-        or "/" in name
-        or "\0" in name
-        or len(name) > NAME_BYTES
-        or name.startswith(OWN_PREFIX)
-    ):
-        raise BadName("%r is no plain name of a file" % (name,))
-    return name
 
 
 def _change_mode(folder: int, name: str, mode: int) -> None:

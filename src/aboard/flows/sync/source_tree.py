@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
-from aboard.agent.transfer.receive_tree import OWN_PREFIX
+from aboard.agent.transfer.file_names import OWN_PREFIX
 from aboard.core.text.gitignore import IgnoreRules
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
