@@ -375,7 +375,7 @@ def test_a_porter_that_is_killed_is_told(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGSTOP)
             looking = asyncio.create_task(porter.list_folder("~/model", [("a", 5, "0" * 64)]))
             os.kill(pid, signal.SIGKILL)
-            with pytest.raises(Unreachable, match="n1: the process that writes files there exited"):
+            with pytest.raises(Unreachable, match="n1: the process that copies files there exited"):
                 await looking
         finally:
             await porter.close()

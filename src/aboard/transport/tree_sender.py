@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 from aboard.agent import frames
 from aboard.core.cluster.file_transfer_errors import build_hash_error
@@ -39,60 +39,56 @@ class Pack:
     sha256: str
 
 
-class TreeSender:
-    """The requests about one target tree, over a node's file sender."""
+class TreeSender(FileSender):
+    """Also sends trees: `root` is a directory on the node, and paths are relative to it."""
 
-    def __init__(self, sender: FileSender, root: str) -> None:
-        self._sender = sender
-        self._root = root
-
-    async def list_entries(self, folders: Sequence[str]) -> dict[str, NodeEntry]:
+    async def list_entries(self, root: str, folders: Sequence[str]) -> dict[str, NodeEntry]:
         """What is in these directories, by path; links are not followed, and missing directories are empty."""
         found: dict[str, NodeEntry] = {}
         for some in _cut(folders, len):
-            reply = await self._ask("tree-list", folders=some)
-            while self._sender.parse_reply(reply, lambda reply: _add_entries(found, some, reply)):  # noqa: B023 - used here
-                reply = await self._ask("tree-more")
+            reply = await self._ask("tree-list", root, folders=some)
+            while self._read(reply, lambda reply: _add_entries(found, some, reply)):  # noqa: B023 - used here
+                reply = await self._ask("tree-more", root)
         return found
 
-    async def hash_files(self, paths: Sequence[str]) -> dict[str, str]:
+    async def hash_files(self, root: str, paths: Sequence[str]) -> dict[str, str]:
         """The sha256 of each file; "" for an unreadable one."""
         sums: dict[str, str] = {}
         for some in _cut(paths, len):
             left = list(some)
             while left:
-                reply = await self._ask("tree-sums", paths=left)
-                sums |= self._sender.parse_reply(reply, lambda reply: _parse_sums(left, reply))  # noqa: B023 - used here
+                reply = await self._ask("tree-sums", root, paths=left)
+                sums |= self._read(reply, lambda reply: _parse_sums(left, reply))  # noqa: B023 - used here
                 left = [path for path in left if path not in sums]
         return sums
 
-    async def make(self, folders: Sequence[tuple[str, int]], links: Sequence[tuple[str, str]]) -> None:
+    async def make(self, root: str, folders: Sequence[tuple[str, int]], links: Sequence[tuple[str, str]]) -> None:
         """Makes the root, directories (path, mode) and links (path, target)."""
-        await self._ask("tree-make", folders=[], links=[])
+        await self._ask("tree-make", root, folders=[], links=[])
         for some in _cut(folders, lambda folder: len(folder[0])):
-            await self._ask("tree-make", folders=some, links=[])
+            await self._ask("tree-make", root, folders=some, links=[])
         for pairs in _cut(links, lambda link: len(link[0]) + len(link[1])):
-            await self._ask("tree-make", folders=[], links=pairs)
+            await self._ask("tree-make", root, folders=[], links=pairs)
 
-    async def delete(self, paths: Sequence[str]) -> int:
+    async def delete(self, root: str, paths: Sequence[str]) -> int:
         """Deletes in this order; returns how many files and directories are gone."""
         deleted = 0
         for some in _cut(paths, len):
-            reply = await self._ask("tree-delete", paths=some)
-            deleted += self._sender.parse_reply(reply, lambda reply: decode(int, reply["deleted"], strict=True))
+            reply = await self._ask("tree-delete", root, paths=some)
+            deleted += self._read(reply, lambda reply: decode(int, reply["deleted"], strict=True))
         return deleted
 
-    async def stamp(self, entries: Sequence[tuple[str, int, int]]) -> None:
+    async def stamp(self, root: str, entries: Sequence[tuple[str, int, int]]) -> None:
         """Sets the mode and modification time of paths."""
         for some in _cut(entries, lambda entry: len(entry[0])):
-            await self._ask("tree-stamp", entries=some)
+            await self._ask("tree-stamp", root, entries=some)
 
-    async def flush(self) -> None:
+    async def flush(self, root: str) -> None:
         """Makes the tree durable."""
-        await self._ask("tree-flush", within=SYNC_SECONDS)
+        await self._ask("tree-flush", root, within=SYNC_SECONDS)
 
     async def send_packs(
-        self, pending: deque[T], load: Callable[[T], Awaitable[Pack]], on_taken: Callable[[int], None]
+        self, root: str, pending: deque[T], load: Callable[[T], Awaitable[Pack]], on_taken: Callable[[int], None]
     ) -> None:
         """Sends packs, many in flight; each is removed from `pending` when the node has written it."""
         window, clock = SendWindow(), asyncio.get_running_loop().time
@@ -102,10 +98,10 @@ class TreeSender:
             while pending:
                 while len(under_way) < len(pending) and (not under_way or in_flight + PACK_BYTES <= window.size):
                     pack = await load(pending[len(under_way)])
-                    under_way.append((pack, asyncio.create_task(self._send(pack))))
+                    under_way.append((pack, asyncio.create_task(self._send_pack(root, pack))))
                     in_flight += len(pack.data)
                 pack, task = under_way[0]
-                self._check_digest(pack, await task)
+                self._check_digest(root, pack, await task)
                 under_way.popleft()
                 pending.popleft()
                 in_flight -= len(pack.data)
@@ -116,21 +112,16 @@ class TreeSender:
                 task.cancel()
             await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
 
-    async def _send(self, pack: Pack) -> frames.Message:
+    async def _send_pack(self, root: str, pack: Pack) -> frames.Message:
         if not pack.data:
-            return await self._ask("tree-pack", pack=pack.groups, sha256=pack.sha256)
-        return await self._sender.request(
-            "piece", self._sender.patience, self._root, tail=pack.data, pack=pack.groups, sha256=pack.sha256
-        )
+            return await self._ask("tree-pack", root, pack=pack.groups, sha256=pack.sha256)
+        return await self._request("piece", self._patience, root, tail=pack.data, pack=pack.groups, sha256=pack.sha256)
 
-    def _check_digest(self, pack: Pack, reply: frames.Message) -> None:
-        digest = self._sender.parse_reply(reply, lambda reply: decode(_Digest, reply["sha256"], strict=True))
+    def _check_digest(self, root: str, pack: Pack, reply: frames.Message) -> None:
+        digest = self._read(reply, lambda reply: decode(_Digest, reply["sha256"], strict=True))
         if digest != pack.sha256:
-            path = f"{self._root}/{pack.groups[0][0]}"
-            raise build_hash_error(self._sender.link.node.name, path, wanted=pack.sha256, found=digest)
-
-    async def _ask(self, do: str, *, within: float | None = None, **fields: Any) -> frames.Message:
-        return await self._sender.ask(do, self._root, within=within, **fields)
+            path = f"{root}/{pack.groups[0][0]}"
+            raise build_hash_error(self.link.node.name, path, wanted=pack.sha256, found=digest)
 
 
 def _add_entries(found: dict[str, NodeEntry], folders: Sequence[str], reply: frames.Message) -> bool:
@@ -143,7 +134,14 @@ def _add_entries(found: dict[str, NodeEntry], folders: Sequence[str], reply: fra
     for number, name, mode, size, mtime_ns, *rest in rows:
         if not (type(number) is type(mode) is type(size) is type(mtime_ns) is int and type(name) is str):
             raise ValueError("a row of the wrong shape")
-        if number < 0 or size < 0 or name in ("", ".", "..") or "/" in name or "\0" in name or len(name) > 255:  # noqa: PLR2004 - NAME_MAX
+        if (
+            not 0 <= number < len(folders)
+            or size < 0
+            or name in ("", ".", "..")
+            or "/" in name
+            or "\0" in name
+            or len(name) > 255
+        ):  # noqa: PLR2004 - NAME_MAX
             raise ValueError("a row with impossible values")
         if rest and (len(rest) > 1 or type(rest[0]) is not str):
             raise ValueError("a link without a target")

@@ -20,7 +20,7 @@ from aboard.flows.sync.tree_difference import (
     list_locked_folders,
 )
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.file_sender import FileSender, FolderContents
+from aboard.transport.file_sender import FolderContents
 from aboard.transport.node_dialer import DialResult, NodeDialer
 from aboard.transport.tree_sender import NodeEntry, TreeSender
 
@@ -120,41 +120,39 @@ class NodeTrees:
     async def close(self) -> None:
         await self._sender.close()
 
-    async def _compare(self, state: _TreeState, sender: FileSender) -> TreeDifference:
+    async def _compare(self, state: _TreeState, sender: TreeSender) -> TreeDifference:
         tree = state.tree
-        remote = TreeSender(sender, tree.to)
         state.contents = await sender.list_folder(tree.to, [])
-        found = await remote.list_entries(list(tree.folders) if tree.is_whole else [""])
+        found = await sender.list_entries(tree.to, list(tree.folders) if tree.is_whole else [""])
         difference = compare_tree(tree, found)
         if difference.uncertain:
-            there = await remote.hash_files(difference.uncertain)
+            there = await sender.hash_files(tree.to, difference.uncertain)
             here = await state.packs.hash_files(difference.uncertain)
             for path in difference.uncertain:
                 (difference.stamped_files if there[path] == here[path] else difference.small).append(path)
         if self._delete and tree.is_whole:
-            difference.removed += await _list_extra(tree, found, remote)
+            difference.removed += await _list_extra(tree, found, sender)
         difference.locked = list_locked_folders(found, difference)
         return difference
 
-    async def _change(self, state: _TreeState, sender: FileSender) -> None:
+    async def _change(self, state: _TreeState, sender: TreeSender) -> None:
         tree, difference = state.tree, state.difference
-        remote = TreeSender(sender, tree.to)
         if difference.locked:
-            await remote.make([(path, 0o700) for path in difference.locked], [])
-        self.deleted += await remote.delete(difference.removed)
-        await remote.make(
+            await sender.make(tree.to, [(path, 0o700) for path in difference.locked], [])
+        self.deleted += await sender.delete(tree.to, difference.removed)
+        await sender.make(
+            tree.to,
             [(path, tree.folders[path].mode) for path in difference.folders],
             [(path, tree.links[path]) for path in difference.links],
         )
-        await remote.send_packs(state.pending, state.packs.load, self._count_sent)
+        await sender.send_packs(tree.to, state.pending, state.packs.load, self._count_sent)
 
-    async def _stamp(self, state: _TreeState, sender: FileSender) -> None:
+    async def _stamp(self, state: _TreeState, sender: TreeSender) -> None:
         tree, difference = state.tree, state.difference
-        remote = TreeSender(sender, tree.to)
         files = [(path, tree.files[path]) for path in (*difference.stamped_files, *difference.large)]
         folders = [(path, tree.folders[path]) for path in list_final_folders(tree, difference)]
-        await remote.stamp([(path, status.mode, status.mtime_ns) for path, status in (*files, *folders)])
-        await remote.flush()
+        await sender.stamp(tree.to, [(path, status.mode, status.mtime_ns) for path, status in (*files, *folders)])
+        await sender.flush(tree.to)
 
     def _check_space(self) -> None:
         for state in self._trees:
@@ -181,10 +179,10 @@ class NodeTrees:
             self._on_progress(UploadProgress(node=self.node.name, phase=phase, done=self.sent, total=self.total))
 
 
-async def _list_extra(tree: SourceTree, found: Mapping[str, NodeEntry], remote: TreeSender) -> list[str]:
+async def _list_extra(tree: SourceTree, found: Mapping[str, NodeEntry], sender: TreeSender) -> list[str]:
     """What the node has and the head has not, contents before directories; looks into extra directories too."""
     extra, folders = find_extra(tree, found)
     while folders:
-        more, folders = find_extra(tree, await remote.list_entries(folders))
+        more, folders = find_extra(tree, await sender.list_entries(tree.to, folders))
         extra += more
     return extra[::-1]
