@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from deadlines import wait_until
+from node_homes import HomeTransport
 
 from aboard.agent import frames, process_tree
+from aboard.agent.transfer.file_names import BadName, validate_file_name
 from aboard.agent.transfer.partial_file import PartialFile, part_name
-from aboard.agent.transfer.receive_folders import ReceiveFolders, validate_file_name
-from aboard.agent.transfer.receive_tree import BadName
+from aboard.agent.transfer.receive_folders import ReceiveFolders
 from aboard.core.cluster.file_transfer_errors import build_write_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.shard_manifest import FileEntry
@@ -24,7 +25,6 @@ from aboard.data.store.sync_directory import SyncDirectory, build_sync_directory
 from aboard.diagnoses import AboardError, AgentRequestError, ProtocolError, Unreachable
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
-from aboard.transport import agent_bootstrap
 from aboard.transport.agent_link import open_link
 from aboard.transport.file_sender import LEAST_WINDOW, MOST_WINDOW, SPAN_SECONDS, FileSender, SendWindow
 from aboard.transport.local import LocalTransport
@@ -35,25 +35,11 @@ from aboard.transport.transport import ByteStream, OnPhase
 SOON = 5.0
 
 
-class HomeWire(LocalTransport):
-    """An agent on this machine whose home is a directory of the node's own."""
-
-    def __init__(self, homes: Path) -> None:
-        self._homes = homes
-
-    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
-        on_phase("starting")
-        home = self._homes / node.name
-        home.mkdir(parents=True, exist_ok=True)
-        argv = ("env", "-u", "XDG_CACHE_HOME", f"HOME={home}", *agent_bootstrap.build_argv(sys.executable))
-        return await start_program(argv, lambda _line: None)
-
-
 def sent(
     homes: Path, parcels: Sequence[SyncDirectory], *nodes: str, heard: list[UploadProgress] | None = None
 ) -> SyncResult:
     async def main() -> SyncResult:
-        fleet = NodeDialer(lambda _node: HomeWire(homes))
+        fleet = NodeDialer(lambda _node: HomeTransport(homes))
         told = [] if heard is None else heard
         try:
             return await sync_files([Node(name=name) for name in nodes], parcels, fleet, on_progress=told.append)
@@ -381,7 +367,7 @@ def test_a_porter_that_is_killed_is_told(tmp_path: Path) -> None:
     """By the kernel, for memory: whoever waits for an answer hears of it at once, and a new one can be had."""
 
     async def main() -> None:
-        fleet = NodeDialer(lambda _node: HomeWire(tmp_path))
+        fleet = NodeDialer(lambda _node: HomeTransport(tmp_path))
         porter = FileSender((await fleet.dial(Node(name="n1"))).link)
         try:
             await porter.list_folder("~/model", [("a", 5, "0" * 64)])
@@ -401,7 +387,7 @@ def test_nothing_is_left_when_it_leaves(tmp_path: Path) -> None:
     """The porter ends, its marks are gone, and the link answers as before."""
 
     async def main() -> None:
-        fleet = NodeDialer(lambda _node: HomeWire(tmp_path))
+        fleet = NodeDialer(lambda _node: HomeTransport(tmp_path))
         link = (await fleet.dial(Node(name="n1"))).link
         porter = FileSender(link)
         await porter.mark("~/model", "here")
