@@ -5,13 +5,13 @@ import hashlib
 import json
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deadlines import wait_until
+from file_wires import HomeWire, LiarWire
 
 from aboard.agent import frames, process_tree
 from aboard.agent.transfer.partial_file import PartialFile, part_name
@@ -23,29 +23,11 @@ from aboard.data.store.sync_directory import SyncDirectory, build_sync_directory
 from aboard.diagnoses import AboardError, AgentRequestError, ProtocolError, Unreachable
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
-from aboard.transport import agent_bootstrap
 from aboard.transport.agent_link import open_link
 from aboard.transport.file_sender import LEAST_WINDOW, MOST_WINDOW, SPAN_SECONDS, FileSender, SendWindow
-from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
-from aboard.transport.subprocess_stream import start_program
-from aboard.transport.transport import ByteStream, OnPhase
 
 SOON = 5.0
-
-
-class HomeWire(LocalTransport):
-    """An agent on this machine whose home is a directory of the node's own."""
-
-    def __init__(self, homes: Path) -> None:
-        self._homes = homes
-
-    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
-        on_phase("starting")
-        home = self._homes / node.name
-        home.mkdir(parents=True, exist_ok=True)
-        argv = ("env", "-u", "XDG_CACHE_HOME", f"HOME={home}", *agent_bootstrap.build_argv(sys.executable))
-        return await start_program(argv, lambda _line: None)
 
 
 def sent(
@@ -303,37 +285,6 @@ def test_what_a_system_call_says_is_told_by_code() -> None:
         build_write_error("n1", "EIO", Untrusted("/data/a"), Untrusted("I/O error")).seen
         == "n1: /data/a can't be written: I/O error"
     )
-
-
-# Says hello as an agent does; then it answers pings, and everything else with its argument, if that is anything.
-LIAR = r"""
-import ast, json, re, sys
-into, out = sys.stdin.buffer, sys.stdout.buffer
-into.read(int(into.readline()))
-into.read(int(into.readline()))
-marker = ast.literal_eval(re.search(rb"main\((b'.*?'),", into.readline())[1].decode())
-def say(message):
-    body = json.dumps(message).encode()
-    out.write(len(body).to_bytes(4, "big") + body)
-    out.flush()
-out.write(marker)
-say({"hello": 1})
-while head := into.read(4):
-    asked = json.loads(into.read(int.from_bytes(head, "big")))
-    answer = {} if asked["op"] == "ping" else json.loads(sys.argv[1])
-    if answer is not None:
-        say({"re": asked["id"], **answer})
-"""
-
-
-class LiarWire(LocalTransport):
-    """A node that answers whatever it likes."""
-
-    def __init__(self, answer: dict[str, Any] | None) -> None:
-        self._argv = (sys.executable, "-ISc", LIAR, json.dumps(answer))
-
-    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
-        return await start_program(self._argv, lambda _line: None)
 
 
 LIES: list[dict[str, Any]] = [
