@@ -64,6 +64,7 @@ class _DirectoryState:
     found: dict[str, FileEntry] = field(default_factory=dict)
     filled: asyncio.Event = field(default_factory=asyncio.Event)
     first: "NodeUpload | None" = None
+    assembled: set[str] = field(default_factory=set)
 
     @property
     def lacking(self) -> tuple[FileEntry, ...]:
@@ -95,7 +96,7 @@ class NodeUpload:
         self._turns = turns
         self._on_progress = on_progress
         self._reported_at = float("-inf")
-        self._whole = self._at = self._total = 0
+        self._whole = self._at = self._total = self._in_pieces = 0
         self._dialled: DialResult | None = None
         self._sender: FileSender | None = None
 
@@ -127,6 +128,30 @@ class NodeUpload:
     def list_files(self, place: int) -> Mapping[str, FileEntry]:
         """The files of a directory that the node has, each with the hash that the node computed."""
         return self._places[place].found
+
+    def fills(self, place: int) -> bool:
+        """Whether no other node fills this directory on the same disk."""
+        return self._places[place].first is None
+
+    def lacks_file(self, place: int, file: FileEntry) -> bool:
+        return self._places[place].found.get(file.name) != file
+
+    def count_piece_bytes(self, count: int) -> None:
+        """Counts bytes that went to this node for it and its peers."""
+        self.sent += count
+
+    def report_pieces(self, present: int) -> None:
+        """Reports the bytes of pieces that are there, from whomever they came."""
+        self._in_pieces = present
+        self._report("sending")
+
+    def note_assembled(self, place: int, file: FileEntry) -> None:
+        """All pieces of this file are there, verified: only its name is missing."""
+        self._places[place].assembled.add(file.sha256)
+
+    async def run(self, work: Callable[[FileSender], Awaitable[T]]) -> T:
+        """Runs `work` with this node's link; again with a new one if the link is lost."""
+        return await self._retry_on_loss(work)
 
     async def mark(self, directory: SyncDirectory, mark: str) -> None:
         await self._retry_on_loss(lambda sender: sender.mark(directory.to, mark))
@@ -199,10 +224,11 @@ class NodeUpload:
         to = place.directory.to
         with UploadSource(place.directory, file) as source:
             while True:
-                start = await self._negotiate_offset(sender, to, file)
+                start = await self._negotiate_offset(sender, place, file)
                 self._at = start
                 await sender.send(to, start, file.bytes, source.read, self._count_sent)
                 sha256 = await sender.publish(to)
+                place.assembled.discard(file.sha256)
                 if sha256 == file.sha256:
                     break
                 if start == 0:
@@ -211,10 +237,12 @@ class NodeUpload:
         place.found[file.name] = FileEntry(name=file.name, bytes=file.bytes, sha256=sha256)
         self._whole, self._at = self._whole + file.bytes, 0
 
-    async def _negotiate_offset(self, sender: FileSender, to: str, file: FileEntry) -> int:
-        began, hashed = monotonic(), 0
+    async def _negotiate_offset(self, sender: FileSender, place: _DirectoryState, file: FileEntry) -> int:
+        to, began, hashed = place.directory.to, monotonic(), 0
         while True:
-            ready = await sender.receive(to, (file.name, file.bytes, file.sha256))
+            ready = await sender.receive(
+                to, (file.name, file.bytes, file.sha256), assembled=file.sha256 in place.assembled
+            )
             if ready.at is not None:
                 return ready.at
             if ready.busy:
@@ -234,9 +262,8 @@ class NodeUpload:
     def _report(self, phase: UploadPhase, *, now: bool = False) -> None:
         if now or monotonic() - self._reported_at > PROGRESS_SECONDS:
             self._reported_at = monotonic()
-            self._on_progress(
-                UploadProgress(node=self.node.name, phase=phase, done=self._whole + self._at, total=self._total)
-            )
+            done = max(self._whole + self._at, self._in_pieces)
+            self._on_progress(UploadProgress(node=self.node.name, phase=phase, done=done, total=self._total))
 
     async def _retry_on_loss(self, work: Callable[[FileSender], Awaitable[T]]) -> T:
         """Runs `work`; if the node is lost meanwhile, reconnects and runs it again, so it may run twice."""

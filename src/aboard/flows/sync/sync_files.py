@@ -12,7 +12,9 @@ from aboard.core.cluster.node import Node
 from aboard.data.store.node_file_gaps import find_file_gaps
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, join_fixes
+from aboard.diagnoses.diagnosis import Finding
 from aboard.flows.sync.node_upload import NodeUpload, OnProgress, UploadProgress
+from aboard.flows.sync.peer_distribution import distribute_large_files
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 
@@ -26,12 +28,13 @@ SPARE = 64 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSyncResult:
-    """The bytes sent to and already on one node; `extra` are its files that the head lacks, which stay."""
+    """The bytes sent to, fetched by and already on one node; `extra` are its files that the head lacks, which stay."""
 
     sent: int
     had: int
     same_disk_as: str | None
     extra: tuple[str, ...]
+    from_peers: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,7 @@ class SyncResult:
 
     nodes: Mapping[str, NodeSyncResult]
     seconds: float
+    findings: tuple[Finding, ...] = ()
 
     @property
     def sent(self) -> int:
@@ -65,6 +69,7 @@ async def sync_files(
         await _run_all([upload.survey() for upload in uploads], first_ends_all=False)
         _raise_problems([problem for upload in uploads for problem in _find_problems(upload)])
         await _find_shared_disks(uploads, directories)
+        report = await distribute_large_files(uploads, directories)
         await _run_all([upload.deliver() for upload in uploads], first_ends_all=True)
         _verify_hashes(uploads, directories)
         links = await asyncio.gather(*(upload.leave() for upload in uploads))
@@ -73,11 +78,15 @@ async def sync_files(
     dialer.keep({upload.node.name: link for upload, link in zip(uploads, links, strict=True) if link is not None})
     results = {
         upload.node.name: NodeSyncResult(
-            sent=upload.sent, had=upload.had, same_disk_as=upload.same_disk_as, extra=upload.extra
+            sent=upload.sent,
+            had=upload.had,
+            same_disk_as=upload.same_disk_as,
+            extra=upload.extra,
+            from_peers=report.fetched.get(upload.node.name, 0),
         )
         for upload in uploads
     }
-    return SyncResult(nodes=results, seconds=monotonic() - began)
+    return SyncResult(nodes=results, seconds=monotonic() - began, findings=report.findings)
 
 
 async def _run_all(works: Sequence[Coroutine[Any, Any, None]], *, first_ends_all: bool) -> None:
