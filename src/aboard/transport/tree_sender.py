@@ -18,6 +18,7 @@ PACK_BYTES = 512 * 1024
 MOST_ENTRIES = 20_000_000
 
 T = TypeVar("T")
+NAME_MAX = 255
 _Digest = Annotated[str, Matching("[0-9a-f]{0,64}")]
 
 
@@ -140,8 +141,8 @@ def _add_entries(found: dict[str, NodeEntry], folders: Sequence[str], reply: fra
             or name in ("", ".", "..")
             or "/" in name
             or "\0" in name
-            or len(name) > 255
-        ):  # noqa: PLR2004 - NAME_MAX
+            or len(name) > NAME_MAX
+        ):
             raise ValueError("a row with impossible values")
         if rest and (len(rest) > 1 or type(rest[0]) is not str):
             raise ValueError("a link without a target")
