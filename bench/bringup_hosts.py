@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import os
 import subprocess
 import sys
@@ -33,7 +32,7 @@ LIST_FILES = (
 
 
 def measure_bringup(figures: Figures, *, nodes: int) -> None:
-    """init → trust → sync --env → check → train → export on bare hosts, twice; then trust --undo."""
+    """Types init → trust → sync --env → check → train → export on bare hosts, twice; then trust --undo."""
     with build_bare_sandbox(nodes) as box:
         head = box.head
         began = monotonic()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from file_wires import HomeWire, LiarWire
+from node_homes import HomeTransport, LyingTransport
 
 from aboard.agent import process_tree
 from aboard.agent.transfer.partial_file import part_name
@@ -27,7 +27,7 @@ SOON = 5.0
 
 def download(homes: Path, path: str, target: Path, heard: list[DownloadProgress] | None = None) -> DownloadResult:
     async def main() -> DownloadResult:
-        dialer = NodeDialer(lambda _node: HomeWire(homes))
+        dialer = NodeDialer(lambda _node: HomeTransport(homes))
         try:
             return await download_tree(Node(name="n1"), path, target, dialer, ([] if heard is None else heard).append)
         finally:
@@ -42,7 +42,7 @@ def want(name: str, content: bytes) -> WantedFile:
 
 def fetch(homes: Path, root: str, files: list[WantedFile], target: Path) -> dict[str, AboardError]:
     async def main() -> dict[str, AboardError]:
-        dialer = NodeDialer(lambda _node: HomeWire(homes))
+        dialer = NodeDialer(lambda _node: HomeTransport(homes))
         node_download = NodeDownload(Node(name="n1"), dialer)
         try:
             return await node_download.fetch(root, files, target)
@@ -119,7 +119,7 @@ def test_a_lost_reader_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "n1/a").write_bytes(content)
 
     async def main() -> int:
-        dialer = NodeDialer(lambda _node: HomeWire(tmp_path))
+        dialer = NodeDialer(lambda _node: HomeTransport(tmp_path))
         killed: list[int] = []
 
         def kill_reader(progress: DownloadProgress) -> None:
@@ -194,7 +194,7 @@ def test_a_hostile_listing_is_refused(answer: dict[str, Any], error: type[Aboard
     """Names that lead out, come twice, or make no sense stop the download before anything is written."""
 
     async def main() -> None:
-        fetcher = FileFetcher(await open_link(Node(name="n1"), LiarWire(answer), SOON, lambda _phase: None))
+        fetcher = FileFetcher(await open_link(Node(name="n1"), LyingTransport(answer), SOON, lambda _phase: None))
         try:
             with pytest.raises(error, match="n1"):
                 await fetcher.list_tree("/data")

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from deadlines import wait_until
-from file_wires import HomeWire, LiarWire
+from node_homes import HomeTransport, LyingTransport
 
 from aboard.agent import frames, process_tree
+from aboard.agent.transfer.file_names import BadName, validate_file_name
 from aboard.agent.transfer.partial_file import PartialFile, part_name
-from aboard.agent.transfer.receive_folders import BadName, ReceiveFolders, validate_file_name
+from aboard.agent.transfer.receive_folders import ReceiveFolders
 from aboard.core.cluster.file_transfer_errors import build_write_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.shard_manifest import FileEntry
@@ -34,7 +35,7 @@ def sent(
     homes: Path, parcels: Sequence[SyncDirectory], *nodes: str, heard: list[UploadProgress] | None = None
 ) -> SyncResult:
     async def main() -> SyncResult:
-        fleet = NodeDialer(lambda _node: HomeWire(homes))
+        fleet = NodeDialer(lambda _node: HomeTransport(homes))
         told = [] if heard is None else heard
         try:
             return await sync_files([Node(name=name) for name in nodes], parcels, fleet, on_progress=told.append)
@@ -303,7 +304,7 @@ def test_answers_that_make_no_sense_are_refused(answer: dict[str, Any]) -> None:
     """What a node says about files is data of the wrong shape until it is read."""
 
     async def main() -> None:
-        porter = FileSender(await open_link(Node(name="n1"), LiarWire(answer), SOON, lambda _phase: None))
+        porter = FileSender(await open_link(Node(name="n1"), LyingTransport(answer), SOON, lambda _phase: None))
         try:
             with pytest.raises(ProtocolError, match="n1 sent an invalid reply"):
                 await porter.list_folder("/data", [("a", 5, "0" * 64)])
@@ -317,7 +318,9 @@ def test_a_disk_that_hangs_is_told_from_a_node_that_does() -> None:
     """The agent answers and its porter doesn't: it is the disk."""
 
     async def main() -> None:
-        porter = FileSender(await open_link(Node(name="n1"), LiarWire(None), SOON, lambda _phase: None), patience=0.3)
+        porter = FileSender(
+            await open_link(Node(name="n1"), LyingTransport(None), SOON, lambda _phase: None), patience=0.3
+        )
         try:
             with pytest.raises(AboardError, match=r"n1: /data accepted no data for 0\.3 s, although the node responds"):
                 await porter.list_folder("/data", [("a", 5, "0" * 64)])
@@ -331,7 +334,7 @@ def test_a_porter_that_is_killed_is_told(tmp_path: Path) -> None:
     """By the kernel, for memory: whoever waits for an answer hears of it at once, and a new one can be had."""
 
     async def main() -> None:
-        fleet = NodeDialer(lambda _node: HomeWire(tmp_path))
+        fleet = NodeDialer(lambda _node: HomeTransport(tmp_path))
         porter = FileSender((await fleet.dial(Node(name="n1"))).link)
         try:
             await porter.list_folder("~/model", [("a", 5, "0" * 64)])
@@ -351,7 +354,7 @@ def test_nothing_is_left_when_it_leaves(tmp_path: Path) -> None:
     """The porter ends, its marks are gone, and the link answers as before."""
 
     async def main() -> None:
-        fleet = NodeDialer(lambda _node: HomeWire(tmp_path))
+        fleet = NodeDialer(lambda _node: HomeTransport(tmp_path))
         link = (await fleet.dial(Node(name="n1"))).link
         porter = FileSender(link)
         await porter.mark("~/model", "here")

@@ -80,9 +80,8 @@ class NodeDownload:
 
     def __init__(self, node: Node, dialer: NodeDialer, on_progress: OnDownload = lambda _progress: None) -> None:
         self.node = node
-        self.received = 0
         self._on_progress = on_progress
-        self._channel = ReconnectingChannel(node, dialer, FileFetcher, lambda: self.received)
+        self._channel = ReconnectingChannel(node, dialer, FileFetcher)
         self._reported_at = float("-inf")
         self.done = self._total = 0
 
@@ -140,8 +139,12 @@ class NodeDownload:
         self.report("done", now=True)
         return job.failed
 
+    @property
+    def received(self) -> int:
+        return self._channel.transferred
+
     def count_received(self, count: int) -> None:
-        self.received += count
+        self._channel.transferred += count
         self.done += count
         self.report("receiving")
 

@@ -1,4 +1,4 @@
-"""Agents on this machine that stand in for nodes in a file transfer: honest ones, and one that answers anything."""
+"""Agents on this machine, each with a home of its own: nodes without ssh, and one that lies."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from aboard.transport.subprocess_stream import start_program
 from aboard.transport.transport import ByteStream, OnPhase
 
 
-class HomeWire(LocalTransport):
+class HomeTransport(LocalTransport):
     """An agent on this machine whose home is a directory of the node's own."""
 
     def __init__(self, homes: Path) -> None:
@@ -47,7 +47,7 @@ while head := into.read(4):
 """
 
 
-class LiarWire(LocalTransport):
+class LyingTransport(LocalTransport):
     """A node that answers whatever it likes."""
 
     def __init__(self, answer: dict[str, Any] | None) -> None:
