@@ -89,6 +89,23 @@ class NodeDownload:
         self.report("listing", now=True)
         return await self._channel.run(lambda fetcher: fetcher.list_tree(path))
 
+    async def read_file(self, root: str, name: str, most: int) -> bytes:
+        """The beginning of a small file, up to so many bytes."""
+        content = bytearray()
+
+        async def list_pieces() -> AsyncIterator[FilePiece]:
+            content.clear()
+            for at in range(0, most, PIECE_BYTES):
+                yield FilePiece(job=None, name=name, at=at, bytes=min(PIECE_BYTES, most - at))
+
+        async def take_piece(_piece: FilePiece, data: memoryview | AboardError) -> None:
+            if isinstance(data, AboardError):
+                raise data
+            content.extend(data)
+
+        await self._channel.run(lambda fetcher: fetcher.read(root, list_pieces(), take_piece))
+        return bytes(content)
+
     async def hash_files(self, root: str, files: Mapping[str, RemoteEntry]) -> dict[str, str]:
         """The hashes of these files on the node, by name; raises if one can't be read."""
         sums: dict[str, str] = {}
