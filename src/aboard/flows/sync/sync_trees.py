@@ -10,6 +10,7 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any
 
+from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress, UploadProgress
 from aboard.core.cluster.node import Node
 from aboard.data.store.content_hash_cache import ContentHashCache
 from aboard.data.store.shard_manifest import FileEntry
@@ -17,28 +18,12 @@ from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError
 from aboard.flows.sync.file_packs import FilePacks
 from aboard.flows.sync.node_trees import NodeTrees
-from aboard.flows.sync.node_upload import OnProgress, UploadProgress
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.sync_files import sync_files
-from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 
 # Nodes that connect later than this after the first one are synced on their own: nobody waits for them.
 LATE_SECONDS = 3.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeTreeResult:
-    """The bytes sent to and already on one node, and what else changed there; `error` if it failed."""
-
-    sent: int = 0
-    had: int = 0
-    files: int = 0
-    deleted: int = 0
-    changed: bool = False
-    seconds: float = 0.0
-    same_disk_as: str | None = None
-    error: AboardError | None = None
 
 
 class TreeSync:
