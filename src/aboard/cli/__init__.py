@@ -14,6 +14,7 @@ from aboard.diagnoses.usage import commands
 COMMANDS = {
     "init": "write aboard.yaml: the nodes and how to reach them",
     "check": "check every node and the network between them, in seconds",
+    "sync": "copy code, data and models to the same path on every node",
     "launch": "run any script on all nodes: preflight, monitoring, clean shutdown",
     "train": "train a model on all nodes, with a data check and a memory estimate",
     "status": "list your runs and their progress",
