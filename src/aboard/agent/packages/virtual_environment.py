@@ -34,7 +34,9 @@ _USUAL_PLACES = (
 )  # fmt: skip
 
 
-def answer_venv_request(runner: RequestRunner, message: frames.Message, reply: Callable[[frames.Message], None]) -> None:
+def answer_venv_request(
+    runner: RequestRunner, message: frames.Message, reply: Callable[[frames.Message], None]
+) -> None:
     """Works in a child with a timeout, since the disk may hang."""
 
     def complete(outcome: frames.Message) -> None:
@@ -127,7 +129,7 @@ def change_packages(prefix: str, message: frames.Message) -> frames.Message:
     return {}
 
 
-def finish_environment(prefix: str, message: frames.Message) -> frames.Message:
+def finish_environment(prefix: str, _message: frames.Message) -> frames.Message:
     """Removes what only an incomplete environment has, and puts its interpreters in place."""
     shutil.rmtree(os.path.join(prefix, WHEELS), ignore_errors=True)
     hidden = os.path.join(prefix, INCOMPLETE)

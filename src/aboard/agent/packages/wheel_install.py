@@ -27,6 +27,7 @@ from aboard.agent.packages.installed_packages import (
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import IO
 
 SHEBANG = b"#!python"
 NEW = PENDING * 2
@@ -170,7 +171,7 @@ class _Tree:
         paths = (path for name in metadata for path in list_recorded_paths(os.path.join(self.site, name)))
         return [os.path.normpath(os.path.join(self._site, path)) for path in paths]
 
-    def write(self, path: str, source: io.IOBase | zipfile.ZipExtFile, *, executable: bool) -> None:
+    def write(self, path: str, source: IO[bytes], *, executable: bool) -> None:
         """Writes a file under a temporary name and renames it."""
         folder, name = os.path.split(path)
         os.makedirs(os.path.join(self._prefix, folder), exist_ok=True)
@@ -234,7 +235,8 @@ class _Tree:
         return self._folders[folder]
 
     def _clear(self, path: str) -> None:
-        shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) and not os.path.islink(path) else None
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.unlink(path)
 

@@ -16,9 +16,9 @@ CONDA = Diagnosis(
     code="env-conda",
     title="a conda environment can't be recreated from wheels",
     symptoms=("is a conda environment",),
-    explanation="conda packages contain libraries and programs outside of Python's packages, with paths of their own, and"
-    " wheels can't hold them. Pack the environment with conda-pack, unpack it at the same path on every node, or put it"
-    " on a disk that all nodes share.",
+    explanation="conda packages contain libraries and programs with paths of their own, which wheels can't hold. Pack"
+    " the environment with conda-pack and unpack it at the same path on every node, or put it on a disk that all nodes"
+    " share.",
     fixes="conda-pack -p {prefix} -o env.tar.gz    # then unpack it at {prefix} on every node and run"
     " bin/conda-unpack there\n"
     "python3 -m venv ~/venv && . ~/venv/bin/activate    # or use a virtual environment, which sync --env recreates",
@@ -46,9 +46,7 @@ NO_PYTHON = Diagnosis(
     " since packages are compiled for it.",
     fixes={
         "copy": FixCommand("aboard sync {base}    # copies the head's interpreter to the same path on the nodes"),
-        "install": FixCommand(
-            "sudo apt install {packages:words}    # on {node}; or use its own package manager"
-        ),
+        "install": FixCommand("sudo apt install {packages:words}    # on {node}; or use its own package manager"),
     },
 )
 

@@ -70,7 +70,9 @@ def read_environment(prefix: Path, site: Path) -> EnvironmentContents:
         seen = f"no package was found for the editable installation of {', '.join(map(escape_text, projects))}"
         raise AboardError(environment.PACKAGE, seen, "editable", python=python, projects=projects)
     if recordless:
-        seen = f"no RECORD lists the files of {', '.join(map(escape_text, recordless))} in {escape_text(str(site), 300)}"
+        seen = (
+            f"no RECORD lists the files of {', '.join(map(escape_text, recordless))} in {escape_text(str(site), 300)}"
+        )
         raise AboardError(environment.PACKAGE, seen, "reinstall", python=python, names=recordless)
     return EnvironmentContents(distributions=tuple(distributions), loose=tuple(_find_loose_files(site, distributions)))
 
@@ -165,8 +167,8 @@ def _list_project_files(package: str, metadata: Path, links: Iterable[PackagedFi
         for line in text.splitlines():
             folder = Path(line.strip())
             if line.strip() and not line.startswith(("#", "import ", "import\t")) and folder.is_absolute():
-                for path in _find_project_modules(package, metadata, folder):
-                    yield from _list_module_files(path.stem if path.is_file() else path.name, path)
+                for found in _find_project_modules(package, metadata, folder):
+                    yield from _list_module_files(found.stem if found.is_file() else found.name, found)
 
 
 def _parse_finder_mapping(source: str) -> dict[str, str]:
@@ -176,7 +178,9 @@ def _parse_finder_mapping(source: str) -> dict[str, str]:
     except (SyntaxError, ValueError):
         return {}
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         if any(isinstance(target, ast.Name) and target.id == "MAPPING" for target in targets):
             try:
                 mapping = ast.literal_eval(node.value)  # type: ignore[attr-defined]

@@ -10,7 +10,6 @@ import time
 import zipfile
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
@@ -46,18 +45,9 @@ class PackedWheel:
     platforms: tuple[str, ...]
 
 
-def pack_distributions(
-    distributions: Iterable[InstalledDistribution], cache: Path, prefix: Path, site: str
-) -> list[PackedWheel]:
-    """Packs what changed since the last time, several at once; `site` is relative to the prefix."""
+def pack_distribution(distribution: InstalledDistribution, cache: Path, prefix: Path, site: str) -> PackedWheel:
+    """Packs what changed since the last time; `site` is relative to the prefix."""
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        wheels = list(pool.map(lambda each: _pack_cached(each, cache, prefix, site), distributions))
-    _remove_unused(cache)
-    return wheels
-
-
-def _pack_cached(distribution: InstalledDistribution, cache: Path, prefix: Path, site: str) -> PackedWheel:
     stamps = {file.name: [*read_file_stamp(file.source), _is_executable(file)] for file in distribution.files}
     key = json.dumps([_FORMAT, str(prefix), site, distribution.metadata, stamps])
     tags = _read_tags(distribution)
@@ -154,7 +144,8 @@ def _load_wheel(about: Path) -> PackedWheel | None:
         return None
 
 
-def _remove_unused(cache: Path) -> None:
+def remove_unused_wheels(cache: Path) -> None:
+    """Removes the wheels that no sync has used for a month."""
     for about in cache.glob("*.whl.json"):
         if about.stat().st_mtime < time.time() - _UNUSED_SECONDS:
             about.with_suffix("").unlink(missing_ok=True)
