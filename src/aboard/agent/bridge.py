@@ -55,6 +55,7 @@ class AgentBridge:
         self._peers: PeerListener | None = None
         self._supervisor: Channel | None = None
         self._receiver: ReceiverProcess | None = None
+        self._reader: ReceiverProcess | None = None
         self._silence = silence
         self._last_contact = time.monotonic()
 
@@ -96,6 +97,7 @@ class AgentBridge:
             "clear": self._leftovers,
             "strangers": self._external_jobs,
             "porter": self._forward_to_receiver,
+            "fetch": self._forward_to_reader,
             "hold": self._start_supervisor,
             "attach": self._attach,
         }
@@ -178,6 +180,19 @@ class AgentBridge:
         if message["do"] == "leave":
             self._receiver.expect_exit()
             self._receiver = None
+
+    def _forward_to_reader(self, message: frames.Message) -> None:
+        from aboard.agent.transfer.receiver_process import ReceiverProcess  # noqa: PLC0415 - only a file transfer needs it
+        from aboard.agent.transfer.send_files import SendFiles  # noqa: PLC0415 - as above
+
+        if self._reader is None:
+            self._reader = ReceiverProcess(
+                self._loop, self._head.send_body, lambda: self._head.send({"gone": "fetch"}), SendFiles
+            )
+        self._reader.send(frames.pack(message)[frames.HEADER :])
+        if message["do"] == "leave":
+            self._reader.expect_exit()
+            self._reader = None
 
     def _forward_file_bytes(self, body: bytes) -> None:
         """Relays bytes of a file unread; the head limits how many are in flight."""

@@ -4,30 +4,24 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
-from time import monotonic
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 from aboard.agent import frames
 from aboard.core.cluster.file_transfer_errors import build_stuck_error, build_write_error
-from aboard.core.decoding import Matching, MaxLength, Word, decode
-from aboard.diagnoses import ProtocolError, TransportError, Unreachable
-from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.core.decoding import Matching, MaxLength, decode
+from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.agent_link import AgentLink
+from aboard.transport.file_channel import FileChannel
 
 PIECE_BYTES = 256 * 1024
 # How much is read from our own disk at once.
 BLOCK_BYTES = 4 * PIECE_BYTES
-ASK_SECONDS = 60.0
 # A disk much slower than the network still has most of a file to write when its last byte arrives.
 SYNC_SECONDS = 600.0
-BEAT_SECONDS = 5.0
-BEAT_PATIENCE = 10.0
 # Files per request: all of their names must fit into one frame.
 FILES_AT_ONCE = 5000
 
-T = TypeVar("T")
 _Path = Annotated[Untrusted, MaxLength(4096)]
 _Marks = frozenset[Annotated[str, MaxLength(200)]]
 _Hash = Annotated[str, Matching("[0-9a-f]{0,64}")]
@@ -67,13 +61,6 @@ class _HashReply:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FailureReply:
-    errno: Word
-    path: _Path
-    why: Annotated[Untrusted, MaxLength(400)]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ResumePoint:
     """The offset to send a file from; None while the node still hashes its part, or while another head sends it."""
 
@@ -82,16 +69,10 @@ class ResumePoint:
     busy: bool = False
 
 
-class FileSender:
-    """Sends heartbeats, so that a lost node is noticed within seconds."""
+class FileSender(FileChannel):
+    """The process on the node that writes files."""
 
-    def __init__(self, link: AgentLink, *, patience: float = ASK_SECONDS) -> None:
-        self.link = link
-        self._patience = patience
-        self._why: TransportError | None = None
-        self._answered = monotonic()
-        link.on_frame = self._take_frame
-        self._beating = asyncio.create_task(self._beat())
+    op = "porter"
 
     async def list_folder(self, folder: str, files: Sequence[ExpectedFile]) -> FolderContents:
         """Lists which of these files a node has, by size only, which is cheap for the node."""
@@ -112,7 +93,7 @@ class FileSender:
         """The hashes of the first of these, as many as fit into a second, and how much of the next one is read."""
         some = names[:FILES_AT_ONCE]
         reply = await self._ask("sums", folder, names=some)
-        return self._read(reply, partial(_parse_hashes, some))
+        return self._read(reply, partial(parse_hashes, some))
 
     async def mark(self, folder: str, mark: str) -> None:
         """Makes the directory and a temporary mark in it: nodes that see the mark share the disk."""
@@ -163,79 +144,11 @@ class FileSender:
         reply = await self._ask("publish", folder, within=SYNC_SECONDS)
         return self._read(reply, lambda reply: decode(_Hash, reply["sha256"], strict=True))
 
-    async def leave(self) -> None:
-        """Stops the file receiver; the link stays usable."""
-        try:
-            await self._ask("leave", "")
-        finally:
-            await self._stop_beating()
-            self.link.on_frame = lambda _message: None
+    def _build_failure(self, errno: str, path: Untrusted, why: Untrusted) -> AboardError:
+        return build_write_error(self.link.node.name, errno, path, why)
 
-    async def close(self) -> None:
-        """Closes the link as well."""
-        await self._stop_beating()
-        await self.link.close()
-
-    async def _ask(self, do: str, folder: str, *, within: float | None = None, **fields: Any) -> frames.Message:
-        return await self._request("porter", within or self._patience, folder, do=do, **fields)
-
-    async def _request(self, op: str, within: float, folder: str, **fields: Any) -> frames.Message:
-        node = self.link.node.name
-        try:
-            reply = await self.link.ask(op, within, folder=folder, **fields)
-        except Unreachable as error:
-            if self._why is not None:
-                raise self._why from None
-            if error.reason is UnreachableReason.SILENT:
-                raise build_stuck_error(node, folder, within) from None
-            raise
-        self._answered = monotonic()
-        failed = reply.get("failed")
-        if failed is not None:
-            failure = self._read(reply, lambda _: decode(_FailureReply, failed, strict=True))
-            raise build_write_error(node, failure.errno, failure.path, failure.why)
-        return reply
-
-    def _read(self, reply: frames.Message, parse: Callable[[frames.Message], T]) -> T:
-        """Parses a reply; a node's reply may have any shape."""
-        try:
-            return parse(reply)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProtocolError(f"{self.link.node.name} sent an invalid reply: {error}") from None
-
-    def _take_frame(self, message: frames.Message) -> None:
-        if message.get("gone") == "porter":
-            self._lose(
-                Unreachable(
-                    UnreachableReason.LOST, f"{self.link.node.name}: the process that writes files there exited"
-                )
-            )
-
-    async def _beat(self) -> None:
-        """Keeps the agent from closing an idle link, and gives up a silent one."""
-        while self._why is None:
-            try:
-                await self.link.ask("ping", BEAT_PATIENCE)
-            except TransportError as error:
-                # On a very slow link a heartbeat waits behind chunks, and those are acknowledged.
-                if self.link.lost is not None or monotonic() - self._answered > BEAT_PATIENCE:
-                    self._lose(error)
-            else:
-                await asyncio.sleep(BEAT_SECONDS)
-
-    def _lose(self, why: TransportError) -> None:
-        if self._why is None:
-            self._why = why
-            closing = asyncio.create_task(self.link.close())
-            _CLOSING.add(closing)
-            closing.add_done_callback(_CLOSING.discard)
-
-    async def _stop_beating(self) -> None:
-        self._beating.cancel()
-        await asyncio.wait([self._beating])
-
-
-_CLOSING: set[asyncio.Task[Any]] = set()
+    def _build_stuck(self, folder: str, within: float) -> AboardError:
+        return build_stuck_error(self.link.node.name, folder, within)
 
 
 def _parse_contents(files: Sequence[ExpectedFile], reply: frames.Message) -> FolderContents:
@@ -255,7 +168,7 @@ def _parse_resume_point(size: int, reply: frames.Message) -> ResumePoint:
     return ready
 
 
-def _parse_hashes(names: Sequence[str], reply: frames.Message) -> tuple[dict[str, str], int]:
+def parse_hashes(names: Sequence[str], reply: frames.Message) -> tuple[dict[str, str], int]:
     hashes = decode(_HashReply, reply, strict=True)
     return {_require_known_name(name, names): sha256 for name, sha256 in hashes.sums.items()}, hashes.read
 

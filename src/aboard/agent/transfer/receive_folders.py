@@ -7,9 +7,10 @@ import os
 import stat
 
 from aboard.agent import frames
+from aboard.agent.transfer.file_names import OWN_PREFIX, BadName, validate_file_name
 from aboard.agent.transfer.hash_cache import HashCache
 from aboard.agent.transfer.partial_file import PART, PartialFile, part_name
-from aboard.agent.transfer.receive_tree import NAME_BYTES, OWN_PREFIX, BadName, ReceiveTree
+from aboard.agent.transfer.receive_tree import ReceiveTree
 
 MARK = ".aboard-mark-"
 MOST_EXTRA = 20
@@ -198,20 +199,6 @@ class _ReceiveFolder:
         if self._mark:
             with contextlib.suppress(OSError):
                 os.unlink(self._mark, dir_fd=self._fd)
-
-
-def validate_file_name(name: object, *, ours: bool = False) -> str:
-    """Accepts only a plain file name."""
-    if (
-        not isinstance(name, str)
-        or name in ("", ".", "..")
-        or "/" in name
-        or "\0" in name
-        or len(os.fsencode(name)) > NAME_BYTES
-        or (name.startswith(OWN_PREFIX) and not ours)
-    ):
-        raise BadName("%r is no plain name of a file" % (name,))
-    return name
 
 
 def _open_directory(path: str) -> int:

@@ -1,4 +1,4 @@
-"""The file receiver: a child of the bridge that writes files. It may block on a disk; the bridge must not."""
+"""A child of the bridge that writes or reads files. It may block on a disk; the bridge must not."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aboard.agent.transfer.send_files import SendFiles
+
+    MakeHandler = Callable[[], "ReceiveFolders | SendFiles"]
+
 CHUNK = 256 * 1024
 # A request that takes longer returns its progress and is repeated: no request waits for a large disk.
 BUDGET_SECONDS = 1.0
@@ -25,11 +29,17 @@ REAP_SECONDS = 0.2
 
 
 class ReceiverProcess:
-    """The bridge's side of a file receiver: relays frame bodies to it, and its replies back, unchanged."""
+    """The bridge's side of a file receiver or reader: relays frame bodies to it, and its replies back, unchanged."""
 
-    def __init__(self, loop: EventLoop, on_body: Callable[[bytes], None], on_gone: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: EventLoop,
+        on_body: Callable[[bytes], None],
+        on_gone: Callable[[], None],
+        make_handler: MakeHandler = ReceiveFolders,
+    ) -> None:
         self._loop = loop
-        self._pid, fd = _fork_receiver()
+        self._pid, fd = _fork_receiver(make_handler)
         self._on_gone = on_gone
         self._channel = Channel(loop, (fd, fd), on_body, self._handle_exit)
 
@@ -50,17 +60,17 @@ class ReceiverProcess:
                 self._loop.later(REAP_SECONDS, self._reap)
 
 
-def _fork_receiver() -> tuple[int, int]:
+def _fork_receiver(make_handler: MakeHandler) -> tuple[int, int]:
     """Returns its pid and our end of a socket; it exits when that closes."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        _serve_and_exit(theirs.fileno())
+        _serve_and_exit(theirs.fileno(), make_handler)
     theirs.close()
     return pid, ours.detach()
 
 
-def _serve_and_exit(fd: int) -> None:
+def _serve_and_exit(fd: int, make_handler: MakeHandler) -> None:
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
@@ -72,28 +82,27 @@ def _serve_and_exit(fd: int) -> None:
             if other > 2 and other != fd:  # noqa: PLR2004 - stdin, stdout and stderr
                 with contextlib.suppress(OSError):
                     os.close(other)
-        _serve_frames(fd)
+        _serve_frames(fd, make_handler())
     finally:
         os._exit(0)
 
 
-def _serve_frames(fd: int) -> None:
+def _serve_frames(fd: int, folders: ReceiveFolders | SendFiles) -> None:
     os.set_blocking(fd, True)
     splitter = frames.FrameSplitter()
-    folders = ReceiveFolders()
     try:
         while not folders.closed:
             data = os.read(fd, CHUNK)
             if not data:
                 break
-            answers = b"".join(frames.pack(_answer_frame(folders, body)) for body in splitter.feed(data))
+            answers = b"".join(_answer_frame(folders, body) for body in splitter.feed(data))
             while answers:
                 answers = answers[os.write(fd, answers) :]
     finally:
         folders.close()
 
 
-def _answer_frame(folders: ReceiveFolders, body: bytes) -> frames.Message:
+def _answer_frame(folders: ReceiveFolders | SendFiles, body: bytes) -> bytes:
     tail = memoryview(b"")
     if body[: len(frames.TAILED)] == frames.TAILED:
         message, tail = frames.unpack_tailed(body)
@@ -107,4 +116,5 @@ def _answer_frame(folders: ReceiveFolders, body: bytes) -> frames.Message:
     except Exception as error:  # noqa: BLE001 - whatever a frame contains, it gets a reply
         answer = {"error": "%s: %s" % (type(error).__name__, error)}
     answer["re"] = message.get("id")
-    return answer
+    content = answer.pop("tail", None)
+    return frames.pack(answer) if content is None else frames.pack_tailed(answer, content)

@@ -7,8 +7,8 @@ from typing import TypeVar
 from aboard.core.cluster.file_transfer_errors import build_lost_error
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import ProtocolError, TransportError, Unreachable
-from aboard.transport.file_sender import FileSender
 from aboard.transport.node_dialer import DialResult, NodeDialer
+from aboard.transport.tree_sender import TreeSender
 
 # Consecutive losses without any byte sent in between.
 MAX_LOSSES = 3
@@ -25,9 +25,9 @@ class ReconnectingSender:
         self.sent = 0
         self._dialer = dialer
         self._dialled: DialResult | None = None
-        self._sender: FileSender | None = None
+        self._sender: TreeSender | None = None
 
-    async def run(self, work: Callable[[FileSender], Awaitable[T]]) -> T:
+    async def run(self, work: Callable[[TreeSender], Awaitable[T]]) -> T:
         """Runs `work`; if the node is lost meanwhile, reconnects and runs it again, so it may run twice."""
         losses, sent = 0, self.sent
         while True:
@@ -61,8 +61,8 @@ class ReconnectingSender:
         if sender is not None:
             await sender.close()
 
-    async def _get_sender(self) -> FileSender:
+    async def _get_sender(self) -> TreeSender:
         if self._sender is None:
             self._dialled = await self._dialer.dial(self.node)
-            self._sender = FileSender(self._dialled.link)
+            self._sender = TreeSender(self._dialled.link)
         return self._sender
