@@ -13,26 +13,20 @@ import stat
 import time
 
 from aboard.agent import frames
+from aboard.agent.transfer.file_names import OWN_PREFIX, validate_file_name
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Names that only we use: partial files, temporary files, and marks that show which nodes share a disk.
-OWN_PREFIX = ".aboard-"
 TEMPORARY = ".tmp"
-NAME_BYTES = 255
-# Limits a reply: with the longest names it still fits into one frame.
-ENTRIES_AT_ONCE = 20_000
+REPLY_BYTES = 4 * 1024 * 1024
+_ROW_BYTES = 50
 # A temporary file of another host's process is stale after this.
 STALE_SECONDS = 3600.0
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = (FileNotFoundError, NotADirectoryError)
-
-
-class BadName(ValueError):
-    """A name that could lead out of its directory."""
 
 
 class ReceiveTree:
@@ -49,7 +43,7 @@ class ReceiveTree:
 
     def take(self, message: frames.Message, tail: memoryview, deadline: float) -> frames.Message:
         """Handles one request; one that takes too long returns its progress."""
-        if message["op"] == "piece":
+        if "pack" in message:
             return self._write_pack(message, tail)
         answers = {
             "tree-list": lambda: self._list([str(folder) for folder in message["folders"]], deadline),
@@ -80,9 +74,12 @@ class ReceiveTree:
 
     def _list_more(self, deadline: float) -> frames.Message:
         found = []
+        size = 0
         for row in self._listing:
             found.append(row)
-            if len(found) >= ENTRIES_AT_ONCE or (len(found) % 100 == 0 and time.monotonic() > deadline):
+            # JSON escapes some characters with six.
+            size += _ROW_BYTES + 6 * sum(len(part) for part in row if isinstance(part, str))
+            if size >= REPLY_BYTES or (len(found) % 100 == 0 and time.monotonic() > deadline):
                 return {"found": found, "more": True}
         return {"found": found, "more": False}
 
@@ -179,7 +176,7 @@ class ReceiveTree:
             for path, files in message["pack"]:
                 folder = self._open_folder(str(path))
                 for name, size, mode, mtime in files:
-                    self._write_file(folder, check_name(name), tail[at : at + size], mode & 0o777, mtime)
+                    self._write_file(folder, validate_file_name(name), tail[at : at + size], mode & 0o777, mtime)
                     at += size
         return {"sha256": digest}
 
@@ -244,7 +241,7 @@ class ReceiveTree:
         """Sets the mode and modification time of files and directories."""
         for path, mode, mtime in entries:
             folder, name = self._locate(str(path)) if path else (self._open_folder(""), ".")
-            _change_mode(folder, name, int(mode) & 0o777)  # type: ignore[call-overload]
+            _change_mode(folder, name, int(mode))  # type: ignore[call-overload]
             os.utime(name, ns=(int(mtime), int(mtime)), dir_fd=folder, follow_symlinks=False)  # type: ignore[call-overload]
         return {}
 
@@ -263,7 +260,7 @@ class ReceiveTree:
     def _locate(self, path: str) -> tuple[int, str]:
         """The open parent directory of a path, and its last component."""
         parent, _, name = path.rpartition("/")
-        return self._open_folder(parent), check_name(name)
+        return self._open_folder(parent), validate_file_name(name)
 
     def _open_folder(self, path: str) -> int:
         """Opens a directory below the root; directories on the way to it stay open for the next one."""
@@ -280,7 +277,7 @@ class ReceiveTree:
                 fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             else:
                 try:
-                    fd = os.open(check_name(name), _DIRECTORY, dir_fd=self._open[-1][1])
+                    fd = os.open(validate_file_name(name), _DIRECTORY, dir_fd=self._open[-1][1])
                 except OSError as error:
                     error.filename = self._name_path(name)
                     raise
@@ -297,26 +294,13 @@ class ReceiveTree:
         return "/".join([*(part for part, _fd in self._open[1:]), name])
 
 
-def check_name(name: object) -> str:
-    """Accepts only a plain name that is not one of ours."""
-    if (
-        not isinstance(name, str)
-        or name in ("", ".", "..")
-        or "/" in name
-        or "\0" in name
-        or len(name) > NAME_BYTES
-        or name.startswith(OWN_PREFIX)
-    ):
-        raise BadName("%r is no plain name of a file" % (name,))
-    return name
-
-
 def _change_mode(folder: int, name: str, mode: int) -> None:
-    """Changes a mode without following a link, and without the permission to open the file."""
+    """Changes the permissions without following a link, and without the permission to open the file."""
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
-        if not stat.S_ISLNK(os.fstat(fd).st_mode):
-            os.chmod("/proc/self/fd/%d" % fd, mode)
+        before = os.fstat(fd).st_mode
+        if not stat.S_ISLNK(before) and before & 0o777 != mode & 0o777:
+            os.chmod("/proc/self/fd/%d" % fd, stat.S_IMODE(before) & 0o7000 | mode & 0o777)
     finally:
         os.close(fd)
 
