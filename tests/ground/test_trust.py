@@ -1,11 +1,15 @@
 """`aboard trust` on bare hosts, which accept nothing but an admin key."""
 
 import json
+import os
+import select
 import subprocess
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from deadlines import slowness
 from launching import build_sandbox
 
 from aboard.sandbox import Host, Sandbox
@@ -179,3 +183,50 @@ def test_a_person_confirms_once(bare: Sandbox) -> None:
     assert all(can_log_in(bare.head, name) for name in NODES)
     assert run_trust(bare, "--undo")[0] == 0
     assert list_homes(bare) == before
+
+
+def test_a_password_is_asked_for_once_per_node(bare: Sandbox) -> None:
+    """By ssh itself on the terminal; afterwards the key logs in."""
+    before = list_homes(bare)
+    secret = subprocess.run(["openssl", "passwd", "-6", "open sesame"], check=True, capture_output=True, text=True)
+    nodes = bare.nodes[:2]
+    for node in nodes:
+        script = 'cp -p /etc/shadow /root/shadow; echo "crew:$1:19000::::::" > /etc/shadow'
+        node.run(["sh", "-c", script, "sh", secret.stdout.strip()], root=True).check_returncode()
+        node.sshd_restart(["PasswordAuthentication=yes"])
+    words = "aboard trust n1 n2 --fingerprints fingerprints"
+    argv = ["script", "-qec", words, "/dev/null"]
+    try:
+        process = bare.head.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            said = ""
+            for name in ("n1", "n2"):
+                said = read_until(process, f"{name}'s password: ")
+                assert f"ssh asks for your password on {name}, once" in said
+                assert process.stdin is not None
+                process.stdin.write(b"open sesame\n")
+                process.stdin.flush()
+            said = read_until(process, "to undo: aboard trust --undo")
+            assert "key installed and verified" in said
+        finally:
+            process.kill()
+            process.communicate()
+        assert all(can_log_in(bare.head, node.name) for node in nodes)
+        assert run_trust(bare, "--undo")[0] == 0
+    finally:
+        for node in nodes:
+            node.run(["mv", "/root/shadow", "/etc/shadow"], root=True)
+            node.sshd_restart()
+    assert list_homes(bare) == before
+
+
+def read_until(process: "subprocess.Popen[bytes]", end: str) -> str:
+    """What a program prints up to this text."""
+    assert process.stdout is not None
+    said, deadline = b"", time.monotonic() + 30 * slowness()
+    while end.encode() not in said:
+        ready, _, _ = select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))
+        part = os.read(process.stdout.fileno(), 4096) if ready else b""
+        assert part, said
+        said += part
+    return said.decode()
