@@ -5,14 +5,13 @@ import hashlib
 import json
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deadlines import wait_until
-from node_homes import HomeTransport
+from node_homes import HomeTransport, LyingTransport
 
 from aboard.agent import frames, process_tree
 from aboard.agent.transfer.file_names import BadName, validate_file_name
@@ -27,10 +26,7 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.transport.agent_link import open_link
 from aboard.transport.file_sender import LEAST_WINDOW, MOST_WINDOW, SPAN_SECONDS, FileSender, SendWindow
-from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
-from aboard.transport.subprocess_stream import start_program
-from aboard.transport.transport import ByteStream, OnPhase
 
 SOON = 5.0
 
@@ -292,37 +288,6 @@ def test_what_a_system_call_says_is_told_by_code() -> None:
     )
 
 
-# Says hello as an agent does; then it answers pings, and everything else with its argument, if that is anything.
-LIAR = r"""
-import ast, json, re, sys
-into, out = sys.stdin.buffer, sys.stdout.buffer
-into.read(int(into.readline()))
-into.read(int(into.readline()))
-marker = ast.literal_eval(re.search(rb"main\((b'.*?'),", into.readline())[1].decode())
-def say(message):
-    body = json.dumps(message).encode()
-    out.write(len(body).to_bytes(4, "big") + body)
-    out.flush()
-out.write(marker)
-say({"hello": 1})
-while head := into.read(4):
-    asked = json.loads(into.read(int.from_bytes(head, "big")))
-    answer = {} if asked["op"] == "ping" else json.loads(sys.argv[1])
-    if answer is not None:
-        say({"re": asked["id"], **answer})
-"""
-
-
-class LiarWire(LocalTransport):
-    """A node that answers whatever it likes."""
-
-    def __init__(self, answer: dict[str, Any] | None) -> None:
-        self._argv = (sys.executable, "-ISc", LIAR, json.dumps(answer))
-
-    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
-        return await start_program(self._argv, lambda _line: None)
-
-
 LIES: list[dict[str, Any]] = [
     {},
     {"fits": ["other"], "parts": {}, "free": 1, "device": 1, "writable": True, "nearest": "/", "extra": []},
@@ -339,7 +304,7 @@ def test_answers_that_make_no_sense_are_refused(answer: dict[str, Any]) -> None:
     """What a node says about files is data of the wrong shape until it is read."""
 
     async def main() -> None:
-        porter = FileSender(await open_link(Node(name="n1"), LiarWire(answer), SOON, lambda _phase: None))
+        porter = FileSender(await open_link(Node(name="n1"), LyingTransport(answer), SOON, lambda _phase: None))
         try:
             with pytest.raises(ProtocolError, match="n1 sent an invalid reply"):
                 await porter.list_folder("/data", [("a", 5, "0" * 64)])
@@ -353,7 +318,9 @@ def test_a_disk_that_hangs_is_told_from_a_node_that_does() -> None:
     """The agent answers and its porter doesn't: it is the disk."""
 
     async def main() -> None:
-        porter = FileSender(await open_link(Node(name="n1"), LiarWire(None), SOON, lambda _phase: None), patience=0.3)
+        porter = FileSender(
+            await open_link(Node(name="n1"), LyingTransport(None), SOON, lambda _phase: None), patience=0.3
+        )
         try:
             with pytest.raises(AboardError, match=r"n1: /data accepted no data for 0\.3 s, although the node responds"):
                 await porter.list_folder("/data", [("a", 5, "0" * 64)])

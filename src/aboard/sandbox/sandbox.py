@@ -293,6 +293,9 @@ def _list_owners(trees: Iterable[Path]) -> tuple[int, ...]:
 
 
 def _is_installed() -> bool:
+    """Whether the interpreter finds this source by itself; a PYTHONPATH may name another than the installed one."""
+    if helper_program.SOURCE in map(Path, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        return False
     try:
         importlib.metadata.distribution("aboard")
     except importlib.metadata.PackageNotFoundError:

@@ -28,6 +28,11 @@ class NodeArguments:
     exclude: str
     sets: tuple[str, ...]
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the user named nodes, instead of leaving it to ./aboard.yaml."""
+        return bool(self.nodes or self.hostfile or self.include or self.exclude or self.sets)
+
     @cached_property
     def _here(self) -> HeadMachine:
         """Cached: a resolver that does not respond costs a second."""

@@ -90,7 +90,7 @@ class TreeSync:
         ready = await self._run_all(ready, NodeTrees.finish)
         for each in ready:
             self._seconds[each.node.name] = monotonic() - self._began
-        await self._release_links(ready)
+        await asyncio.gather(*(each.leave() for each in ready))
 
     async def _find_shared_disks(self, ready: Sequence[NodeTrees]) -> None:
         """Nodes that see each other's marker files share a disk: only the first of them receives the files."""
@@ -119,7 +119,7 @@ class TreeSync:
             return ready
         ready_by_name = {each.node.name: each for each in ready}
         nodes = [each.node for each in ready if each.node.name in lacking]
-        await self._release_links([ready_by_name[name] for name in lacking])
+        await asyncio.gather(*(ready_by_name[name].leave() for name in lacking))
         failed: dict[str, AboardError] = {}
 
         def report(progress: UploadProgress) -> None:
@@ -149,10 +149,6 @@ class TreeSync:
             )
             for folder, entries in files.items()
         ]
-
-    async def _release_links(self, ready: Sequence[NodeTrees]) -> None:
-        links = await asyncio.gather(*(each.leave() for each in ready))
-        self._dialer.keep({each.node.name: link for each, link in zip(ready, links, strict=True) if link is not None})
 
     async def _run_all(
         self, ready: Sequence[NodeTrees], work: Callable[[NodeTrees], Coroutine[Any, Any, None]]

@@ -34,7 +34,7 @@ async def upload_inputs(
 
 
 def _build_upload(folder: Path, cache: Path) -> SyncDirectory:
-    directory = build_sync_directory(folder, hashes=cache / HASHES, to=abbreviate_home(folder))
+    directory = replace(build_sync_directory(folder, hashes=cache / HASHES, to=abbreviate_home(folder)), peers=True)
     if not (folder / CONFIG).is_file():
         return directory
     # A model's directory may contain the same weights in other formats, and unrelated files.
