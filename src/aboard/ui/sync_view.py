@@ -1,5 +1,6 @@
 """The progress of a sync, one line per node, and its result."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
@@ -9,7 +10,6 @@ from rich.text import Text
 
 from aboard.core.cluster.file_sync import NodeTreeResult, UploadProgress
 from aboard.core.text.byte_sizes import format_size
-from aboard.ui.json_output import dump_json
 from aboard.ui.number_format import format_count
 from aboard.ui.progress_bar import TransientView, render_bar
 
@@ -122,7 +122,7 @@ def format_sync_json(results: Mapping[str, NodeTreeResult], *, special: int) -> 
         }
         for name, result in results.items()
     }
-    return dump_json({"nodes": nodes, "skipped_special_files": special})
+    return json.dumps({"nodes": nodes, "skipped_special_files": special}, indent=2, ensure_ascii=False)
 
 
 def _format_row(result: NodeTreeResult) -> Sequence[str]:
