@@ -61,6 +61,8 @@ class CheckpointSurvey:
     def __init__(self, folder: str, dialer: NodeDialer, on_progress: OnDownload = lambda _progress: None) -> None:
         self.unreachable: dict[str, AboardError] = {}
         self.held: dict[str, dict[str, HeldCheckpoint]] = {}
+        # The nodes that parts came from.
+        self.sources: set[str] = set()
         self._damaged: dict[tuple[str, str, str], AboardError] = {}
         self._folder = folder
         self._dialer = dialer
@@ -199,6 +201,8 @@ class CheckpointSurvey:
                 raise
             self._note_failure(node, error)
             return set()
+        if len(failed) < len(files):
+            self.sources.add(node)
         self._damaged.update({(node, name, part): why for part, why in failed.items()})
         return {file.name for file in files if file.name not in failed}
 

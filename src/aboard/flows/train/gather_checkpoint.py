@@ -87,8 +87,8 @@ async def _gather_newest(request: GatherRequest, survey: CheckpointSurvey) -> Ga
             ]
             raise await _build_part_error(request, survey, offer, parts, every)
         await run_locally(target, (target / NAME).write_bytes, content)
-        holders = [node for node in offer.nodes if node != THIS_MACHINE.name]
-        return GatheredCheckpoint(path=target, name=offer.name, nodes=tuple(holders))
+        sources = sorted(survey.sources - {THIS_MACHINE.name})
+        return GatheredCheckpoint(path=target, name=offer.name, nodes=tuple(sources))
     raise _build_none_error(request, survey)
 
 
@@ -129,7 +129,7 @@ async def _build_error(
 
 def _build_none_error(request: GatherRequest, survey: CheckpointSurvey) -> AboardError:
     what = "complete checkpoint" if request.name is None else f"checkpoint {escape_text(request.name)}"
-    asked = [node for node in survey.held if node != THIS_MACHINE.name]
+    asked = sorted(node for node in survey.held if node != THIS_MACHINE.name)
     seen = f"there is no {what} in {request.folder} on this machine"
     if asked:
         seen += f" or on {format_list(asked)}"
