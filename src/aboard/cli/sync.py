@@ -1,5 +1,6 @@
 """`aboard sync`."""
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import click
 
 from aboard.cli.options.node_arguments import ON_OPTION, NodeArguments, node_arguments
+from aboard.cli.sync_environment import sync_active_environment
+from aboard.core.cluster.node import TransportKind
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.open_file_limit import raise_open_file_limit
 
@@ -38,8 +41,8 @@ def sync(where: NodeArguments, **options: Any) -> None:
     raise_open_file_limit(len(cluster))
     arguments = _SyncOptions(**options)
     if arguments.environment:
-        # The flow of the environment goes here.
-        pass
+        nodes = [node for node in cluster if node.transport is not TransportKind.LOCAL]
+        sys.exit(sync_active_environment(nodes, dry=arguments.dry, as_json=arguments.as_json))
 
 
 @dataclass(frozen=True, kw_only=True)

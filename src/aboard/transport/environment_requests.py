@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from aboard.agent import frames
-from aboard.core.cluster.environment_parity import InstalledPackage, InterpreterDescription
 from aboard.core.cluster.file_transfer_errors import build_write_error
 from aboard.core.decoding import MaxLength, Word, decode
+from aboard.core.environment.node_parity import InstalledPackage, InterpreterDescription
 from aboard.diagnoses import ProtocolError
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass

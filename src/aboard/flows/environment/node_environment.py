@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Literal
 
 from aboard.agent.packages.virtual_environment import WHEELS
 from aboard.checks.software.inventory_script import MODULES
-from aboard.core.cluster.environment_parity import (
+from aboard.core.cluster.file_transfer_errors import build_no_room_error, build_permission_error
+from aboard.core.cluster.node import Node
+from aboard.core.environment.node_parity import (
     InterpreterDescription,
     PackageChanges,
     choose_base_interpreter,
@@ -19,18 +20,22 @@ from aboard.core.cluster.environment_parity import (
     parse_glibc,
     plan_package_changes,
 )
-from aboard.core.cluster.file_transfer_errors import build_no_room_error, build_permission_error
-from aboard.core.cluster.node import Node
+from aboard.core.environment.sync_report import (
+    EnvironmentAction,
+    EnvironmentPhase,
+    EnvironmentProgress,
+    NodeEnvironmentResult,
+)
 from aboard.core.text.input_text import format_count
 from aboard.data.store.shard_manifest import FileEntry
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, Finding, Severity
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment
+from aboard.flows.environment.wheel_packing import PackedWheel
 from aboard.flows.sync.node_upload import UploadProgress
 from aboard.flows.sync.reconnecting_sender import ReconnectingSender
 from aboard.flows.sync.sync_files import SPARE, sync_files
-from aboard.flows.sync.wheel_packing import PackedWheel
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.environment_requests import EnvironmentRequests, EnvironmentSurvey
 from aboard.transport.file_sender import FileSender
@@ -40,9 +45,6 @@ from aboard.transport.node_dialer import NodeDialer
 BATCH_WHEELS = 20
 BATCH_BYTES = 64 * 1024 * 1024
 _NAMES_SHOWN = 5
-
-EnvironmentAction = Literal["created", "updated", "unchanged", "shared"]
-EnvironmentPhase = Literal["packing", "checking", "sending", "installing", "waiting", "done"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,29 +67,6 @@ class HeadContents:
     @property
     def site(self) -> str:
         return self.interpreter.site.raw()
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnvironmentProgress:
-    """The progress of one node: bytes while wheels are sent, packages otherwise. The head's name is empty."""
-
-    node: str
-    phase: EnvironmentPhase
-    done: int = 0
-    total: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeEnvironmentResult:
-    """What was done on a node; `same_disk_as` names the node whose disk it shares, "" for the head's."""
-
-    action: EnvironmentAction
-    installed: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    sent: int = 0
-    seconds: float = 0.0
-    same_disk_as: str | None = None
-    findings: tuple[Finding, ...] = ()
 
 
 class NodeEnvironment:
@@ -140,13 +119,16 @@ class NodeEnvironment:
         except AboardError:
             return frozenset()
 
-    async def install(self) -> NodeEnvironmentResult:
-        """Makes the environment equal to the head's and compares it."""
+    async def install(self, *, dry: bool) -> NodeEnvironmentResult:
+        """Makes the environment equal to the head's and compares it; `dry` stops before the first change."""
         survey, changes = self._survey, self._plan(self._survey)
         fresh = survey.kind == "none" or self._is_stale(survey)
         if fresh:
             changes = PackageChanges(install=tuple(self._head.wheels), remove=())
         await self._require_space(changes)
+        action: EnvironmentAction = "updated" if survey.complete and not fresh else "created"
+        if dry:
+            return self._finish(NodeEnvironmentResult(action=action, installed=changes.install, removed=changes.remove))
         if fresh or survey.system_packages != self._head.system_packages:
             await self._create(clear=survey.kind == "venv" and fresh)
         await self._apply(changes)
@@ -158,7 +140,7 @@ class NodeEnvironment:
         await self._compare()
         return self._finish(
             NodeEnvironmentResult(
-                action="updated" if survey.complete and not fresh else "created",
+                action=action,
                 installed=tuple(dict.fromkeys((*changes.install, *again.install))),
                 removed=changes.remove,
                 sent=self._sent,
