@@ -56,6 +56,7 @@ class AgentBridge:
         self._supervisor: Channel | None = None
         self._receiver: ReceiverProcess | None = None
         self._reader: ReceiverProcess | None = None
+        self._exchange: ReceiverProcess | None = None
         self._silence = silence
         self._last_contact = time.monotonic()
 
@@ -76,10 +77,10 @@ class AgentBridge:
 
     def _from_head(self, body: bytes) -> None:
         self._last_contact = time.monotonic()
-        if body[: len(frames.TAILED)] == frames.TAILED:
-            self._forward_file_bytes(body)
-            return
         try:
+            if body[: len(frames.TAILED)] == frames.TAILED:
+                self._forward_file_bytes(body)
+                return
             message = frames.unpack(body)
         except frames.FrameError:
             self._loop.stop()
@@ -98,6 +99,7 @@ class AgentBridge:
             "strangers": self._external_jobs,
             "porter": self._forward_to_receiver,
             "fetch": self._forward_to_reader,
+            "peers": self._forward_to_exchange,
             "hold": self._start_supervisor,
             "attach": self._attach,
         }
@@ -194,10 +196,26 @@ class AgentBridge:
             self._reader.expect_exit()
             self._reader = None
 
+    def _forward_to_exchange(self, message: frames.Message) -> None:
+        from aboard.agent.transfer.peer_process import serve_peers  # noqa: PLC0415 - only large files need it
+        from aboard.agent.transfer.receiver_process import ReceiverProcess  # noqa: PLC0415 - as above
+
+        if message["do"] == "open":
+            self._exchange = ReceiverProcess(
+                self._loop, self._head.send_body, lambda: self._head.send({"gone": "peers"}), serve=serve_peers
+            )
+        if self._exchange is None:
+            raise ValueError("no exchange of pieces is open")
+        self._exchange.send(frames.pack(message)[frames.HEADER :])
+        if message["do"] == "leave":
+            self._exchange.expect_exit()
+            self._exchange = None
+
     def _forward_file_bytes(self, body: bytes) -> None:
         """Relays bytes of a file unread; the head limits how many are in flight."""
-        if self._receiver is not None:
-            self._receiver.send(body)
+        process = self._exchange if frames.unpack_tailed(body)[0].get("op") == "peer-piece" else self._receiver
+        if process is not None:
+            process.send(body)
 
     def _start_supervisor(self, message: frames.Message) -> None:
         # Late: the supervisor's modules cost more than all the rest, and a check never starts one.

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import click
 from rich.console import Console
 
-from aboard.cli.runs.training import get_cache_folder
-from aboard.config.this_machine import find_environment
+from aboard.config.this_machine import find_environment, get_cache_folder
 from aboard.core.cluster.node import Node
 from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult
 from aboard.diagnoses import Severity

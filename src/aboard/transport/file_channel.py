@@ -40,6 +40,10 @@ class FileChannel:
         link.on_frame = self._take_frame
         self._beating = asyncio.create_task(self._beat())
 
+    async def ask_process(self, op: str, within: float, folder: str, **fields: Any) -> frames.Message:
+        """Asks another process of the node's agent over the same link."""
+        return await self._request(op, within, folder, **fields)
+
     async def leave(self) -> None:
         """Stops the process; the link stays usable."""
         try:

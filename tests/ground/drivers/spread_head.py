@@ -1,14 +1,14 @@
 """A head that copies a directory to nodes; prints progress and results as JSON lines.
 
-argv: folder, directory on the nodes, nodes… It pings over the same links meanwhile; it tells the slowest answer
-and its own memory too.
+argv: folder, directory on the nodes, [--peers,] nodes… With --peers, nodes pass large files on. It pings over the
+same links meanwhile, and prints the slowest reply and its own memory too.
 """
 
 import asyncio
 import json
 import sys
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from time import monotonic
@@ -55,13 +55,16 @@ async def main() -> None:
         what = await asyncio.to_thread(
             build_sync_directory, Path(sys.argv[1]), hashes=Path("hashes.json"), to=sys.argv[2]
         )
-        done = await sync_files([Node(name=name) for name in sys.argv[3:]], [what], fleet, on_progress=on_progress)
+        names = [name for name in sys.argv[3:] if name != "--peers"]
+        what = replace(what, peers="--peers" in sys.argv)
+        done = await sync_files([Node(name=name) for name in names], [what], fleet, on_progress=on_progress)
     except AboardError as error:
         tell(code=error.code, seen=error.seen, fix=error.fix)
     else:
         nodes = {name: asdict(each) for name, each in done.nodes.items()}
         memory = getrusage(RUSAGE_SELF).ru_maxrss * 1024
-        tell(nodes=nodes, seconds=done.seconds, slowest=fleet.slowest, memory=memory)
+        findings = [{"code": each.code, "nodes": each.nodes, "seen": each.seen} for each in done.findings]
+        tell(nodes=nodes, findings=findings, seconds=done.seconds, slowest=fleet.slowest, memory=memory)
     finally:
         for task in pinging:
             task.cancel()

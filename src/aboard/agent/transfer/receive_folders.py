@@ -9,7 +9,7 @@ import stat
 from aboard.agent import frames
 from aboard.agent.transfer.file_names import OWN_PREFIX, BadName, validate_file_name
 from aboard.agent.transfer.hash_cache import HashCache
-from aboard.agent.transfer.partial_file import PART, PartialFile, part_name
+from aboard.agent.transfer.partial_file import PART, PartialFile, part_name, piece_part_name
 from aboard.agent.transfer.receive_tree import ReceiveTree
 
 MARK = ".aboard-mark-"
@@ -103,6 +103,8 @@ class ReceiveFolders:
             except BlockingIOError:
                 return {"busy": True}
         partial = self._receiving[1]
+        if message.get("assembled"):
+            partial.trust()
         return {"at": partial.at} if partial.catch_up(deadline) else {"hashed": partial.at}
 
     def _publish(self) -> frames.Message:
@@ -111,6 +113,8 @@ class ReceiveFolders:
         (folder, partial), self._receiving = self._receiving, None
         sha256 = partial.publish()
         if sha256 == partial.sha256:
+            # What peers left of it, if they could not go on.
+            PartialFile.clear(folder.fd(), piece_part_name(sha256))
             folder.sums.learn(folder.fd(), partial.name, sha256)
         return {"sha256": sha256}
 
@@ -152,7 +156,7 @@ class _ReceiveFolder:
     def describe(self, files: list[tuple[str, int, str]]) -> frames.Message:
         """Which files have the expected size, how much of the others is there, and the free space."""
         self._names |= {name for name, _size, _sha256 in files}
-        self._parts |= {part_name(sha256) for _name, _size, sha256 in files}
+        self._parts |= {part for _, _, sha256 in files for part in (part_name(sha256), piece_part_name(sha256))}
         there = _find_existing_parent(self._path)
         disk = os.statvfs(there)
         answer: frames.Message = {
@@ -171,6 +175,7 @@ class _ReceiveFolder:
             if _read_file_size(self.fd(), name, follow=True) == size:
                 answer["fits"].append(name)
             part = _read_file_size(self.fd(), part_name(sha256), follow=False)
+            part = max(part, _read_allocated_size(self.fd(), piece_part_name(sha256)))
             if 0 < part <= size:
                 answer["parts"][name] = part
         others = [name for name in os.listdir(self.fd()) if name not in self._names and not name.startswith(".")]
@@ -221,3 +226,12 @@ def _read_file_size(folder: int, name: str, *, follow: bool) -> int:
     except OSError:
         return -1
     return status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+
+def _read_allocated_size(folder: int, name: str) -> int:
+    """The space that a file with gaps takes."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return -1
+    return min(status.st_size, status.st_blocks * 512)

@@ -37,9 +37,10 @@ class ReceiverProcess:
         on_body: Callable[[bytes], None],
         on_gone: Callable[[], None],
         make_handler: MakeHandler = ReceiveFolders,
+        serve: Callable[[int], None] | None = None,
     ) -> None:
         self._loop = loop
-        self._pid, fd = _fork_receiver(make_handler)
+        self._pid, fd = _fork_receiver(serve or (lambda fd: _serve_frames(fd, make_handler())))
         self._on_gone = on_gone
         self._channel = Channel(loop, (fd, fd), on_body, self._handle_exit)
 
@@ -60,17 +61,17 @@ class ReceiverProcess:
                 self._loop.later(REAP_SECONDS, self._reap)
 
 
-def _fork_receiver(make_handler: MakeHandler) -> tuple[int, int]:
+def _fork_receiver(serve: Callable[[int], None]) -> tuple[int, int]:
     """Returns its pid and our end of a socket; it exits when that closes."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        _serve_and_exit(theirs.fileno(), make_handler)
+        _serve_and_exit(theirs.fileno(), serve)
     theirs.close()
     return pid, ours.detach()
 
 
-def _serve_and_exit(fd: int, make_handler: MakeHandler) -> None:
+def _serve_and_exit(fd: int, serve: Callable[[int], None]) -> None:
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
@@ -82,7 +83,7 @@ def _serve_and_exit(fd: int, make_handler: MakeHandler) -> None:
             if other > 2 and other != fd:  # noqa: PLR2004 - stdin, stdout and stderr
                 with contextlib.suppress(OSError):
                     os.close(other)
-        _serve_frames(fd, make_handler())
+        serve(fd)
     finally:
         os._exit(0)
 

@@ -7,9 +7,8 @@ import stat
 import time
 
 from aboard.agent import frames
+from aboard.agent.transfer.file_names import OWN_PREFIX, validate_file_name
 from aboard.agent.transfer.hash_cache import HashCache
-from aboard.agent.transfer.receive_folders import validate_file_name
-from aboard.agent.transfer.receive_tree import OWN_PREFIX
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:

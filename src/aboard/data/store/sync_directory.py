@@ -17,11 +17,15 @@ _FORMAT_PREFIX = "aboard-"
 
 @dataclass(frozen=True, kw_only=True)
 class SyncDirectory:
-    """`to` is the directory on the nodes; `files` are its relevant files, plain names in transfer order."""
+    """`to` is the directory on the nodes; `files` are its relevant files, plain names in transfer order.
+
+    With `peers`, nodes pass large files on to each other, authenticated but not encrypted; code never goes that way.
+    """
 
     folder: Path
     files: tuple[FileEntry, ...]
     to: str
+    peers: bool = False
 
     @property
     def bytes(self) -> int:

@@ -80,15 +80,31 @@ class NodeDownload:
 
     def __init__(self, node: Node, dialer: NodeDialer, on_progress: OnDownload = lambda _progress: None) -> None:
         self.node = node
-        self.received = 0
         self._on_progress = on_progress
-        self._channel = ReconnectingChannel(node, dialer, FileFetcher, lambda: self.received)
+        self._channel = ReconnectingChannel(node, dialer, FileFetcher)
         self._reported_at = float("-inf")
         self.done = self._total = 0
 
     async def list_tree(self, path: str) -> RemoteTree:
         self.report("listing", now=True)
         return await self._channel.run(lambda fetcher: fetcher.list_tree(path))
+
+    async def read_file(self, root: str, name: str, most: int) -> bytes:
+        """The beginning of a small file, up to so many bytes."""
+        content = bytearray()
+
+        async def list_pieces() -> AsyncIterator[FilePiece]:
+            content.clear()
+            for at in range(0, most, PIECE_BYTES):
+                yield FilePiece(job=None, name=name, at=at, bytes=min(PIECE_BYTES, most - at))
+
+        async def take_piece(_piece: FilePiece, data: memoryview | AboardError) -> None:
+            if isinstance(data, AboardError):
+                raise data
+            content.extend(data)
+
+        await self._channel.run(lambda fetcher: fetcher.read(root, list_pieces(), take_piece))
+        return bytes(content)
 
     async def hash_files(self, root: str, files: Mapping[str, RemoteEntry]) -> dict[str, str]:
         """The hashes of these files on the node, by name; raises if one can't be read."""
@@ -123,8 +139,12 @@ class NodeDownload:
         self.report("done", now=True)
         return job.failed
 
+    @property
+    def received(self) -> int:
+        return self._channel.transferred
+
     def count_received(self, count: int) -> None:
-        self.received += count
+        self._channel.transferred += count
         self.done += count
         self.report("receiving")
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from time import monotonic
 
+from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_no_room_error, build_permission_error
 from aboard.core.cluster.node import Node
 from aboard.flows.sync.file_packs import FilePacks, PackKey
-from aboard.flows.sync.node_upload import PROGRESS_SECONDS, OnProgress, UploadPhase, UploadProgress
-from aboard.flows.sync.reconnecting_sender import ReconnectingSender
+from aboard.flows.sync.node_upload import PROGRESS_SECONDS
+from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.tree_difference import (
     TreeDifference,
@@ -21,7 +22,7 @@ from aboard.flows.sync.tree_difference import (
 )
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.file_sender import FolderContents
-from aboard.transport.node_dialer import DialResult, NodeDialer
+from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.tree_sender import NodeEntry, TreeSender
 
 _BLOCK = 4096
@@ -51,14 +52,14 @@ class NodeTrees:
         self.deleted = self.total = 0
         self.same_disk_as: str | None = None
         self._trees = [_TreeState(tree=tree, packs=packs[place]) for place, tree in enumerate(trees)]
-        self._sender = ReconnectingSender(node, dialer)
+        self._sender = ReconnectingChannel(node, dialer, TreeSender)
         self._on_progress = on_progress
         self._delete = delete
         self._reported_at = float("-inf")
 
     @property
     def sent(self) -> int:
-        return self._sender.sent
+        return self._sender.transferred
 
     @property
     def differences(self) -> list[TreeDifference]:
@@ -114,8 +115,8 @@ class NodeTrees:
     async def wait_until_filled(self, place: int) -> None:
         await self._trees[place].filled.wait()
 
-    async def leave(self) -> DialResult | None:
-        return await self._sender.leave()
+    async def leave(self) -> None:
+        await self._sender.leave()
 
     async def close(self) -> None:
         await self._sender.close()
@@ -170,7 +171,7 @@ class NodeTrees:
                 )
 
     def _count_sent(self, count: int) -> None:
-        self._sender.sent += count
+        self._sender.transferred += count
         self._report("sending")
 
     def _report(self, phase: UploadPhase, *, now: bool = False) -> None:

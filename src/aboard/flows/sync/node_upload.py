@@ -2,13 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self, TypeVar
 
+from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_busy_error, build_hash_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.atomic_files import compute_sha256
@@ -18,30 +19,17 @@ from aboard.data.store.node_file_gaps import find_file_gaps
 from aboard.data.store.shard_manifest import MANIFEST_NAME, FileEntry
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, ProtocolError
-from aboard.flows.sync.reconnecting_sender import ReconnectingSender
+from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.file_sender import FileSender, FolderContents
-from aboard.transport.node_dialer import DialResult, NodeDialer
+from aboard.transport.node_dialer import NodeDialer
 
 # The agent of a head that disconnected silently exits after 30 s; until then it keeps the file locked.
 BUSY_SECONDS = 45.0
 ASK_AGAIN_SECONDS = 0.2
 PROGRESS_SECONDS = 0.1
 
-UploadPhase = Literal["looking", "sending", "waiting", "done"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class UploadProgress:
-    """The progress of one node in bytes: hashed while it checks its files, present while it receives."""
-
-    node: str
-    phase: UploadPhase
-    done: int
-    total: int
-
-
-OnProgress = Callable[[UploadProgress], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +49,7 @@ class _DirectoryState:
     found: dict[str, FileEntry] = field(default_factory=dict)
     filled: asyncio.Event = field(default_factory=asyncio.Event)
     first: "NodeUpload | None" = None
+    assembled: set[str] = field(default_factory=set)
 
     @property
     def lacking(self) -> tuple[FileEntry, ...]:
@@ -88,15 +77,15 @@ class NodeUpload:
         self.had = 0
         self.same_disk_as: str | None = None
         self._places = [_DirectoryState(directory=directory) for directory in directories]
-        self._sender = ReconnectingSender(node, dialer)
+        self._sender = ReconnectingChannel(node, dialer, FileSender)
         self._turns = turns
         self._on_progress = on_progress
         self._reported_at = float("-inf")
-        self._whole = self._at = self._total = 0
+        self._whole = self._at = self._total = self._in_pieces = 0
 
     @property
     def sent(self) -> int:
-        return self._sender.sent
+        return self._sender.transferred
 
     @property
     def extra(self) -> tuple[str, ...]:
@@ -126,6 +115,30 @@ class NodeUpload:
     def list_files(self, place: int) -> Mapping[str, FileEntry]:
         """The files of a directory that the node has, each with the hash that the node computed."""
         return self._places[place].found
+
+    def fills(self, place: int) -> bool:
+        """Whether no other node fills this directory on the same disk."""
+        return self._places[place].first is None
+
+    def lacks_file(self, place: int, file: FileEntry) -> bool:
+        return self._places[place].found.get(file.name) != file
+
+    def count_piece_bytes(self, count: int) -> None:
+        """Counts bytes that went to this node for it and its peers."""
+        self._sender.transferred += count
+
+    def report_pieces(self, present: int) -> None:
+        """Reports the bytes of pieces that are there, from whomever they came."""
+        self._in_pieces = present
+        self._report("sending")
+
+    def note_assembled(self, place: int, file: FileEntry) -> None:
+        """All pieces of this file are there, verified: only its name is missing."""
+        self._places[place].assembled.add(file.sha256)
+
+    async def run(self, work: Callable[[FileSender], Awaitable[T]]) -> T:
+        """Runs `work` with this node's link; again with a new one if the link is lost."""
+        return await self._sender.run(work)
 
     async def mark(self, directory: SyncDirectory, mark: str) -> None:
         await self._sender.run(lambda sender: sender.mark(directory.to, mark))
@@ -162,9 +175,9 @@ class NodeUpload:
         """Waits until this node has the complete directory."""
         await self._places[place].filled.wait()
 
-    async def leave(self) -> DialResult | None:
+    async def leave(self) -> None:
         """Releases the link for further use."""
-        return await self._sender.leave()
+        await self._sender.leave()
 
     async def close(self) -> None:
         await self._sender.close()
@@ -195,10 +208,11 @@ class NodeUpload:
         to = place.directory.to
         with UploadSource(place.directory, file) as source:
             while True:
-                start = await self._negotiate_offset(sender, to, file)
+                start = await self._negotiate_offset(sender, place, file)
                 self._at = start
                 await sender.send(to, start, file.bytes, source.read, self._count_sent)
                 sha256 = await sender.publish(to)
+                place.assembled.discard(file.sha256)
                 if sha256 == file.sha256:
                     break
                 if start == 0:
@@ -207,10 +221,12 @@ class NodeUpload:
         place.found[file.name] = FileEntry(name=file.name, bytes=file.bytes, sha256=sha256)
         self._whole, self._at = self._whole + file.bytes, 0
 
-    async def _negotiate_offset(self, sender: FileSender, to: str, file: FileEntry) -> int:
-        began, hashed = monotonic(), 0
+    async def _negotiate_offset(self, sender: FileSender, place: _DirectoryState, file: FileEntry) -> int:
+        to, began, hashed = place.directory.to, monotonic(), 0
         while True:
-            ready = await sender.receive(to, (file.name, file.bytes, file.sha256))
+            ready = await sender.receive(
+                to, (file.name, file.bytes, file.sha256), assembled=file.sha256 in place.assembled
+            )
             if ready.at is not None:
                 return ready.at
             if ready.busy:
@@ -223,16 +239,15 @@ class NodeUpload:
                 raise ProtocolError(f"{self.node.name} is hashing a part of {file.name} without progress")
 
     def _count_sent(self, count: int) -> None:
-        self._sender.sent += count
+        self._sender.transferred += count
         self._at += count
         self._report("sending")
 
     def _report(self, phase: UploadPhase, *, now: bool = False) -> None:
         if now or monotonic() - self._reported_at > PROGRESS_SECONDS:
             self._reported_at = monotonic()
-            self._on_progress(
-                UploadProgress(node=self.node.name, phase=phase, done=self._whole + self._at, total=self._total)
-            )
+            done = max(self._whole + self._at, self._in_pieces)
+            self._on_progress(UploadProgress(node=self.node.name, phase=phase, done=done, total=self._total))
 
 
 class UploadSource:

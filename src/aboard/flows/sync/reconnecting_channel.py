@@ -20,21 +20,19 @@ T = TypeVar("T")
 
 
 class ReconnectingChannel(Generic[C]):
-    """A channel that is opened when it is first needed; `count_bytes` shows whether a lost one made progress."""
+    """Opens its channel at the first use; `transferred` is the caller's count of bytes, over all links."""
 
-    def __init__(
-        self, node: Node, dialer: NodeDialer, open_channel: Callable[[AgentLink], C], count_bytes: Callable[[], int]
-    ) -> None:
+    def __init__(self, node: Node, dialer: NodeDialer, open_channel: Callable[[AgentLink], C]) -> None:
+        self.transferred = 0
         self._node = node
         self._dialer = dialer
         self._open_channel = open_channel
-        self._count_bytes = count_bytes
         self._dialled: DialResult | None = None
         self._channel: C | None = None
 
     async def run(self, work: Callable[[C], Awaitable[T]]) -> T:
         """Runs `work`; if the node is lost meanwhile, reconnects and runs it again, so it may run twice."""
-        losses, before = 0, self._count_bytes()
+        losses, before = 0, self.transferred
         while True:
             first = self._dialled is None
             try:
@@ -44,8 +42,8 @@ class ReconnectingChannel(Generic[C]):
                     # The node was never reached: the error has its own explanation.
                     raise
                 await self.close()
-                losses = 1 if self._count_bytes() > before else losses + 1
-                before = self._count_bytes()
+                losses = 1 if self.transferred > before else losses + 1
+                before = self.transferred
                 if losses >= MAX_LOSSES:
                     raise build_lost_error(self._node.name, error.seen, losses) from error
                 await asyncio.sleep(REDIAL_SECONDS)

@@ -8,12 +8,15 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any
 
+from aboard.core.cluster.file_sync import OnProgress, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_hash_error, build_no_room_error, build_permission_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.node_file_gaps import find_file_gaps
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, join_fixes
-from aboard.flows.sync.node_upload import NodeUpload, OnProgress, UploadProgress
+from aboard.diagnoses.diagnosis import Finding
+from aboard.flows.sync.node_upload import NodeUpload
+from aboard.flows.sync.peer_distribution import distribute_large_files
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 
@@ -30,12 +33,13 @@ SPARE = 64 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSyncResult:
-    """The bytes sent to and already on one node; `extra` are its files that the head lacks, which stay."""
+    """The bytes sent to, fetched by and already on one node; `extra` are its files that the head lacks, which stay."""
 
     sent: int
     had: int
     same_disk_as: str | None
     extra: tuple[str, ...]
+    from_peers: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,7 @@ class SyncResult:
 
     nodes: Mapping[str, NodeSyncResult]
     seconds: float
+    findings: tuple[Finding, ...] = ()
 
     @property
     def sent(self) -> int:
@@ -72,19 +77,23 @@ async def sync_files(
         uploads = await run(uploads, NodeUpload.survey)
         uploads = await run(uploads, _check_problems)
         await _find_shared_disks(uploads, directories, run)
+        report = await distribute_large_files(uploads, directories)
         uploads = await run(uploads, NodeUpload.deliver, first_ends_all=on_failed is None)
         _verify_hashes(uploads, directories)
-        links = await asyncio.gather(*(upload.leave() for upload in uploads))
+        await asyncio.gather(*(upload.leave() for upload in uploads))
     finally:
         await asyncio.gather(*(upload.close() for upload in everyone))
-    dialer.keep({upload.node.name: link for upload, link in zip(uploads, links, strict=True) if link is not None})
     results = {
         upload.node.name: NodeSyncResult(
-            sent=upload.sent, had=upload.had, same_disk_as=upload.same_disk_as, extra=upload.extra
+            sent=upload.sent,
+            had=upload.had,
+            same_disk_as=upload.same_disk_as,
+            extra=upload.extra,
+            from_peers=report.fetched.get(upload.node.name, 0),
         )
         for upload in uploads
     }
-    return SyncResult(nodes=results, seconds=monotonic() - began)
+    return SyncResult(nodes=results, seconds=monotonic() - began, findings=report.findings)
 
 
 async def _run_all(

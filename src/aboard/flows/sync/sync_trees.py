@@ -10,6 +10,7 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any
 
+from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress, UploadProgress
 from aboard.core.cluster.node import Node
 from aboard.data.store.content_hash_cache import ContentHashCache
 from aboard.data.store.shard_manifest import FileEntry
@@ -17,28 +18,12 @@ from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError
 from aboard.flows.sync.file_packs import FilePacks
 from aboard.flows.sync.node_trees import NodeTrees
-from aboard.flows.sync.node_upload import OnProgress, UploadProgress
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.sync_files import sync_files
-from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 
 # Nodes that connect later than this after the first one are synced on their own: nobody waits for them.
 LATE_SECONDS = 3.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeTreeResult:
-    """The bytes sent to and already on one node, and what else changed there; `error` if it failed."""
-
-    sent: int = 0
-    had: int = 0
-    files: int = 0
-    deleted: int = 0
-    changed: bool = False
-    seconds: float = 0.0
-    same_disk_as: str | None = None
-    error: AboardError | None = None
 
 
 class TreeSync:
@@ -105,7 +90,7 @@ class TreeSync:
         ready = await self._run_all(ready, NodeTrees.finish)
         for each in ready:
             self._seconds[each.node.name] = monotonic() - self._began
-        await self._release_links(ready)
+        await asyncio.gather(*(each.leave() for each in ready))
 
     async def _find_shared_disks(self, ready: Sequence[NodeTrees]) -> None:
         """Nodes that see each other's marker files share a disk: only the first of them receives the files."""
@@ -134,7 +119,7 @@ class TreeSync:
             return ready
         ready_by_name = {each.node.name: each for each in ready}
         nodes = [each.node for each in ready if each.node.name in lacking]
-        await self._release_links([ready_by_name[name] for name in lacking])
+        await asyncio.gather(*(ready_by_name[name].leave() for name in lacking))
         failed: dict[str, AboardError] = {}
 
         def report(progress: UploadProgress) -> None:
@@ -163,10 +148,6 @@ class TreeSync:
             )
             for folder, entries in files.items()
         ]
-
-    async def _release_links(self, ready: Sequence[NodeTrees]) -> None:
-        links = await asyncio.gather(*(each.leave() for each in ready))
-        self._dialer.keep({each.node.name: link for each, link in zip(ready, links, strict=True) if link is not None})
 
     async def _run_all(
         self, ready: Sequence[NodeTrees], work: Callable[[NodeTrees], Coroutine[Any, Any, None]]

@@ -1,0 +1,77 @@
+"""Bringing files to bare hosts: nodes that pass large files on, against rsync."""
+
+import os
+import sys
+from pathlib import Path
+from time import monotonic
+
+from aboard.sandbox import Host, Sandbox
+from figures import Figures, main
+
+SPREAD = (Path(__file__).parents[1] / "tests" / "ground" / "drivers" / "spread_head.py").read_text()
+FOLDER = "/private/model"
+UPLINK_MBIT = 200
+TIMEOUT = 900.0
+
+
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's only option
+    """Measures bytes and time of a large file to many hosts over a slow uplink."""
+    measure_peers(figures, quick=quick)
+
+
+def measure_peers(figures: Figures, *, quick: bool) -> None:
+    """One large file to all hosts: nodes pass it on; against rsync one after another, and all at once."""
+    nodes, megabytes = (4, 64) if quick else (16, 256)
+    with Sandbox.up(f"bench-peers-{os.getpid()}", nodes=nodes, temporary=True) as box:
+        names = [host.name for host in box.nodes]
+        make = f"mkdir -p {FOLDER} && head -c {megabytes}M /dev/urandom > {FOLDER}/weights.bin"
+        box.head.run(["sh", "-c", make])
+        shape = f"tc qdisc add dev eth0 root tbf rate {UPLINK_MBIT}mbit burst 128k latency 50ms"
+        assert box.head.run(["sh", "-c", shape], root=True).returncode == 0
+        one_seconds, one_bytes = _time_sync(box, names[:1])
+        all_seconds, all_bytes = _time_sync(box, names)
+        each = f"rsync -a {FOLDER}/ NODE:{FOLDER}/"
+        serial_seconds, _ = _time(box, names, "; ".join(each.replace("NODE", name) for name in names))
+        at_once = " & ".join(each.replace("NODE", name) for name in names)
+        parallel_seconds, _ = _time(box, names, f"{at_once} & wait")
+    note = f"{all_bytes / 1e6:.0f} MB against {one_bytes / 1e6:.0f} MB for one host"
+    what = f"{megabytes} MB to {nodes} hosts at {UPLINK_MBIT} Mbit/s"
+    figures.add(f"{what}: head sends / for one host", all_bytes / one_bytes, 1.5, unit="×", note=note)
+    note = f"{all_seconds:.1f} s; one host: {one_seconds:.1f} s"
+    for name, seconds in (("rsync one by one", serial_seconds), (f"{nodes} rsyncs at once", parallel_seconds)):
+        # With fewer hosts there is less to gain.
+        bar = 0.2 * 16 / nodes
+        figures.add(f"{what} / {name}", all_seconds / seconds, bar, unit="×", note=f"{note}; rsync: {seconds:.1f} s")
+
+
+def _time_sync(box: Sandbox, names: list[str]) -> tuple[float, int]:
+    return _time(box, names, [sys.executable, "-c", SPREAD, FOLDER, FOLDER, "--peers", *names])
+
+
+def _time(box: Sandbox, names: list[str], command: str | list[str]) -> tuple[float, int]:
+    """The seconds and the bytes that left the head; verifies the files, then deletes them from the hosts."""
+    before = _count_sent_bytes(box.head)
+    began = monotonic()
+    done = box.head.run(command if isinstance(command, list) else ["sh", "-c", command], timeout=TIMEOUT)
+    seconds = monotonic() - began
+    sent = _count_sent_bytes(box.head) - before
+    if done.returncode != 0:
+        sys.exit(f"{command} failed with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    wanted = _hash_files(box.head)
+    for name in names:
+        host = box.host(name)
+        assert _hash_files(host) == wanted, f"{name} has other files: {done.stdout[-2000:]}"
+        host.run(["sh", "-c", f"rm -rf {FOLDER} ~/.cache/aboard"])
+    return seconds, sent
+
+
+def _count_sent_bytes(host: Host) -> int:
+    return int(host.run(["cat", "/sys/class/net/eth0/statistics/tx_bytes"]).stdout)
+
+
+def _hash_files(host: Host) -> str:
+    return host.run(["sh", "-c", f"cd {FOLDER} && sha256sum -- *"], timeout=TIMEOUT).stdout
+
+
+if __name__ == "__main__":
+    main("bringup", measure)

@@ -1,0 +1,388 @@
+"""Large files: the head sends each piece to one node, and the nodes pass the pieces on to each other.
+
+It is only a faster way to partial files: whatever is missing after it comes from the head in the usual way.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import field
+from functools import partial
+from secrets import token_bytes
+from time import monotonic
+
+from aboard.checks.network.mesh_probe import select_peers
+from aboard.checks.network.mesh_result import RENDEZVOUS_PORT
+from aboard.core.cluster.file_transfer_errors import build_busy_error
+from aboard.data.store.shard_manifest import FileEntry
+from aboard.data.store.sync_directory import SyncDirectory
+from aboard.diagnoses import AboardError, AgentRequestError
+from aboard.flows.sync.node_upload import ASK_AGAIN_SECONDS, BUSY_SECONDS, NodeUpload, UploadSource
+from aboard.flows.sync.peer_findings import PeerObservations, PeerReport, build_peer_report
+from aboard.flows.sync.piece_plan import PlanMember, choose_piece
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.file_sender import FileSender
+from aboard.transport.peer_control import PeerControl, PeerEndpoint, PeerStatus, PieceTable
+
+# Below this, a second connection costs more than it saves.
+LARGE_BYTES = 8 * 1024 * 1024
+PIECE_BYTES = 2 * 1024 * 1024
+# Of a huge file: larger pieces instead of more.
+MOST_PIECES_PER_FILE = 16384
+# So much is hashed before it is sent; meanwhile, the previous round is sent.
+ROUND_BYTES = 4 * 1024**3
+# Pieces sent at the same time: each arrives soon, so that its node can pass it on.
+PIECES_AT_ONCE = 6
+# Both kinds of ports that `aboard check` tests; 0 is any free one.
+PORTS = (RENDEZVOUS_PORT, 0)
+KEY_BYTES = 32
+OPEN_SECONDS = 10.0
+STATUS_SECONDS = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedFile:
+    """A large file, the nodes that lack it, and those that have it and can pass it on."""
+
+    place: int
+    directory: SyncDirectory
+    file: FileEntry
+    lacking: frozenset[int]
+    complete: frozenset[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RoundFile:
+    shared: SharedFile
+    table: PieceTable
+    source: UploadSource
+
+
+@dataclass(kw_only=True)
+class _Round:
+    """Files that are distributed together; pieces are numbered through all rounds."""
+
+    first: int
+    files: list[_RoundFile]
+    opened: ExitStack
+
+    @property
+    def count(self) -> int:
+        return sum(file.table.count for file in self.files)
+
+    def locate(self, piece: int) -> tuple[_RoundFile, int, int]:
+        """The file, offset and length of a piece, by its number in the round."""
+        for file in self.files:
+            number = self.first + piece - file.table.first
+            if number < file.table.count:
+                at = number * file.table.piece
+                return file, at, min(file.table.piece, file.table.size - at)
+        raise AssertionError("no such piece")
+
+    def list_needs(self, number: int) -> int:
+        """The pieces that a node lacks at first, as bits."""
+        bits = 0
+        for file in self.files:
+            if number in file.shared.lacking:
+                bits |= ((1 << file.table.count) - 1) << (file.table.first - self.first)
+        return bits
+
+    def count_bytes(self, bits: int) -> int:
+        total = 0
+        for file in self.files:
+            own = bits >> (file.table.first - self.first) & ((1 << file.table.count) - 1)
+            total += own.bit_count() * file.table.piece
+            if own >> (file.table.count - 1):
+                total -= file.table.count * file.table.piece - file.table.size
+        return total
+
+
+@dataclass(kw_only=True)
+class _Member:
+    """A node that takes part."""
+
+    upload: NodeUpload
+    peers: frozenset[int]
+    plan: PlanMember = field(default_factory=PlanMember)
+    endpoint: PeerEndpoint | None = None
+    control: PeerControl | None = None
+    status: PeerStatus | None = None
+    failed: bool = False
+    sent: int = 0
+    # Bytes of earlier rounds; fetched before the link was lost; and fetched in all.
+    finished: int = 0
+    earlier: int = 0
+    fetched: int = 0
+
+
+async def distribute_large_files(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> PeerReport:
+    """Brings large files to the nodes that lack them, as complete partial files, and reports what went wrong."""
+    shared = list(_choose_files(uploads, directories))
+    numbers = sorted({number for each in shared for number in each.lacking | each.complete})
+    if not shared:
+        return PeerReport()
+    return await _Distribution({number: uploads[number] for number in numbers}, shared).run()
+
+
+def _choose_files(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> Iterator[SharedFile]:
+    for place, directory in enumerate(directories):
+        own_disk = [number for number, upload in enumerate(uploads) if directory.peers and upload.fills(place)]
+        for file in {file.sha256: file for file in directory.files}.values():
+            if file.bytes < LARGE_BYTES:
+                continue
+            lacking = frozenset(number for number in own_disk if uploads[number].lacks_file(place, file))
+            if lacking and len(own_disk) > 1:
+                yield SharedFile(
+                    place=place, directory=directory, file=file, lacking=lacking, complete=frozenset(own_disk) - lacking
+                )
+
+
+class _Distribution:
+    """One exchange, from the listeners to the last piece."""
+
+    def __init__(self, uploads: dict[int, NodeUpload], shared: Sequence[SharedFile]) -> None:
+        names = {upload.node.name: number for number, upload in uploads.items()}
+        peers = select_peers(list(names))
+        self._members = {
+            number: _Member(
+                upload=upload,
+                peers=frozenset(names[peer] for peer in peers[upload.node.name] if peer != upload.node.name),
+            )
+            for number, upload in uploads.items()
+        }
+        self._shared = shared
+        self._key = token_bytes(KEY_BYTES)
+        self._rounds: list[_Round] = []
+        self._turns = asyncio.Semaphore(PIECES_AT_ONCE)
+        self._change = asyncio.Event()
+        self._over = False
+        self._source_error: AboardError | None = None
+        self._seen = PeerObservations()
+
+    async def run(self) -> PeerReport:
+        tasks = [asyncio.create_task(self._take_part(number)) for number in self._members]
+        hashing: asyncio.Task[_Round] | None = None
+        try:
+            waiting = list(_group_rounds(self._shared))
+            hashing = asyncio.create_task(asyncio.to_thread(_open_round, 0, waiting.pop(0)))
+            while hashing is not None:
+                now = await hashing
+                hashing = None
+                if waiting:
+                    hashing = asyncio.create_task(asyncio.to_thread(_open_round, now.first + now.count, waiting.pop(0)))
+                with now.opened:
+                    await self._run_round(now)
+        finally:
+            if hashing is not None:
+                hashing.cancel()
+            self._over = True
+            self._wake()
+            await asyncio.wait(tasks, timeout=OPEN_SECONDS)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled() and (bug := task.exception()) is not None:
+                raise bug
+        names = {number: member.upload.node.name for number, member in self._members.items()}
+        return build_peer_report(
+            self._seen,
+            names,
+            fetched={number: member.fetched for number, member in self._members.items()},
+            sent=sum(member.sent for member in self._members.values()),
+            ports={number: member.endpoint.ports for number, member in self._members.items() if member.endpoint},
+        )
+
+    async def _run_round(self, now: _Round) -> None:
+        for number, member in self._members.items():
+            if self._rounds:
+                member.finished += self._rounds[-1].count_bytes(member.plan.has & member.plan.needs)
+            member.plan.needs, member.plan.has = now.list_needs(number), 0
+            member.plan.ready = False
+        self._rounds.append(now)
+        self._wake()
+        while any(member.plan.lacks and not member.failed for member in self._members.values()):
+            await self._change.wait()
+            if self._source_error is not None:
+                raise self._source_error
+        for file in now.files:
+            for number in file.shared.lacking:
+                if not self._members[number].failed:
+                    self._members[number].upload.note_assembled(file.shared.place, file.shared.file)
+
+    def _wake(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
+
+    async def _take_part(self, number: int) -> None:
+        member = self._members[number]
+        try:
+            await member.upload.run(partial(self._serve_link, number))
+        except AboardError:
+            # What it lacks comes from the head later, where the error is raised again if it persists.
+            pass
+        finally:
+            member.failed = not self._over
+            member.plan.links = frozenset()
+            self._wake()
+
+    async def _serve_link(self, number: int, sender: FileSender) -> None:
+        """Runs again with a new link after a loss; the node finds by hash which pieces it still has."""
+        member = self._members[number]
+        member.plan.ready, member.plan.links, member.plan.has = False, frozenset(), 0
+        member.earlier, member.status = member.fetched, None
+        control = PeerControl(sender, self._shared[0].directory.to)
+        node = member.upload.node
+        address = node.fabric_address or str(sender.link.hello.get("address") or "") or node.target
+        member.endpoint = await control.open(me=number, key=self._key, address=address, ports=PORTS)
+        self._wake()
+        await self._wait_for_endpoints()
+        known = [(peer, at) for peer in sorted(member.peers) if (at := self._members[peer].endpoint) is not None]
+        member.plan.expected = frozenset(peer for peer, _at in known)
+        member.plan.opened_at = monotonic()
+        await control.dial(known)
+        sending = asyncio.create_task(self._send_pieces(number, control))
+        try:
+            await self._follow(number, control, sending)
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+            member.plan.in_transit.clear()
+        await control.leave()
+
+    async def _wait_for_endpoints(self) -> None:
+        """A node that takes longer dials the others itself."""
+        deadline = monotonic() + OPEN_SECONDS
+        while monotonic() < deadline and any(
+            member.endpoint is None and not member.failed for member in self._members.values()
+        ):
+            change = self._change
+            await asyncio.wait([asyncio.ensure_future(change.wait())], timeout=deadline - monotonic())
+
+    async def _follow(self, number: int, control: PeerControl, sending: "asyncio.Task[None]") -> None:
+        """Adds files and takes in the node's reports until everybody has everything."""
+        added = 0
+        while not self._over:
+            while added < len(self._rounds):
+                await self._add_files(number, control, self._rounds[added])
+                added += 1
+            if not self._rounds:
+                await self._change.wait()
+                continue
+            now = self._rounds[-1]
+            status = await control.status(now.first, now.count, STATUS_SECONDS)
+            if sending.done():
+                sending.result()
+            if added == len(self._rounds):
+                self._note_status(number, now, status)
+
+    async def _add_files(self, number: int, control: PeerControl, each: _Round) -> None:
+        for file in each.files:
+            complete = number in file.shared.complete
+            if complete or number in file.shared.lacking:
+                deadline = monotonic() + BUSY_SECONDS
+                while not await control.add(file.table, complete=complete):
+                    if monotonic() > deadline:
+                        raise build_busy_error(
+                            self._members[number].upload.node.name, file.table.folder, file.table.name
+                        )
+                    await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    def _note_status(self, number: int, now: _Round, status: PeerStatus) -> None:
+        member, plan = self._members[number], self._members[number].plan
+        if member.status is None or status.received > member.status.received:
+            plan.received_at = monotonic()
+        grown = status.have & ~plan.has
+        member.status = status
+        plan.ready, plan.has = status.ready, plan.has | status.have
+        plan.links = status.links & self._members.keys()
+        member.fetched = member.earlier + status.fetched
+        self._seen.note(number, plan.expected, status)
+        if grown:
+            member.upload.report_pieces(member.finished + now.count_bytes(plan.has & plan.needs))
+        self._wake()
+
+    async def _send_pieces(self, number: int, control: PeerControl) -> None:
+        """Sends pieces to this node, as long as it is the one that should get them."""
+        plan = self._members[number].plan
+        plans = {each: member.plan for each, member in self._members.items()}
+        while not self._over:
+            change = self._change
+            async with self._turns:
+                piece = choose_piece(plans, number, monotonic()) if self._rounds else None
+                if piece is not None:
+                    plan.in_transit.add(piece)
+                    try:
+                        await self._send_piece(number, control, self._rounds[-1], piece)
+                    finally:
+                        plan.in_transit.discard(piece)
+                    plan.has |= 1 << piece
+                    plan.sent_at = monotonic()
+                    self._wake()
+            if piece is None:
+                await change.wait()
+
+    async def _send_piece(self, number: int, control: PeerControl, now: _Round, piece: int) -> None:
+        member = self._members[number]
+        file, at, length = now.locate(piece)
+        data = await asyncio.to_thread(file.source.read, at, length)
+
+        def count(taken: int) -> None:
+            member.sent += taken
+            member.upload.count_piece_bytes(taken)
+
+        try:
+            await control.send(now.first + piece, memoryview(data), count)
+        except AgentRequestError:
+            # The node refuses a piece whose hash is wrong: then the file changed here.
+            try:
+                await asyncio.to_thread(file.source.judge)
+            except AboardError as error:
+                self._source_error = error
+                self._wake()
+            raise
+
+
+def _group_rounds(shared: Sequence[SharedFile]) -> Iterator[list[SharedFile]]:
+    group: list[SharedFile] = []
+    for each in shared:
+        if group and sum(other.file.bytes for other in group) + each.file.bytes > ROUND_BYTES:
+            yield group
+            group = []
+        group.append(each)
+    yield group
+
+
+def _open_round(first: int, shared: Sequence[SharedFile]) -> _Round:
+    """Opens the files and hashes their pieces; raises if a file has changed."""
+    files = []
+    with ExitStack() as opened:
+        number = first
+        for each in shared:
+            source = opened.enter_context(UploadSource(each.directory, each.file))
+            table = _hash_pieces(number, each, source)
+            files.append(_RoundFile(shared=each, table=table, source=source))
+            number += table.count
+        return _Round(first=first, files=files, opened=opened.pop_all())
+
+
+def _hash_pieces(first: int, shared: SharedFile, source: UploadSource) -> PieceTable:
+    size = shared.file.bytes
+    piece = max(PIECE_BYTES, -(-size // MOST_PIECES_PER_FILE))
+    whole, hashes = hashlib.sha256(), []
+    for at in range(0, size, piece):
+        data = source.read(at, min(piece, size - at))
+        whole.update(data)
+        hashes.append(hashlib.sha256(data).digest())
+    if whole.hexdigest() != shared.file.sha256:
+        source.judge()
+    return PieceTable(
+        first=first,
+        folder=shared.directory.to,
+        name=shared.file.name,
+        size=size,
+        sha256=shared.file.sha256,
+        piece=piece,
+        hashes=b"".join(hashes),
+    )

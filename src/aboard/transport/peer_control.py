@@ -1,0 +1,183 @@
+"""The head's side of an exchange of pieces between nodes: requests to the process that takes part on one node."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+from aboard.agent import frames
+from aboard.agent.transfer.piece_exchange import MOST_PIECES
+from aboard.core.decoding import Matching, MaxLength, decode
+from aboard.diagnoses import ProtocolError, Unreachable
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.file_sender import FileSender, SendWindow
+
+PART_BYTES = 256 * 1024
+# Longer than a node needs to resolve its own name and to write one piece.
+ANSWER_SECONDS = 30.0
+_MOST_PEERS = 10_000
+
+T = TypeVar("T")
+_Bits = Annotated[str, Matching("([0-9a-f]{2})*"), MaxLength(MOST_PIECES // 4)]
+_Peers = Annotated[tuple[int, ...], MaxLength(_MOST_PEERS)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerEndpoint:
+    """Where a node listens for its peers."""
+
+    address: Annotated[str, Matching(r"[0-9A-Fa-f:.]{2,45}")]
+    ports: Annotated[tuple[int, ...], MaxLength(8)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceTable:
+    """A file in pieces: the number of the first one, the length of each but the last, and their hashes."""
+
+    first: int
+    folder: str
+    name: str
+    size: int
+    sha256: str
+    piece: int
+    hashes: bytes
+
+    @property
+    def count(self) -> int:
+        return -(-self.size // self.piece)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerStatus:
+    """What a node has, and its experience with each peer by number; `received` includes incomplete pieces."""
+
+    ready: bool
+    have: int
+    links: frozenset[int]
+    unreached: frozenset[int]
+    wrong: frozenset[int]
+    silent: frozenset[int]
+    received: int
+    fetched: int
+    refused: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StatusReply:
+    ready: bool
+    have: _Bits
+    links: _Peers
+    unreached: Annotated[tuple[tuple[int, Annotated[Untrusted, MaxLength(200)]], ...], MaxLength(_MOST_PEERS)]
+    wrong: _Peers
+    silent: _Peers
+    received: int
+    fetched: int
+    refused: int
+
+
+class PeerControl:
+    """One node's part in an exchange, over the link that also carries its other files."""
+
+    def __init__(self, sender: FileSender, folder: str) -> None:
+        self._sender = sender
+        self._folder = folder
+        self._gone: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._others = sender.link.on_frame
+        sender.link.on_frame = self._take_frame
+
+    async def open(self, *, me: int, key: bytes, address: str, ports: Sequence[int]) -> PeerEndpoint:
+        """Starts the process and its listener; the key travels here only, inside ssh."""
+        reply = await self._ask("open", me=me, key=key.hex(), address=address, ports=list(ports))
+        return self._read(reply, partial(decode, PeerEndpoint, strict=True))
+
+    async def dial(self, peers: Sequence[tuple[int, PeerEndpoint]]) -> None:
+        """Connects to these peers; the status tells which of them answered."""
+        await self._ask("dial", peers=[[number, at.address, at.ports] for number, at in peers])
+
+    async def add(self, table: PieceTable, *, complete: bool) -> bool:
+        """Adds a file; False while another process writes it."""
+        file = {**vars(table), "hashes": frames.bytes_to_text(table.hashes), "complete": complete}
+        return not (await self._ask("add", file=file)).get("busy")
+
+    async def status(self, first: int, count: int, wait: float) -> PeerStatus:
+        """The status after this time, or as soon as the node has everything."""
+        reply = await self._ask("status", first=first, count=count, wait=wait)
+        return self._read(reply, partial(_parse_status, count))
+
+    async def send(self, piece: int, data: memoryview, on_taken: Callable[[int], None]) -> None:
+        """Sends one piece, which the node verifies and writes."""
+        window, clock = SendWindow(), asyncio.get_running_loop().time
+        under_way: list[tuple[int, asyncio.Task[frames.Message]]] = []
+        at = acknowledged = 0
+        try:
+            while acknowledged < len(data):
+                while at < len(data) and at - acknowledged + PART_BYTES <= window.size:
+                    part = data[at : at + PART_BYTES]
+                    request = self._request("peer-piece", tail=part, piece=piece, at=at)
+                    under_way.append((len(part), asyncio.create_task(request)))
+                    at += len(part)
+                count, task = under_way[0]
+                await task
+                del under_way[0]
+                acknowledged += count
+                window.add_acknowledged(count, clock())
+                on_taken(count)
+        finally:
+            for _, task in under_way:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
+
+    async def leave(self) -> None:
+        """Ends the process and its listener; the link stays usable."""
+        self._sender.link.on_frame = self._others
+        await self._ask("leave")
+
+    async def _ask(self, do: str, **fields: Any) -> frames.Message:
+        return await self._request("peers", do=do, **fields)
+
+    async def _request(self, op: str, **fields: Any) -> frames.Message:
+        asking: asyncio.Future[Any] = asyncio.ensure_future(
+            self._sender.ask_process(op, ANSWER_SECONDS, self._folder, **fields)
+        )
+        try:
+            await asyncio.wait((asking, self._gone), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                seen = f"{self._sender.link.node.name}: the process that exchanges pieces with peers exited"
+                raise Unreachable(UnreachableReason.LOST, seen)
+            reply: frames.Message = asking.result()
+            return reply
+        finally:
+            asking.cancel()
+            await asyncio.wait([asking])
+
+    def _read(self, reply: frames.Message, parse: Callable[[frames.Message], T]) -> T:
+        try:
+            return parse(reply)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"{self._sender.link.node.name} sent an invalid reply: {error}") from None
+
+    def _take_frame(self, message: frames.Message) -> None:
+        if message.get("gone") == "peers" and not self._gone.done():
+            self._gone.set_result(None)
+        else:
+            self._others(message)
+
+
+def _parse_status(count: int, reply: frames.Message) -> PeerStatus:
+    found = decode(_StatusReply, reply, strict=True)
+    have = int.from_bytes(bytes.fromhex(found.have), "little")
+    if have >> count or min(found.received, found.fetched, found.refused) < 0:
+        raise ValueError("an impossible number")
+    return PeerStatus(
+        ready=found.ready,
+        have=have,
+        links=frozenset(found.links),
+        unreached=frozenset(peer for peer, _why in found.unreached),
+        wrong=frozenset(found.wrong),
+        silent=frozenset(found.silent),
+        received=found.received,
+        fetched=found.fetched,
+        refused=found.refused,
+    )
