@@ -8,6 +8,7 @@ from time import monotonic
 
 from aboard.agent.packages.virtual_environment import WHEELS
 from aboard.checks.software.inventory_script import MODULES
+from aboard.core.cluster.file_sync import UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_no_room_error, build_permission_error
 from aboard.core.cluster.node import Node
 from aboard.core.environment.node_parity import (
@@ -33,8 +34,7 @@ from aboard.diagnoses import AboardError, Finding, Severity
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment
 from aboard.flows.environment.wheel_packing import PackedWheel
-from aboard.flows.sync.node_upload import UploadProgress
-from aboard.flows.sync.reconnecting_sender import ReconnectingSender
+from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.flows.sync.sync_files import SPARE, sync_files
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.environment_requests import EnvironmentRequests, EnvironmentSurvey
@@ -81,7 +81,7 @@ class NodeEnvironment:
         self._prefix = str(head.prefix)
         self._dialer = dialer
         self._on_progress = on_progress
-        self._sender = ReconnectingSender(node, dialer)
+        self._sender = ReconnectingChannel(node, dialer, FileSender)
         self._began = monotonic()
         self._found: EnvironmentSurvey | None = None
         self._base: InterpreterDescription | None = None
@@ -162,9 +162,7 @@ class NodeEnvironment:
     async def close(self) -> None:
         """Gives the link back to the dialer, for the next command of the same program."""
         self.finished.set()
-        link = await self._sender.leave()
-        if link is not None:
-            self._dialer.keep({self.node.name: link})
+        await self._sender.leave()
 
     @property
     def _survey(self) -> EnvironmentSurvey:
@@ -264,9 +262,7 @@ class NodeEnvironment:
 
     async def _send(self, wheels: Sequence[PackedWheel]) -> None:
         """Sends by the same path as a model's files; the link is passed on to that and back."""
-        link = await self._sender.leave()
-        if link is not None:
-            self._dialer.keep({self.node.name: link})
+        await self._sender.leave()
         directory = SyncDirectory(
             folder=self._head.cache,
             files=tuple(FileEntry(name=wheel.file, bytes=wheel.bytes, sha256=wheel.sha256) for wheel in wheels),
