@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -10,8 +11,10 @@ from deadlines import wait_until
 
 from aboard.diagnoses import SandboxError
 from aboard.sandbox import Host, Sandbox
+from aboard.sandbox.namespaces import helper_program
 
 pytestmark = pytest.mark.ground
+BLIND = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
 
 
 def ok(host: Host, *argv: str, root: bool = False) -> str:
@@ -122,6 +125,39 @@ def test_the_fabric_is_a_second_network(make_box: Callable[..., Sandbox]) -> Non
     for name, card in (("n2", "eth0"), ("n2i", "eth1")):
         command = f"ip -o addr show to $(getent hosts {name} | cut -d' ' -f1)"
         assert card in ok(box.head, "ssh", "-o", "BatchMode=yes", name, f"PATH=$PATH:/usr/sbin; {command}")
+
+
+def test_a_bare_node_has_an_admin_key_and_nothing_of_the_builder(make_box: Callable[..., Sandbox]) -> None:
+    """No shared directory, sources or user key; the base interpreter is there, and admin.pem logs in."""
+    box = make_box(nodes=2, bare=True)
+    n1 = box.hosts["n1"]
+    assert box.head.run(["ls", "/shared"]).returncode != 0
+    assert sorted(ok(box.head, "ls", "-A").split()) == [
+        ".bashrc",
+        ".profile",
+        ".ssh",
+        "admin.pem",
+        "fingerprints",
+        "hostfile",
+    ]
+    assert ok(box.head, "ls", "-A", ".ssh") == "authorized_keys"
+    assert ok(box.head, "stat", "-c", "%a", "admin.pem") == "600"
+    assert n1.run(["ls", "/shared"]).returncode != 0
+    assert n1.run(["which", "aboard"]).returncode == 1
+    if not helper_program.SOURCE.resolve().is_relative_to(sys.base_prefix):
+        assert n1.run(["ls", str(helper_program.SOURCE)]).returncode != 0
+    assert ok(n1, f"{sys.base_prefix}/bin/python3", "-c", "print('runs')") == "runs"
+    assert ok(n1, "cat", ".ssh/authorized_keys").split() == ok(box.head, "ssh-keygen", "-yf", "admin.pem").split()
+    assert "Permission denied" in box.head.run(["ssh", *BLIND, "-o", "BatchMode=yes", "n1", "true"]).stderr
+    assert ok(box.head, "ssh", *BLIND, "-i", "admin.pem", "n1", "hostname") == "n1"
+    assert "aboard" in box.head.run(["aboard", "--help"]).stdout.lower()
+
+
+def test_the_fingerprints_of_bare_nodes_are_those_that_ssh_keygen_prints(make_box: Callable[..., Sandbox]) -> None:
+    """Each node's line is what OpenSSH says about the key that it offers."""
+    box = make_box(nodes=2, bare=True)
+    lines = ok(box.head, "sh", "-c", "ssh-keyscan -t ed25519 n1 n2 > offered && ssh-keygen -lf offered")
+    assert sorted(ok(box.head, "cat", "fingerprints").splitlines()) == sorted(lines.splitlines())
 
 
 def test_power_loss_is_silent_and_the_disk_survives_it(make_box: Callable[..., Sandbox]) -> None:

@@ -5,17 +5,18 @@ import hashlib
 import json
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deadlines import wait_until
+from node_homes import HomeTransport, LyingTransport
 
 from aboard.agent import frames, process_tree
+from aboard.agent.transfer.file_names import BadName, validate_file_name
 from aboard.agent.transfer.partial_file import PartialFile, part_name
-from aboard.agent.transfer.receive_folders import BadName, ReceiveFolders, validate_file_name
+from aboard.agent.transfer.receive_folders import ReceiveFolders
 from aboard.core.cluster.file_transfer_errors import build_write_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.shard_manifest import FileEntry
@@ -23,36 +24,18 @@ from aboard.data.store.sync_directory import SyncDirectory, build_sync_directory
 from aboard.diagnoses import AboardError, AgentRequestError, ProtocolError, Unreachable
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
-from aboard.transport import agent_bootstrap
 from aboard.transport.agent_link import open_link
 from aboard.transport.file_sender import LEAST_WINDOW, MOST_WINDOW, SPAN_SECONDS, FileSender, SendWindow
-from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
-from aboard.transport.subprocess_stream import start_program
-from aboard.transport.transport import ByteStream, OnPhase
 
 SOON = 5.0
-
-
-class HomeWire(LocalTransport):
-    """An agent on this machine whose home is a directory of the node's own."""
-
-    def __init__(self, homes: Path) -> None:
-        self._homes = homes
-
-    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
-        on_phase("starting")
-        home = self._homes / node.name
-        home.mkdir(parents=True, exist_ok=True)
-        argv = ("env", "-u", "XDG_CACHE_HOME", f"HOME={home}", *agent_bootstrap.build_argv(sys.executable))
-        return await start_program(argv, lambda _line: None)
 
 
 def sent(
     homes: Path, parcels: Sequence[SyncDirectory], *nodes: str, heard: list[UploadProgress] | None = None
 ) -> SyncResult:
     async def main() -> SyncResult:
-        fleet = NodeDialer(lambda _node: HomeWire(homes))
+        fleet = NodeDialer(lambda _node: HomeTransport(homes))
         told = [] if heard is None else heard
         try:
             return await sync_files([Node(name=name) for name in nodes], parcels, fleet, on_progress=told.append)
@@ -305,37 +288,6 @@ def test_what_a_system_call_says_is_told_by_code() -> None:
     )
 
 
-# Says hello as an agent does; then it answers pings, and everything else with its argument, if that is anything.
-LIAR = r"""
-import ast, json, re, sys
-into, out = sys.stdin.buffer, sys.stdout.buffer
-into.read(int(into.readline()))
-into.read(int(into.readline()))
-marker = ast.literal_eval(re.search(rb"main\((b'.*?'),", into.readline())[1].decode())
-def say(message):
-    body = json.dumps(message).encode()
-    out.write(len(body).to_bytes(4, "big") + body)
-    out.flush()
-out.write(marker)
-say({"hello": 1})
-while head := into.read(4):
-    asked = json.loads(into.read(int.from_bytes(head, "big")))
-    answer = {} if asked["op"] == "ping" else json.loads(sys.argv[1])
-    if answer is not None:
-        say({"re": asked["id"], **answer})
-"""
-
-
-class LiarWire(LocalTransport):
-    """A node that answers whatever it likes."""
-
-    def __init__(self, answer: dict[str, Any] | None) -> None:
-        self._argv = (sys.executable, "-ISc", LIAR, json.dumps(answer))
-
-    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
-        return await start_program(self._argv, lambda _line: None)
-
-
 LIES: list[dict[str, Any]] = [
     {},
     {"fits": ["other"], "parts": {}, "free": 1, "device": 1, "writable": True, "nearest": "/", "extra": []},
@@ -352,7 +304,7 @@ def test_answers_that_make_no_sense_are_refused(answer: dict[str, Any]) -> None:
     """What a node says about files is data of the wrong shape until it is read."""
 
     async def main() -> None:
-        porter = FileSender(await open_link(Node(name="n1"), LiarWire(answer), SOON, lambda _phase: None))
+        porter = FileSender(await open_link(Node(name="n1"), LyingTransport(answer), SOON, lambda _phase: None))
         try:
             with pytest.raises(ProtocolError, match="n1 sent an invalid reply"):
                 await porter.list_folder("/data", [("a", 5, "0" * 64)])
@@ -366,7 +318,9 @@ def test_a_disk_that_hangs_is_told_from_a_node_that_does() -> None:
     """The agent answers and its porter doesn't: it is the disk."""
 
     async def main() -> None:
-        porter = FileSender(await open_link(Node(name="n1"), LiarWire(None), SOON, lambda _phase: None), patience=0.3)
+        porter = FileSender(
+            await open_link(Node(name="n1"), LyingTransport(None), SOON, lambda _phase: None), patience=0.3
+        )
         try:
             with pytest.raises(AboardError, match=r"n1: /data accepted no data for 0\.3 s, although the node responds"):
                 await porter.list_folder("/data", [("a", 5, "0" * 64)])
@@ -380,7 +334,7 @@ def test_a_porter_that_is_killed_is_told(tmp_path: Path) -> None:
     """By the kernel, for memory: whoever waits for an answer hears of it at once, and a new one can be had."""
 
     async def main() -> None:
-        fleet = NodeDialer(lambda _node: HomeWire(tmp_path))
+        fleet = NodeDialer(lambda _node: HomeTransport(tmp_path))
         porter = FileSender((await fleet.dial(Node(name="n1"))).link)
         try:
             await porter.list_folder("~/model", [("a", 5, "0" * 64)])
@@ -400,7 +354,7 @@ def test_nothing_is_left_when_it_leaves(tmp_path: Path) -> None:
     """The porter ends, its marks are gone, and the link answers as before."""
 
     async def main() -> None:
-        fleet = NodeDialer(lambda _node: HomeWire(tmp_path))
+        fleet = NodeDialer(lambda _node: HomeTransport(tmp_path))
         link = (await fleet.dial(Node(name="n1"))).link
         porter = FileSender(link)
         await porter.mark("~/model", "here")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from test_file_transfer import SOON, HomeWire, contents
+from node_homes import HomeTransport
+from test_file_transfer import SOON, contents
 
 from aboard.agent.transfer.partial_file import part_name, piece_part_name
 from aboard.agent.transfer.peer_process import MOST_STRANGERS
@@ -32,7 +33,7 @@ ME, PEER = 1, 7
 @asynccontextmanager
 async def exchanging(home: Path, *, complete: bool = False) -> AsyncIterator[tuple[PeerControl, int]]:
     """A real agent that takes part as number 1, and its port."""
-    dialer = NodeDialer(lambda _node: HomeWire(home))
+    dialer = NodeDialer(lambda _node: HomeTransport(home))
     sender = FileSender((await dialer.dial(Node(name="n1"))).link)
     try:
         control = PeerControl(sender, "~/model")

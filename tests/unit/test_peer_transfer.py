@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from deadlines import wait_until
-from test_file_transfer import SOON, HomeWire, contents, entry, folder, packed
+from node_homes import HomeTransport
+from test_file_transfer import SOON, contents, entry, folder, packed
 
 from aboard.agent.transfer.partial_file import part_name, piece_part_name
 from aboard.core.cluster.node import Node
@@ -25,7 +26,7 @@ class KnownAgents(NodeDialer):
     """Remembers the process of each node's agent."""
 
     def __init__(self, homes: Path) -> None:
-        super().__init__(lambda _node: HomeWire(homes))
+        super().__init__(lambda _node: HomeTransport(homes))
         self.pids: dict[str, list[int]] = {}
 
     async def dial(self, node: Node) -> DialResult:

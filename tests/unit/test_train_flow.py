@@ -23,7 +23,8 @@ from aboard.checks.train.resumable_checkpoints import (
 )
 from aboard.checks.train.training_rules import ModelLimits, TrainingPreflight
 from aboard.cli.runs.launch_view import format_finished_lines
-from aboard.cli.runs.training import build_resume_command, find_early_findings, get_cache_folder
+from aboard.cli.runs.training import build_resume_command, find_early_findings
+from aboard.config.this_machine import get_cache_folder
 from aboard.config.training.train_settings import TrainSettings, load_train_settings
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
@@ -35,15 +36,16 @@ from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeCommand
 from aboard.diagnoses import AboardError, Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.export import find_checkpoint
+from aboard.flows.export import ExportRequest, export_checkpoint
+from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
+from aboard.flows.train.local_checkpoints import find_checkpoint
 from aboard.flows.train.prepare_data import PreparedDataset, TrainingDatasets, prepare_training_data
 from aboard.flows.train.trainer_process import ask_trainer
 from aboard.flows.train.training_payload import (
     TrainingInputs,
     TrainingPayload,
-    abbreviate_home,
     build_code_archive,
     build_request,
     has_bf16,
@@ -547,13 +549,15 @@ def test_which_checkpoint_is_exported(tmp_path: Path) -> None:
         Path("out", name).mkdir(parents=True)
         if name != "step-000011":
             Path("out", name, "manifest.json").write_text("{}")
-    assert find_checkpoint("out", runs) == Path("out/step-000010-2")
-    assert find_checkpoint("out/step-000002", runs) == Path("out/step-000002")
+    assert find_checkpoint("out") == Path("out/step-000010-2")
+    assert find_checkpoint("out/step-000002") == Path("out/step-000002")
     Path("empty").mkdir()
     with pytest.raises(AboardError, match="no complete checkpoint in empty"):
-        find_checkpoint("empty", runs)
+        find_checkpoint("empty")
+    assert find_checkpoint("nobody") is None
+    request = ExportRequest(what="nobody", to=tmp_path / "to", cache=tmp_path / "cache")
     with pytest.raises(AboardError, match="there is no run 'nobody'"):
-        find_checkpoint("nobody", runs)
+        asyncio.run(export_checkpoint(request, runs))
 
 
 def test_what_is_known_before_any_look_is_refused_before_any_work() -> None:

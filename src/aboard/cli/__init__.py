@@ -12,7 +12,9 @@ from aboard.diagnoses.usage import commands
 
 # In the order in which users need them, not alphabetical. A new command must replace one.
 COMMANDS = {
-    "init": "write aboard.yaml: the nodes and how to reach them",
+    "init": "find the nodes, ask what they have, and write aboard.yaml",
+    "trust": "set up ssh keys and pinned host keys, and undo it",
+    "sync": "copy code, data, models and the environment to every node",
     "check": "check every node and the network between them, in seconds",
     "launch": "run any script on all nodes: preflight, monitoring, clean shutdown",
     "train": "train a model on all nodes, with a data check and a memory estimate",

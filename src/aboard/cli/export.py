@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from aboard.checks.list_formatting import format_list
 from aboard.cli.options.train_extra import require_train_extra
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -16,21 +17,41 @@ DTYPES = ("bfloat16", "float16", "float32")
 @click.command()
 @click.argument("what", metavar="RUN|CHECKPOINT")
 @click.option("--to", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The directory to create.")
+@click.option("--checkpoint", metavar="NAME", help="Which of the run's checkpoints: step-000400; default: the newest.")
 @click.option("--dtype", type=click.Choice(DTYPES), help="Data type of the weights; default: the base model's.")
-def export(what: str, to: Path, dtype: str | None) -> None:
+def export(what: str, to: Path, checkpoint: str | None, dtype: str | None) -> None:
     """Export a checkpoint as a transformers model: safetensors, config, tokenizer, generation config.
 
-    RUN is a run's name or a prefix of it; its newest checkpoint is exported. CHECKPOINT is a step-… directory, or a
-    directory that contains some. Aboard verifies the checkpoint first.
+    RUN is a run's name or a prefix of it; its newest checkpoint is exported. If it was saved without a shared disk,
+    Aboard gathers the parts from the nodes of the run. CHECKPOINT is a step-… directory, or a directory that contains
+    some. Aboard verifies the checkpoint first.
     """
     require_train_extra("exporting")
+    from aboard.config.this_machine import get_cache_folder  # noqa: PLC0415 - its dependencies were checked above
     from aboard.core.text.byte_sizes import format_size  # noqa: PLC0415 - as above
-    from aboard.flows.export import export_checkpoint  # noqa: PLC0415 - its dependencies were checked above
+    from aboard.flows.export import ExportRequest, export_checkpoint  # noqa: PLC0415 - as above
+    from aboard.flows.train.checkpoint_survey import add_progress  # noqa: PLC0415 - as above
     from aboard.record.runs import Runs  # noqa: PLC0415 - as above
 
+    cache = get_cache_folder(os.environ).with_name("checkpoints")
+    request = ExportRequest(what=what, to=to, cache=cache, dtype=dtype, name=checkpoint)
     console = Console(highlight=False)
-    with console.status(f"exporting {what}") if console.is_terminal else nullcontext():
-        done = asyncio.run(export_checkpoint(what, to, Runs.of(os.environ), dtype=dtype))
+    with console.status(f"exporting {what}") if console.is_terminal else nullcontext() as status:
+
+        def show_progress(done: int, total: int) -> None:
+            if status is not None:
+                status.update(f"fetching {format_size(done)} of {format_size(total)} from the nodes")
+
+        done = asyncio.run(
+            export_checkpoint(
+                request,
+                Runs.of(os.environ),
+                on_progress=add_progress(show_progress),
+                on_gathered=lambda: None if status is None else status.update(f"exporting {what}"),
+            )
+        )
     size_note = f", {format_size(done.report['bytes'])}" if isinstance(done.report.get("bytes"), int) else ""
+    if done.nodes:
+        click.echo(f"gathered the weights from {format_list(done.nodes)}")
     click.echo(f"exported {done.checkpoint} to {done.to}{size_note}")
     click.echo(f"    AutoModelForCausalLM.from_pretrained({str(done.to)!r})")

@@ -1,56 +1,76 @@
 """`aboard init`: a small commented aboard.yaml for these nodes, or its JSON schema."""
 
+import asyncio
+import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.live import Live
 
 from aboard.config.cluster_loader import DEFAULT_FILE
-from aboard.config.input_files import read_text
-from aboard.config.node_entries import parse_hostfile_entries, parse_node_names
-from aboard.config.starter_file import format_starter_file
-from aboard.diagnoses import InputError, Problem
-from aboard.diagnoses.usage import commands, configuration
-
-if TYPE_CHECKING:
-    from aboard.config.node_entries import NodeEntry
+from aboard.config.node_search import FoundNodes, find_nodes
+from aboard.config.this_machine import inspect_this_machine
+from aboard.core.cluster.discovery import DiscoveredCluster
+from aboard.core.cluster.node_sets import fold_names
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import commands
+from aboard.flows.init import choose_output_action, discover_cluster, write_starter_file
+from aboard.transport.open_file_limit import raise_open_file_limit
+from aboard.ui.check.live_view import CheckLiveView
+from aboard.ui.init_summary import InitSummary
 
 
 @click.command()
 @click.argument("hosts", nargs=-1)
 @click.option("--hostfile", metavar="FILE", help="Take the nodes from a DeepSpeed hostfile.")
+@click.option("-y", "--yes", is_flag=True, help="Take the defaults and never ask.")
 @click.option("-o", "--output", metavar="FILE", default=DEFAULT_FILE, show_default=True, help="The file to write.")
 @click.option("--schema", "wants_schema", is_flag=True, help="Print the JSON schema of aboard.yaml for your editor.")
-def init(hosts: tuple[str, ...], hostfile: str | None, output: str, wants_schema: bool) -> None:
-    """Write an aboard.yaml for HOSTS, such as gpu[01-16] or alice@gpu01."""
+def init(hosts: tuple[str, ...], hostfile: str | None, yes: bool, output: str, wants_schema: bool) -> None:
+    """Find the nodes, ask each what it has, and write an aboard.yaml.
+
+    HOSTS are names or node sets, such as gpu[01-16] or alice@gpu01. Without HOSTS and --hostfile, Aboard takes the
+    nodes from the first of /job/hostfile, ./hostfile and ~/hostfile, or else from the hosts in ~/.ssh/config, which
+    you confirm.
+
+    Aboard contacts all nodes at once over ssh and asks for GPUs, Python, shared directories and networks. A node that
+    can't be reached yet is written too. An existing file without a `cluster` section keeps its content and gets one.
+    The last line is the command to type next.
+    """
     if wants_schema:
-        from aboard.config.config_loader import build_json_schema  # noqa: PLC0415 - the reason is above
+        from aboard.config.config_loader import build_json_schema  # noqa: PLC0415 - pydantic takes 100 ms
 
         click.echo(build_json_schema(), nl=False)
         return
-    text = format_starter_file(_read_entries(hosts, hostfile))
-    _write_new_file(output, text)
-    click.echo(f"Wrote {output}. Next: aboard check" + ("" if output == DEFAULT_FILE else f" {output}"))
+    nodes = find_nodes(hosts, hostfile, home=Path.home())
+    action = choose_output_action(output, nodes)
+    click.echo(f"Nodes from {escape_text(nodes.source, 200)}: {fold_names(entry.name for entry in nodes.entries)}")
+    if nodes.guessed and not yes:
+        _ask_consent()
+    console = Console(highlight=False)
+    found = _discover(nodes, console)
+    write_starter_file(output, nodes, found, action)
+    summary = InitSummary(found, output=output, action=action, default=output == DEFAULT_FILE)
+    if console.is_terminal:
+        console.print(summary, crop=False)
+    else:
+        click.echo("\n".join(summary.lines()))
 
 
-def _read_entries(hosts: tuple[str, ...], hostfile: str | None) -> "list[NodeEntry]":
-    if bool(hosts) == (hostfile is not None):
-        seen = "no node was given" if not hosts else "the nodes were given both as arguments and by --hostfile"
-        raise InputError(commands.INIT, [Problem(where="aboard init", seen=seen, fix=commands.INIT.fix())])
-    if hostfile is not None:
-        return parse_hostfile_entries(read_text(hostfile, fix=configuration.FILE.fix("own-hostfile")), hostfile)
-    return parse_node_names(hosts)
+def _ask_consent() -> None:
+    if not sys.stdin.isatty():
+        raise AboardError(commands.INIT_ASK, "can't ask: stdin is not a terminal")
+    click.confirm("Contact these nodes and write them to aboard.yaml?", default=True, abort=True)
 
 
-def _write_new_file(output: str, text: str) -> None:
-    try:
-        with Path(output).open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        fix = commands.INIT_EXISTS.fix(other=f"{Path(output).stem}-2.yaml")
-        problem = Problem(where=output, seen="the file already exists", fix=fix)
-        raise InputError(commands.INIT_EXISTS, [problem]) from None
-    except OSError as error:
-        seen = f"cannot write the file: {error.strerror}"
-        problem = Problem(where=output, seen=seen, fix=commands.INIT_WRITE.fix())
-        raise InputError(commands.INIT_WRITE, [problem]) from None
+def _discover(nodes: FoundNodes, console: Console) -> DiscoveredCluster:
+    raise_open_file_limit(len(nodes.entries))
+    here = inspect_this_machine()
+    if not console.is_terminal:
+        return asyncio.run(discover_cluster(nodes, here=here, environ=os.environ))
+    live = CheckLiveView()
+    with Live(live, console=console, transient=True, refresh_per_second=8):
+        return asyncio.run(discover_cluster(nodes, here=here, environ=os.environ, watcher=live))

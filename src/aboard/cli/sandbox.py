@@ -10,10 +10,21 @@ import click
 from aboard.cli.sandbox_faults import COMMANDS, NAME_HELP, NAME_VARIABLE, format_broken_lines
 from aboard.core.text.input_text import format_count
 from aboard.sandbox import Sandbox, list_sandboxes, take_down_sandbox
+from aboard.sandbox.host_setup.system_files import ADMIN_KEY
+from aboard.sandbox.layout import HEAD
 from aboard.sandbox.requirements import require_root
 from aboard.sandbox.sandbox import find_active_environment
 
 _NAME = click.option("--name", default="sandbox", envvar=NAME_VARIABLE, show_default=True, help=NAME_HELP)
+_SHARED_DIRECTORY = "/shared is the same on all hosts, /private is each host's own."
+_BARE_HOSTS = """\
+The nodes accept only the key admin.pem on the head; fingerprints has their host keys.
+There is no shared directory."""
+# A shell leaves no trace: the user's known_hosts stays as it is.
+_ADMIN_LOGIN = (
+    *("-i", str(ADMIN_KEY), "-o", "LogLevel=ERROR"),
+    *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
+)
 
 
 @click.group()
@@ -26,11 +37,13 @@ def sandbox() -> None:
 @click.option("--slots", default=2, show_default=True, help="Slots per node.")
 @click.option("--fabric", is_flag=True, help="Add a second network on eth1, where nodes are named n1i, n2i, …")
 @click.option("--slurm", is_flag=True, help="Run a real Slurm: slurmctld on n1, slurmd on every node, slots as GPUs.")
+@click.option("--bare", is_flag=True, help="Only an admin key: no user keys, shared directory or environment.")
 @_NAME
-def up(nodes: int, slots: int, fabric: bool, slurm: bool, name: str) -> None:
+def up(nodes: int, slots: int, fabric: bool, slurm: bool, bare: bool, name: str) -> None:
     """Build the cluster."""
     started = time.monotonic()
-    box = Sandbox.up(name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm, progress=_make_progress(nodes + 1))
+    progress = _make_progress(nodes + 1)
+    box = Sandbox.up(name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm, bare=bare, progress=progress)
     if box.found:
         click.echo(f"Sandbox {name!r} is already up: head and {_format_nodes(box)}.")
     else:
@@ -39,13 +52,13 @@ def up(nodes: int, slots: int, fabric: bool, slurm: bool, name: str) -> None:
     srun = f"  aboard sandbox exec{option} -- srun -N{nodes} hostname\n" if slurm else ""
     click.echo(
         "\n"
-        f"  aboard sandbox exec{option} -- aboard check --hostfile hostfile\n"
+        f"  aboard sandbox exec{option} -- aboard {'init' if bare else 'check --hostfile hostfile'}\n"
         f"{srun}"
         f"  aboard sandbox ssh{option}          a shell on the head, as the ordinary user crew\n"
         f"  aboard sandbox ssh{option} n1       a shell on n1\n"
         f"  aboard sandbox down{option}         remove it; nothing is left behind\n"
         "\n"
-        "/shared is the same on all hosts, /private is each host's own."
+        f"{_BARE_HOSTS if bare else _SHARED_DIRECTORY}"
     )
 
 
@@ -56,7 +69,8 @@ def ssh(node: str, name: str) -> None:
     """Open a shell on NODE as user crew, over ssh from the head."""
     require_root("ssh")
     box = Sandbox.attach(name)
-    box.head.become(["ssh", box.host(node).name], env=_build_terminal_environment())
+    options = _ADMIN_LOGIN if box.layout.bare else ()
+    box.head.become(["ssh", *options, box.host(node).name], env=_build_terminal_environment())
 
 
 @sandbox.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -67,7 +81,9 @@ def ssh(node: str, name: str) -> None:
 def execute_command(node: str, root: bool, name: str, argv: tuple[str, ...]) -> None:
     """Run a command on a host and exit with its exit code."""
     require_root("exec")
-    Sandbox.attach(name).host(node).become(argv, root=root, env=_build_terminal_environment())
+    box = Sandbox.attach(name)
+    environment = _build_terminal_environment(active=node == HEAD or not box.layout.bare)
+    box.host(node).become(argv, root=root, env=environment)
 
 
 @sandbox.command()
@@ -76,10 +92,8 @@ def status(name: str) -> None:
     """Show the hosts."""
     require_root("status")
     box = Sandbox.attach(name)
-    slurm = ", with Slurm" if box.layout.slurm else ""
-    click.echo(
-        f"Sandbox {name!r}: head and {_format_nodes(box)}, {format_count(box.layout.slots, 'slot')} each{slurm}."
-    )
+    kind = f"{', with Slurm' if box.layout.slurm else ''}{', bare' if box.layout.bare else ''}"
+    click.echo(f"Sandbox {name!r}: head and {_format_nodes(box)}, {format_count(box.layout.slots, 'slot')} each{kind}.")
     for host in box.hosts.values():
         power = "on " if host.on else "off"
         click.echo(f"  {host.name:6} {power}  {host.address:15} {host.fabric_address or ''}".rstrip())
@@ -113,7 +127,7 @@ def _format_nodes(box: Sandbox) -> str:
     return "n1" if box.layout.nodes == 1 else f"n1…n{box.layout.nodes}"
 
 
-def _build_terminal_environment() -> dict[str, str]:
+def _build_terminal_environment(*, active: bool = True) -> dict[str, str]:
     """The terminal's variables and the active Python environment."""
     wanted = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS")
-    return {key: os.environ[key] for key in wanted if key in os.environ} | find_active_environment()
+    return {key: os.environ[key] for key in wanted if key in os.environ} | (find_active_environment() if active else {})

@@ -1,17 +1,20 @@
-"""The text of a new aboard.yaml: the nodes, and common settings as comments."""
+"""The text of a new aboard.yaml: the nodes, what was found on them, and common settings as comments."""
 
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from aboard.core.cluster.discovery import choose_next_step, describe_node, list_common_facts
 from aboard.core.cluster.node_sets import fold_names, split_node_set
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from aboard.config.node_entries import NodeEntry
+    from aboard.core.cluster.discovery import DiscoveredCluster, DiscoveredNode
 
 _TOP = """\
-# The nodes of this project. `aboard check` checks all of them; `aboard init --schema` lists every key.
+# The nodes of this project, from {source}. `aboard init --schema` lists every key.
+# The next command is `aboard {command}`: it {why}.
 cluster:
   nodes:
 """
@@ -22,9 +25,9 @@ _REST = """
   # python: /opt/venv/bin/python             # default: the active environment
   # workdir: /home/alice/project             # where ranks start
   # fabric_address: "{name}i"                # the node's name for training traffic
-  # env: {NCCL_DEBUG: INFO}
-  # setup: [module load cuda, . /opt/venv/bin/activate]
 """
+_ENV = "  # env: {NCCL_DEBUG: INFO}\n"
+_SETUP = "  # setup: [module load cuda, . /opt/venv/bin/activate]\n"
 _SLOTS = "  # slots: 8                                 # accelerators to use on each node\n"
 _RUN = """
 # What the run writes; `aboard check` verifies that there is enough space:
@@ -32,17 +35,52 @@ _RUN = """
 """
 
 
-def format_starter_file(entries: "Sequence[NodeEntry]") -> str:
-    """A file that the loader accepts as it is, and with any of its comments uncommented."""
-    lines = "".join(f'    - "{line}"\n' for line in _format_node_lines(entries))
-    missing = any("slots" not in entry.settings for entry in entries)
-    return _TOP + lines + _REST + (_SLOTS if missing else "") + _RUN
+def format_starter_file(entries: "Sequence[NodeEntry]", found: "DiscoveredCluster") -> str:
+    """A file that the loader accepts as it is, and with any of its settings uncommented."""
+    nodes = {node.name: node for node in found.nodes}
+    slots = {entry.name: _choose_slots(entry, nodes[entry.name]) for entry in entries}
+    step = choose_next_step(found)
+    facts = "".join(f"  # - {line}\n" for line in list_common_facts(found))
+    heading = f"\n  # Found on {fold_names(node.name for node in found.reached)}:\n" if facts else ""
+    return "".join(
+        [
+            _TOP.format(source=found.source, command=step.command, why=step.why),
+            *_format_node_lines(entries, slots, nodes),
+            heading,
+            facts,
+            _REST,
+            _format_environment(found),
+            _SETUP,
+            _SLOTS if None in slots.values() else "",
+            _RUN,
+        ]
+    )
 
 
-def _format_node_lines(entries: "Sequence[NodeEntry]") -> "Iterator[str]":
-    """One line for each sequence of nodes that are alike, in order."""
-    for (user, slots), alike in groupby(
-        entries, key=lambda entry: (entry.settings.get("user"), entry.settings.get("slots"))
+def _choose_slots(entry: "NodeEntry", node: "DiscoveredNode") -> int | None:
+    """The slots that the user wrote, or the number of GPUs; CPU nodes get none."""
+    slots: int | None = entry.settings.get("slots")
+    return slots if slots is not None else len(node.gpus or ()) or None
+
+
+def _format_node_lines(
+    entries: "Sequence[NodeEntry]", slots: "Mapping[str, int | None]", nodes: "Mapping[str, DiscoveredNode]"
+) -> "Iterator[str]":
+    """One line for each sequence of nodes that are alike, in order; comments are aligned."""
+    lines: list[tuple[str, str]] = []
+    for (user, count, found), alike in groupby(
+        entries,
+        key=lambda entry: (entry.settings.get("user"), slots[entry.name], describe_node(nodes[entry.name])),
     ):
         for part in split_node_set(fold_names(entry.name for entry in alike)):
-            yield (f"{user}@" if user else "") + part + (f" slots={slots}" if slots is not None else "")
+            text = (f"{user}@" if user else "") + part + (f" slots={count}" if count is not None else "")
+            lines.append((f'    - "{text}"', found))
+    width = max(len(line) for line, _comment in lines)
+    yield from (f"{line:{width}}  # {comment}\n" for line, comment in lines)
+
+
+def _format_environment(found: "DiscoveredCluster") -> str:
+    if found.fabric is None or not found.fabric.interface:
+        return _ENV
+    name = found.fabric.interface
+    return f"  # env: {{NCCL_SOCKET_IFNAME: {name}, GLOO_SOCKET_IFNAME: {name}}}  # train over {found.fabric.network}\n"

@@ -1,23 +1,28 @@
 """`aboard export`: converts a checkpoint, by default a run's newest, to a model that transformers loads."""
 
-import json
-import re
-from contextlib import suppress
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.trainer import checkpoint as checkpoints
+from aboard.flows.sync.download import OnDownload
+from aboard.flows.train.gather_checkpoint import GatherRequest, gather_checkpoint
+from aboard.flows.train.local_checkpoints import MARKER, find_checkpoint, list_checkpoints
+from aboard.flows.train.recorded_checkpoints import RecordedTraining, read_recorded_training
 from aboard.flows.train.trainer_process import ask_trainer
 from aboard.lazy_dataclass import dataclass
-from aboard.record.json_documents import read_document
+from aboard.record.json_documents import read_document, read_training
 from aboard.record.runs import Runs
+from aboard.train.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
+from aboard.train.checkpoint.commit_marker import MarkerError, parse_marker
+from aboard.transport.node_dialer import NodeDialer, TransportFor, choose_transport
 
 MODULE = "aboard.train.model.export"
 # A 70B model means reading and writing 140 GB.
 SECONDS = 4 * 3600.0
-MARKER = "manifest.json"
-_STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +32,76 @@ class ExportResult:
     checkpoint: Path
     to: Path
     report: dict[str, Any]
+    # The nodes that parts were gathered from.
+    nodes: tuple[str, ...] = ()
 
 
-async def export_checkpoint(what: str, to: Path, runs: Runs, *, dtype: str | None) -> ExportResult:
-    """Exports `what`: a checkpoint, a folder of checkpoints, or a run's name."""
-    _require_empty(to)
-    checkpoint = find_checkpoint(what, runs)
-    options = [] if dtype is None else ["--dtype", dtype]
-    result = await ask_trainer(MODULE, str(checkpoint), str(to), *options, seconds=SECONDS)
-    return ExportResult(checkpoint=checkpoint, to=to, report=result)
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest:
+    """What to export: a checkpoint, a folder of checkpoints, or a run, of which `name` is one checkpoint.
+
+    Parts that are only on nodes go to `cache` first.
+    """
+
+    what: str
+    to: Path
+    cache: Path
+    dtype: str | None = None
+    name: str | None = None
+
+
+async def export_checkpoint(
+    request: ExportRequest,
+    runs: Runs,
+    *,
+    on_progress: OnDownload = lambda _progress: None,
+    on_gathered: Callable[[], None] = lambda: None,
+    transport_for: TransportFor = choose_transport,
+) -> ExportResult:
+    """Exports the checkpoint; without a shared disk, it gathers the parts from the run's nodes first."""
+    _require_empty(request.to)
+    checkpoint = find_checkpoint(request.what)
+    if checkpoint is not None:
+        return await _convert(request, checkpoint, {})
+    run = runs.find(request.what)
+    training = read_training(read_document(run.plan))
+    if training is None:
+        raise AboardError(checkpoints.EXPORT_RUN, f"{run.id} was not started by `aboard train`")
+    recorded = read_recorded_training([run], training["output_dir"])
+    local = _find_local(training["output_dir"], recorded, request.name)
+    if local is not None:
+        return await _convert(request, local, training)
+    gather = GatherRequest(
+        run=run.id,
+        folder=training["output_dir"],
+        recorded=recorded,
+        cache=request.cache,
+        to=request.to,
+        name=request.name,
+    )
+    dialer = NodeDialer(transport_for)
+    try:
+        gathered = await gather_checkpoint(gather, dialer, on_progress)
+    finally:
+        await dialer.close()
+    on_gathered()
+    result = await _convert(request, gathered.path, training)
+    await asyncio.to_thread(gathered.remove)
+    return replace(result, checkpoint=Path(training["output_dir"]) / gathered.name, nodes=gathered.nodes)
+
+
+async def _convert(request: ExportRequest, checkpoint: Path, training: Mapping[str, Any]) -> ExportResult:
+    """Runs the exporter; a run's settings say where the model is on this machine, the checkpoint where it was."""
+    options = [] if request.dtype is None else ["--dtype", request.dtype]
+    for option in ("model", "tokenizer"):
+        if isinstance(training.get(option), str):
+            options += [f"--{option}", str(_expand_home(training[option]))]
+    report = await ask_trainer(MODULE, str(checkpoint), str(request.to), *options, seconds=SECONDS)
+    return ExportResult(checkpoint=checkpoint, to=request.to, report=report)
+
+
+def _expand_home(path: str) -> Path:
+    return Path(path).expanduser()
 
 
 def _require_empty(to: Path) -> None:
@@ -45,53 +111,22 @@ def _require_empty(to: Path) -> None:
         raise InputError(checkpoints.EXPORT_TO, [problem])
 
 
-def find_checkpoint(what: str, runs: Runs) -> Path:
-    """The named checkpoint, or the newest complete one of the folder or run."""
-    path = Path(what)
-    if path.is_dir():
-        if (path / MARKER).is_file() and _STEP.fullmatch(path.resolve().name):
-            return path
-        if (newest := _find_newest(path)) is None:
-            raise AboardError(checkpoints.EXPORT_NONE, _describe_missing(path), "folder", folder=what)
-        return newest
-    run = runs.find(what)
-    training = read_training(read_document(run.plan))
-    if training is None:
-        raise AboardError(checkpoints.EXPORT_RUN, f"{run.id} was not started by `aboard train`")
-    folder = Path(training["output_dir"]).expanduser()
-    if (newest := _find_newest(folder)) is None:
-        raise AboardError(checkpoints.EXPORT_NONE, _describe_missing(folder), "run", run=run.id)
-    return newest
-
-
-def find_training_run(checkpoint: Path, runs: Runs) -> str | None:
-    """The newest run that saved into the folder of this checkpoint."""
-    for run in runs.all():
-        training = read_training(read_document(run.plan))
-        if training is not None and Path(training["output_dir"]).expanduser() == checkpoint.parent:
-            return run.id
-    return None
-
-
-def read_training(plan: Any) -> dict[str, Any] | None:
-    """The training settings in a recorded plan; None for a run that is not a training."""
-    match plan:
-        case {"env": {"ABOARD_TRAINING": str(text)}}:
-            with suppress(ValueError):
-                training = json.loads(text)
-                return training if isinstance(training, dict) and isinstance(training.get("output_dir"), str) else None
-    return None
-
-
-def list_checkpoints(folder: Path) -> list[tuple[int, int, Path]]:
-    """The complete checkpoints on this machine: step, attempt, path."""
-    matches = [(_STEP.fullmatch(path.name), path) for path in folder.glob("step-*") if (path / MARKER).is_file()]
-    return [(int(match[1]), int(match[2] or 1), path) for match, path in matches if match]
-
-
-def _find_newest(folder: Path) -> Path | None:
-    return max(list_checkpoints(folder), default=(0, 0, None))[2]
-
-
-def _describe_missing(folder: Path) -> str:
-    return f"there is no complete checkpoint in {folder} on this machine"
+def _find_local(folder: str, recorded: RecordedTraining, name: str | None) -> Path | None:
+    """The checkpoint, if all of its weights are on this machine, and if the record has no newer one."""
+    found = [
+        (step, again, path) for step, again, path in list_checkpoints(_expand_home(folder)) if name in (None, path.name)
+    ]
+    newest = max(found, default=None)
+    if newest is None:
+        return None
+    path = newest[2]
+    try:
+        marker = parse_marker((path / MARKER).read_bytes())
+    except (OSError, MarkerError):
+        # The exporter reports what is wrong with it.
+        return path
+    if name is None and recorded.newest is not None and recorded.newest.serial > marker.serial:
+        return None
+    here = {file.name for file in marker.files if (path / file.name).exists()}
+    slices = list_slices(marker.files, prefix=MODEL_PREFIX)
+    return None if select_parts(marker, slices, available=here).lacking else path

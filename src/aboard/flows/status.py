@@ -8,10 +8,10 @@ from typing import Any
 from aboard.core.run.events import Measurement
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Shell, format_shell
-from aboard.flows.export import list_checkpoints, read_training
+from aboard.flows.train.local_checkpoints import list_checkpoints
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
-from aboard.record.json_documents import read_document, read_findings
+from aboard.record.json_documents import read_document, read_findings, read_training
 from aboard.record.measurement_log import read_measurements
 from aboard.record.run_directory import RunDirectory, RunState
 from aboard.record.runs import Runs

@@ -102,6 +102,16 @@ def read_document(path: Path) -> Any:
         return None
 
 
+def read_training(plan: Any) -> dict[str, Any] | None:
+    """The training settings in a recorded plan; None for a run that is not a training."""
+    match plan:
+        case {"env": {"ABOARD_TRAINING": str(text)}}:
+            with suppress(ValueError):
+                training = json.loads(text)
+                return training if isinstance(training, dict) and isinstance(training.get("output_dir"), str) else None
+    return None
+
+
 def build_findings_document(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     return [
         {

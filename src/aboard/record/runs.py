@@ -29,10 +29,7 @@ class Runs:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """`$XDG_STATE_HOME/aboard/runs`; a relative path is ignored, as the XDG specification requires."""
-        state = environ.get("XDG_STATE_HOME", "")
-        home = Path(environ.get("HOME") or Path.home())
-        return cls((Path(state) if state.startswith("/") else home / ".local/state") / "aboard/runs")
+        return cls(find_state_directory(environ) / "runs")
 
     def create(self, now: datetime, random: Random) -> RunDirectory:
         """Creates a run directory with an unused name."""
@@ -118,6 +115,13 @@ class Runs:
         """Finishes an interrupted prune."""
         for path in self.base.glob(f"{_GONE}*"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def find_state_directory(environ: Mapping[str, str]) -> Path:
+    """`$XDG_STATE_HOME/aboard`; a relative path is ignored, as the XDG specification requires."""
+    state = environ.get("XDG_STATE_HOME", "")
+    home = Path(environ.get("HOME") or Path.home())
+    return (Path(state) if state.startswith("/") else home / ".local/state") / "aboard"
 
 
 def _measure_folder(path: Path) -> int:

@@ -40,6 +40,8 @@ class SandboxLayout:
     slots: int
     fabric: bool
     slurm: bool = False
+    #: Machines as a cloud hands them out: an admin key, and no user key, shared directory or environment.
+    bare: bool = False
 
     def __post_init__(self) -> None:
         validate_name(self.name)

@@ -55,6 +55,7 @@ class Sandbox:
         slots: int = 2,
         fabric: bool = False,
         slurm: bool = False,
+        bare: bool = False,
         temporary: bool = False,
         progress: BuildProgress | None = None,
     ) -> Self:
@@ -62,7 +63,7 @@ class Sandbox:
 
         A temporary one is always new. It is removed with the object, or when this process exits, even by SIGKILL.
         """
-        layout = SandboxLayout(name=name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm)
+        layout = SandboxLayout(name=name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm, bare=bare)
         requirements.require_root("up")
         programs = requirements.find_programs()
         if slurm:
@@ -226,8 +227,9 @@ def _boot_hosts(
         disks=saved_state.get_directory(layout.name) / "disks",
         crew_id=crew_id,
         programs=programs,
-        python=sys.executable,
+        python=str(Path(sys.executable).resolve()) if layout.bare else sys.executable,
         trees=trees,
+        images=tuple(_list_base_prefixes()),
         trusted=_list_owners(trees),
         active=find_active_environment(),
         shim=system_files.format_aboard_shim(sys.executable, None if _is_installed() else str(helper_program.SOURCE)),
@@ -246,8 +248,8 @@ def _require_same_layout(existing: SandboxState, wanted: SandboxLayout) -> Sandb
         message = (
             f"sandbox {layout.name!r} is running with {format_count(layout.nodes, 'node')},"
             f" {format_count(layout.slots, 'slot')} each, "
-            f"{'with' if layout.fabric else 'no'} fabric, {'with' if layout.slurm else 'no'} Slurm;"
-            " you asked for something else"
+            f"{'with' if layout.fabric else 'no'} fabric, {'with' if layout.slurm else 'no'} Slurm"
+            f"{', bare' if layout.bare else ''}; you asked for something else"
         )
         if layout.name == _DEFAULT_NAME:
             raise SandboxError(sandbox.DIFFERS, message, "usual")
@@ -258,12 +260,22 @@ def _require_same_layout(existing: SandboxState, wanted: SandboxLayout) -> Sandb
 def _list_exposed_trees() -> tuple[Path, ...]:
     """The directories that a host's ordinary user needs to run this `aboard`, and ranks in the active environment."""
     program = Path(sys.executable)
-    active = [Path(prefix) for name, prefix in find_active_environment().items() if name != "PATH"]
-    bases = [(prefix / "bin/python").resolve().parents[1] for prefix in active]
-    prefixes = [Path(sys.prefix), Path(sys.base_prefix), *active, *bases]
+    prefixes = [Path(sys.prefix), *_list_active_prefixes(), *_list_base_prefixes()]
     homes = (program.parent.resolve(), program.resolve().parent)
     outside = [parent for parent in homes if not any(parent.is_relative_to(p.resolve()) for p in prefixes)]
     return (*prefixes, *outside, helper_program.SOURCE)
+
+
+def _list_base_prefixes() -> list[Path]:
+    """The interpreters below this environment and the active one; even a bare node has them, as in its image."""
+    return [
+        Path(sys.base_prefix),
+        *((prefix / "bin/python").resolve().parents[1] for prefix in _list_active_prefixes()),
+    ]
+
+
+def _list_active_prefixes() -> list[Path]:
+    return [Path(prefix) for name, prefix in find_active_environment().items() if name != "PATH"]
 
 
 def find_active_environment() -> dict[str, str]:
@@ -281,6 +293,9 @@ def _list_owners(trees: Iterable[Path]) -> tuple[int, ...]:
 
 
 def _is_installed() -> bool:
+    """Whether the interpreter finds this source by itself; a PYTHONPATH may name another than the installed one."""
+    if helper_program.SOURCE in map(Path, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        return False
     try:
         importlib.metadata.distribution("aboard")
     except importlib.metadata.PackageNotFoundError:

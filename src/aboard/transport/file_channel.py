@@ -6,7 +6,6 @@ from time import monotonic
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from aboard.agent import frames
-from aboard.core.cluster.file_transfer_errors import build_stuck_error
 from aboard.core.decoding import MaxLength, Word, decode
 from aboard.diagnoses import AboardError, ProtocolError, TransportError, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
@@ -62,18 +61,21 @@ class FileChannel:
         """The error of a failed system call on the node."""
         raise NotImplementedError
 
+    def _build_stuck(self, folder: str, within: float) -> AboardError:
+        """The error of a disk that does not respond."""
+        raise NotImplementedError
+
     async def _ask(self, do: str, folder: str, *, within: float | None = None, **fields: Any) -> frames.Message:
         return await self._request(self.op, within or self._patience, folder, do=do, **fields)
 
     async def _request(self, op: str, within: float, folder: str, **fields: Any) -> frames.Message:
-        node = self.link.node.name
         try:
             reply = await self.link.ask(op, within, folder=folder, **fields)
         except Unreachable as error:
             if self._why is not None:
                 raise self._why from None
             if error.reason is UnreachableReason.SILENT:
-                raise build_stuck_error(node, folder, within) from None
+                raise self._build_stuck(folder, within) from None
             raise
         self._answered = monotonic()
         failed = reply.get("failed")

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated
 
 from aboard.agent import frames
-from aboard.core.cluster.file_transfer_errors import build_write_error
+from aboard.core.cluster.file_transfer_errors import build_stuck_error, build_write_error
 from aboard.core.decoding import Matching, MaxLength, decode
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
@@ -93,7 +93,7 @@ class FileSender(FileChannel):
         """The hashes of the first of these, as many as fit into a second, and how much of the next one is read."""
         some = names[:FILES_AT_ONCE]
         reply = await self._ask("sums", folder, names=some)
-        return self._read(reply, partial(_parse_hashes, some))
+        return self._read(reply, partial(parse_hashes, some))
 
     async def mark(self, folder: str, mark: str) -> None:
         """Makes the directory and a temporary mark in it: nodes that see the mark share the disk."""
@@ -147,6 +147,9 @@ class FileSender(FileChannel):
     def _build_failure(self, errno: str, path: Untrusted, why: Untrusted) -> AboardError:
         return build_write_error(self.link.node.name, errno, path, why)
 
+    def _build_stuck(self, folder: str, within: float) -> AboardError:
+        return build_stuck_error(self.link.node.name, folder, within)
+
 
 def _parse_contents(files: Sequence[ExpectedFile], reply: frames.Message) -> FolderContents:
     sizes = {name: size for name, size, _ in files}
@@ -165,7 +168,7 @@ def _parse_resume_point(size: int, reply: frames.Message) -> ResumePoint:
     return ready
 
 
-def _parse_hashes(names: Sequence[str], reply: frames.Message) -> tuple[dict[str, str], int]:
+def parse_hashes(names: Sequence[str], reply: frames.Message) -> tuple[dict[str, str], int]:
     hashes = decode(_HashReply, reply, strict=True)
     return {_require_known_name(name, names): sha256 for name, sha256 in hashes.sums.items()}, hashes.read
 

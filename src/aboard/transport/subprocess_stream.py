@@ -106,16 +106,23 @@ class ProcessStream:
 
 
 async def start_program(
-    argv: Sequence[str], classify_line: Callable[[str], str | None], in_child: Callable[[], None] | None = None
+    argv: Sequence[str],
+    classify_line: Callable[[str], str | None],
+    in_child: Callable[[], None] | None = None,
+    *,
+    keep_terminal: bool = False,
 ) -> ProcessStream:
-    """Starts argv in a session of its own, so that the terminal's Ctrl-C reaches us and not it."""
+    """Starts argv in a session of its own, so that the terminal's Ctrl-C reaches us and not it.
+
+    With `keep_terminal` it can ask for a password there.
+    """
     use_pidfds()
     process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
+        start_new_session=not keep_terminal,
         preexec_fn=in_child,
     )
     return ProcessStream(process, classify_line)

@@ -18,6 +18,7 @@ MOST = 2**53
 MOST_CHILDREN = 4096
 NAME_CHARS = 200
 NO_STACKS = "no stacks: "
+FilePartName = Annotated[str, Matching(r"[\w.-]{1,100}")]
 _decode_count: Callable[[object], int] = make_decoder(int, strict=True)
 _decode_clock: Callable[[object], float] = make_decoder(float, strict=True)
 _decode_text: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(2000)], strict=True)
@@ -34,6 +35,11 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "stubborn": make_decoder(Annotated[tuple[int, ...], MaxLength(MOST_CHILDREN)], strict=True),
     },
     "phase": {"phase": make_decoder(Annotated[str, Matching("|".join(BEACON_PHASES))], strict=True)},
+    "saved": {
+        "checkpoint": make_decoder(Annotated[str, Matching(r"step-\d{6,20}(-\d{1,6})?")], strict=True),
+        "serial": _decode_count,
+        "files": make_decoder(Annotated[tuple[FilePartName, ...], MaxLength(500)], strict=True),
+    },
     "raised": {
         "type": make_decoder(Annotated[Untrusted, MaxLength(200)], strict=True),
         "message": _decode_text,
@@ -42,7 +48,7 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
     },
 }
 # Without these the event is useless.
-REQUIRED_FIELDS = ("code", "phase")
+REQUIRED_FIELDS = ("code", "phase", "checkpoint", "serial", "files")
 NODE_FIGURE_TYPES: Mapping[str, type[float]] = {"load": float, "memory": float, "throttled": float}
 CHILD_FIGURE_TYPES: Mapping[str, type[float]] = {
     "step": int,

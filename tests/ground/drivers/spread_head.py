@@ -1,7 +1,7 @@
 """A head that copies a directory to nodes; prints progress and results as JSON lines.
 
-argv: folder, directory on the nodes, [--peers,] nodes… With --peers, nodes pass large files on. It pings over the same links meanwhile; it tells the slowest answer
-and its own memory too.
+argv: folder, directory on the nodes, [--peers,] nodes… With --peers, nodes pass large files on. It pings over the
+same links meanwhile, and prints the slowest reply and its own memory too.
 """
 
 import asyncio

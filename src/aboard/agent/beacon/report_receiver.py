@@ -33,6 +33,8 @@ STACKS_SIGNAL = signal.SIGRTMIN + 7
 TYPE_CHARS, MESSAGE_CHARS, TRACE_CHARS = 200, 2000, 8000
 # A script may call the hook and continue; one that does so endlessly gets only this many reports.
 RAISED_LIMIT = 8
+# Checkpoints that one rank may report, and files in one report.
+SAVED_LIMIT, SAVED_FILES, SAVED_CHARS = 10_000, 500, 100
 DATAGRAM_BYTES = 128 * 1024
 # How many reports are read before other descriptors have their turn.
 BATCH_SIZE = 64
@@ -51,6 +53,7 @@ class BeaconState:
     def __init__(self, number: int, directory: str, secrets: list[str]) -> None:
         self.phase = -1
         self.raised = 0
+        self.saved = 0
         self.pid = 0
         self.step: int | None = None
         self.step_seconds: float | None = None
@@ -208,6 +211,8 @@ class BeaconReceiver:
                 beacon.step_seconds = _parse_number(float(message["seconds"]))
         elif "metrics" in message:
             beacon.metrics = _parse_metrics(message["metrics"])
+        elif "saved" in message:
+            self._report_saved(child, beacon, wall, message["saved"])
         elif "doing" in message:
             beacon.doing = ACTIVITIES.index(message["doing"])
         elif "joining" in message:
@@ -222,6 +227,14 @@ class BeaconReceiver:
             words = {key: str(raised[key]) for key in ("type", "message", "trace")}
             self._raise(child, beacon, wall, dict(words, error=str(raised.get("error", ""))))
         beacon.pid = sender or beacon.pid
+
+    def _report_saved(self, child: str, beacon: BeaconState, wall: float, saved: dict[str, Any]) -> None:
+        """Which files of a checkpoint are on this node: the record has them even if the node is lost."""
+        beacon.saved += 1
+        if beacon.saved <= SAVED_LIMIT:
+            files = [str(name)[:SAVED_CHARS] for name in saved["files"][:SAVED_FILES]]
+            name, serial = str(saved["checkpoint"])[:SAVED_CHARS], _parse_number(int(saved["serial"]))
+            self._emit("saved", wall=wall, child=child, checkpoint=name, serial=serial, files=files)
 
     def _raise(self, child: str, beacon: BeaconState, wall: float, raised: dict[str, str]) -> None:
         beacon.raised += 1

@@ -27,14 +27,14 @@ def piece_part_name(sha256: str) -> str:
 class PartialFile:
     """Resumes an interrupted transfer; a second writer gets BlockingIOError."""
 
-    def __init__(self, folder: int, name: str, size: int, sha256: str) -> None:
+    def __init__(self, folder: int, name: str, size: int, sha256: str, mode: int = 0o666) -> None:
         self.name = name
         self.sha256 = sha256
         self.at = 0
         self._folder = folder
         self._size = size
         self._part = part_name(sha256)
-        self._fd = open_locked(folder, self._part)
+        self._fd = open_locked(folder, self._part, mode)
         self._hash = hashlib.sha256()
         self._verified = False
         self._old = os.fstat(self._fd).st_size
@@ -102,10 +102,10 @@ class PartialFile:
             os.close(fd)
 
 
-def open_locked(folder: int, part: str) -> int:
+def open_locked(folder: int, part: str, mode: int = 0o666) -> int:
     """Opens and locks the partial file; the lock is released when the process exits, however that happens."""
     while True:
-        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=folder)
+        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Its previous owner may have renamed it between the two calls.

@@ -9,10 +9,10 @@ import socket
 from aboard.agent import frames
 from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
+from aboard.agent.transfer.file_names import validate_file_name
 from aboard.agent.transfer.peer_handshake import DialerHandshake, ListenerHandshake
 from aboard.agent.transfer.piece_exchange import PieceExchange
 from aboard.agent.transfer.piece_file import PieceFile
-from aboard.agent.transfer.receive_folders import validate_file_name
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:

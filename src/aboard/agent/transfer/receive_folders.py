@@ -7,18 +7,15 @@ import os
 import stat
 
 from aboard.agent import frames
+from aboard.agent.transfer.file_names import OWN_PREFIX, BadName, validate_file_name
 from aboard.agent.transfer.hash_cache import HashCache
 from aboard.agent.transfer.partial_file import PART, PartialFile, part_name, piece_part_name
+from aboard.agent.transfer.receive_tree import ReceiveTree
 
-# Names that only we use: partial files, and marks that show which nodes share a disk.
-OWN_PREFIX = ".aboard-"
 MARK = ".aboard-mark-"
-NAME_BYTES = 255
 MOST_EXTRA = 20
-
-
-class BadName(ValueError):
-    """A name that could lead out of its directory."""
+# Behind it, a path is opened without following links: `~/project//data` is `data` of the tree `~/project`.
+TREE_SEPARATOR = "//"
 
 
 class ReceiveFolders:
@@ -26,6 +23,7 @@ class ReceiveFolders:
 
     def __init__(self) -> None:
         self._folders: dict[str, _ReceiveFolder] = {}
+        self._trees: dict[str, ReceiveTree] = {}
         self._receiving: tuple[_ReceiveFolder, PartialFile] | None = None
         self._path = ""
         self.closed = False
@@ -35,6 +33,8 @@ class ReceiveFolders:
         if message.get("do") == "leave":
             self.close()
             return {}
+        if "pack" in message or str(message.get("do")).startswith("tree-"):
+            return self._open_tree(str(message["folder"])).take(message, tail, deadline)
         folder = self._open_folder(str(message["folder"]))
         if message["op"] == "piece":
             return self._write(int(message["at"]), tail)
@@ -61,14 +61,26 @@ class ReceiveFolders:
             self._drop()
             for folder in self._folders.values():
                 folder.close()
+            for tree in self._trees.values():
+                tree.close()
 
     def _open_folder(self, folder: str) -> _ReceiveFolder:
-        self._path = path = os.path.expanduser(folder)
-        if not os.path.isabs(path) or "\0" in path:
-            raise BadName("%r is no absolute path" % folder)
+        path = self._expand_path(folder)
         if path not in self._folders:
             self._folders[path] = _ReceiveFolder(path)
         return self._folders[path]
+
+    def _open_tree(self, root: str) -> ReceiveTree:
+        path = self._expand_path(root)
+        if path not in self._trees:
+            self._trees[path] = ReceiveTree(path)
+        return self._trees[path]
+
+    def _expand_path(self, folder: str) -> str:
+        self._path = path = os.path.expanduser(folder)
+        if not os.path.isabs(path) or "\0" in path:
+            raise BadName("%r is no absolute path" % folder)
+        return path
 
     def _write(self, at: int, data: memoryview) -> frames.Message:
         if self._receiving is None:
@@ -126,12 +138,13 @@ class _ReceiveFolder:
 
     def fd(self) -> int:
         if self._fd < 0:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            root, _, below = self._path.partition(TREE_SEPARATOR)
+            self._fd = ReceiveTree(root).detach_folder(below) if below else _open_directory(self._path)
         return self._fd
 
     def make(self) -> None:
         """Makes the directory and removes partial files that are no longer wanted."""
-        if self._fd < 0:
+        if self._fd < 0 and TREE_SEPARATOR not in self._path:
             os.makedirs(self._path, exist_ok=True)
         # Only with a list of wanted files: after a disconnect, a receiver does not know what an earlier one got.
         if self._parts and not self._cleared:
@@ -193,18 +206,8 @@ class _ReceiveFolder:
                 os.unlink(self._mark, dir_fd=self._fd)
 
 
-def validate_file_name(name: object, *, ours: bool = False) -> str:
-    """Accepts only a plain file name."""
-    if (
-        not isinstance(name, str)
-        or name in ("", ".", "..")
-        or "/" in name
-        or "\0" in name
-        or len(os.fsencode(name)) > NAME_BYTES
-        or (name.startswith(OWN_PREFIX) and not ours)
-    ):
-        raise BadName("%r is no plain name of a file" % (name,))
-    return name
+def _open_directory(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _find_existing_parent(path: str) -> str:

@@ -7,15 +7,16 @@ import stat
 import time
 
 from aboard.agent import frames
+from aboard.agent.transfer.file_names import OWN_PREFIX, validate_file_name
 from aboard.agent.transfer.hash_cache import HashCache
-from aboard.agent.transfer.receive_folders import OWN_PREFIX, validate_file_name
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Entries and bytes per reply: both fit into one frame, whatever the names are.
+# Entries, characters and bytes per reply: each fits into one frame, even if JSON escapes every character with six.
 PAGE_ENTRIES = 500
+PAGE_CHARS = 1024 * 1024
 MOST_BYTES = 1024 * 1024
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 
@@ -27,7 +28,7 @@ class SendFiles:
         self._path = ""
         self._sums: dict[str, HashCache] = {}
         self._roots: dict[str, int] = {}
-        self._walk: Iterator[frames.Message | list[object]] = iter(())
+        self._walk: Iterator[list[object]] = iter(())
         self._page = -1
         self._open: tuple[str, str, int] = ("", "", -1)
         self.closed = False
@@ -68,9 +69,11 @@ class SendFiles:
             raise ValueError("page %d after page %d" % (page, self._page))
         self._page = page
         entries: list[object] = []
+        chars = 0
         for entry in self._walk:
             entries.append(entry)
-            if len(entries) == PAGE_ENTRIES or time.monotonic() > deadline:
+            chars += len(str(entry[0])) + len(str(entry[-1]))
+            if len(entries) == PAGE_ENTRIES or chars > PAGE_CHARS or time.monotonic() > deadline:
                 return {"entries": entries, "single": single, "done": False}
         return {"entries": entries, "single": single, "done": True}
 

@@ -84,7 +84,7 @@ def find_noisy_shells(facts: Facts) -> Iterator[Finding]:
             yield reach.NOISY_SHELL.finding(
                 nodes=(name,),
                 seen=f"the login shell prints text before it runs a command: {contact.noise}",
-                fix=reach.NOISY_SHELL.fix(node=name, ssh=_format_ssh_arguments(facts.cluster.node(name))),
+                fix=reach.NOISY_SHELL.fix(node=name, ssh=format_ssh_arguments(facts.cluster.node(name))),
             )
 
 
@@ -150,7 +150,7 @@ def _fix_missing_key(nodes: Sequence[Node]) -> Fix:
         own = [node for node in nodes if node.name in names]
         targets = list(map(_format_login, own))
         if len(own) == 1:
-            lines.append(reach.KEY_REFUSED.fix("bring", ssh=_format_ssh_arguments(own[0])))
+            lines.append(reach.KEY_REFUSED.fix("bring", ssh=format_ssh_arguments(own[0])))
         elif port is None:
             lines.append(reach.KEY_REFUSED.fix("bring-all", targets=targets))
         else:
@@ -164,14 +164,14 @@ def _build_fix_values(node: Node) -> dict[str, Value]:
         "node": node.name,
         "target": node.target,
         "port": node.port or 22,
-        "ssh": _format_ssh_arguments(node),
+        "ssh": format_ssh_arguments(node),
         "known": node.target if node.port is None else f"[{node.target}]:{node.port}",
         "find": _format_python_lookup(node),
         "ask": format_shell("{python} --version", python=node.python),
     }
 
 
-def _format_ssh_arguments(node: Node) -> Shell:
+def format_ssh_arguments(node: Node) -> Shell:
     """The arguments of `ssh`."""
     if node.port is None:
         return format_shell("{login}", login=_format_login(node))

@@ -28,6 +28,11 @@ class NodeArguments:
     exclude: str
     sets: tuple[str, ...]
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the user named nodes, instead of leaving it to ./aboard.yaml."""
+        return bool(self.nodes or self.hostfile or self.include or self.exclude or self.sets)
+
     @cached_property
     def _here(self) -> HeadMachine:
         """Cached: a resolver that does not respond costs a second."""
@@ -66,10 +71,23 @@ class NodeArguments:
         )
 
 
-def node_arguments(command: Callable[..., None]) -> Callable[..., None]:
+_NODES_ARGUMENT = click.argument("nodes", nargs=-1)
+# For commands whose arguments are paths.
+ON_OPTION = click.option(
+    "--on",
+    "nodes",
+    multiple=True,
+    metavar="NODES",
+    help="Names, node sets or an aboard.yaml file; repeatable. Default: ./aboard.yaml.",
+)
+
+
+def node_arguments(
+    command: Callable[..., None], nodes: Callable[[Callable[..., None]], Callable[..., None]] = _NODES_ARGUMENT
+) -> Callable[..., None]:
     """Adds NODES, --hostfile, --include, --exclude and --set, and passes them to the command as `where`."""
 
-    @click.argument("nodes", nargs=-1)
+    @nodes
     @click.option(
         "-H", "--hostfile", metavar="FILE", help="DeepSpeed hostfile; each line is a node, for example `gpu01 slots=8`."
     )

@@ -13,12 +13,12 @@ from aboard.diagnoses import Severity
 from aboard.diagnoses.nodes import network
 from aboard.flows.check.check_cluster import CheckReport
 from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
-from aboard.flows.export import find_training_run
 from aboard.flows.launch.conductor import Conductor
 from aboard.flows.launch.control_socket import build_live_roster
 from aboard.flows.launch.launch_run import LaunchResult
 from aboard.flows.logs import LogFollower, LogQuery
 from aboard.flows.train.check_resume import TrainingFinished
+from aboard.flows.train.local_checkpoints import find_training_run
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.run_directory import RunDirectory

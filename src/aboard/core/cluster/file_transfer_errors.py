@@ -1,8 +1,8 @@
-"""The errors of copying files to a node: each names the node, the path, the amount and the fix."""
+"""The errors of copying files to and from a node: each names the node, the path, the amount and the fix."""
 
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import file_sync
+from aboard.diagnoses.trainer import file_fetch, file_sync
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 
 _FULL = {"ENOSPC", "EDQUOT"}
@@ -57,3 +57,22 @@ def build_lost_error(node: str, why: str, tries: int) -> AboardError:
     """Every reconnect was lost again."""
     seen = f"{node}: lost the connection {tries} times while copying files; the last error: {escape_text(why, _SHOWN)}"
     return AboardError(file_sync.LOST, seen)
+
+
+def build_read_error(node: str, errno: str, path: Untrusted, why: Untrusted) -> AboardError:
+    """From the errno of a failed system call on the node, while files are read there."""
+    if errno in ("ENOENT", "ENOTDIR"):
+        seen = f"{path.visible(_SHOWN)} is not on {node}: {why.visible(_SHOWN)}"
+        return AboardError(file_fetch.MISSING, seen, path=path, node=node)
+    seen = f"{node}: {path.visible(_SHOWN)} can't be read: {why.visible(_SHOWN)}"
+    return AboardError(file_fetch.UNREADABLE, seen, path=path, node=node)
+
+
+def build_changed_error(node: str, path: str, why: str) -> AboardError:
+    """What came is not what was expected."""
+    return AboardError(file_fetch.CHANGED, f"{node}: {escape_text(path, _SHOWN)} {why}", path=path, node=node)
+
+
+def build_name_error(node: str, name: Untrusted) -> AboardError:
+    seen = f"{node} listed {name.visible(_SHOWN)!r}, which could lead out of the target directory"
+    return AboardError(file_fetch.NAMES, seen, node=node)

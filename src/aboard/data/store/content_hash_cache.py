@@ -53,7 +53,7 @@ class ContentHashCache:
         try:
             sha256 = compute_sha256(path)
         except OSError as error:
-            raise _make_unreadable_error(path, error) from error
+            raise make_unreadable_error(path, error) from error
         if read_file_stamp(path) != stamp:
             raise make_changed_error(path)
         if time_ns() - max(stamp[1:3]) > _SETTLED_NANOSECONDS:
@@ -63,6 +63,7 @@ class ContentHashCache:
     def _save(self) -> None:
         if not self._new:
             return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         with hold_lock(self._path.with_suffix(".lock"), patience=_PATIENCE):
             # Other processes may have added entries. The oldest are dropped if there are too many.
             self._known = {**_load_hashes(self._path), **self._new}
@@ -76,11 +77,11 @@ def read_file_stamp(path: Path) -> FileStamp:
     try:
         stat = path.stat()
     except OSError as error:
-        raise _make_unreadable_error(path, error) from error
+        raise make_unreadable_error(path, error) from error
     return (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
 
 
-def _make_unreadable_error(path: Path, error: OSError) -> AboardError:
+def make_unreadable_error(path: Path, error: OSError) -> AboardError:
     return AboardError(data.UNREADABLE, f"{path} can't be read: {error.strerror}", "file", path=path)
 
 

@@ -176,11 +176,39 @@ EXPORT_NONE = Diagnosis(
     code="export-none",
     title="there is no complete checkpoint to export",
     symptoms=("there is no whole checkpoint in DIR on this machine",),
-    explanation="The run has not saved a checkpoint yet (`touch OUTPUT_DIR/SAVE` makes it save one now), or it saved"
-    " to another node's disk. In the second case, export on that node, or copy the directory here.",
+    explanation="The run has not saved a checkpoint yet (`touch OUTPUT_DIR/SAVE` makes it save one now), or its"
+    " directory was removed. For a run's name, Aboard also asks the nodes of the run; for a directory, it reads only"
+    " this machine's disk.",
     fixes={
         "folder": FixCommand("aboard export {folder} --to DIR"),
         "run": FixCommand("aboard logs {run}    # did it save a checkpoint, and on which node?"),
+    },
+)
+
+EXPORT_PART = Diagnosis(
+    code="export-part",
+    title="a part of the checkpoint can't be fetched from its node",
+    symptoms=("and no other node has a copy",),
+    explanation="Without a shared disk, each node stores what its own ranks wrote, and an export needs the weights of"
+    " all of them. The node that has this part is off, was replaced, or its file is damaged.",
+    fixes={
+        "older": FixCommand(
+            "aboard export {run} --checkpoint {name} --to {to}    # the newest one that is complete without that part"
+        ),
+        "wait": FixCommand("aboard export {run} --to {to}    # again, when {node} is back"),
+    },
+)
+
+PARTS_LOST = Diagnosis(
+    code="checkpoint-parts-lost",
+    title="no checkpoint is complete on the nodes that can be reached",
+    symptoms=("no checkpoint of DIR is complete",),
+    explanation="Without a shared disk, each node stores what its own ranks wrote. Aboard copies missing parts between"
+    " nodes before it resumes, but a part of every checkpoint is on a node that is off, or is damaged. It never"
+    " silently starts training over.",
+    fixes={
+        "back": FixCommand("aboard check {node}    # when it is back, the same command resumes"),
+        "anew": FixCommand("{typed:shell} --set train.resume=none    # starts over"),
     },
 )
 

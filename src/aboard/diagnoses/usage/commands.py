@@ -62,16 +62,28 @@ INIT = Diagnosis(
     code="init",
     title="it is not clear which nodes to use",
     symptoms=("no node was given",),
-    explanation="`aboard init` writes aboard.yaml for the nodes on the command line or for a hostfile's nodes, but not"
-    " for both.",
-    fixes=Advice("run: aboard init gpu[01-16], or: aboard init --hostfile FILE"),
+    explanation="`aboard init` takes the nodes from the command line or from `--hostfile`, but not from both. With"
+    " neither, it looks for /job/hostfile, ./hostfile, ~/hostfile and the hosts in ~/.ssh/config.",
+    fixes={
+        "both": Advice("leave one of them out"),
+        "none": Advice("run: aboard init gpu[01-16], or: aboard init --hostfile FILE"),
+    },
+)
+
+INIT_ASK = Diagnosis(
+    code="init-ask",
+    title="the nodes must be confirmed",
+    symptoms=("can't ask: stdin is not a terminal",),
+    explanation="Hosts in ~/.ssh/config may be anything, so Aboard asks before it contacts them. Without a terminal it"
+    " can't ask.",
+    fixes="aboard init --yes",
 )
 
 INIT_EXISTS = Diagnosis(
     code="init-exists",
-    title="aboard.yaml already exists",
+    title="aboard.yaml already lists other nodes",
     symptoms=("the file already exists",),
-    explanation="Aboard never overwrites an existing aboard.yaml.",
+    explanation="Aboard adds nodes to a file without a `cluster` section, and never changes one that has it.",
     fixes="keep it, or choose a different name: aboard init … -o {other}",
 )
 

@@ -7,9 +7,10 @@ from dataclasses import field
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Self, TypeVar
 
-from aboard.core.cluster.file_transfer_errors import build_busy_error, build_hash_error, build_lost_error
+from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
+from aboard.core.cluster.file_transfer_errors import build_busy_error, build_hash_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.atomic_files import compute_sha256
 from aboard.data.store.content_hash_cache import make_changed_error, read_file_stamp
@@ -17,34 +18,18 @@ from aboard.data.store.file_integrity import make_damage_error
 from aboard.data.store.node_file_gaps import find_file_gaps
 from aboard.data.store.shard_manifest import MANIFEST_NAME, FileEntry
 from aboard.data.store.sync_directory import SyncDirectory
-from aboard.diagnoses import AboardError, ProtocolError, TransportError, Unreachable
+from aboard.diagnoses import AboardError, ProtocolError
+from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.file_sender import FileSender, FolderContents
-from aboard.transport.node_dialer import DialResult, NodeDialer
+from aboard.transport.node_dialer import NodeDialer
 
-# Consecutive losses without any byte sent in between.
-MAX_LOSSES = 3
-REDIAL_SECONDS = 1.0
 # The agent of a head that disconnected silently exits after 30 s; until then it keeps the file locked.
 BUSY_SECONDS = 45.0
 ASK_AGAIN_SECONDS = 0.2
 PROGRESS_SECONDS = 0.1
 
-UploadPhase = Literal["looking", "sending", "waiting", "done"]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class UploadProgress:
-    """The progress of one node in bytes: hashed while it checks its files, present while it receives."""
-
-    node: str
-    phase: UploadPhase
-    done: int
-    total: int
-
-
-OnProgress = Callable[[UploadProgress], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +74,18 @@ class NodeUpload:
         on_progress: OnProgress,
     ) -> None:
         self.node = node
-        self.sent = self.had = 0
+        self.had = 0
         self.same_disk_as: str | None = None
         self._places = [_DirectoryState(directory=directory) for directory in directories]
-        self._dialer = dialer
+        self._sender = ReconnectingChannel(node, dialer, FileSender)
         self._turns = turns
         self._on_progress = on_progress
         self._reported_at = float("-inf")
         self._whole = self._at = self._total = self._in_pieces = 0
-        self._dialled: DialResult | None = None
-        self._sender: FileSender | None = None
+
+    @property
+    def sent(self) -> int:
+        return self._sender.transferred
 
     @property
     def extra(self) -> tuple[str, ...]:
@@ -110,7 +97,7 @@ class NodeUpload:
     async def survey(self) -> None:
         """Queries which files the node has: sizes first, then hashes of those with the right size."""
         for place in self._places:
-            await self._retry_on_loss(partial(self._check_files, place))
+            await self._sender.run(partial(self._check_files, place))
         self._total = sum(file.bytes for place in self._places for file in place.lacking)
         self.had = sum(place.directory.bytes for place in self._places) - self._total
 
@@ -138,7 +125,7 @@ class NodeUpload:
 
     def count_piece_bytes(self, count: int) -> None:
         """Counts bytes that went to this node for it and its peers."""
-        self.sent += count
+        self._sender.transferred += count
 
     def report_pieces(self, present: int) -> None:
         """Reports the bytes of pieces that are there, from whomever they came."""
@@ -151,14 +138,14 @@ class NodeUpload:
 
     async def run(self, work: Callable[[FileSender], Awaitable[T]]) -> T:
         """Runs `work` with this node's link; again with a new one if the link is lost."""
-        return await self._retry_on_loss(work)
+        return await self._sender.run(work)
 
     async def mark(self, directory: SyncDirectory, mark: str) -> None:
-        await self._retry_on_loss(lambda sender: sender.mark(directory.to, mark))
+        await self._sender.run(lambda sender: sender.mark(directory.to, mark))
 
     async def follow_first(self, place: int, directory: SyncDirectory, marks: Mapping[str, "NodeUpload"]) -> None:
         """Leaves a directory to the first node that shares the disk, if that is another one."""
-        visible_marks = await self._retry_on_loss(lambda sender: sender.marks(directory.to))
+        visible_marks = await self._sender.run(lambda sender: sender.marks(directory.to))
         first = next((upload for mark, upload in marks.items() if mark in visible_marks), self)
         if first is not self:
             self._places[place].first = first
@@ -170,33 +157,30 @@ class NodeUpload:
             if place.first is not None:
                 self._report("waiting", now=True)
                 await place.first.wait_until_filled(number)
-                await self._retry_on_loss(partial(self._check_files, place))
+                await self._sender.run(partial(self._check_files, place))
             if place.lacking:
                 async with self._turns:
                     for file in place.lacking:
-                        await self._retry_on_loss(partial(self._send, place, file))
+                        await self._sender.run(partial(self._send, place, file))
             place.filled.set()
         self._whole, self._at = self._total, 0
         self._report("done", now=True)
+
+    def release_followers(self) -> None:
+        """After a failure: nodes that share the disk no longer wait for this one, and send the rest themselves."""
+        for place in self._places:
+            place.filled.set()
 
     async def wait_until_filled(self, place: int) -> None:
         """Waits until this node has the complete directory."""
         await self._places[place].filled.wait()
 
-    async def leave(self) -> DialResult | None:
-        """Releases the link for further use; a link lost by now is no error, since all files are there."""
-        try:
-            if self._sender is not None:
-                await self._sender.leave()
-        except TransportError:
-            return None
-        self._sender = None
-        return self._dialled
+    async def leave(self) -> None:
+        """Releases the link for further use."""
+        await self._sender.leave()
 
     async def close(self) -> None:
-        sender, self._sender = self._sender, None
-        if sender is not None:
-            await sender.close()
+        await self._sender.close()
 
     async def _check_files(self, place: _DirectoryState, sender: FileSender) -> None:
         directory = place.directory
@@ -255,7 +239,7 @@ class NodeUpload:
                 raise ProtocolError(f"{self.node.name} is hashing a part of {file.name} without progress")
 
     def _count_sent(self, count: int) -> None:
-        self.sent += count
+        self._sender.transferred += count
         self._at += count
         self._report("sending")
 
@@ -264,30 +248,6 @@ class NodeUpload:
             self._reported_at = monotonic()
             done = max(self._whole + self._at, self._in_pieces)
             self._on_progress(UploadProgress(node=self.node.name, phase=phase, done=done, total=self._total))
-
-    async def _retry_on_loss(self, work: Callable[[FileSender], Awaitable[T]]) -> T:
-        """Runs `work`; if the node is lost meanwhile, reconnects and runs it again, so it may run twice."""
-        losses, sent = 0, self.sent
-        while True:
-            first = self._dialled is None
-            try:
-                return await work(await self._get_sender())
-            except (Unreachable, ProtocolError) as error:
-                if first and self._dialled is None:
-                    # The node was never reached: the error has its own explanation.
-                    raise
-                await self.close()
-                losses = 1 if self.sent > sent else losses + 1
-                sent = self.sent
-                if losses >= MAX_LOSSES:
-                    raise build_lost_error(self.node.name, error.seen, losses) from error
-                await asyncio.sleep(REDIAL_SECONDS)
-
-    async def _get_sender(self) -> FileSender:
-        if self._sender is None:
-            self._dialled = await self._dialer.dial(self.node)
-            self._sender = FileSender(self._dialled.link)
-        return self._sender
 
 
 class UploadSource:

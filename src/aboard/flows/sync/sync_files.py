@@ -2,23 +2,28 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from secrets import token_hex
 from time import monotonic
 from typing import Any
 
+from aboard.core.cluster.file_sync import OnProgress, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_hash_error, build_no_room_error, build_permission_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.node_file_gaps import find_file_gaps
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, join_fixes
 from aboard.diagnoses.diagnosis import Finding
-from aboard.flows.sync.node_upload import NodeUpload, OnProgress, UploadProgress
+from aboard.flows.sync.node_upload import NodeUpload
 from aboard.flows.sync.peer_distribution import distribute_large_files
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 
 __all__ = ["NodeSyncResult", "SyncDirectory", "SyncResult", "UploadProgress", "sync_files"]
+
+OnFailed = Callable[[str, AboardError], None]
+"""Called with a node's name and the reason why it is left out."""
 
 # Parallel uploads: more would only share the head's uplink and memory.
 AT_ONCE = 16
@@ -56,26 +61,28 @@ async def sync_files(
     dialer: NodeDialer,
     *,
     on_progress: OnProgress = lambda _progress: None,
+    on_failed: OnFailed | None = None,
     at_once: int = AT_ONCE,
 ) -> SyncResult:
     """Checks all nodes before anything is sent, and reports their problems in one error.
 
-    The links go back to the dialer for the launch that follows; without one, the caller closes it.
+    With `on_failed`, a node that fails is reported there and left out of the result; the others continue. The links
+    go back to the dialer for the launch that follows; without one, the caller closes it.
     """
     began = monotonic()
     turns = asyncio.Semaphore(at_once)
-    uploads = [NodeUpload(node, directories, dialer, turns, on_progress) for node in nodes]
+    everyone = uploads = [NodeUpload(node, directories, dialer, turns, on_progress) for node in nodes]
+    run = partial(_run_all, on_failed=on_failed)
     try:
-        await _run_all([upload.survey() for upload in uploads], first_ends_all=False)
-        _raise_problems([problem for upload in uploads for problem in _find_problems(upload)])
-        await _find_shared_disks(uploads, directories)
+        uploads = await run(uploads, NodeUpload.survey)
+        uploads = await run(uploads, _check_problems)
+        await _find_shared_disks(uploads, directories, run)
         report = await distribute_large_files(uploads, directories)
-        await _run_all([upload.deliver() for upload in uploads], first_ends_all=True)
+        uploads = await run(uploads, NodeUpload.deliver, first_ends_all=on_failed is None)
         _verify_hashes(uploads, directories)
-        links = await asyncio.gather(*(upload.leave() for upload in uploads))
+        await asyncio.gather(*(upload.leave() for upload in uploads))
     finally:
-        await asyncio.gather(*(upload.close() for upload in uploads))
-    dialer.keep({upload.node.name: link for upload, link in zip(uploads, links, strict=True) if link is not None})
+        await asyncio.gather(*(upload.close() for upload in everyone))
     results = {
         upload.node.name: NodeSyncResult(
             sent=upload.sent,
@@ -89,11 +96,19 @@ async def sync_files(
     return SyncResult(nodes=results, seconds=monotonic() - began, findings=report.findings)
 
 
-async def _run_all(works: Sequence[Coroutine[Any, Any, None]], *, first_ends_all: bool) -> None:
-    """Runs all in parallel and raises the errors of several nodes as one."""
-    tasks = [asyncio.create_task(work) for work in works]
+async def _run_all(
+    uploads: Sequence[NodeUpload],
+    work: Callable[[NodeUpload], Coroutine[Any, Any, None]],
+    *,
+    on_failed: OnFailed | None,
+    first_ends_all: bool = False,
+) -> list[NodeUpload]:
+    """Runs all in parallel and returns those that succeed; without `on_failed`, raises the errors of all as one."""
+    tasks = {asyncio.create_task(work(upload)): upload for upload in uploads}
     if not tasks:
-        return
+        return []
+    for task, upload in tasks.items():
+        task.add_done_callback(partial(_release_followers, upload))
     try:
         until = asyncio.FIRST_EXCEPTION if first_ends_all else asyncio.ALL_COMPLETED
         await asyncio.wait(tasks, return_when=until)
@@ -101,11 +116,30 @@ async def _run_all(works: Sequence[Coroutine[Any, Any, None]], *, first_ends_all
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
-    for error in errors:
+    errors = {
+        upload: error
+        for task, upload in tasks.items()
+        if not task.cancelled() and (error := task.exception()) is not None
+    }
+    for error in errors.values():
         if not isinstance(error, AboardError):
             raise error
-    _raise_problems([error for error in errors if isinstance(error, AboardError)])
+    problems = {upload.node.name: error for upload, error in errors.items() if isinstance(error, AboardError)}
+    if on_failed is None:
+        _raise_problems(list(problems.values()))
+    else:
+        for name, problem in problems.items():
+            on_failed(name, problem)
+    return [upload for upload in uploads if upload not in errors]
+
+
+def _release_followers(upload: NodeUpload, task: "asyncio.Task[None]") -> None:
+    if task.cancelled() or task.exception() is not None:
+        upload.release_followers()
+
+
+async def _check_problems(upload: NodeUpload) -> None:
+    _raise_problems(_find_problems(upload))
 
 
 def _raise_problems(problems: Sequence[AboardError]) -> None:
@@ -137,7 +171,11 @@ def _find_problems(upload: NodeUpload) -> list[AboardError]:
     return problems
 
 
-async def _find_shared_disks(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> None:
+async def _find_shared_disks(
+    uploads: Sequence[NodeUpload],
+    directories: Sequence[SyncDirectory],
+    run_all: Callable[..., Coroutine[Any, Any, list[NodeUpload]]],
+) -> None:
     """Nodes that see each other's marker files share a disk: only the first of them receives the files.
 
     On a file system that shows markers late, a node receives the files as well, which is slower but correct.
@@ -148,8 +186,9 @@ async def _find_shared_disks(uploads: Sequence[NodeUpload], directories: Sequenc
         if len(lacking) < 2:  # noqa: PLR2004 - nobody to share with
             continue
         marks = {f"{run}-{place}-{number}": upload for number, upload in enumerate(lacking)}
-        await _run_all([upload.mark(directory, mark) for mark, upload in marks.items()], first_ends_all=False)
-        await _run_all([upload.follow_first(place, directory, marks) for upload in lacking], first_ends_all=False)
+        names = {upload: mark for mark, upload in marks.items()}
+        lacking = await run_all(lacking, lambda upload: upload.mark(directory, names[upload]))  # noqa: B023 - awaited here
+        await run_all(lacking, lambda upload: upload.follow_first(place, directory, marks))  # noqa: B023 - awaited here
 
 
 def _verify_hashes(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> None:

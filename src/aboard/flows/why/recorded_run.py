@@ -125,7 +125,7 @@ class RecordedRun:
 
 
 def parse_recorded_run(run: str, parts: Mapping[str, bytes], *, own: bool = False) -> RecordedRun:
-    plan = _parse_plan(_parse_document(parts, PLAN), run)
+    plan = parse_recorded_plan(_parse_document(parts, PLAN), run)
     names = sorted(name for name in parts if name.startswith(SNAPSHOT_PREFIX))[-MOST_SNAPSHOTS:]
     snapshots = [
         _add_starts(snapshot, plan)
@@ -149,7 +149,7 @@ def parse_recorded_run(run: str, parts: Mapping[str, bytes], *, own: bool = Fals
     )
 
 
-def _parse_plan(document: object, run: str) -> Plan | None:
+def parse_recorded_plan(document: object, run: str) -> Plan | None:
     """The nodes with their ranks, commands and connection settings: what a verdict on the end of a run needs."""
     plan = try_decode(_RecordedPlan, document)
     if plan is None or not plan.nodes or sum(len(node.starts) for node in plan.nodes) > MOST_RANKS:

@@ -32,7 +32,9 @@ class HostBlueprint:
     crew_id: int
     programs: HostPrograms
     python: str
+    #: What runs this `aboard` and its environment; of these, `images` are the base interpreters.
     trees: tuple[Path, ...]
+    images: tuple[Path, ...]
     trusted: tuple[int, ...]
     active: Mapping[str, str]
     shim: str
@@ -40,7 +42,7 @@ class HostBlueprint:
 
 @dataclass(frozen=True, kw_only=True)
 class SshKeys:
-    """The ssh keys of a sandbox as (private, public): that of `crew`, and one per host name."""
+    """The ssh keys of a sandbox as (private, public): one for `crew` (the admin key of a bare one), one per host."""
 
     crew: tuple[str, str]
     hosts: dict[str, tuple[str, str]]
@@ -51,7 +53,13 @@ def boot_host(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> No
     disk = blueprint.disks / place.name
     first_boot = not any((disk / "upper").iterdir())
     try:
-        root_filesystem.enter_root(disk, shared=blueprint.disks / "shared", trees=blueprint.trees)
+        if blueprint.layout.bare and place.name != HEAD:
+            if first_boot:
+                root_filesystem.hide_trees(disk, blueprint.trees, kept=blueprint.images)
+            root_filesystem.enter_root(disk, shared=None, trees=blueprint.images)
+        else:
+            shared = None if blueprint.layout.bare else blueprint.disks / "shared"
+            root_filesystem.enter_root(disk, shared=shared, trees=blueprint.trees)
         system_calls.set_hostname(place.name)
     except OSError as error:
         raise build_system_call_error("overlay", error) from error
@@ -125,9 +133,14 @@ def _install_head_files(blueprint: HostBlueprint, keys: SshKeys) -> None:
     crew_id, home = blueprint.crew_id, system_files.CREW_HOME
     public = {name: pair[1] for name, pair in keys.hosts.items()}
     known_hosts = system_files.format_known_hosts(blueprint.layout.places.values(), public)
-    _write_file(home / ".ssh/id_ed25519", keys.crew[0], owner=crew_id, mode=0o600)
-    _write_file(home / ".ssh/id_ed25519.pub", f"{keys.crew[1]}\n", owner=crew_id)
-    _write_file(home / ".ssh/known_hosts", known_hosts, owner=crew_id)
+    if blueprint.layout.bare:
+        nodes = {name: key for name, key in public.items() if name != HEAD}
+        _write_file(system_files.ADMIN_KEY, keys.crew[0], owner=crew_id, mode=0o600)
+        _write_file(home / "fingerprints", system_files.format_fingerprints(nodes), owner=crew_id)
+    else:
+        _write_file(home / ".ssh/id_ed25519", keys.crew[0], owner=crew_id, mode=0o600)
+        _write_file(home / ".ssh/id_ed25519.pub", f"{keys.crew[1]}\n", owner=crew_id)
+        _write_file(home / ".ssh/known_hosts", known_hosts, owner=crew_id)
     # For logins at the head; commands run by ssh on nodes do not read this file.
     profile = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in blueprint.active.items())
     _write_file(home / ".profile", profile, owner=crew_id)

@@ -220,7 +220,8 @@ def _ensure_keys(blueprint: HostBlueprint) -> SshKeys:
 
 
 def _start_keygen(blueprint: HostBlueprint, path: Path) -> subprocess.Popen[bytes]:
-    comment = "crew@head" if path.name == "crew-of-all" else f"root@{path.name}"
+    owner = "admin" if blueprint.layout.bare else "crew@head"
+    comment = owner if path.name == "crew-of-all" else f"root@{path.name}"
     return subprocess.Popen(
         [blueprint.programs.ssh_keygen, "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)],
         stdin=subprocess.DEVNULL,
@@ -242,12 +243,14 @@ def _encode_blueprint(blueprint: HostBlueprint) -> dict[str, Any]:
             "slots": layout.slots,
             "fabric": layout.fabric,
             "slurm": layout.slurm,
+            "bare": layout.bare,
         },
         "disks": str(blueprint.disks),
         "crew_id": blueprint.crew_id,
         "programs": asdict(blueprint.programs),
         "python": blueprint.python,
         "trees": [str(tree) for tree in blueprint.trees],
+        "images": [str(tree) for tree in blueprint.images],
         "trusted": list(blueprint.trusted),
         "active": dict(blueprint.active),
         "shim": blueprint.shim,
@@ -262,6 +265,7 @@ def _decode_blueprint(raw: dict[str, Any]) -> HostBlueprint:
         programs=HostPrograms(**raw["programs"]),
         python=raw["python"],
         trees=tuple(map(Path, raw["trees"])),
+        images=tuple(map(Path, raw["images"])),
         trusted=tuple(raw["trusted"]),
         active=raw["active"],
         shim=raw["shim"],

@@ -1,6 +1,7 @@
 """The root file system of a host: an overlay over the machine's own."""
 
 import os
+import shutil
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,13 +26,31 @@ def make_disk(disk: Path) -> None:
         (disk / part).mkdir()
 
 
-def enter_root(disk: Path, *, shared: Path, trees: Iterable[Path]) -> None:
+def hide_trees(disk: Path, trees: Iterable[Path], *, kept: Iterable[Path]) -> None:
+    """Deletes directories of the machine from a host's disk, but none that contains a kept one or is inside it."""
+    images = [tree.resolve() for tree in kept]
+    needed = {path for image in images for path in (image, *image.parents)}.union(_SYSTEM_TREES)
+    for tree in _list_outermost(tree for tree in trees if tree.resolve() not in needed):
+        if any(tree.is_relative_to(image) for image in images):
+            continue
+        for parent in tree.parents[-2::-1]:
+            copy = disk / "upper" / parent.relative_to("/")
+            if not copy.exists():
+                # The overlay shows a directory with the mode and owner that its upper layer has.
+                copy.mkdir()
+                shutil.copystat(parent, copy)
+                os.chown(copy, parent.stat().st_uid, parent.stat().st_gid)
+        # In an overlay's upper layer, a device 0/0 is a deleted file.
+        os.mknod(disk / "upper" / tree.relative_to("/"), stat.S_IFCHR, os.makedev(0, 0))
+
+
+def enter_root(disk: Path, *, shared: Path | None, trees: Iterable[Path]) -> None:
     """Mounts a host's file system from its disk and makes it this process's root."""
     system_calls.mount("none", Path("/"), flags=system_calls.PRIVATE | system_calls.RECURSIVE)
     root = disk / "root"
     layers = f"lowerdir=/,upperdir={disk}/upper,workdir={disk}/work"
     system_calls.mount("overlay", root, "overlay", options=layers)
-    for name in ("proc", "sys", "dev", "run", "tmp", "shared"):
+    for name in ("proc", "sys", "dev", "run", "tmp"):
         (root / name).mkdir(exist_ok=True)
     system_calls.mount("proc", root / "proc", "proc", flags=system_calls.NO_SUID | system_calls.NO_DEVICES)
     system_calls.mount("sysfs", root / "sys", "sysfs", flags=system_calls.NO_SUID | system_calls.NO_DEVICES)
@@ -42,7 +61,9 @@ def enter_root(disk: Path, *, shared: Path, trees: Iterable[Path]) -> None:
         "tmp", root / "tmp", "tmpfs", flags=system_calls.NO_SUID | system_calls.NO_DEVICES, options="mode=1777"
     )
     _make_devices(root / "dev")
-    system_calls.bind_mount(shared, root / "shared")
+    if shared is not None:
+        (root / "shared").mkdir(exist_ok=True)
+        system_calls.bind_mount(shared, root / "shared")
     for tree in _list_outermost(trees):
         _expose_tree(tree, root)
     system_calls.pivot_into(root)

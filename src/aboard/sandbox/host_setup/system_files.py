@@ -1,5 +1,7 @@
 """The contents of a host's system files: hosts, passwd, sshd_config, known_hosts, the `aboard` script."""
 
+import base64
+import hashlib
 import shlex
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -8,6 +10,8 @@ from aboard.sandbox.layout import HEAD, HostAddress, SandboxLayout
 
 CREW = "crew"
 CREW_HOME = Path("/home/crew")
+#: The one key that bare hosts accept.
+ADMIN_KEY = CREW_HOME / "admin.pem"
 CREW_PATH = "/usr/local/bin:/usr/bin:/bin"
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -55,6 +59,15 @@ def format_known_hosts(places: Iterable[HostAddress], keys: Mapping[str, str]) -
         if place.fabric_address:
             names += [f"{place.name}i", place.fabric_address]
         lines.append(f"{','.join(names)} {keys[place.name]}")
+    return "\n".join(lines) + "\n"
+
+
+def format_fingerprints(keys: Mapping[str, str]) -> str:
+    """The host keys' fingerprints by host, as `ssh-keygen -lf known_hosts` prints them and a cloud's console shows."""
+    lines = []
+    for name, key in keys.items():
+        digest = hashlib.sha256(base64.b64decode(key.split()[1])).digest()
+        lines.append(f"256 SHA256:{base64.b64encode(digest).decode().rstrip('=')} {name} (ED25519)")
     return "\n".join(lines) + "\n"
 
 

@@ -22,6 +22,7 @@ from aboard.train.checkpoint.commit_marker import CheckpointFile, TensorSpec
 from aboard.train.checkpoint.durable_write import sync_folder, write_files, write_marker
 from aboard.train.checkpoint.rank_group import PROBE_PREFIX, CheckpointRanks
 from aboard.train.checkpoint.staging_buffers import StagedFile
+from aboard.train.metrics.head_beacon import send_saved
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,6 +64,7 @@ class CheckpointWriter:
         about = {"serial": serial, "step": snapshot.step, **snapshot.about}
         self._group.run_collectively(lambda: self._publish(path, about, snapshot.tensors, [line for line, _ in files]))
         self.published = snapshot.step
+        send_saved(name, serial, [draft.name for draft in drafts])
         size_text = format_size(sum(count for _, count in files))
         notes.append(f"saved step {snapshot.step} to {path} ({size_text}, {monotonic() - began:.1f} s)")
         return notes + self._retain(name)

@@ -26,6 +26,7 @@ from aboard.train.checkpoint.setting_differences import (
     find_differences,
     refuse_differences,
 )
+from aboard.train.metrics.head_beacon import send_saved
 
 _THREADS = 4
 
@@ -70,6 +71,8 @@ def resume_checkpoint(
         if why is None:
             group.run_collectively(partial(_restore_state, saved, module, optimizer, len(group.disks.nodes)))
             result.marker = saved.marker
+            if group.leads:
+                send_saved(offer.name, offer.serial, saved.here)
             result.notes += _format_notes(saved, changed)
             return result
         result.broken.add(offer.name)

@@ -18,11 +18,11 @@ from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.checkpoint_folder import read_marker
+from aboard.train.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
 from aboard.train.checkpoint.commit_marker import Box, CheckpointFile, CommitMarker, MarkerError
 from aboard.train.checkpoint.tensor_slices import DTYPES
 
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-_MODEL = "model/"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,9 +59,15 @@ class SavedCheckpoint:
         with ThreadPoolExecutor(threads, thread_name_prefix="checkpoint-verify") as pool:
             return [why for why in pool.map(self._judge, selected) if why]
 
+    def verify_model(self) -> list[str]:
+        """Problems of the files that the model's tensors are read from; the others may be on other disks."""
+        slices = list_slices(self.marker.files, prefix=MODEL_PREFIX)
+        chosen = select_parts(self.marker, slices, available=self.here)
+        return self.verify([file.name for file in (*chosen.files, *chosen.lacking)])
+
     def model(self) -> tuple[str, ...]:
         """The model's tensors by state_dict name; tied ones once, `marker.ties` has the aliases."""
-        return tuple(name.removeprefix(_MODEL) for name in self.marker.tensors if name.startswith(_MODEL))
+        return tuple(name.removeprefix(MODEL_PREFIX) for name in self.marker.tensors if name.startswith(MODEL_PREFIX))
 
     def tensor(self, name: str) -> Tensor:
         """One whole tensor, by its name in the marker."""

@@ -1,13 +1,16 @@
-"""Sends metrics to the head through the beacon that the supervisor put into this rank; without one, does nothing."""
+"""Sends metrics, and where checkpoints are, to the head through this rank's beacon; without one, does nothing."""
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from math import isfinite
 from typing import Any
 
 from aboard.core.run.training_metrics import METRICS
+
+# As many as the supervisor takes in one report.
+_FILES_AT_ONCE = 500
 
 
 def set_first_step(step: int) -> None:
@@ -23,6 +26,17 @@ def send_metrics(metrics: Mapping[str, Any]) -> None:
     if beacon is not None:
         with suppress(Exception):
             beacon.mention(f'"metrics":{json.dumps(_select_numbers(metrics))}')
+
+
+def send_saved(checkpoint: str, serial: int, files: Iterable[str]) -> None:
+    """Reports which files of a checkpoint are on this node; callable from any thread, and never raises."""
+    beacon = getattr(sys.modules.get("aboard_beacon"), "armed", None)
+    names = list(files)
+    if beacon is not None:
+        with suppress(Exception):
+            for start in range(0, len(names), _FILES_AT_ONCE):
+                saved = {"checkpoint": checkpoint, "serial": serial, "files": names[start : start + _FILES_AT_ONCE]}
+                beacon.answer(f'"saved":{json.dumps(saved)}')
 
 
 def _select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -62,7 +62,7 @@ def export_model(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AboardError(checkpoints.EXPORT_TO, f"{out} already exists and is not empty")
     saved = SavedCheckpoint.open(checkpoint)
-    if problems := saved.verify():
+    if problems := saved.verify_model():
         raise AboardError(
             checkpoints.DAMAGED,
             f"{checkpoint} can't be exported: {'; '.join(problems[:3])}",
@@ -164,12 +164,15 @@ def main(words: list[str]) -> int:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--dtype", choices=sorted(DTYPES))
+    # Where they are on this machine, if the checkpoint was made on one with other homes.
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--tokenizer", type=Path)
     args = parser.parse_args(words)
 
     def act() -> dict[str, Any]:
         training = Training.of(SavedCheckpoint.open(args.checkpoint).marker.training)
-        model = Path(training.model).expanduser()
-        tokenizer = Path(training.tokenizer).expanduser() if training.tokenizer else None
+        model = args.model or Path(training.model).expanduser()
+        tokenizer = args.tokenizer or (Path(training.tokenizer).expanduser() if training.tokenizer else None)
         return asdict(export_model(args.checkpoint, model, args.out, dtype=args.dtype, tokenizer=tokenizer))
 
     return write_reply(act)

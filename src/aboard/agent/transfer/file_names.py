@@ -1,0 +1,27 @@
+"""Which names a file receiver accepts, and those that only Aboard uses."""
+
+from __future__ import annotations
+
+import os
+
+# Partial files, temporary files, and marks that show which nodes share a disk.
+OWN_PREFIX = ".aboard-"
+NAME_BYTES = 255
+
+
+class BadName(ValueError):
+    """A name that could lead out of its directory."""
+
+
+def validate_file_name(name: object, *, ours: bool = False) -> str:
+    """Accepts only a plain file name."""
+    if (
+        not isinstance(name, str)
+        or name in ("", ".", "..")
+        or "/" in name
+        or "\0" in name
+        or len(os.fsencode(name)) > NAME_BYTES
+        or (name.startswith(OWN_PREFIX) and not ours)
+    ):
+        raise BadName("%r is no plain name of a file" % (name,))
+    return name

@@ -1,0 +1,150 @@
+"""`aboard sync`."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from aboard.cli.options.node_arguments import ON_OPTION, NodeArguments, node_arguments
+from aboard.config.cluster_loader import DEFAULT_FILE
+from aboard.config.input_files import YAML_SUFFIXES
+from aboard.config.this_machine import get_cache_folder
+from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress
+from aboard.core.cluster.node import Node, TransportKind
+from aboard.flows.sync.source_tree import SourceTree
+from aboard.flows.sync.sync_sources import TrainingFiles, load_training_files, scan_sources
+from aboard.flows.sync.sync_trees import sync_trees
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.open_file_limit import raise_open_file_limit
+from aboard.ui.error_message import show_error
+from aboard.ui.sync_view import (
+    PlainSyncProgress,
+    SyncProgressView,
+    format_sync_json,
+    format_sync_lines,
+    render_sync_table,
+)
+
+HASHES = "fingerprints.json"
+EXIT_FAILED = 1
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[PATH]…", type=click.Path(path_type=Path))
+@partial(node_arguments, nodes=ON_OPTION)
+@click.option(
+    "--data",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Send PATH as data: .gitignore does not apply, and nodes may pass large files on to each other; repeatable.",
+)
+@click.option("--delete", is_flag=True, help="Delete files on the nodes that this machine lacks, but no ignored ones.")
+@click.option("--env", "environment", is_flag=True, help="Recreate this machine's Python environment on every node.")
+@click.option(
+    "--back",
+    multiple=True,
+    metavar="PATH",
+    help="Collect PATH from every node into ./back/NODE/ on this machine; repeatable.",
+)
+@click.option("--dry-run", "dry", is_flag=True, help="Show what would be sent and deleted; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def sync(where: NodeArguments, **options: Any) -> None:
+    """Copy files and directories to the same path on every node.
+
+    Without PATH, Aboard copies the working directory, and the data files and the model directory that aboard.yaml
+    names. Paths below your home go to your home on each node. Unchanged files are not sent; an interrupted copy
+    continues where it stopped.
+
+    Exit code: 0 every node has everything; 1 at least one node failed, and the others have everything; 3 the command
+    is wrong.
+    """
+    arguments = _SyncOptions(**options)
+    cluster = where.cluster()
+    raise_open_file_limit(len(cluster))
+    nodes = [node for node in cluster if node.transport is not TransportKind.LOCAL]
+    if arguments.environment:
+        # The flow of the environment goes here.
+        pass
+    code = asyncio.run(_sync_paths(where, arguments, nodes))
+    sys.exit(code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SyncOptions:
+    """The command line options of `aboard sync`."""
+
+    paths: tuple[Path, ...]
+    data: tuple[Path, ...]
+    delete: bool
+    environment: bool
+    back: tuple[str, ...]
+    dry: bool
+    as_json: bool
+
+
+async def _sync_paths(where: NodeArguments, options: _SyncOptions, nodes: Sequence[Node]) -> int:
+    """Scans the files while the nodes are dialled."""
+    dialer = NodeDialer()
+    try:
+        dialer.begin(nodes)
+        trees = await asyncio.to_thread(_scan, where, options)
+        console = Console(highlight=False)
+        results = await _sync_with_progress(console, nodes, trees, dialer, options)
+    finally:
+        await dialer.close()
+    return _show_results(console, results, trees, options)
+
+
+def _scan(where: NodeArguments, options: _SyncOptions) -> list[SourceTree]:
+    named = bool(options.paths or options.data)
+    training = TrainingFiles() if named else load_training_files(_list_config_files(where), where.sets)
+    return scan_sources(options.paths, options.data, training)
+
+
+def _list_config_files(where: NodeArguments) -> list[str]:
+    files = [name for name in where.nodes if name.endswith(YAML_SUFFIXES)]
+    return files or ([DEFAULT_FILE] if Path(DEFAULT_FILE).exists() else [])
+
+
+async def _sync_with_progress(
+    console: Console, nodes: Sequence[Node], trees: Sequence[SourceTree], dialer: NodeDialer, options: _SyncOptions
+) -> Mapping[str, NodeTreeResult]:
+    async def run(on_progress: OnProgress) -> Mapping[str, NodeTreeResult]:
+        hashes = get_cache_folder(os.environ) / HASHES
+        return await sync_trees(
+            nodes, trees, dialer, hashes=hashes, delete=options.delete, dry=options.dry, on_progress=on_progress
+        )
+
+    if options.as_json:
+        return await run(lambda _progress: None)
+    if console.is_terminal:
+        with SyncProgressView(console) as view:
+            return await run(view.update)
+    return await run(PlainSyncProgress(click.echo).update)
+
+
+def _show_results(
+    console: Console, results: Mapping[str, NodeTreeResult], trees: Sequence[SourceTree], options: _SyncOptions
+) -> int:
+    special = sum(tree.special for tree in trees)
+    if options.as_json:
+        click.echo(format_sync_json(results, special=special))
+    elif console.is_terminal:
+        console.print(render_sync_table(results, dry=options.dry), crop=False)
+    else:
+        click.echo("\n".join(format_sync_lines(results, dry=options.dry)))
+    if special and not options.as_json:
+        click.echo(f"skipped {special} special files: pipes, sockets or devices")
+    errors = {result.error.code: result.error for result in results.values() if result.error is not None}
+    if not options.as_json:
+        for error in errors.values():
+            show_error(Console(stderr=True, highlight=False), error)
+    return EXIT_FAILED if errors else 0

@@ -1,0 +1,1 @@
+"""What `aboard trust` decides: keys and fingerprints, and how files change and change back."""

@@ -1,0 +1,189 @@
+"""The sync of trees to one node: compares, deletes, sends small files as a stream, and sets modes and times."""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from time import monotonic
+
+from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
+from aboard.core.cluster.file_transfer_errors import build_no_room_error, build_permission_error
+from aboard.core.cluster.node import Node
+from aboard.flows.sync.file_packs import FilePacks, PackKey
+from aboard.flows.sync.node_upload import PROGRESS_SECONDS
+from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
+from aboard.flows.sync.source_tree import SourceTree
+from aboard.flows.sync.tree_difference import (
+    TreeDifference,
+    compare_tree,
+    find_extra,
+    list_final_folders,
+    list_locked_folders,
+)
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.file_sender import FolderContents
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.tree_sender import NodeEntry, TreeSender
+
+_BLOCK = 4096
+
+
+@dataclass(kw_only=True)
+class _TreeState:
+    """A tree on this node; `first` is the node that fills it if several share the disk."""
+
+    tree: SourceTree
+    packs: FilePacks
+    contents: FolderContents | None = None
+    difference: TreeDifference = field(default_factory=TreeDifference)
+    pending: "deque[PackKey]" = field(default_factory=deque)
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
+    first: "NodeTrees | None" = None
+
+
+class NodeTrees:
+    """All trees of one node, from the comparison to the last directory's time."""
+
+    def __init__(
+        self, node: Node, packs: Mapping[int, FilePacks], trees: Sequence[SourceTree], dialer: NodeDialer,
+        on_progress: OnProgress, *, delete: bool,
+    ) -> None:  # fmt: skip
+        self.node = node
+        self.deleted = self.total = 0
+        self.same_disk_as: str | None = None
+        self._trees = [_TreeState(tree=tree, packs=packs[place]) for place, tree in enumerate(trees)]
+        self._sender = ReconnectingChannel(node, dialer, TreeSender)
+        self._on_progress = on_progress
+        self._delete = delete
+        self._reported_at = float("-inf")
+
+    @property
+    def sent(self) -> int:
+        return self._sender.transferred
+
+    @property
+    def differences(self) -> list[TreeDifference]:
+        return [state.difference for state in self._trees]
+
+    def lacks(self, place: int) -> bool:
+        difference = self._trees[place].difference
+        return bool(difference.small or difference.large)
+
+    async def survey(self) -> None:
+        """Finds what the node lacks and has too many of; raises if its disk can't take it."""
+        for state in self._trees:
+            state.difference = await self._sender.run(lambda sender: self._compare(state, sender))  # noqa: B023 - awaited here
+        self.total = sum(state.difference.count_bytes(state.tree) for state in self._trees)
+        self._check_space()
+
+    async def mark(self, place: int, mark: str) -> None:
+        await self._sender.run(lambda sender: sender.mark(self._trees[place].tree.to, mark))
+
+    async def follow_first(self, place: int, marks: Mapping[str, "NodeTrees"]) -> None:
+        """Leaves a tree to the first node that shares the disk, if that is another one."""
+        state = self._trees[place]
+        visible = await self._sender.run(lambda sender: sender.marks(state.tree.to))
+        first = next((node for mark, node in marks.items() if mark in visible), self)
+        if first is not self:
+            state.first = first
+            self.same_disk_as = first.node.name
+
+    async def send_small(self) -> None:
+        """Makes the tree as it should be, but for large files, modes and times."""
+        for place, state in enumerate(self._trees):
+            if state.first is not None:
+                self._report("waiting", now=True)
+                await state.first.wait_until_filled(place)
+                state.difference = await self._sender.run(lambda sender: self._compare(state, sender))  # noqa: B023 - awaited here
+            state.pending = state.packs.select(state.difference.small)
+            if not state.difference.is_empty:
+                await self._sender.run(lambda sender: self._change(state, sender))  # noqa: B023 - awaited here
+            state.filled.set()
+
+    async def finish(self) -> None:
+        """Sets modes and times: directories last, since each new file in them changes theirs."""
+        for state in self._trees:
+            if not state.difference.is_empty:
+                await self._sender.run(lambda sender: self._stamp(state, sender))  # noqa: B023 - awaited here
+        self._on_progress(UploadProgress(node=self.node.name, phase="done", done=self.total, total=self.total))
+
+    def release_followers(self) -> None:
+        """After a failure: nodes that share the disk no longer wait for this one, and send the rest themselves."""
+        for state in self._trees:
+            state.filled.set()
+
+    async def wait_until_filled(self, place: int) -> None:
+        await self._trees[place].filled.wait()
+
+    async def leave(self) -> None:
+        await self._sender.leave()
+
+    async def close(self) -> None:
+        await self._sender.close()
+
+    async def _compare(self, state: _TreeState, sender: TreeSender) -> TreeDifference:
+        tree = state.tree
+        state.contents = await sender.list_folder(tree.to, [])
+        found = await sender.list_entries(tree.to, list(tree.folders) if tree.is_whole else [""])
+        difference = compare_tree(tree, found)
+        if difference.uncertain:
+            there = await sender.hash_files(tree.to, difference.uncertain)
+            here = await state.packs.hash_files(difference.uncertain)
+            for path in difference.uncertain:
+                (difference.stamped_files if there[path] == here[path] else difference.small).append(path)
+        if self._delete and tree.is_whole:
+            difference.removed += await _list_extra(tree, found, sender)
+        difference.locked = list_locked_folders(found, difference)
+        return difference
+
+    async def _change(self, state: _TreeState, sender: TreeSender) -> None:
+        tree, difference = state.tree, state.difference
+        if difference.locked:
+            await sender.make(tree.to, [(path, 0o700) for path in difference.locked], [])
+        self.deleted += await sender.delete(tree.to, difference.removed)
+        await sender.make(
+            tree.to,
+            [(path, tree.folders[path].mode) for path in difference.folders],
+            [(path, tree.links[path]) for path in difference.links],
+        )
+        await sender.send_packs(tree.to, state.pending, state.packs.load, self._count_sent)
+
+    async def _stamp(self, state: _TreeState, sender: TreeSender) -> None:
+        tree, difference = state.tree, state.difference
+        files = [(path, tree.files[path]) for path in (*difference.stamped_files, *difference.large)]
+        folders = [(path, tree.folders[path]) for path in list_final_folders(tree, difference)]
+        await sender.stamp(tree.to, [(path, status.mode, status.mtime_ns) for path, status in (*files, *folders)])
+        await sender.flush(tree.to)
+
+    def _check_space(self) -> None:
+        for state in self._trees:
+            if state.contents is None or state.difference.is_empty:
+                continue
+            if not state.contents.writable:
+                raise build_permission_error(self.node.name, state.tree.to, state.contents.nearest)
+            difference = state.difference
+            needed = sum(
+                -(-state.tree.files[path].size // _BLOCK) * _BLOCK for path in (*difference.small, *difference.large)
+            )
+            if needed > state.contents.free:
+                raise build_no_room_error(
+                    self.node.name, state.contents.nearest, free=state.contents.free, needed=needed
+                )
+
+    def _count_sent(self, count: int) -> None:
+        self._sender.transferred += count
+        self._report("sending")
+
+    def _report(self, phase: UploadPhase, *, now: bool = False) -> None:
+        if now or monotonic() - self._reported_at > PROGRESS_SECONDS:
+            self._reported_at = monotonic()
+            self._on_progress(UploadProgress(node=self.node.name, phase=phase, done=self.sent, total=self.total))
+
+
+async def _list_extra(tree: SourceTree, found: Mapping[str, NodeEntry], sender: TreeSender) -> list[str]:
+    """What the node has and the head has not, contents before directories; looks into extra directories too."""
+    extra, folders = find_extra(tree, found)
+    while folders:
+        more, folders = find_extra(tree, await sender.list_entries(tree.to, folders))
+        extra += more
+    return extra[::-1]

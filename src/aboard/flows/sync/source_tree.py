@@ -1,0 +1,229 @@
+"""A tree of files on the head: what of it is sent, and what .gitignore excludes."""
+
+import os
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import NamedTuple
+
+from aboard.agent.transfer.file_names import OWN_PREFIX
+from aboard.core.text.gitignore import IgnoreRules
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import data
+from aboard.lazy_dataclass import dataclass
+
+GITIGNORE = ".gitignore"
+_PYTHON_ENVIRONMENT = "pyvenv.cfg"
+
+
+class FileStatus(NamedTuple):
+    """What a quick comparison of two files looks at."""
+
+    size: int
+    mode: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTree:
+    """Relative paths below `root`, sorted by directory; `to` is the same directory on the nodes.
+
+    `is_data` marks data and models, which nodes may pass on to each other. `is_whole` is False if only some names of
+    the root were asked for: then nothing else there is looked at.
+    """
+
+    root: Path
+    to: str
+    folders: Mapping[str, FileStatus]
+    files: Mapping[str, FileStatus]
+    links: Mapping[str, str]
+    is_data: bool
+    is_whole: bool = True
+    special: int = 0
+    ignore: "IgnoreStack" = field(default_factory=lambda: IgnoreStack(""))
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file in self.files.values())
+
+
+class IgnoreStack:
+    """The rules of all .gitignore files that concern a tree, and paths that are never sent from it.
+
+    `prefix` leads from the repository's top to the tree's root: files above the root have rules too.
+    """
+
+    def __init__(self, prefix: str, *, skipped: Collection[str] = ()) -> None:
+        self._prefix = prefix
+        self._skipped = frozenset(skipped)
+        self._rules: dict[str, IgnoreRules] = {}
+
+    def add_rules(self, folder: str, text: str) -> None:
+        """Adds the file of a directory, named from the repository's top."""
+        rules = IgnoreRules(text)
+        if rules:
+            self._rules[folder] = rules
+
+    def add_folder(self, folder: str, text: str) -> None:
+        """Adds the file of a directory of the tree."""
+        self.add_rules(_join(self._prefix, folder), text)
+
+    def excludes(self, path: str, *, is_directory: bool) -> bool:
+        """Whether a path of the tree is excluded; its directory is not."""
+        if path in self._skipped:
+            return True
+        name = path.rpartition("/")[2]
+        if name == ".git":
+            return True
+        return bool(self._rules) and self._match(_join(self._prefix, path), name, is_directory=is_directory)
+
+    def excludes_root(self) -> bool:
+        """Whether the rules exclude the root itself, or a directory on the way to it."""
+        parts = self._prefix.split("/") if self._prefix else []
+        return any(self._match("/".join(parts[: end + 1]), part, is_directory=True) for end, part in enumerate(parts))
+
+    def _match(self, full: str, name: str, *, is_directory: bool) -> bool:
+        folder = full
+        while folder:
+            folder = folder.rpartition("/")[0]
+            rules = self._rules.get(folder)
+            if rules is not None:
+                ignored = rules.match(full[len(folder) + 1 :] if folder else full, name, is_directory=is_directory)
+                if ignored is not None:
+                    return ignored
+        return False
+
+
+def scan_code(root: Path, to: str, *, skipped: Collection[Path] = (), explicit: bool = False) -> SourceTree:
+    """The files of a directory that .gitignore doesn't exclude; links stay links.
+
+    Rules above the root don't apply if they exclude an `explicit` root, or everything in it. Python environments are
+    left out: their files are bound to one machine.
+    """
+    below = [path.relative_to(root).as_posix() for path in skipped if path.is_relative_to(root) and path != root]
+    ignore = _read_outer_rules(root, below)
+    if explicit and _excludes_everything(root, ignore):
+        ignore = IgnoreStack("", skipped=below)
+    return _Scan(root, ignore, reads_rules=True).build(to, is_data=False)
+
+
+def scan_data(root: Path, to: str) -> SourceTree:
+    """Every file of a directory; a link to a file is sent as that file, as models in a cache need it."""
+    return _Scan(root, IgnoreStack(""), reads_rules=False).build(to, is_data=True)
+
+
+def scan_file(path: Path, to: str, *, is_data: bool) -> SourceTree:
+    """A single file; `to` is its directory on the nodes."""
+    status = path.stat()
+    files = {path.name: FileStatus(status.st_size, stat.S_IMODE(status.st_mode) & 0o777, status.st_mtime_ns)}
+    return SourceTree(root=path.parent, to=to, folders={}, files=files, links={}, is_data=is_data, is_whole=False)
+
+
+def abbreviate_home(path: Path) -> str:
+    """A path below the user's home as `~/…`, since another node may have its homes elsewhere."""
+    path = path.absolute()
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) and path != home else str(path)
+
+
+class _Scan:
+    def __init__(self, root: Path, ignore: IgnoreStack, *, reads_rules: bool) -> None:
+        self._root = root
+        self._ignore = ignore
+        self._reads_rules = reads_rules
+        self._folders: dict[str, FileStatus] = {}
+        self._files: dict[str, FileStatus] = {}
+        self._links: dict[str, str] = {}
+        self._special = 0
+
+    def build(self, to: str, *, is_data: bool) -> SourceTree:
+        status = self._root.stat()
+        self._folders[""] = FileStatus(0, stat.S_IMODE(status.st_mode) & 0o777, status.st_mtime_ns)
+        pending = [""]
+        while pending:
+            # Subdirectories in order, each before its siblings' files: nodes keep few directories open.
+            pending += reversed(list(self._scan_folder(pending.pop())))
+        return SourceTree(
+            root=self._root,
+            to=to,
+            folders=self._folders,
+            files=self._files,
+            links=self._links,
+            is_data=is_data,
+            special=self._special,
+            ignore=self._ignore,
+        )
+
+    def _scan_folder(self, folder: str) -> Iterator[str]:
+        """Adds the files of one directory, and yields its subdirectories."""
+        path = self._root / folder
+        try:
+            with os.scandir(path) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError as error:
+            seen = f"{path} can't be read: {error.strerror}"
+            raise AboardError(data.UNREADABLE, seen, "folder", path=path) from error
+        if self._reads_rules:
+            names = {entry.name for entry in entries}
+            if GITIGNORE in names:
+                self._ignore.add_folder(folder, _read_rules(path / GITIGNORE))
+        for entry in entries:
+            relative = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.name.startswith(OWN_PREFIX):
+                continue
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if self._excludes(entry, relative, is_directory=is_directory):
+                continue
+            if is_directory:
+                self._folders[relative] = _read_status(entry.stat(follow_symlinks=False))
+                yield relative
+            else:
+                self._add(entry, relative)
+
+    def _excludes(self, entry: "os.DirEntry[str]", path: str, *, is_directory: bool) -> bool:
+        return self._ignore.excludes(path, is_directory=is_directory) or (
+            self._reads_rules and is_directory and Path(entry.path, _PYTHON_ENVIRONMENT).exists()
+        )
+
+    def _add(self, entry: "os.DirEntry[str]", path: str) -> None:
+        if entry.is_symlink() and (self._reads_rules or not entry.is_file()):
+            self._links[path] = os.readlink(entry.path)  # noqa: PTH115 - a path would normalize the target
+        elif entry.is_file():
+            self._files[path] = _read_status(entry.stat())
+        else:
+            self._special += 1
+
+
+def _read_status(status: os.stat_result) -> FileStatus:
+    return FileStatus(status.st_size, stat.S_IMODE(status.st_mode) & 0o777, status.st_mtime_ns)
+
+
+def _read_outer_rules(root: Path, skipped: Collection[str]) -> IgnoreStack:
+    """The rules of the repository that the directory belongs to, from its top down to the directory above the root."""
+    top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
+    ignore = IgnoreStack(root.relative_to(top).as_posix() if root != top else "", skipped=skipped)
+    folders = [folder for folder in root.parents if folder.is_relative_to(top)]
+    for folder in folders:
+        relative = folder.relative_to(top).as_posix()
+        ignore.add_rules("" if relative == "." else relative, _read_rules(folder / GITIGNORE))
+    return ignore
+
+
+def _excludes_everything(root: Path, ignore: IgnoreStack) -> bool:
+    """Whether rules above the root exclude the root, a directory on the way to it, or all that is in it."""
+    names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in os.scandir(root)]
+    if names and all(ignore.excludes(name, is_directory=is_directory) for name, is_directory in names):
+        return True
+    return ignore.excludes_root()
+
+
+def _read_rules(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+
+
+def _join(prefix: str, path: str) -> str:
+    return f"{prefix}/{path}" if prefix and path else prefix or path

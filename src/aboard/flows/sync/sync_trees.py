@@ -1,0 +1,198 @@
+"""`aboard sync`: copies trees of files to every node; a node that fails is named, and the others continue."""
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+from time import monotonic
+from typing import Any
+
+from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress, UploadProgress
+from aboard.core.cluster.node import Node
+from aboard.data.store.content_hash_cache import ContentHashCache
+from aboard.data.store.shard_manifest import FileEntry
+from aboard.data.store.sync_directory import SyncDirectory
+from aboard.diagnoses import AboardError
+from aboard.flows.sync.file_packs import FilePacks
+from aboard.flows.sync.node_trees import NodeTrees
+from aboard.flows.sync.source_tree import SourceTree
+from aboard.flows.sync.sync_files import sync_files
+from aboard.transport.node_dialer import NodeDialer
+
+# Nodes that connect later than this after the first one are synced on their own: nobody waits for them.
+LATE_SECONDS = 3.0
+
+
+class TreeSync:
+    """One sync of trees to many nodes; the links go back to the dialer."""
+
+    def __init__(
+        self,
+        trees: Sequence[SourceTree],
+        dialer: NodeDialer,
+        *,
+        hashes: Path,
+        delete: bool = False,
+        dry: bool = False,
+        on_progress: OnProgress = lambda _progress: None,
+    ) -> None:
+        self._trees = trees
+        self._packs = {place: FilePacks(tree) for place, tree in enumerate(trees)}
+        self._dialer = dialer
+        self._hashes = hashes
+        self._delete = delete
+        self._dry = dry
+        self._on_progress = on_progress
+        self._errors: dict[str, AboardError] = {}
+        self._large_sent: dict[str, int] = defaultdict(int)
+        self._seconds: dict[str, float] = {}
+        self._began = monotonic()
+
+    async def run(self, nodes: Sequence[Node]) -> dict[str, NodeTreeResult]:
+        everyone = [
+            NodeTrees(node, self._packs, self._trees, self._dialer, self._on_progress, delete=self._delete)
+            for node in nodes
+        ]
+        try:
+            await self._survey_and_send(everyone)
+        finally:
+            await asyncio.gather(*(each.close() for each in everyone))
+        return {each.node.name: self._build_result(each) for each in everyone}
+
+    async def _survey_and_send(self, everyone: Sequence[NodeTrees]) -> None:
+        """Sends to all nodes that are ready; a node that connects late doesn't delay them."""
+        surveys = {asyncio.create_task(self._guard(each, each.survey())): each for each in everyone}
+        sends: list[asyncio.Task[None]] = []
+        try:
+            pending = set(surveys)
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                if pending:
+                    more, pending = await asyncio.wait(pending, timeout=LATE_SECONDS)
+                    done |= more
+                ready = [surveys[task] for task in surveys if task in done and task.result()]
+                if not self._dry:
+                    sends.append(asyncio.create_task(self._send(ready)))
+            await asyncio.gather(*sends)
+        finally:
+            for task in (*surveys, *sends):
+                task.cancel()
+            await asyncio.wait((*surveys, *sends))
+
+    async def _send(self, ready: list[NodeTrees]) -> None:
+        await self._find_shared_disks(ready)
+        ready = await self._run_all(ready, NodeTrees.send_small)
+        for is_data in (False, True):
+            ready = await self._send_large(ready, is_data=is_data)
+        ready = await self._run_all(ready, NodeTrees.finish)
+        for each in ready:
+            self._seconds[each.node.name] = monotonic() - self._began
+        await asyncio.gather(*(each.leave() for each in ready))
+
+    async def _find_shared_disks(self, ready: Sequence[NodeTrees]) -> None:
+        """Nodes that see each other's marker files share a disk: only the first of them receives the files."""
+        run = token_hex(8)
+        for place in range(len(self._trees)):
+            lacking = [each for each in ready if each.lacks(place)]
+            if len(lacking) < 2:  # noqa: PLR2004 - nobody to share with
+                continue
+            marks = {f"{run}-{place}-{number}": each for number, each in enumerate(lacking)}
+            names = {each: mark for mark, each in marks.items()}
+            lacking = await self._run_all(lacking, lambda each: each.mark(place, names[each]))  # noqa: B023 - awaited here
+            await self._run_all(lacking, lambda each: each.follow_first(place, marks))  # noqa: B023 - awaited here
+
+    async def _send_large(self, ready: list[NodeTrees], *, is_data: bool) -> list[NodeTrees]:
+        """Sends large files one by one, resumable; only those of data may be passed on by other nodes."""
+        directories: list[SyncDirectory] = []
+        lacking: set[str] = set()
+        for place, tree in enumerate(self._trees):
+            paths = (
+                {path for each in ready for path in each.differences[place].large} if tree.is_data == is_data else ()
+            )
+            if paths:
+                lacking |= {each.node.name for each in ready if each.differences[place].large}
+                directories += await asyncio.to_thread(self._build_directories, tree, sorted(paths))
+        if not directories:
+            return ready
+        ready_by_name = {each.node.name: each for each in ready}
+        nodes = [each.node for each in ready if each.node.name in lacking]
+        await asyncio.gather(*(ready_by_name[name].leave() for name in lacking))
+        failed: dict[str, AboardError] = {}
+
+        def report(progress: UploadProgress) -> None:
+            each = ready_by_name[progress.node]
+            before = each.sent + self._large_sent[progress.node]
+            if progress.phase != "looking":
+                self._on_progress(replace(progress, phase="sending", done=before + progress.done, total=each.total))
+
+        result = await sync_files(nodes, directories, self._dialer, on_progress=report, on_failed=failed.__setitem__)
+        for name, node in result.nodes.items():
+            self._large_sent[name] += node.sent
+        self._errors |= failed
+        return [each for each in ready if each.node.name not in failed]
+
+    def _build_directories(self, tree: SourceTree, paths: Sequence[str]) -> list[SyncDirectory]:
+        contents = ContentHashCache(self._hashes).of(
+            [tree.root / path for path in paths], threads=len(os.sched_getaffinity(0))
+        )
+        files: dict[str, list[FileEntry]] = defaultdict(list)
+        for path, content in zip(paths, contents, strict=True):
+            folder, _, name = path.rpartition("/")
+            files[folder].append(FileEntry(name=name, bytes=content.bytes, sha256=content.sha256))
+        return [
+            SyncDirectory(
+                folder=tree.root / folder, files=tuple(entries), to=f"{tree.to}//{folder}" if folder else tree.to
+            )
+            for folder, entries in files.items()
+        ]
+
+    async def _run_all(
+        self, ready: Sequence[NodeTrees], work: Callable[[NodeTrees], Coroutine[Any, Any, None]]
+    ) -> list[NodeTrees]:
+        succeeded = await asyncio.gather(*(self._guard(each, work(each)) for each in ready))
+        return [each for each, success in zip(ready, succeeded, strict=True) if success]
+
+    async def _guard(self, each: NodeTrees, work: Coroutine[Any, Any, None]) -> bool:
+        """Runs the work of one node; its failure is noted and stops no other node."""
+        try:
+            await work
+        except AboardError as error:
+            self._errors[each.node.name] = error
+            each.release_followers()
+            return False
+        return True
+
+    def _build_result(self, each: NodeTrees) -> NodeTreeResult:
+        name = each.node.name
+        differences = each.differences
+        whole = sum(tree.bytes for tree in self._trees)
+        return NodeTreeResult(
+            sent=each.total if self._dry else each.sent + self._large_sent[name],
+            had=whole - each.total,
+            files=sum(len(difference.small) + len(difference.large) for difference in differences),
+            deleted=sum(len(difference.removed) for difference in differences) if self._dry else each.deleted,
+            changed=any(not difference.is_empty for difference in differences),
+            seconds=self._seconds.get(name, monotonic() - self._began),
+            same_disk_as=each.same_disk_as,
+            error=self._errors.get(name),
+        )
+
+
+async def sync_trees(
+    nodes: Sequence[Node],
+    trees: Sequence[SourceTree],
+    dialer: NodeDialer,
+    *,
+    hashes: Path,
+    delete: bool = False,
+    dry: bool = False,
+    on_progress: OnProgress = lambda _progress: None,
+) -> Mapping[str, NodeTreeResult]:
+    """Makes the trees of every node equal to those here; with `delete`, without files that are missing here.
+
+    `hashes` is the cache of hashes of large files. With `dry`, the result says what would be sent and deleted.
+    """
+    return await TreeSync(trees, dialer, hashes=hashes, delete=delete, dry=dry, on_progress=on_progress).run(nodes)

@@ -1,0 +1,226 @@
+"""Asks nodes which checkpoints of a training they have, or parts of them, and fetches parts from them."""
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from aboard.core.cluster.node import Node
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import file_fetch
+from aboard.flows.sync.download import DownloadProgress, NodeDownload, OnDownload
+from aboard.flows.sync.download_target import WantedFile
+from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint.checkpoint_parts import Slice, select_parts
+from aboard.train.checkpoint.commit_marker import NAME, CheckpointFile, CommitMarker, MarkerError, parse_marker
+from aboard.transport.node_dialer import NodeDialer
+
+# Parallel downloads: more would only share the head's downlink and memory.
+AT_ONCE = 16
+# The hash and the serial are among the first lines of a marker.
+_HEAD_BYTES = 4096
+# A marker for 512 ranks of a 70B model has 55 MB.
+_MOST_MARKER = 1 << 30
+_STEP = re.compile(r"step-(\d{6,20})(?:-(\d{1,6}))?")
+_KEY = re.compile(rb'\{"sha256":"([0-9a-f]{64})",\n(?:.*\n)*?"serial":(\d{1,15}),\n')
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldCheckpoint:
+    """A checkpoint's directory on one node: the sizes of its files, and its marker's hash and serial, if it has one."""
+
+    files: Mapping[str, int]
+    marker: tuple[str, int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOffer:
+    """A checkpoint by name and marker, and the nodes that have files of it."""
+
+    name: str
+    serial: int
+    key: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LackingPart:
+    """A file that no reachable node has intact, and why, as far as that is known."""
+
+    file: CheckpointFile
+    node: str
+    why: str
+
+
+class CheckpointSurvey:
+    """The checkpoints in one directory of several nodes; `unreachable` has the errors of those that did not answer."""
+
+    def __init__(self, folder: str, dialer: NodeDialer, on_progress: OnDownload = lambda _progress: None) -> None:
+        self.unreachable: dict[str, AboardError] = {}
+        self.held: dict[str, dict[str, HeldCheckpoint]] = {}
+        self._damaged: dict[tuple[str, str, str], AboardError] = {}
+        self._folder = folder
+        self._dialer = dialer
+        self._on_progress = on_progress
+        self._downloads: dict[str, NodeDownload] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(self, nodes: Iterable[Node]) -> None:
+        """Asks all of them at once; one that can't be reached does not stop the others."""
+        await asyncio.gather(*(self._ask_node(node) for node in nodes if node.name not in self._downloads))
+
+    def list_offers(self) -> list[CheckpointOffer]:
+        """The checkpoints of which a marker was found, the newest first."""
+        markers: dict[tuple[str, str], int] = {}
+        for held in self.held.values():
+            for name, each in held.items():
+                if each.marker is not None:
+                    markers[name, each.marker[0]] = each.marker[1]
+        offers = [
+            CheckpointOffer(name=name, serial=serial, key=key, nodes=tuple(self._list_holders(name, key)))
+            for (name, key), serial in markers.items()
+        ]
+        return sorted(offers, key=lambda offer: (offer.serial, offer.name), reverse=True)
+
+    async def read_marker(self, offer: CheckpointOffer) -> tuple[CommitMarker, bytes] | None:
+        """The marker, from the first node that has it intact; None if none has."""
+        for node in offer.nodes:
+            held = self.held[node][offer.name]
+            if held.marker is not None and held.files[NAME] <= _MOST_MARKER:
+                folder = f"{self._folder}/{offer.name}"
+                try:
+                    content = await self._downloads[node].read_file(folder, NAME, held.files[NAME])
+                    return parse_marker(content), content
+                except MarkerError:
+                    continue
+                except AboardError as error:
+                    self._note_failure(node, error)
+        return None
+
+    def list_available(self, offer: CheckpointOffer, marker: CommitMarker) -> dict[str, list[str]]:
+        """The nodes that have each file in its right size, and not damaged."""
+        available: dict[str, list[str]] = defaultdict(list)
+        for file in marker.files:
+            for node in self._list_holders(offer.name, offer.key):
+                size = self.held[node][offer.name].files.get(file.name)
+                if size == file.bytes and (node, offer.name, file.name) not in self._damaged:
+                    available[file.name].append(node)
+        return available
+
+    async def gather(
+        self, offer: CheckpointOffer, marker: CommitMarker, slices: set[Slice], target: Path
+    ) -> tuple[CheckpointFile, ...]:
+        """Fetches files with all these slices, each from any node that has it intact; returns those that none has."""
+        fetched: set[str] = set()
+        while True:
+            available = self.list_available(offer, marker)
+            selection = select_parts(marker, slices, held=fetched, available=available)
+            if selection.lacking or not selection.files:
+                return selection.lacking
+            shares = _share_out(selection.files, available)
+            results = await asyncio.gather(
+                *(self._fetch(node, offer.name, files, target) for node, files in shares.items())
+            )
+            fetched |= {name for names in results for name in names}
+
+    def explain(self, offer: CheckpointOffer, file: CheckpointFile, node: str) -> LackingPart:
+        """Why a file is lacking that was last on this node."""
+        damaged = [holder for holder, name, part in self._damaged if (name, part) == (offer.name, file.name)]
+        if damaged:
+            why = self._damaged[damaged[0], offer.name, file.name].seen
+            return LackingPart(file=file, node=damaged[0], why=why)
+        if node in self.unreachable:
+            return LackingPart(file=file, node=node, why=self.unreachable[node].seen)
+        for holder in self._list_holders(offer.name, offer.key):
+            size = self.held[holder][offer.name].files.get(file.name)
+            if size is not None:
+                why = f"it has {size:,} bytes there, but {file.bytes:,} were written"
+                return LackingPart(file=file, node=holder, why=why)
+        return LackingPart(file=file, node=node, why="it is no longer there")
+
+    async def leave(self) -> None:
+        """Gives the links back to the dialer."""
+        await asyncio.gather(*(download.leave() for download in self._downloads.values()))
+
+    async def close(self) -> None:
+        await asyncio.gather(*(download.close() for download in self._downloads.values()))
+
+    async def _ask_node(self, node: Node) -> None:
+        download = self._downloads[node.name] = NodeDownload(node, self._dialer, self._on_progress)
+        try:
+            async with self._turns:
+                self.held[node.name] = await self._list_held(download)
+        except AboardError as error:
+            self._note_failure(node.name, error)
+
+    async def _list_held(self, download: NodeDownload) -> dict[str, HeldCheckpoint]:
+        try:
+            tree = await download.list_tree(self._folder)
+        except AboardError as error:
+            if error.diagnosis is file_fetch.MISSING:
+                return {}
+            raise
+        files: dict[str, dict[str, int]] = defaultdict(dict)
+        for entry in tree.entries:
+            folder, _, name = entry.name.partition("/")
+            if entry.kind == "file" and _STEP.fullmatch(folder) and name and "/" not in name:
+                files[folder][name] = entry.bytes
+        return {
+            name: HeldCheckpoint(files=sizes, marker=await self._read_key(download, name, sizes))
+            for name, sizes in files.items()
+        }
+
+    async def _read_key(self, download: NodeDownload, name: str, sizes: Mapping[str, int]) -> tuple[str, int] | None:
+        if NAME not in sizes:
+            return None
+        head = await download.read_file(f"{self._folder}/{name}", NAME, min(_HEAD_BYTES, sizes[NAME]))
+        match = _KEY.match(head)
+        return None if match is None else (match[1].decode(), int(match[2]))
+
+    def _list_holders(self, name: str, key: str) -> list[str]:
+        """The nodes with this checkpoint; one without a marker may have files, since the marker is written last."""
+        return [
+            node
+            for node, held in self.held.items()
+            if node not in self.unreachable and name in held and (held[name].marker or (key,))[0] == key
+        ]
+
+    async def _fetch(self, node: str, name: str, files: list[CheckpointFile], target: Path) -> set[str]:
+        wanted = [WantedFile(name=file.name, bytes=file.bytes, sha256=file.sha256) for file in files]
+        try:
+            async with self._turns:
+                failed = await self._downloads[node].fetch(f"{self._folder}/{name}", wanted, target)
+        except AboardError as error:
+            if error.diagnosis is file_fetch.TARGET:
+                raise
+            self._note_failure(node, error)
+            return set()
+        self._damaged.update({(node, name, part): why for part, why in failed.items()})
+        return {file.name for file in files if file.name not in failed}
+
+    def _note_failure(self, node: str, error: AboardError) -> None:
+        self.unreachable[node] = error
+
+
+def _share_out(files: Iterable[CheckpointFile], available: Mapping[str, list[str]]) -> dict[str, list[CheckpointFile]]:
+    """Each file from the node with the least to send so far."""
+    shares: dict[str, list[CheckpointFile]] = {}
+    load: dict[str, int] = defaultdict(int)
+    for file in sorted(files, key=lambda file: -file.bytes):
+        node = min(available[file.name], key=lambda name: load[name])
+        shares.setdefault(node, []).append(file)
+        load[node] += file.bytes
+    return shares
+
+
+def add_progress(on_total: Callable[[int, int], None]) -> OnDownload:
+    """Adds up the bytes of all nodes that are receiving."""
+    latest: dict[str, DownloadProgress] = {}
+
+    def take(progress: DownloadProgress) -> None:
+        if progress.phase in ("receiving", "done"):
+            latest[progress.node] = progress
+            on_total(sum(each.done for each in latest.values()), sum(each.total for each in latest.values()))
+
+    return take

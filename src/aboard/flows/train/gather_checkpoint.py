@@ -1,0 +1,146 @@
+"""Gathers the weights of a run's checkpoint from the disks of its nodes, for an export."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from aboard.checks.list_formatting import format_list
+from aboard.core.cluster.node import Node, TransportKind
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import checkpoint as checkpoints
+from aboard.diagnoses.untrusted import escape_text
+from aboard.flows.sync.download import OnDownload, run_locally
+from aboard.flows.train.checkpoint_survey import CheckpointOffer, CheckpointSurvey, LackingPart
+from aboard.flows.train.recorded_checkpoints import RecordedTraining
+from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
+from aboard.train.checkpoint.commit_marker import NAME, CheckpointFile, CommitMarker
+from aboard.transport.node_dialer import NodeDialer
+
+THIS_MACHINE = Node(name="this machine", transport=TransportKind.LOCAL)
+_SHOWN_PARTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherRequest:
+    """Which checkpoint to gather: of this run, by name or the newest; `to` is where the export goes, for messages."""
+
+    run: str
+    folder: str
+    recorded: RecordedTraining
+    cache: Path
+    to: Path
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatheredCheckpoint:
+    """A private copy of the checkpoint's weights on this machine, which the caller removes."""
+
+    path: Path
+    name: str
+    nodes: tuple[str, ...]
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path.parent, ignore_errors=True)
+
+
+async def gather_checkpoint(request: GatherRequest, dialer: NodeDialer, on_progress: OnDownload) -> GatheredCheckpoint:
+    """Raises an error that names the lacking part and the newest checkpoint that is complete without it."""
+    survey = CheckpointSurvey(request.folder, dialer, on_progress)
+    try:
+        nodes = request.recorded.plans[0].parts if request.recorded.plans else ()
+        local = any(part.node.transport is TransportKind.LOCAL for part in nodes)
+        await survey.ask([*(part.node for part in nodes), *(() if local else (THIS_MACHINE,))])
+        return await _gather_newest(request, survey)
+    finally:
+        await survey.close()
+
+
+async def _gather_newest(request: GatherRequest, survey: CheckpointSurvey) -> GatheredCheckpoint:
+    every = survey.list_offers()
+    offers = [offer for offer in every if request.name in (None, offer.name)]
+    newest = request.recorded.newest
+    if request.name is None and newest is not None and newest.serial > max((each.serial for each in every), default=0):
+        gone = [node for node in dict.fromkeys(newest.nodes.values()) if node in survey.unreachable]
+        if gone:
+            why = "; ".join(survey.unreachable[node].seen for node in gone)
+            seen = f"{newest.name} was last on {format_list(gone)}: {why}"
+            raise await _build_error(request, survey, seen, gone[0], every)
+    for offer in offers:
+        read = await survey.read_marker(offer)
+        if read is None:
+            continue
+        marker, content = read
+        target = request.cache / offer.key[:32] / offer.name
+        await run_locally(target, _make_private, target)
+        slices = list_slices(marker.files, prefix=MODEL_PREFIX)
+        lacking = await survey.gather(offer, marker, slices, target)
+        if lacking:
+            parts = [_explain_part(request, survey, offer, marker, file) for file in lacking]
+            raise await _build_part_error(request, survey, offer, parts, every)
+        await run_locally(target, (target / NAME).write_bytes, content)
+        holders = [node for node in offer.nodes if node != THIS_MACHINE.name]
+        return GatheredCheckpoint(path=target, name=offer.name, nodes=tuple(holders))
+    raise _build_none_error(request, survey)
+
+
+async def _find_complete(survey: CheckpointSurvey, offers: Sequence[CheckpointOffer]) -> str | None:
+    """The newest checkpoint whose weights are all on nodes that answer, by the names and sizes of files."""
+    for offer in offers:
+        read = await survey.read_marker(offer)
+        if read is not None:
+            marker = read[0]
+            slices = list_slices(marker.files, prefix=MODEL_PREFIX)
+            if not select_parts(marker, slices, available=survey.list_available(offer, marker)).lacking:
+                return offer.name
+    return None
+
+
+def _explain_part(
+    request: GatherRequest, survey: CheckpointSurvey, offer: CheckpointOffer, marker: CommitMarker, file: CheckpointFile
+) -> LackingPart:
+    return survey.explain(offer, file, request.recorded.find_node(offer.name, marker, file))
+
+
+async def _build_part_error(
+    request: GatherRequest,
+    survey: CheckpointSurvey,
+    offer: CheckpointOffer,
+    parts: Sequence[LackingPart],
+    offers: Sequence[CheckpointOffer],
+) -> AboardError:
+    texts = [f"{part.file.name}, last on {escape_text(part.node)} ({part.why})" for part in parts[:_SHOWN_PARTS]]
+    more = f", and {len(parts) - _SHOWN_PARTS} more files" if len(parts) > _SHOWN_PARTS else ""
+    seen = f"{offer.name} needs {'; '.join(texts)}{more}, and no other node has a copy"
+    older = [each for each in offers if each.serial < offer.serial]
+    return await _build_error(request, survey, seen, parts[0].node, older)
+
+
+async def _build_error(
+    request: GatherRequest, survey: CheckpointSurvey, seen: str, node: str, others: Sequence[CheckpointOffer]
+) -> AboardError:
+    name = await _find_complete(survey, others)
+    if name is None:
+        seen = f"{seen}; no other checkpoint of {request.run} is complete on the nodes that can be reached"
+        return AboardError(checkpoints.EXPORT_PART, seen, "wait", run=request.run, to=request.to, node=node)
+    seen = f"{seen}; the newest checkpoint that is complete without it is {name}"
+    return AboardError(checkpoints.EXPORT_PART, seen, "older", run=request.run, name=name, to=request.to)
+
+
+def _build_none_error(request: GatherRequest, survey: CheckpointSurvey) -> AboardError:
+    what = "complete checkpoint" if request.name is None else f"checkpoint {escape_text(request.name)}"
+    asked = [node for node in survey.held if node != THIS_MACHINE.name]
+    seen = f"there is no {what} in {request.folder} on this machine"
+    if asked:
+        seen += f" or on {format_list(asked)}"
+    if survey.unreachable:
+        why = "; ".join(error.seen for error in survey.unreachable.values())
+        seen += f", and {format_list(list(survey.unreachable))} can't be reached: {why}"
+    return AboardError(checkpoints.EXPORT_NONE, seen, "run", run=request.run)
+
+
+def _make_private(path: Path) -> None:
+    path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    path.mkdir(exist_ok=True, mode=0o700)

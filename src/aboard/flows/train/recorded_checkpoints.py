@@ -1,0 +1,62 @@
+"""What the records of a training's runs say about its checkpoints: the nodes, and where each part was last."""
+
+from collections.abc import Iterable
+
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import Plan
+from aboard.flows.why.recorded_run import parse_recorded_plan
+from aboard.lazy_dataclass import dataclass
+from aboard.record.event_log import read_events
+from aboard.record.json_documents import read_document, read_training
+from aboard.record.run_directory import RunDirectory
+from aboard.record.saved_parts import RecordedCheckpoint, collect_saved_parts
+from aboard.train.checkpoint.commit_marker import CheckpointFile, CommitMarker
+
+# Of one directory: older runs have hardly a part that is still needed.
+MOST_RUNS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedTraining:
+    """The runs that saved into one directory, the newest first; `checkpoints` by name."""
+
+    plans: tuple[Plan, ...]
+    checkpoints: dict[str, RecordedCheckpoint]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes of these runs, each as it was reached last."""
+        nodes = {part.node.name: part.node for plan in reversed(self.plans) for part in plan.parts}
+        return tuple(nodes.values())
+
+    @property
+    def newest(self) -> RecordedCheckpoint | None:
+        return max(self.checkpoints.values(), key=lambda each: each.serial, default=None)
+
+    def find_node(self, name: str, marker: CommitMarker, file: CheckpointFile) -> str:
+        """The node on which a file was last: by the events, by the rank that wrote it, or by the marker's host name."""
+        recorded = self.checkpoints.get(name)
+        if recorded is not None and file.name in recorded.nodes:
+            return recorded.nodes[file.name]
+        for plan in self.plans:
+            ranks = [node for node, _start in plan.starts()]
+            if len(ranks) == marker.world:
+                return ranks[file.rank]
+        return file.node
+
+
+def read_recorded_training(runs: Iterable[RunDirectory], output_dir: str) -> RecordedTraining:
+    """Reads the newest of these runs that saved into the directory, as it is spelled in their plans."""
+    plans: list[Plan] = []
+    checkpoints: dict[str, RecordedCheckpoint] = {}
+    for run in runs:
+        document = read_document(run.plan)
+        training = read_training(document)
+        if training is None or training["output_dir"] != output_dir or len(plans) == MOST_RUNS:
+            continue
+        plan = parse_recorded_plan(document, run.id)
+        if plan is not None:
+            plans.append(plan)
+        for name, found in collect_saved_parts(read_events(run.events)).items():
+            checkpoints.setdefault(name, found)
+    return RecordedTraining(plans=tuple(plans), checkpoints=checkpoints)

@@ -1,0 +1,229 @@
+"""The record of what `aboard trust` changed on each machine, written before each change so that it can be undone."""
+
+import base64
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from aboard.core.cluster.node import Node
+from aboard.core.decoding import DecodeError, Matching, MaxLength, decode
+from aboard.core.trust.file_changes import FileChange
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.nodes import trust
+from aboard.lazy_dataclass import dataclass
+from aboard.record.run_directory import PRIVATE, PRIVATE_FILE
+from aboard.record.runs import find_state_directory
+
+_Base64 = Annotated[str, Matching(r"[A-Za-z0-9+/]*={0,2}"), MaxLength(2**24)]
+_Text = Annotated[str, MaxLength(2**14)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreatedKey:
+    """A private key that we created; its comment is in no other key."""
+
+    path: str
+    comment: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustedMachine:
+    """What we changed on one machine; `name` is "" for the head. `directories` are those that we created."""
+
+    name: str = ""
+    address: str | None = None
+    user: str | None = None
+    port: int | None = None
+    directories: tuple[str, ...] = ()
+    keys: tuple[CreatedKey, ...] = ()
+    changes: tuple[FileChange, ...] = ()
+
+    @property
+    def node(self) -> Node:
+        return Node(name=self.name, address=self.address, user=self.user, port=self.port)
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.directories or self.keys or self.changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ChangeDocument:
+    path: _Text
+    before: _Base64 | None
+    after: _Text
+    lines: Annotated[tuple[_Text, ...], MaxLength(2**17)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MachineDocument:
+    name: str
+    address: str | None
+    user: str | None
+    port: int | None
+    directories: tuple[_Text, ...]
+    keys: tuple[CreatedKey, ...]
+    changes: Annotated[tuple[_ChangeDocument, ...], MaxLength(2**12)]
+
+
+@dataclass(frozen=True)
+class TrustRecords:
+    """The directory with one file per machine."""
+
+    base: Path
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Self:
+        return cls(find_state_directory(environ) / "trust")
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Only one `aboard trust` at a time."""
+        try:
+            self.base.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            fd = os.open(self.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _build_record_error(self.base, error) from None
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise AboardError(trust.BUSY, "another aboard trust is running", path=self.base) from None
+            yield
+        finally:
+            os.close(fd)
+            with suppress(OSError):
+                # Nothing is recorded any more.
+                self.base.rmdir()
+
+    def head(self) -> "MachineRecord":
+        return self._read(self.base / "head.json", TrustedMachine())
+
+    def of_node(self, node: Node) -> "MachineRecord":
+        """The record of a node, by how it is reached: its name may differ from file to file."""
+        where = json.dumps([node.target, node.user, node.port])
+        path = self.base / f"node-{hashlib.sha256(where.encode()).hexdigest()[:16]}.json"
+        return self._read(path, TrustedMachine(name=node.name, address=node.address, user=node.user, port=node.port))
+
+    def nodes(self) -> "list[MachineRecord]":
+        """The records of all nodes, by name."""
+        found = [self._read(path, TrustedMachine()) for path in self.base.glob("node-*.json")]
+        return sorted(found, key=lambda each: each.machine.name)
+
+    def _read(self, path: Path, default: TrustedMachine) -> "MachineRecord":
+        try:
+            document = decode(_MachineDocument, json.loads(path.read_bytes()), strict=True)
+        except FileNotFoundError:
+            return MachineRecord(path, default)
+        except OSError as error:
+            raise _build_record_error(path, error) from None
+        except (ValueError, DecodeError):
+            raise AboardError(trust.RECORD, f"the record {path} is damaged", path=path) from None
+        changes = tuple(
+            FileChange(
+                path=each.path,
+                before=None if each.before is None else base64.b64decode(each.before),
+                after=each.after,
+                lines=each.lines,
+            )
+            for each in document.changes
+        )
+        machine = TrustedMachine(
+            name=document.name,
+            address=document.address,
+            user=document.user,
+            port=document.port,
+            directories=document.directories,
+            keys=document.keys,
+            changes=changes,
+        )
+        return MachineRecord(path, machine)
+
+
+class MachineRecord:
+    """The record of one machine on disk."""
+
+    def __init__(self, path: Path, machine: TrustedMachine) -> None:
+        self.path = path
+        self.machine = machine
+
+    def add_change(self, change: FileChange) -> None:
+        self._save(replace(self.machine, changes=(*self.machine.changes, change)))
+
+    def drop_change(self, change: FileChange) -> None:
+        """The change was not made."""
+        self._save(replace(self.machine, changes=tuple(each for each in self.machine.changes if each != change)))
+
+    def add_directory(self, path: str) -> None:
+        self._save(replace(self.machine, directories=(*self.machine.directories, path)))
+
+    def add_key(self, key: CreatedKey) -> None:
+        self._save(replace(self.machine, keys=(*self.machine.keys, key)))
+
+    def forget_file(self, path: str) -> None:
+        """Its changes are undone."""
+        kept = tuple(change for change in self.machine.changes if change.path != path)
+        self._save(replace(self.machine, changes=kept))
+
+    def forget_key(self, key: CreatedKey) -> None:
+        self._save(replace(self.machine, keys=tuple(each for each in self.machine.keys if each != key)))
+
+    def forget_directory(self, path: str) -> None:
+        kept = tuple(each for each in self.machine.directories if each != path)
+        self._save(replace(self.machine, directories=kept))
+
+    def _save(self, machine: TrustedMachine) -> None:
+        """Writes the record durably; one without any change is removed."""
+        self.machine = machine
+        try:
+            if machine.is_clean:
+                self.path.unlink(missing_ok=True)
+            else:
+                _write_durably(self.path, json.dumps(_encode_machine(machine), indent=1).encode())
+        except OSError as error:
+            raise _build_record_error(self.path, error) from None
+
+
+def _encode_machine(machine: TrustedMachine) -> dict[str, Any]:
+    return {
+        "name": machine.name,
+        "address": machine.address,
+        "user": machine.user,
+        "port": machine.port,
+        "directories": list(machine.directories),
+        "keys": [{"path": key.path, "comment": key.comment} for key in machine.keys],
+        "changes": [
+            {
+                "path": change.path,
+                "before": None if change.before is None else base64.b64encode(change.before).decode(),
+                "after": change.after,
+                "lines": list(change.lines),
+            }
+            for change in machine.changes
+        ],
+    }
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(fd)
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def _build_record_error(path: Path, error: OSError) -> AboardError:
+    return AboardError(trust.RECORD, f"the record can't be written: {path}: {error.strerror}", path=path.parent)

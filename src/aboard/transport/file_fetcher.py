@@ -1,0 +1,175 @@
+"""The head's side of a file transfer from a node: lists and hashes files there, and reads them within a window."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
+
+from aboard.agent import frames
+from aboard.core.cluster.file_transfer_errors import build_name_error, build_read_error
+from aboard.core.decoding import MaxLength, decode
+from aboard.diagnoses import AboardError, ProtocolError
+from aboard.diagnoses.trainer import file_fetch
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.file_channel import FileChannel
+from aboard.transport.file_sender import FILES_AT_ONCE, SendWindow, parse_hashes
+
+# As many as the head keeps in memory for one node; each takes about 1 KB at most.
+MOST_ENTRIES = 1_000_000
+# Requests in flight, each about another small file: with more, the head would hold as many open files.
+MOST_IN_FLIGHT = 64
+_PAGE = 1000
+_NAME_BYTES, _PATH_BYTES = 255, 4096
+_OWN_PREFIX = ".aboard-"
+
+EntryKind = Literal["file", "directory", "link", "other"]
+J = TypeVar("J")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteEntry:
+    """One entry below a path of a node. Its name is relative and can't lead out of a directory; a link's target may."""
+
+    name: str
+    kind: EntryKind
+    bytes: int
+    mode: int
+    modified_us: int
+    target: Untrusted
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteTree:
+    """What is below `root`, directories first; if the requested path is a file, `root` is its directory."""
+
+    root: str
+    entries: tuple[RemoteEntry, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _EntryRow:
+    name: Annotated[Untrusted, MaxLength(_PATH_BYTES + 1)]
+    kind: EntryKind
+    bytes: int
+    mode: int
+    modified_us: int
+    target: Annotated[Untrusted, MaxLength(_PATH_BYTES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ListReply:
+    entries: Annotated[tuple[_EntryRow, ...], MaxLength(_PAGE)]
+    single: bool
+    done: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePiece:
+    """A range of one file to read; `job` is the caller's."""
+
+    job: Any
+    name: str
+    at: int
+    bytes: int
+
+
+class FileFetcher(FileChannel):
+    """The process on the node that reads files."""
+
+    op = "fetch"
+
+    async def list_tree(self, path: str) -> RemoteTree:
+        """Everything below a directory, or one file; a name that could lead out of a directory is refused."""
+        found: dict[str, RemoteEntry] = {}
+        page = 0
+        while True:
+            reply = await self._ask("list", path, page=page)
+            listed = self._read(reply, lambda reply: decode(_ListReply, reply, strict=True))
+            if not listed.entries and not listed.done:
+                raise ProtocolError(f"{self.link.node.name} is listing {path} without progress")
+            for row in listed.entries:
+                name = parse_relative_name(row.name)
+                if name is None or name in found:
+                    raise build_name_error(self.link.node.name, row.name)
+                found[name] = RemoteEntry(**{**vars(row), "name": name, "mode": row.mode & 0o777})
+            if len(found) > MOST_ENTRIES:
+                seen = f"{self.link.node.name}: {path} has more than {MOST_ENTRIES:,} entries"
+                raise AboardError(file_fetch.TOO_MANY, seen, path=path, node=self.link.node.name)
+            if listed.done:
+                root = (path.rpartition("/")[0] or "/") if listed.single else path
+                return RemoteTree(root=root, entries=tuple(found.values()))
+            page += 1
+
+    async def sums(self, root: str, names: Sequence[str]) -> tuple[dict[str, str], int]:
+        """The hashes of the first of these, as many as fit into a second, and how much of the next one is read."""
+        some = names[:FILES_AT_ONCE]
+        reply = await self._ask("sums", root, names=some)
+        return self._read(reply, partial(parse_hashes, some))
+
+    async def read(
+        self,
+        root: str,
+        pieces: AsyncIterator[FilePiece],
+        on_data: Callable[[FilePiece, "memoryview | AboardError"], Awaitable[None]],
+    ) -> None:
+        """Reads these pieces in order, and passes on each one's bytes, or the error of its file.
+
+        The window bounds what is requested and not yet here, and with it our memory and the delay of a heartbeat.
+        """
+        window, clock = SendWindow(), asyncio.get_running_loop().time
+        under_way: deque[tuple[FilePiece, asyncio.Task[frames.Message]]] = deque()
+        requested = 0
+        piece = await anext(pieces, None)
+        try:
+            while piece is not None or under_way:
+                while piece is not None and requested + piece.bytes <= window.size and len(under_way) < MOST_IN_FLIGHT:
+                    request = self._ask("read", root, name=piece.name, at=piece.at, bytes=piece.bytes)
+                    under_way.append((piece, asyncio.create_task(request)))
+                    requested += piece.bytes
+                    piece = await anext(pieces, None)
+                first, task = under_way[0]
+                try:
+                    data: memoryview | AboardError = self._read(await task, partial(_parse_bytes, first.bytes))
+                except AboardError as error:
+                    if error.diagnosis not in (file_fetch.MISSING, file_fetch.UNREADABLE):
+                        raise
+                    data = error
+                under_way.popleft()
+                requested -= first.bytes
+                window.add_acknowledged(first.bytes, clock())
+                await on_data(first, data)
+        finally:
+            for _, task in under_way:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
+
+    def _build_failure(self, errno: str, path: Untrusted, why: Untrusted) -> AboardError:
+        return build_read_error(self.link.node.name, errno, path, why)
+
+    def _build_stuck(self, folder: str, within: float) -> AboardError:
+        why = Untrusted(f"no data for {within:g} s, although the node responds")
+        return build_read_error(self.link.node.name, "ETIMEDOUT", Untrusted(folder), why)
+
+
+def parse_relative_name(name: Untrusted) -> str | None:
+    """The name, if every part of it is a plain name: no `..`, no empty part, nothing absolute, none of our own."""
+    text = name.raw()
+    try:
+        encoded = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return None
+    if b"\0" in encoded or len(encoded) > _PATH_BYTES:
+        return None
+    for part in encoded.split(b"/"):
+        if part in (b"", b".", b"..") or len(part) > _NAME_BYTES or part.startswith(_OWN_PREFIX.encode()):
+            return None
+    return text
+
+
+def _parse_bytes(size: int, reply: frames.Message) -> memoryview:
+    tail = reply["tail"]
+    if not isinstance(tail, memoryview) or len(tail) > size:
+        raise ValueError("bytes that were not requested")
+    return tail

@@ -1,0 +1,175 @@
+"""The head's side of a tree transfer to a node: lists the target, sends packs of small files, deletes and stamps."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Annotated, NamedTuple, TypeVar
+
+from aboard.agent import frames
+from aboard.agent.transfer.file_names import NAME_BYTES
+from aboard.core.cluster.file_transfer_errors import build_hash_error
+from aboard.core.decoding import Matching, decode
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.file_sender import SYNC_SECONDS, FileSender, SendWindow
+
+# Paths of a request: all of them must fit into one frame, even if JSON escapes each character with six.
+REQUEST_CHARACTERS = 500_000
+PACK_BYTES = 512 * 1024
+# Limits what a node can make us hold.
+MOST_ENTRIES = 20_000_000
+
+T = TypeVar("T")
+_Digest = Annotated[str, Matching("[0-9a-f]{0,64}")]
+
+
+class NodeEntry(NamedTuple):
+    """What a node has at a path; `target` is a link's."""
+
+    mode: int
+    size: int
+    mtime_ns: int
+    target: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack:
+    """Many small files: for each directory the name, size, mode and modification time, then all their bytes."""
+
+    groups: Sequence[tuple[str, Sequence[tuple[str, int, int, int]]]]
+    data: bytes
+    sha256: str
+
+
+class TreeSender(FileSender):
+    """Also sends trees: `root` is a directory on the node, and paths are relative to it."""
+
+    async def list_entries(self, root: str, folders: Sequence[str]) -> dict[str, NodeEntry]:
+        """What is in these directories, by path; links are not followed, and missing directories are empty."""
+        found: dict[str, NodeEntry] = {}
+        for some in _cut(folders, len):
+            reply = await self._ask("tree-list", root, folders=some)
+            while self._read(reply, lambda reply: _add_entries(found, some, reply)):  # noqa: B023 - used here
+                reply = await self._ask("tree-more", root)
+        return found
+
+    async def hash_files(self, root: str, paths: Sequence[str]) -> dict[str, str]:
+        """The sha256 of each file; "" for an unreadable one."""
+        sums: dict[str, str] = {}
+        for some in _cut(paths, len):
+            left = list(some)
+            while left:
+                reply = await self._ask("tree-sums", root, paths=left)
+                sums |= self._read(reply, lambda reply: _parse_sums(left, reply))  # noqa: B023 - used here
+                left = [path for path in left if path not in sums]
+        return sums
+
+    async def make(self, root: str, folders: Sequence[tuple[str, int]], links: Sequence[tuple[str, str]]) -> None:
+        """Makes the root, directories (path, mode) and links (path, target)."""
+        await self._ask("tree-make", root, folders=[], links=[])
+        for some in _cut(folders, lambda folder: len(folder[0])):
+            await self._ask("tree-make", root, folders=some, links=[])
+        for pairs in _cut(links, lambda link: len(link[0]) + len(link[1])):
+            await self._ask("tree-make", root, folders=[], links=pairs)
+
+    async def delete(self, root: str, paths: Sequence[str]) -> int:
+        """Deletes in this order; returns how many files and directories are gone."""
+        deleted = 0
+        for some in _cut(paths, len):
+            reply = await self._ask("tree-delete", root, paths=some)
+            deleted += self._read(reply, lambda reply: decode(int, reply["deleted"], strict=True))
+        return deleted
+
+    async def stamp(self, root: str, entries: Sequence[tuple[str, int, int]]) -> None:
+        """Sets the mode and modification time of paths."""
+        for some in _cut(entries, lambda entry: len(entry[0])):
+            await self._ask("tree-stamp", root, entries=some)
+
+    async def flush(self, root: str) -> None:
+        """Makes the tree durable."""
+        await self._ask("tree-flush", root, within=SYNC_SECONDS)
+
+    async def send_packs(
+        self, root: str, pending: deque[T], load: Callable[[T], Awaitable[Pack]], on_taken: Callable[[int], None]
+    ) -> None:
+        """Sends packs, many in flight; each is removed from `pending` when the node has written it."""
+        window, clock = SendWindow(), asyncio.get_running_loop().time
+        under_way: deque[tuple[Pack, asyncio.Task[frames.Message]]] = deque()
+        in_flight = 0
+        try:
+            while pending:
+                while len(under_way) < len(pending) and (not under_way or in_flight + PACK_BYTES <= window.size):
+                    pack = await load(pending[len(under_way)])
+                    under_way.append((pack, asyncio.create_task(self._send_pack(root, pack))))
+                    in_flight += len(pack.data)
+                pack, task = under_way[0]
+                self._check_digest(root, pack, await task)
+                under_way.popleft()
+                pending.popleft()
+                in_flight -= len(pack.data)
+                window.add_acknowledged(len(pack.data), clock())
+                on_taken(len(pack.data))
+        finally:
+            for _, task in under_way:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
+
+    async def _send_pack(self, root: str, pack: Pack) -> frames.Message:
+        if not pack.data:
+            return await self._ask("tree-pack", root, pack=pack.groups, sha256=pack.sha256)
+        return await self._request("piece", self._patience, root, tail=pack.data, pack=pack.groups, sha256=pack.sha256)
+
+    def _check_digest(self, root: str, pack: Pack, reply: frames.Message) -> None:
+        digest = self._read(reply, lambda reply: decode(_Digest, reply["sha256"], strict=True))
+        if digest != pack.sha256:
+            path = f"{root}/{pack.groups[0][0]}"
+            raise build_hash_error(self.link.node.name, path, wanted=pack.sha256, found=digest)
+
+
+def _add_entries(found: dict[str, NodeEntry], folders: Sequence[str], reply: frames.Message) -> bool:
+    """Adds the rows of a listing; True if there are more. By hand, since a tree may have a million rows."""
+    rows, more = reply["found"], reply["more"]
+    if not isinstance(rows, list) or not isinstance(more, bool) or len(found) + len(rows) > MOST_ENTRIES:
+        raise ValueError("a listing of the wrong shape")
+    if more and not rows:
+        raise ValueError("a listing without progress")
+    for number, name, mode, size, mtime_ns, *rest in rows:
+        if not (type(number) is type(mode) is type(size) is type(mtime_ns) is int and type(name) is str):
+            raise ValueError("a row of the wrong shape")
+        if (
+            not 0 <= number < len(folders)
+            or size < 0
+            or name in ("", ".", "..")
+            or "/" in name
+            or "\0" in name
+            or len(name) > NAME_BYTES
+        ):
+            raise ValueError("a row with impossible values")
+        if rest and (len(rest) > 1 or type(rest[0]) is not str):
+            raise ValueError("a link without a target")
+        folder = folders[number]
+        found[f"{folder}/{name}" if folder else name] = NodeEntry(mode, size, mtime_ns, rest[0] if rest else None)
+    return more
+
+
+def _parse_sums(paths: Sequence[str], reply: frames.Message) -> dict[str, str]:
+    """The hashes of the requested paths; anything else in the reply is left out."""
+    sums = reply["sums"]
+    known = {path: decode(_Digest, sums[path], strict=True) for path in paths if path in sums}
+    if not known:
+        raise ValueError("no hash that was asked for")
+    return known
+
+
+def _cut(items: Sequence[T], measure: Callable[[T], int]) -> Iterator[list[T]]:
+    """Cuts a list into requests of limited size."""
+    some: list[T] = []
+    room = REQUEST_CHARACTERS
+    for item in items:
+        size = measure(item) + 40
+        if some and size > room:
+            yield some
+            some, room = [], REQUEST_CHARACTERS
+        some.append(item)
+        room -= size
+    if some:
+        yield some
