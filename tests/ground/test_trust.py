@@ -206,7 +206,7 @@ def test_a_password_is_asked_for_once_per_node(bare: Sandbox) -> None:
                 assert process.stdin is not None
                 process.stdin.write(b"open sesame\n")
                 process.stdin.flush()
-            said = read_until(process, "to undo: aboard trust --undo")
+            said = read_until(process, "To undo: aboard trust --undo")
             assert "key installed and verified" in said
         finally:
             process.kill()
