@@ -26,8 +26,8 @@ from aboard.diagnoses import AboardError, InputError
 from aboard.flows.trust.home_files import AUTHORIZED_KEYS, KNOWN_HOSTS, PRELUDE, HomeFiles
 from aboard.flows.trust.mesh import ALL_PAIRS, list_peers
 from aboard.record.trust_record import TrustRecords
-from aboard.transport.node_shell import format_content
-from aboard.transport.ssh_login import open_local_shell, parse_settings
+from aboard.transport.shell.node_shell import format_content
+from aboard.transport.shell.ssh_login import open_local_shell, parse_settings
 
 T = TypeVar("T")
 

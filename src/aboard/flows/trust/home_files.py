@@ -10,7 +10,7 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.nodes import trust
 from aboard.lazy_dataclass import dataclass
 from aboard.record.trust_record import CreatedKey, MachineRecord
-from aboard.transport.node_shell import NodeShell, format_content
+from aboard.transport.shell.node_shell import NodeShell, format_content
 
 SSH_DIRECTORY = ".ssh"
 AUTHORIZED_KEYS = ".ssh/authorized_keys"

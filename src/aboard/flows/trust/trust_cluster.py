@@ -23,8 +23,8 @@ from aboard.flows.trust.host_keys import FingerprintFile, HostKeyPinning, HostTo
 from aboard.flows.trust.mesh import MeshNode, connect_mesh
 from aboard.flows.trust.node_access import Access, NodeLogins, TrustObserver, explain_failure
 from aboard.record.trust_record import TrustRecords
-from aboard.transport.node_shell import NodeShell
-from aboard.transport.ssh_login import SshSettings, open_local_shell, read_settings
+from aboard.transport.shell.node_shell import NodeShell
+from aboard.transport.shell.ssh_login import SshSettings, open_local_shell, read_settings
 
 HEAD = "this machine"
 

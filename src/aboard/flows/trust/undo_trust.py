@@ -13,7 +13,7 @@ from aboard.diagnoses.nodes import trust
 from aboard.flows.trust.home_files import PRELUDE, HomeFiles
 from aboard.flows.trust.node_access import Access, NodeLogins, TrustObserver, explain_failure
 from aboard.record.trust_record import MachineRecord, TrustRecords
-from aboard.transport.ssh_login import open_local_shell
+from aboard.transport.shell.ssh_login import open_local_shell
 
 
 async def undo_trust(
