@@ -241,16 +241,16 @@ def test_a_new_home_gets_private_files_and_loses_them_again(home: Path) -> None:
     assert edit(home, undo_all) == []
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o644])
-def test_an_existing_file_keeps_its_mode_and_gets_its_bytes_back(home: Path, mode: int) -> None:
-    """Whatever bytes it has, and without a newline at its end."""
+@pytest.mark.parametrize(("mode", "content"), [(0o600, b""), (0o644, b"# theirs \xff'%s\\n\0")])
+def test_an_existing_file_keeps_its_mode_and_gets_its_bytes_back(home: Path, mode: int, content: bytes) -> None:
+    """Whatever bytes it has, and without a newline at its end; an empty one stays."""
     (home / ".ssh").mkdir(mode=0o755)
     file = home / AUTHORIZED_KEYS
-    file.write_bytes(b"# theirs \xff'%s\\n\0")
+    file.write_bytes(content)
     file.chmod(mode)
     before = list_files(home)
     assert edit(home, add_line) == 1
-    assert file.read_bytes().endswith(f"\0\n{LINE}\n".encode())
+    assert file.read_bytes() == append_lines(content, [LINE])
     assert file.stat().st_mode & 0o777 == mode
     edit(home, undo_all)
     assert list_files(home) == before
@@ -324,6 +324,22 @@ def test_what_is_no_file_is_left_alone(home: Path) -> None:
         edit(home, add_line)
     assert error.value.code == "trust-file"
     assert not (home.parent / "trust").exists()
+
+
+@pytest.mark.parametrize("reply", ["", "file 1 2\n6", "file 1 2\n6x", "file 1'; reboot 2\n61", "none\nfile 1 2\n61"])
+def test_a_node_that_describes_its_file_wrongly_is_refused(home: Path, reply: str) -> None:
+    """What a node prints is parsed strictly, and becomes part of no script."""
+
+    async def read() -> None:
+        shell = await open_local_shell(prelude=f'aboard_look() {{ printf %s "{reply}"; }}')
+        try:
+            await HomeFiles("n1", shell, TrustRecords(home.parent / "trust").head()).read(KNOWN_HOSTS)
+        finally:
+            await shell.close()
+
+    with pytest.raises(AboardError) as error:
+        asyncio.run(read())
+    assert error.value.code == "trust-file"
 
 
 def test_an_edit_in_between_is_kept(home: Path) -> None:

@@ -1,6 +1,7 @@
 """`aboard trust`: pins the nodes' host keys, then installs this machine's key where it does not log in yet."""
 
 import asyncio
+import re
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -139,14 +140,21 @@ class TrustSetup:
             hops = {route[depth]: route[:depth] for route in sorted(routes) if len(route) > depth}
             hosts = [await self._inspect_jump_host(hop, through) for hop, through in hops.items()]
             await self.pinning.pin([host for host in hosts if host is not None])
+        # Nodes behind a refused jump host stay out: its finding explains all of them.
+        refused = self.pinning.findings
+        self.findings |= refused
+        open_routes = {
+            name: settings
+            for name, settings in self._settings.items()
+            if not any(_parse_jump_host(hop).name in refused for hop in settings.jumps)
+        }
+        self._settings = open_routes
 
     async def _inspect_jump_host(self, hop: str, through: tuple[str, ...]) -> HostToPin | None:
         """The jump host, if its key is unknown; other trouble with it shows at the nodes behind it."""
-        user, _, rest = hop.rpartition("@")
-        host, _, port = rest.removeprefix("ssh://").rpartition(":") if rest.count(":") == 1 else (rest, "", "")
-        if find_host_error(host) is not None:
+        node = _parse_jump_host(hop)
+        if find_host_error(node.name) is not None:
             return None
-        node = Node(name=host, user=user or None, port=int(port) if port.isdecimal() else None)
         try:
             settings = await read_settings(node)
             shell = await self._logins.open(node, through=through)
@@ -235,3 +243,11 @@ class TrustSetup:
 
     def _describe_host(self, name: str) -> HostToPin:
         return HostToPin(node=self._nodes[name], settings=self._settings[name])
+
+
+def _parse_jump_host(hop: str) -> Node:
+    """A jump host as `ssh -G` prints it: `user@host:port`, `[::1]:22`, or an ssh:// address."""
+    user, _, rest = hop.removeprefix("ssh://").rpartition("@")
+    bracketed = re.fullmatch(r"\[(.+)\](?::(\d{1,5}))?", rest) or re.fullmatch(r"([^:]+)(?::(\d{1,5}))?", rest)
+    host, port = (bracketed[1], bracketed[2]) if bracketed else (rest, None)
+    return Node(name=host, user=user or None, port=int(port) if port else None)
