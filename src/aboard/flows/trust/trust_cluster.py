@@ -40,10 +40,13 @@ async def trust_cluster(
     mesh: bool = False,
 ) -> TrustReport:
     """Sets up logins to all nodes; a node that fails gets a finding and does not stop the others."""
-    # In a mesh, nodes log in to this machine too, if it is one of them.
-    nodes = [
-        replace(node, transport=TransportKind.SSH) for node in cluster if mesh or node.transport is TransportKind.SSH
-    ]
+    # In a mesh, nodes log in to this machine too, if it is one of them. A machine with two names is set up once.
+    logins_by_target = {
+        (node.target, node.user, node.port): replace(node, transport=TransportKind.SSH)
+        for node in reversed(cluster.nodes)
+        if mesh or node.transport is TransportKind.SSH
+    }
+    nodes = list(reversed(logins_by_target.values()))
     if not nodes or (len(cluster) == 1 and cluster.nodes[0].transport is TransportKind.LOCAL):
         raise AboardError(trust.NO_NODES, "the only node is this machine")
     began = monotonic()
