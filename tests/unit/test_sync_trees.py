@@ -27,7 +27,8 @@ def run_sync(
         dialer = NodeDialer(lambda _node: HomeTransport(homes))
         nodes = [Node(name=name) for name in names]
         try:
-            return await sync_trees(nodes, trees, dialer, hashes=homes / "hashes.json", delete=delete, dry=dry)
+            result = await sync_trees(nodes, trees, dialer, hashes=homes / "hashes.json", delete=delete, dry=dry)
+            return result.nodes
         finally:
             await dialer.close()
 

@@ -1,9 +1,9 @@
 """The progress and the result of copying files to nodes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, Finding
 from aboard.lazy_dataclass import dataclass
 
 UploadPhase = Literal["looking", "sending", "waiting", "done"]
@@ -24,9 +24,10 @@ OnProgress = Callable[[UploadProgress], None]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeTreeResult:
-    """The bytes sent to and already on one node, and what else changed there; `error` if it failed."""
+    """The bytes that the head sent, that other nodes passed on, and that were there; `error` if the node failed."""
 
     sent: int = 0
+    from_peers: int = 0
     had: int = 0
     files: int = 0
     deleted: int = 0
@@ -34,3 +35,15 @@ class NodeTreeResult:
     seconds: float = 0.0
     same_disk_as: str | None = None
     error: AboardError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeSyncResult:
+    """The result of each node, and findings about nodes that passed on files."""
+
+    nodes: Mapping[str, NodeTreeResult]
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def errors(self) -> list[AboardError]:
+        return [result.error for result in self.nodes.values() if result.error is not None]
