@@ -27,8 +27,7 @@ def run_sync(
         dialer = NodeDialer(lambda _node: HomeTransport(homes))
         nodes = [Node(name=name) for name in names]
         try:
-            result = await sync_trees(nodes, trees, dialer, hashes=homes / "hashes.json", delete=delete, dry=dry)
-            return result.nodes
+            return await sync_trees(nodes, trees, dialer, hashes=homes / "hashes.json", delete=delete, dry=dry)
         finally:
             await dialer.close()
 

@@ -1,9 +1,9 @@
 """The progress and the result of copying files to nodes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
-from aboard.diagnoses import AboardError, Finding
+from aboard.diagnoses import AboardError
 from aboard.lazy_dataclass import dataclass
 
 UploadPhase = Literal["looking", "sending", "waiting", "done"]
@@ -35,15 +35,3 @@ class NodeTreeResult:
     seconds: float = 0.0
     same_disk_as: str | None = None
     error: AboardError | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TreeSyncResult:
-    """The result of each node, and findings about nodes that passed on files."""
-
-    nodes: Mapping[str, NodeTreeResult]
-    findings: tuple[Finding, ...] = ()
-
-    @property
-    def errors(self) -> list[AboardError]:
-        return [result.error for result in self.nodes.values() if result.error is not None]

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from aboard.agent.transfer.receive_folders import TREE_SEPARATOR
-from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress, TreeSyncResult, UploadProgress
+from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress, UploadProgress
 from aboard.core.cluster.node import Node
 from aboard.data.store.content_hash_cache import ContentHash, ContentHashCache
 from aboard.data.store.shard_manifest import FileEntry
@@ -29,6 +29,8 @@ LATE_SECONDS = 3.0
 # So much is hashed before it is known whether a node lacks it: at most a second of work for nothing.
 EARLY_BYTES = 1024**3
 
+OnFinding = Callable[[Finding], None]
+
 
 class TreeSync:
     """One sync of trees to many nodes; the links go back to the dialer."""
@@ -42,6 +44,7 @@ class TreeSync:
         delete: bool = False,
         dry: bool = False,
         on_progress: OnProgress = lambda _progress: None,
+        on_finding: OnFinding = lambda _finding: None,
     ) -> None:
         self._trees = trees
         self._packs = {place: FilePacks(tree) for place, tree in enumerate(trees)}
@@ -50,14 +53,14 @@ class TreeSync:
         self._delete = delete
         self._dry = dry
         self._on_progress = on_progress
+        self._on_finding = on_finding
         self._errors: dict[str, AboardError] = {}
         self._large: dict[str, NodeSyncResult] = {}
         self._sums: dict[Path, ContentHash] = {}
-        self._findings: list[Finding] = []
         self._seconds: dict[str, float] = {}
         self._began = monotonic()
 
-    async def run(self, nodes: Sequence[Node]) -> TreeSyncResult:
+    async def run(self, nodes: Sequence[Node]) -> dict[str, NodeTreeResult]:
         self._hashing = asyncio.create_task(asyncio.to_thread(self._hash_early))
         everyone = [
             NodeTrees(node, self._packs, self._trees, self._dialer, self._on_progress, delete=self._delete)
@@ -67,8 +70,10 @@ class TreeSync:
             await self._survey_and_send(everyone)
         finally:
             await asyncio.gather(*(each.close() for each in everyone))
-        nodes_results = {each.node.name: self._build_result(each) for each in everyone}
-        return TreeSyncResult(nodes=nodes_results, findings=tuple(self._findings))
+            # At most a second of hashing for nothing; its error matters only to a sync that needed it.
+            await asyncio.wait([self._hashing])
+            self._hashing.exception()
+        return {each.node.name: self._build_result(each) for each in everyone}
 
     async def _survey_and_send(self, everyone: Sequence[NodeTrees]) -> None:
         """Sends to all nodes that are ready; a node that connects late doesn't delay them."""
@@ -121,19 +126,22 @@ class TreeSync:
                 directories += await asyncio.to_thread(self._build_directories, tree, paths)
         if not directories:
             return ready
-        lacking = {each.node.name: each for each in ready if any(part.large for part in each.differences)}
-        await asyncio.gather(*(each.leave() for each in lacking.values()))
+        # With data, nodes that have the files pass them on to the others.
+        everyone = any(directory.peers for directory in directories)
+        members = {each.node.name: each for each in ready if everyone or any(part.large for part in each.differences)}
+        await asyncio.gather(*(each.leave() for each in members.values()))
         failed: dict[str, AboardError] = {}
 
         def report(progress: UploadProgress) -> None:
-            each = lacking[progress.node]
+            each = members[progress.node]
             if progress.phase != "looking":
                 self._on_progress(replace(progress, phase="sending", done=each.sent + progress.done, total=each.total))
 
-        nodes = [each.node for each in lacking.values()]
+        nodes = [each.node for each in members.values()]
         result = await sync_files(nodes, directories, self._dialer, on_progress=report, on_failed=failed.__setitem__)
         self._large |= result.nodes
-        self._findings += result.findings
+        for finding in result.findings:
+            self._on_finding(finding)
         self._errors |= failed
         return [each for each in ready if each.node.name not in failed]
 
@@ -142,7 +150,7 @@ class TreeSync:
         paths = [
             tree.root / path for tree in self._trees for path, status in tree.files.items() if status.size > SMALL_BYTES
         ]
-        if sum(path.stat().st_size for path in paths) <= EARLY_BYTES:
+        if sum(status.size for tree in self._trees for status in tree.files.values()) <= EARLY_BYTES:
             self._hash_files(paths)
 
     def _hash_files(self, paths: Sequence[Path]) -> list[ContentHash]:
@@ -209,9 +217,13 @@ async def sync_trees(
     delete: bool = False,
     dry: bool = False,
     on_progress: OnProgress = lambda _progress: None,
-) -> TreeSyncResult:
+    on_finding: OnFinding = lambda _finding: None,
+) -> Mapping[str, NodeTreeResult]:
     """Makes the trees of every node equal to those here; with `delete`, without files that are missing here.
 
     `hashes` is the cache of hashes of large files. With `dry`, the result says what would be sent and deleted.
     """
-    return await TreeSync(trees, dialer, hashes=hashes, delete=delete, dry=dry, on_progress=on_progress).run(nodes)
+    sync = TreeSync(
+        trees, dialer, hashes=hashes, delete=delete, dry=dry, on_progress=on_progress, on_finding=on_finding
+    )
+    return await sync.run(nodes)
