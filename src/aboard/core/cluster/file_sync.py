@@ -35,3 +35,16 @@ class NodeTreeResult:
     seconds: float = 0.0
     same_disk_as: str | None = None
     error: AboardError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectedPath:
+    """What a path of a node became here; `skipped` counts links that lead out of it and special files."""
+
+    node: str
+    target: str
+    files: int = 0
+    bytes: int = 0
+    received: int = 0
+    skipped: int = 0
+    error: AboardError | None = None
