@@ -81,13 +81,8 @@ def _train_prepared(
 
     async def share_parts(plan: Plan, dialer: NodeDialer, training: Training) -> None:
         recorded = read_recorded_training(Runs.of(os.environ).all(), training.output_dir)
-        request = ShareRequest(
-            plan=plan,
-            training=training,
-            recorded=recorded,
-            cache=cache.with_name("checkpoints"),
-            command=options.command,
-        )
+        parts_cache = cache.with_name("checkpoints")
+        request = ShareRequest(plan=plan, training=training, recorded=recorded, cache=parts_cache)
         progress = ShareProgress(receiving=reporter.receiving, sending=reporter.sending)
         reporter.report_shared(await share_checkpoint(request, dialer, progress))
 

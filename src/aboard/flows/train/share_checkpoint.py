@@ -13,7 +13,7 @@ from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
 from aboard.data.store.shard_manifest import FileEntry
 from aboard.data.store.sync_directory import SyncDirectory
-from aboard.diagnoses import AboardError, Shell, join_fixes
+from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.flows.sync.download import OnDownload, run_locally
 from aboard.flows.sync.node_upload import OnProgress
@@ -39,7 +39,6 @@ class ShareRequest:
     training: Training
     recorded: RecordedTraining
     cache: Path
-    command: Shell
 
     @property
     def folder(self) -> str:
@@ -206,11 +205,7 @@ class _Sharing:
     def _build_error(self) -> AboardError:
         gone = [*self._survey.unreachable] or [*self._request.ranks.values()]
         seen = f"no checkpoint of {self._request.folder} is complete: {'; '.join(self.notes)}"
-        fix = join_fixes(
-            checkpoints.PARTS_LOST.fix("back", node=gone[0]),
-            checkpoints.PARTS_LOST.fix("anew", typed=self._request.command),
-        )
-        return AboardError(checkpoints.PARTS_LOST, seen, fix=fix)
+        return AboardError(checkpoints.PARTS_LOST, seen, node=gone[0])
 
 
 async def _send_parts(
