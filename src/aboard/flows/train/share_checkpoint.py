@@ -82,21 +82,23 @@ class _Choice:
 
 async def share_checkpoint(request: ShareRequest, dialer: NodeDialer, progress: ShareProgress) -> ShareResult | None:
     """Gives every node the parts that its ranks need; None if there is nothing to resume from."""
+    nodes = {part.node.name: part.node for part in request.plan.parts}
+    if len(nodes) == 1 and {node.name for node in request.recorded.nodes} <= nodes.keys():
+        # One disk has everything that there is.
+        return None
     with progress.receiving() as on_progress:
         survey = CheckpointSurvey(request.folder, dialer, on_progress)
         try:
             sharing = _Sharing(request, survey)
-            await survey.ask(part.node for part in request.plan.parts)
-            while True:
+            await survey.ask(nodes.values())
+            choice, needs = await sharing.choose(), None
+            while choice is not None and (needs := await sharing.fetch(choice)) is None:
                 choice = await sharing.choose()
-                if choice is None:
-                    return None
-                needs = await sharing.fetch(choice)
-                if needs is not None:
-                    break
-            await survey.leave()
+            await survey.leave(nodes)
         finally:
             await survey.close()
+    if choice is None or needs is None:
+        return None
     sent = 0
     if needs:
         with progress.sending() as on_upload:
