@@ -90,9 +90,9 @@ def test_summary_in_80_columns() -> None:
     """Nodes that are alike share a row, and the last line is the command to type."""
     console = Console(width=80, highlight=False)
     with console.capture() as capture:
-        console.print(InitSummary(MIXED, written="aboard.yaml", default=True), crop=False)
+        console.print(InitSummary(MIXED, output="aboard.yaml", default=True), crop=False)
     assert capture.get() == (GOLDEN / "init.txt").read_text()
-    assert list(InitSummary(MIXED, written="b c.yaml", default=False).lines())[-1] == (
+    assert list(InitSummary(MIXED, output="b c.yaml", default=False).lines())[-1] == (
         "Next: aboard trust 'b c.yaml'    # lets you log in to other[1-2]"
     )
 
@@ -163,6 +163,19 @@ def test_nothing_is_overwritten(files: Path) -> None:
     assert seen == "aboard.yaml: the file already exists"
     assert "-o aboard-2.yaml" in fix
     assert (files / "aboard.yaml").read_text() == "mine"
+
+
+def test_nodes_are_added_to_a_file_without_any(files: Path) -> None:
+    """A file with other settings keeps every byte and gets a `cluster` section; the same again changes nothing."""
+    settings = "train:\n  model: ./model  # mine"
+    (files / "aboard.yaml").write_text(settings)
+    assert "Added 2 nodes to aboard.yaml." in run("n[1-2]").output
+    text = (files / "aboard.yaml").read_text()
+    assert text.startswith(settings + "\n")
+    assert [node.name for node in load_cluster(here=HERE)] == ["n1", "n2"]
+    assert "aboard.yaml already lists these nodes." in run("n[1-2]").output
+    assert (files / "aboard.yaml").read_text() == text
+    assert refused("n[1-3]")[0] == "aboard.yaml: the file already exists"
 
 
 def test_no_nodes() -> None:

@@ -12,9 +12,10 @@ from node_homes import HomeTransport
 
 from aboard.agent.transfer.file_names import BadName
 from aboard.agent.transfer.receive_tree import ReceiveTree
+from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node
 from aboard.flows.sync.source_tree import SourceTree, scan_code, scan_data, scan_file
-from aboard.flows.sync.sync_trees import NodeTreeResult, sync_trees
+from aboard.flows.sync.sync_trees import sync_trees
 from aboard.flows.sync.tree_difference import SMALL_BYTES
 from aboard.transport.node_dialer import NodeDialer
 

@@ -23,7 +23,8 @@ from aboard.checks.train.resumable_checkpoints import (
 )
 from aboard.checks.train.training_rules import ModelLimits, TrainingPreflight
 from aboard.cli.runs.launch_view import format_finished_lines
-from aboard.cli.runs.training import build_resume_command, find_early_findings, get_cache_folder
+from aboard.cli.runs.training import build_resume_command, find_early_findings
+from aboard.config.this_machine import get_cache_folder
 from aboard.config.training.train_settings import TrainSettings, load_train_settings
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
@@ -36,6 +37,7 @@ from aboard.core.probes.probe import CommandOutput, Probe, ProbeCommand
 from aboard.diagnoses import AboardError, Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.export import ExportRequest, export_checkpoint
+from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
 from aboard.flows.train.local_checkpoints import find_checkpoint
@@ -44,7 +46,6 @@ from aboard.flows.train.trainer_process import ask_trainer
 from aboard.flows.train.training_payload import (
     TrainingInputs,
     TrainingPayload,
-    abbreviate_home,
     build_code_archive,
     build_request,
     has_bf16,

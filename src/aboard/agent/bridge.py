@@ -93,6 +93,7 @@ class AgentBridge:
             "connect": self._probe_peers,
             "push": self._probe_peers,
             "environment": self._environment,
+            "venv": self._venv,
             "leftovers": self._leftovers,
             "clear": self._leftovers,
             "strangers": self._external_jobs,
@@ -148,6 +149,13 @@ class AgentBridge:
         from aboard.agent.inspect import launch_environment  # noqa: PLC0415 - a supervisor's bridge does not need it
 
         launch_environment.answer_environment_request(
+            self._requests, message, lambda outcome: self._reply(message, **outcome)
+        )
+
+    def _venv(self, message: frames.Message) -> None:
+        from aboard.agent.packages import virtual_environment  # noqa: PLC0415 - only `aboard sync --env` needs it
+
+        virtual_environment.answer_venv_request(
             self._requests, message, lambda outcome: self._reply(message, **outcome)
         )
 

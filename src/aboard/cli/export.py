@@ -27,7 +27,7 @@ def export(what: str, to: Path, checkpoint: str | None, dtype: str | None) -> No
     some. Aboard verifies the checkpoint first.
     """
     require_train_extra("exporting")
-    from aboard.cli.runs.training import get_cache_folder  # noqa: PLC0415 - its dependencies were checked above
+    from aboard.config.this_machine import get_cache_folder  # noqa: PLC0415 - its dependencies were checked above
     from aboard.core.text.byte_sizes import format_size  # noqa: PLC0415 - as above
     from aboard.flows.export import ExportRequest, export_checkpoint  # noqa: PLC0415 - as above
     from aboard.flows.train.checkpoint_survey import add_progress  # noqa: PLC0415 - as above

@@ -17,7 +17,7 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
-from aboard.flows.init import discover_cluster, require_new_file, write_starter_file
+from aboard.flows.init import choose_output_action, discover_cluster, write_starter_file
 from aboard.transport.open_file_limit import raise_open_file_limit
 from aboard.ui.check.live_view import CheckLiveView
 from aboard.ui.init_summary import InitSummary
@@ -37,22 +37,23 @@ def init(hosts: tuple[str, ...], hostfile: str | None, yes: bool, output: str, w
     you confirm.
 
     Aboard contacts all nodes at once over ssh and asks for GPUs, Python, shared directories and networks. A node that
-    can't be reached yet is written too. The last line is the command to type next.
+    can't be reached yet is written too. An existing file without a `cluster` section keeps its content and gets one.
+    The last line is the command to type next.
     """
     if wants_schema:
         from aboard.config.config_loader import build_json_schema  # noqa: PLC0415 - pydantic takes 100 ms
 
         click.echo(build_json_schema(), nl=False)
         return
-    require_new_file(output)
     nodes = find_nodes(hosts, hostfile, home=Path.home())
+    action = choose_output_action(output, nodes)
     click.echo(f"Nodes from {escape_text(nodes.source, 200)}: {fold_names(entry.name for entry in nodes.entries)}")
     if nodes.guessed and not yes:
         _ask_consent()
     console = Console(highlight=False)
     found = _discover(nodes, console)
-    write_starter_file(output, nodes, found)
-    summary = InitSummary(found, written=output, default=output == DEFAULT_FILE)
+    write_starter_file(output, nodes, found, action)
+    summary = InitSummary(found, output=output, action=action, default=output == DEFAULT_FILE)
     if console.is_terminal:
         console.print(summary, crop=False)
     else:

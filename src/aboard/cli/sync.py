@@ -1,19 +1,54 @@
 """`aboard sync`."""
 
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 
 from aboard.cli.options.node_arguments import ON_OPTION, NodeArguments, node_arguments
+from aboard.cli.sync_environment import sync_active_environment
+from aboard.config.cluster_loader import DEFAULT_FILE
+from aboard.config.input_files import YAML_SUFFIXES
+from aboard.config.this_machine import get_cache_folder
+from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress
+from aboard.core.cluster.node import Node, TransportKind
+from aboard.diagnoses.diagnosis import Finding
+from aboard.flows.sync.source_tree import SourceTree
+from aboard.flows.sync.sync_sources import TrainingFiles, load_training_files, scan_sources
+from aboard.flows.sync.sync_trees import sync_trees
 from aboard.lazy_dataclass import dataclass
+from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.open_file_limit import raise_open_file_limit
+from aboard.ui.error_message import show_error
+from aboard.ui.findings_view import FindingsView
+from aboard.ui.sync_view import (
+    PlainSyncProgress,
+    SyncProgressView,
+    format_sync_json,
+    format_sync_lines,
+    render_sync_table,
+)
+
+HASHES = "fingerprints.json"
+EXIT_FAILED = 1
 
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]…", type=click.Path(path_type=Path))
 @partial(node_arguments, nodes=ON_OPTION)
+@click.option(
+    "--data",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Send PATH as data: .gitignore does not apply, and nodes may pass large files on to each other; repeatable.",
+)
 @click.option("--delete", is_flag=True, help="Delete files on the nodes that this machine lacks, but no ignored ones.")
 @click.option("--env", "environment", is_flag=True, help="Recreate this machine's Python environment on every node.")
 @click.option(
@@ -31,15 +66,22 @@ def sync(where: NodeArguments, **options: Any) -> None:
     names. Paths below your home go to your home on each node. Unchanged files are not sent; an interrupted copy
     continues where it stopped.
 
+    --env recreates the active virtual environment on every node, from wheels that are packed here; no node needs an
+    index or a network. Without PATH, it copies nothing else.
+
     Exit code: 0 every node has everything; 1 at least one node failed, and the others have everything; 3 the command
     is wrong.
     """
+    arguments = _SyncOptions(**options)
     cluster = where.cluster()
     raise_open_file_limit(len(cluster))
-    arguments = _SyncOptions(**options)
+    nodes = [node for node in cluster if node.transport is not TransportKind.LOCAL]
+    code = 0
     if arguments.environment:
-        # The flow of the environment goes here.
-        pass
+        code = sync_active_environment(nodes, dry=arguments.dry, as_json=arguments.as_json)
+    if not arguments.environment or arguments.paths or arguments.data:
+        code = max(code, asyncio.run(_sync_paths(where, arguments, nodes)))
+    sys.exit(code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +89,88 @@ class _SyncOptions:
     """The command line options of `aboard sync`."""
 
     paths: tuple[Path, ...]
+    data: tuple[Path, ...]
     delete: bool
     environment: bool
     back: tuple[str, ...]
     dry: bool
     as_json: bool
+
+
+async def _sync_paths(where: NodeArguments, options: _SyncOptions, nodes: Sequence[Node]) -> int:
+    """Scans the files while the nodes are dialled."""
+    dialer = NodeDialer()
+    try:
+        dialer.begin(nodes)
+        trees = await asyncio.to_thread(_scan, where, options)
+        console = Console(highlight=False)
+        findings: list[Finding] = []
+        results = await _sync_with_progress(console, nodes, trees, dialer, options, findings)
+    finally:
+        await dialer.close()
+    return _show_results(console, results, findings, trees, options)
+
+
+def _scan(where: NodeArguments, options: _SyncOptions) -> list[SourceTree]:
+    named = bool(options.paths or options.data)
+    training = TrainingFiles() if named else load_training_files(_list_config_files(where), where.sets)
+    return scan_sources(options.paths, options.data, training)
+
+
+def _list_config_files(where: NodeArguments) -> list[str]:
+    files = [name for name in where.nodes if name.endswith(YAML_SUFFIXES)]
+    return files or ([DEFAULT_FILE] if Path(DEFAULT_FILE).exists() else [])
+
+
+async def _sync_with_progress(
+    console: Console,
+    nodes: Sequence[Node],
+    trees: Sequence[SourceTree],
+    dialer: NodeDialer,
+    options: _SyncOptions,
+    findings: list[Finding],
+) -> Mapping[str, NodeTreeResult]:
+    async def run(on_progress: OnProgress) -> Mapping[str, NodeTreeResult]:
+        hashes = get_cache_folder(os.environ) / HASHES
+        return await sync_trees(
+            nodes,
+            trees,
+            dialer,
+            hashes=hashes,
+            delete=options.delete,
+            dry=options.dry,
+            on_progress=on_progress,
+            on_finding=findings.append,
+        )
+
+    if options.as_json:
+        return await run(lambda _progress: None)
+    if console.is_terminal:
+        with SyncProgressView(console) as view:
+            return await run(view.update)
+    return await run(PlainSyncProgress(click.echo).update)
+
+
+def _show_results(
+    console: Console,
+    results: Mapping[str, NodeTreeResult],
+    findings: Sequence[Finding],
+    trees: Sequence[SourceTree],
+    options: _SyncOptions,
+) -> int:
+    special = sum(tree.special for tree in trees)
+    if options.as_json:
+        click.echo(format_sync_json(results, findings, special=special))
+    elif console.is_terminal:
+        console.print(render_sync_table(results, dry=options.dry), crop=False)
+    else:
+        click.echo("\n".join(format_sync_lines(results, dry=options.dry)))
+    if special and not options.as_json:
+        click.echo(f"skipped {special} special files: pipes, sockets or devices")
+    if findings and not options.as_json:
+        console.print(FindingsView(findings, in_full=True), crop=False)
+    errors = {result.error.code: result.error for result in results.values() if result.error is not None}
+    if not options.as_json:
+        for error in errors.values():
+            show_error(Console(stderr=True, highlight=False), error)
+    return EXIT_FAILED if errors else 0

@@ -156,3 +156,9 @@ def _find_user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a uid without a passwd entry, as in many containers
         return str(os.getuid())
+
+
+def get_cache_folder(env: "Mapping[str, str]") -> Path:
+    """The folder of prepared data in the user's cache; it may be deleted at any time and is rebuilt."""
+    base = env.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "aboard" / "data"

@@ -6,9 +6,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from aboard.checks.discovery import build_nonce_probe, build_subjects, summarize_facts
-from aboard.config.node_entries import build_nodes
+from aboard.config.node_entries import build_nodes, read_section_entries
 from aboard.config.node_search import FoundNodes
 from aboard.config.starter_file import format_starter_file
 from aboard.config.this_machine import find_environment
@@ -25,6 +26,8 @@ from aboard.transport.node_dialer import DIAL_SECONDS, TransportFor, choose_tran
 
 # As `aboard check` names its own, which removes those that a crash left.
 _NONCE = ".aboard-nonce-"
+
+OutputAction = Literal["create", "add", "keep"]
 
 
 async def discover_cluster(
@@ -52,11 +55,18 @@ async def discover_cluster(
     return summarize_facts(report.facts, probe, workdir=escape_text(str(workdir), 200))
 
 
-def write_starter_file(output: str, nodes: FoundNodes, found: DiscoveredCluster) -> None:
-    """Writes the file; raises if it exists."""
+def write_starter_file(output: str, nodes: FoundNodes, found: DiscoveredCluster, action: OutputAction) -> None:
+    """Creates the file, or adds the nodes to one that has no `cluster` section."""
+    text = format_starter_file(nodes.entries, found)
     try:
-        with Path(output).open("x", encoding="utf-8") as file:
-            file.write(format_starter_file(nodes.entries, found))
+        if action == "add":
+            with Path(output).open("r+", encoding="utf-8") as file:
+                before = file.read()
+                gap = "\n" if before.endswith("\n") or not before else "\n\n"
+                file.write(gap + text)
+        elif action == "create":
+            with Path(output).open("x", encoding="utf-8") as file:
+                file.write(text)
     except FileExistsError:
         raise _build_exists_error(output) from None
     except OSError as error:
@@ -65,10 +75,22 @@ def write_starter_file(output: str, nodes: FoundNodes, found: DiscoveredCluster)
         raise InputError(commands.INIT_WRITE, [problem]) from None
 
 
-def require_new_file(output: str) -> None:
-    """Raises if the file exists, before any node is contacted."""
-    if os.path.lexists(output):
-        raise _build_exists_error(output)
+def choose_output_action(output: str, nodes: FoundNodes) -> OutputAction:
+    """Raises, before any node is contacted, if the file lists other nodes or can't be read."""
+    if not os.path.lexists(output):
+        return "create"
+    # Late: pydantic takes 100 ms, and a new file does not need it.
+    from aboard.config.config_loader import load_config_files  # noqa: PLC0415 - the reason is above
+
+    try:
+        config = load_config_files([output])
+        if config.document.cluster is None:
+            return "add"
+        if [entry.name for entry in read_section_entries(config)] == [entry.name for entry in nodes.entries]:
+            return "keep"
+    except InputError:
+        pass
+    raise _build_exists_error(output)
 
 
 def _build_exists_error(output: str) -> InputError:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Annotated, NamedTuple, TypeVar
 
 from aboard.agent import frames
+from aboard.agent.transfer.file_names import NAME_BYTES
 from aboard.core.cluster.file_transfer_errors import build_hash_error
 from aboard.core.decoding import Matching, decode
 from aboard.lazy_dataclass import dataclass
@@ -18,7 +19,6 @@ PACK_BYTES = 512 * 1024
 MOST_ENTRIES = 20_000_000
 
 T = TypeVar("T")
-NAME_MAX = 255
 _Digest = Annotated[str, Matching("[0-9a-f]{0,64}")]
 
 
@@ -141,7 +141,7 @@ def _add_entries(found: dict[str, NodeEntry], folders: Sequence[str], reply: fra
             or name in ("", ".", "..")
             or "/" in name
             or "\0" in name
-            or len(name) > NAME_MAX
+            or len(name) > NAME_BYTES
         ):
             raise ValueError("a row with impossible values")
         if rest and (len(rest) > 1 or type(rest[0]) is not str):

@@ -20,9 +20,10 @@ _WIDEST_NAMES = 30
 class InitSummary:
     """The nodes, what they have in common, the file, and the next command, which reads `default` files by itself."""
 
-    def __init__(self, found: DiscoveredCluster, *, written: str, default: bool) -> None:
+    def __init__(self, found: DiscoveredCluster, *, output: str, action: str = "create", default: bool) -> None:
         self._found = found
-        self._written = written
+        self._output = output
+        self._action = action
         self._default = default
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -33,19 +34,25 @@ class InitSummary:
             yield from wrap_labelled(Text(f"  {names:{width}}  "), text, options.max_width, style=style)
         for fact in list_common_facts(self._found):
             yield from wrap_labelled(Text("  "), fact, options.max_width, indent=4)
-        yield Text(f"\nWrote {self._written} with {format_count(len(self._found.nodes), 'node')}.")
+        yield Text(f"\n{self._describe_action()}")
         yield CopyableCommands(self._format_next(), first=Text("Next: "))
 
     def lines(self) -> Iterator[str]:
         """The same for a pipe or file: nothing is wrapped."""
         yield from (f"{fold_names(names)}: {text}" for text, names in _list_groups(self._found))
         yield from list_common_facts(self._found)
-        yield f"Wrote {self._written} with {format_count(len(self._found.nodes), 'node')}."
+        yield self._describe_action()
         yield f"Next: {self._format_next()}"
+
+    def _describe_action(self) -> str:
+        count = format_count(len(self._found.nodes), "node")
+        if self._action == "keep":
+            return f"{self._output} already lists {'this node' if len(self._found.nodes) == 1 else 'these nodes'}."
+        return f"Added {count} to {self._output}." if self._action == "add" else f"Wrote {self._output} with {count}."
 
     def _format_next(self) -> str:
         step = choose_next_step(self._found)
-        file = "" if self._default else f" {step.option}{format_shell('{file}', file=self._written)}"
+        file = "" if self._default else f" {step.option}{format_shell('{file}', file=self._output)}"
         return f"aboard {step.command}{file}{REMARK}{step.why}"
 
 

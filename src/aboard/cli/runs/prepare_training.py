@@ -108,11 +108,15 @@ class PreparationReporter:
             self.say("checkpoint", f"{format_size(shared.sent)} of {shared.name} sent to {nodes}")
 
     def report_upload(self, upload: SyncResult | None) -> None:
-        if upload is not None and upload.sent:
+        if upload is not None and upload.sent + upload.from_peers:
+            passed_on = f", {format_size(upload.from_peers)} of it by other nodes" if upload.from_peers else ""
             self.say(
                 "files",
-                f"{format_size(upload.sent)} of missing files sent to {format_count(len(upload.nodes), 'node')}",
+                f"{format_size(upload.sent + upload.from_peers)} of missing files sent to"
+                f" {format_count(len(upload.nodes), 'node')}{passed_on}",
             )
+        if upload is not None and upload.findings:
+            self._console.print(FindingsView(upload.findings, in_full=False), crop=False)
 
     def say(self, label: str, text: str) -> None:
         if self._console.is_terminal:

@@ -11,6 +11,7 @@ from rich.console import Console
 from aboard.checks.train.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
 from aboard.cli.runs.prepare_training import PreparationReporter
 from aboard.cli.runs.start_launch import ResolvedLaunch, dial_and_launch
+from aboard.config.this_machine import get_cache_folder
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.plan.launch_request import resolve_request
@@ -137,9 +138,3 @@ def find_early_findings(config: TrainSettings, cluster: Cluster, ranks: int | No
         return []
     training = config.training(model=config.model, tokenizer=config.tokenizer, data=(), validation=(), bf16=False)
     return judge_training(TrainingPreflight(training=training, ranks=known, given=config.given))
-
-
-def get_cache_folder(env: Mapping[str, str]) -> Path:
-    """The folder of prepared data in the user's cache; it may be deleted at any time and is rebuilt."""
-    base = env.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "aboard" / "data"

@@ -63,6 +63,7 @@ class ContentHashCache:
     def _save(self) -> None:
         if not self._new:
             return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         with hold_lock(self._path.with_suffix(".lock"), patience=_PATIENCE):
             # Other processes may have added entries. The oldest are dropped if there are too many.
             self._known = {**_load_hashes(self._path), **self._new}

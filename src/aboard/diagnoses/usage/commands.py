@@ -81,9 +81,9 @@ INIT_ASK = Diagnosis(
 
 INIT_EXISTS = Diagnosis(
     code="init-exists",
-    title="aboard.yaml already exists",
+    title="aboard.yaml already lists other nodes",
     symptoms=("the file already exists",),
-    explanation="Aboard never overwrites an existing aboard.yaml.",
+    explanation="Aboard adds nodes to a file without a `cluster` section, and never changes one that has it.",
     fixes="keep it, or choose a different name: aboard init … -o {other}",
 )
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from time import monotonic
 
+from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_no_room_error, build_permission_error
 from aboard.core.cluster.node import Node
 from aboard.flows.sync.file_packs import FilePacks, PackKey
-from aboard.flows.sync.node_upload import PROGRESS_SECONDS, OnProgress, UploadPhase, UploadProgress
+from aboard.flows.sync.node_upload import PROGRESS_SECONDS
 from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.tree_difference import (

@@ -7,8 +7,9 @@ from dataclasses import field
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Self, TypeVar
 
+from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_busy_error, build_hash_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.atomic_files import compute_sha256
@@ -28,21 +29,7 @@ BUSY_SECONDS = 45.0
 ASK_AGAIN_SECONDS = 0.2
 PROGRESS_SECONDS = 0.1
 
-UploadPhase = Literal["looking", "sending", "waiting", "done"]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class UploadProgress:
-    """The progress of one node in bytes: hashed while it checks its files, present while it receives."""
-
-    node: str
-    phase: UploadPhase
-    done: int
-    total: int
-
-
-OnProgress = Callable[[UploadProgress], None]
 
 
 @dataclass(frozen=True, kw_only=True)

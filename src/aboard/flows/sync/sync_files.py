@@ -8,13 +8,14 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any
 
+from aboard.core.cluster.file_sync import OnProgress, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_hash_error, build_no_room_error, build_permission_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.node_file_gaps import find_file_gaps
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, join_fixes
 from aboard.diagnoses.diagnosis import Finding
-from aboard.flows.sync.node_upload import NodeUpload, OnProgress, UploadProgress
+from aboard.flows.sync.node_upload import NodeUpload
 from aboard.flows.sync.peer_distribution import distribute_large_files
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
@@ -52,6 +53,10 @@ class SyncResult:
     @property
     def sent(self) -> int:
         return sum(each.sent for each in self.nodes.values())
+
+    @property
+    def from_peers(self) -> int:
+        return sum(each.from_peers for each in self.nodes.values())
 
 
 async def sync_files(

@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from aboard.checks.list_formatting import format_list
+from aboard.core.cluster.file_sync import OnProgress
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
@@ -16,7 +17,6 @@ from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.flows.sync.download import OnDownload, run_locally
-from aboard.flows.sync.node_upload import OnProgress
 from aboard.flows.sync.sync_files import sync_files
 from aboard.flows.train.checkpoint_survey import (
     CheckpointOffer,

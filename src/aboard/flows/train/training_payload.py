@@ -29,6 +29,7 @@ from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Shell
+from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.train.check_resume import TypedTrainCommand, build_resume_probe, find_resume, judge_resume
 from aboard.flows.train.prepare_data import PreparedDataset
 from aboard.lazy_dataclass import dataclass
@@ -152,13 +153,6 @@ class TrainingPayload:
         training = self.inputs.training(bf16=False)
         if self.share_checkpoint is not None and training.resume != "none":
             await self.share_checkpoint(plan, dialer, training)
-
-
-def abbreviate_home(path: Path) -> str:
-    """A path below the user's home as `~/…`, since another node may have its homes elsewhere."""
-    path = path.absolute()
-    home = Path.home()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) and path != home else str(path)
 
 
 def list_cards(facts: Facts, nodes: Sequence[str]) -> dict[str, tuple[GpuSpec, ...]]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from aboard.core.cluster.node import TransportKind
 from aboard.core.plan.plan import Plan
 from aboard.data.store.sync_directory import SyncDirectory, build_sync_directory
+from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.flows.train.fetch_model import CONFIG, FILES, WEIGHTS
-from aboard.flows.train.training_payload import abbreviate_home
 from aboard.transport.node_dialer import NodeDialer
 
 HASHES = "fingerprints.json"

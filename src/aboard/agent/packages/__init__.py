@@ -1,0 +1,1 @@
+"""Creates a virtual environment on this node and installs wheels into it."""

@@ -1,0 +1,244 @@
+"""`sync --env` against agents on this machine: what each node gets, and what is refused by name."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_wheels import SITE, install, make_venv, run_python
+
+from aboard.agent.inspect.launch_environment import describe_interpreter
+from aboard.agent.packages.virtual_environment import INCOMPLETE, WHEELS, create_environment
+from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
+from aboard.core.cluster.node import Node
+from aboard.core.environment.node_parity import (
+    InterpreterDescription,
+    choose_base_interpreter,
+    find_base_differences,
+    find_needed_glibc,
+    parse_glibc,
+)
+from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult
+from aboard.diagnoses import AboardError, Severity, Unreachable
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.flows.environment.node_environment import HeadContents
+from aboard.flows.environment.sync_environment import (
+    pack_environment,
+    require_virtual_environment,
+    sync_environment,
+    sync_packed_environment,
+)
+from aboard.transport.local import LocalTransport
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.transport import ByteStream, OnPhase
+
+
+class LocalOrLost(LocalTransport):
+    """An agent on this machine, except for the node called `lost`."""
+
+    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
+        if node.name == "lost":
+            raise Unreachable(UnreachableReason.TIMED_OUT, "lost: no connection within 1 s")
+        return await super().open(node, on_phase)
+
+
+def pack(venv: Path) -> HeadContents:
+    return asyncio.run(pack_environment(venv, venv.parent / "cache", lambda _progress: None))
+
+
+def pack_and_move(venv: Path) -> HeadContents:
+    """Nodes on this machine see the head's disk, so its environment makes way for theirs."""
+    head = pack(venv)
+    return replace(head, folder=venv.rename(venv.parent / "away"))
+
+
+def sync(
+    head: HeadContents,
+    nodes: Sequence[str] = ("n1",),
+    told: list[EnvironmentProgress] | None = None,
+    *,
+    dry: bool = False,
+) -> EnvironmentSyncResult:
+    heard: list[EnvironmentProgress] = [] if told is None else told
+
+    async def run() -> EnvironmentSyncResult:
+        dialer = NodeDialer(lambda _node: LocalOrLost())
+        try:
+            return await sync_packed_environment(
+                [Node(name=name) for name in nodes], dialer, head, heard.append, dry=dry
+            )
+        finally:
+            await dialer.close()
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    made = make_venv(tmp_path / "venv")
+    install(made, "tiny", "1.0", {"tiny/__init__.py": "value = 1\n"})
+    install(made, "other", "0.5", {"other.py": "", "other-0.5.data/scripts/say": "#!python\nprint('said')\n"})
+    return made
+
+
+def test_nodes_get_the_environment_once(venv: Path, tmp_path: Path) -> None:
+    """The first node creates it, one on the same disk waits for it, a node that can't be reached stops nobody."""
+    head = pack_and_move(venv)
+    planned = sync(head, dry=True)
+    assert (planned.nodes["n1"].action, len(planned.nodes["n1"].installed)) == ("created", 2)
+    assert not venv.exists()
+    told: list[EnvironmentProgress] = []
+    done = sync(head, ["n1", "lost", "n2"], told)
+    assert {name: (each.action, each.same_disk_as) for name, each in done.nodes.items()} == {
+        "n1": ("created", None),
+        "n2": ("shared", "n1"),
+    }
+    assert sorted(done.nodes["n1"].installed) == ["other", "tiny"]
+    assert [*done.failures] == ["lost"]
+    assert run_python(venv, "import tiny; print(tiny.value)") == "1"
+    assert run_python(venv, "import subprocess, sys; subprocess.run([sys.prefix + '/bin/say'])") == "said"
+    left = {path.name for path in (*venv.iterdir(), *(venv / SITE).iterdir()) if path.name.startswith((".", "~"))}
+    assert left == {".aboard-environment"}
+    phases = [progress.phase for progress in told if progress.node == "n1"]
+    assert [phase for phase in dict.fromkeys(phases) if phase != "sending"] == ["checking", "installing", "done"]
+    again = sync(head, ["n1", "n2"])
+    assert {each.action for each in again.nodes.values()} == {"unchanged"}
+
+
+def test_only_what_differs_is_changed(venv: Path, tmp_path: Path) -> None:
+    """Another version and a damaged package are installed, a package that the head lacks is removed."""
+    head = pack_and_move(venv)
+    assert sync(head).nodes["n1"].action == "created"
+    install(venv, "tiny", "0.9", {"tiny/__init__.py": "value = 0\n", "tiny/gone.py": ""})
+    install(venv, "extra", "3.0", {"extra.py": ""})
+    done = sync(head).nodes["n1"]
+    assert (done.action, sorted(done.installed), done.removed) == ("updated", ["tiny"], ("extra",))
+    assert run_python(venv, "import tiny; print(tiny.value)") == "1"
+    assert not (venv / SITE / "extra.py").exists()
+    (venv / SITE / "other.py").unlink()
+    assert sync(head).nodes["n1"].installed == ("other",)
+
+
+def test_the_heads_own_environment_is_not_touched(venv: Path) -> None:
+    """A node that sees the head's files keeps them as they are, although they differ from a node's."""
+    editable = venv / SITE / "mine.py"
+    editable.write_text("")
+    head = pack(venv)
+    install(venv, "extra", "3.0", {"extra.py": ""})
+    done = sync(head).nodes["n1"]
+    assert (done.action, done.same_disk_as) == ("shared", "")
+    assert (venv / SITE / "extra.py").exists()
+
+
+def test_an_incomplete_environment_has_no_interpreter(venv: Path, tmp_path: Path) -> None:
+    """Until it is complete, a launch takes it for missing; the next sync continues it."""
+    head = pack_and_move(venv)
+    assert create_environment(str(venv), {"executable": sys.executable}) == {}
+    (venv / WHEELS).mkdir()
+    assert describe_interpreter(str(venv / "bin/python")) == {"exists": False}
+    done = sync(head).nodes["n1"]
+    assert (done.action, len(done.installed)) == ("created", 2)
+    assert describe_interpreter(str(venv / "bin/python"))["exists"]
+    assert not (venv / INCOMPLETE).exists()
+    assert not (venv / WHEELS).exists()
+
+
+def test_what_is_in_the_way_is_named(venv: Path, tmp_path: Path) -> None:
+    """Another directory and somebody's environment of another Python stay; one that we created is replaced."""
+    head = pack_and_move(venv)
+    venv.mkdir()
+    (venv / "thesis.tex").write_text("mine")
+    failure = sync(head).failures["n1"]
+    assert (failure.code, "exists, but is not a virtual environment" in failure.seen) == ("env-path", True)
+    assert failure.fix == f"mv {venv} {venv}.old    # on n1; then run the command again"
+    assert (venv / "thesis.tex").read_text() == "mine"
+    (venv / "pyvenv.cfg").write_text("home = /nowhere\nversion = 3.2.1\n")
+    assert "whose base interpreter is missing" in sync(head).failures["n1"].seen
+    (venv / ".aboard-environment").write_text("")
+    assert sync(head).nodes["n1"].action == "created"
+    assert not (venv / "thesis.tex").exists()
+
+
+def test_a_node_without_the_version_says_which_it_has(venv: Path, tmp_path: Path) -> None:
+    """The error names the wanted and the found versions, and copies an interpreter that no package manager has."""
+    head = pack_and_move(venv)
+    interpreter = replace(head.interpreter, minor="3.99", base=Untrusted("/home/me/.pyenv/versions/3.99"))
+    failure = sync(replace(head, interpreter=interpreter)).failures["n1"]
+    assert failure.code == "env-no-python"
+    assert failure.seen.startswith("n1 has no Python 3.99; it has 3.")
+    assert failure.fix.startswith("aboard sync /home/me/.pyenv/versions/3.99    # ")
+    assert not venv.exists()
+
+
+def test_packages_of_the_base_are_compared(venv: Path) -> None:
+    """With access to the system's packages, those that a node lacks are named with both versions; torch blocks."""
+    head = pack(venv)
+    packages = {**head.interpreter.packages, "torch": "99.0", "no-such": "1.0", "tiny": "0.1"}
+    wanted = replace(head, system_packages=True, interpreter=replace(head.interpreter, packages=packages))
+    findings = sync(wanted).nodes["n1"].findings
+    assert [(each.code, each.severity) for each in findings if "torch" in each.seen] == [("env-base", Severity.BLOCK)]
+    assert [each.severity for each in findings if "no-such 1.0 (n1: none)" in each.seen] == [Severity.WARN]
+    assert not [each for each in findings if "tiny" in each.seen]
+
+
+def test_only_a_virtual_environment_can_be_recreated(tmp_path: Path) -> None:
+    """Without one, and for conda, the error says what to do."""
+    (tmp_path / "conda/conda-meta").mkdir(parents=True)
+    conda = HeadEnvironment(python=str(tmp_path / "conda/bin/python"), origin=InterpreterSource.CONDA_PREFIX)
+    system = HeadEnvironment(python="/usr/bin/python3", origin=InterpreterSource.ABOARD)
+    for environment, code in ((conda, "env-conda"), (system, "env-none"), (None, "env-none")):
+        with pytest.raises(AboardError) as raised:
+            require_virtual_environment(environment)
+        assert raised.value.code == code
+        assert "python3 -m venv" in raised.value.fix
+
+
+def test_a_problem_of_the_head_raises_before_a_node_is_dialled(venv: Path, tmp_path: Path) -> None:
+    """Nothing is half done when a package can't be packed."""
+    (venv / SITE / "old-1.0.egg-info").mkdir()
+    environment = HeadEnvironment(python=str(venv / "bin/python"), origin=InterpreterSource.VIRTUAL_ENV)
+    with pytest.raises(AboardError, match="the files of old"):
+        asyncio.run(sync_environment([], NodeDialer(), environment, cache=tmp_path / "cache"))
+
+
+def describe(**changes: str) -> InterpreterDescription:
+    values = {"version": "3.11.7", "minor": "3.11", "abi": "cpython-311", "machine": "x86_64", "glibc": "2.36"}
+    paths = {name: Untrusted("/x") for name in ("executable", "base", "site")}
+    return InterpreterDescription(**{**values, **changes}, **paths, packages={})  # type: ignore[arg-type]
+
+
+def test_the_base_interpreter_fits_the_head() -> None:
+    """The same version is preferred; another minor version, architecture or build never fits."""
+    head, patch = describe(), describe(version="3.11.2")
+    assert choose_base_interpreter(head, [patch, head]) is head
+    assert choose_base_interpreter(head, [patch]) is patch
+    others = [
+        describe(minor="3.9", version="3.9.1"),
+        describe(machine="aarch64"),
+        describe(abi="cpython-311d"),
+    ]
+    assert choose_base_interpreter(head, others) is None
+
+
+def test_glibc_and_base_packages_are_compared() -> None:
+    """A wheel with two tags needs the older glibc; a package in another version counts as much as a missing one."""
+    assert find_needed_glibc(["any", "manylinux_2_28_x86_64", "manylinux2014_x86_64.manylinux_2_17_x86_64"]) == (2, 28)
+    assert find_needed_glibc(["linux_x86_64"]) == (0, 0)
+    assert (parse_glibc("2.36"), parse_glibc("")) == ((2, 36), None)
+    assert find_base_differences({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "1"}) == {
+        "b": ("2", "1"),
+        "c": ("3", None),
+    }
+
+
+def test_environment_variables_of_python_do_not_matter(
+    venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A PYTHONPATH or PYTHONHOME on the head or a node has no influence on what is found or created."""
+    monkeypatch.setenv("PYTHONHOME", str(tmp_path))
+    head = pack(venv)
+    assert Path(head.interpreter.executable.raw()).is_absolute()
+    assert sorted(head.wheels) == ["other", "tiny"]
