@@ -19,6 +19,7 @@ from aboard.core.run.events import Event
 from aboard.diagnoses import AboardError, Unreachable
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.train.gather_checkpoint import GatheredCheckpoint, GatherRequest, gather_checkpoint
 from aboard.flows.train.recorded_checkpoints import RecordedTraining
 from aboard.flows.train.share_checkpoint import ShareProgress, ShareRequest, ShareResult, share_checkpoint
@@ -317,11 +318,13 @@ def test_the_record_knows_the_last_node_of_each_part() -> None:
     """From the events that supervisors report, of ranks that saved or resumed; other events don't count."""
 
     def saved(node: str, serial: int, *files: str) -> Event:
-        data = {"checkpoint": "step-000002", "serial": serial, "files": list(files)}
+        data = {"checkpoint": Untrusted("step-000002"), "serial": serial, "files": list(files)}
         return Event(node=node, at=1.0, kind="saved", data=data)
 
     events = [saved("n1", 1, "a"), saved("n2", 1, "b"), saved("n3", 1, "a"), Event(node="n1", at=2.0, kind="exited")]
     assert collect_saved_parts(events)["step-000002"].nodes == {"a": "n3", "b": "n2"}
+    hostile = replace(events[0], data={**events[0].data, "checkpoint": Untrusted("../step-000002")})
+    assert collect_saved_parts([hostile, saved("n1", 1, "a/../b", "a\n")])["step-000002"].nodes == {}
     again = collect_saved_parts([*events, saved("n4", 5, "c")])["step-000002"]
     assert (again.serial, again.nodes) == (5, {"c": "n4"})
 
