@@ -5,10 +5,13 @@ import sys
 from pathlib import Path
 from time import monotonic
 
+import aboard
 from aboard.sandbox import Host, Sandbox
 from figures import Figures, main
 
 SPREAD = (Path(__file__).parents[1] / "tests" / "ground" / "drivers" / "spread_head.py").read_text()
+# The driver uses the same Aboard as this bench.
+SOURCE = str(Path(aboard.__file__).parents[1])
 FOLDER = "/private/model"
 UPLINK_MBIT = 200
 TIMEOUT = 900.0
@@ -52,7 +55,8 @@ def _time(box: Sandbox, names: list[str], command: str | list[str]) -> tuple[flo
     """The seconds and the bytes that left the head; verifies the files, then deletes them from the hosts."""
     before = _count_sent_bytes(box.head)
     began = monotonic()
-    done = box.head.run(command if isinstance(command, list) else ["sh", "-c", command], timeout=TIMEOUT)
+    argv = command if isinstance(command, list) else ["sh", "-c", command]
+    done = box.head.run(argv, env={"PYTHONPATH": SOURCE}, timeout=TIMEOUT)
     seconds = monotonic() - began
     sent = _count_sent_bytes(box.head) - before
     if done.returncode != 0:

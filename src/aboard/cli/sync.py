@@ -18,6 +18,7 @@ from aboard.config.input_files import YAML_SUFFIXES
 from aboard.config.this_machine import get_cache_folder
 from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress
 from aboard.core.cluster.node import Node, TransportKind
+from aboard.diagnoses.diagnosis import Finding
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.sync_sources import TrainingFiles, load_training_files, scan_sources
 from aboard.flows.sync.sync_trees import sync_trees
@@ -25,6 +26,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.open_file_limit import raise_open_file_limit
 from aboard.ui.error_message import show_error
+from aboard.ui.findings_view import FindingsView
 from aboard.ui.sync_view import (
     PlainSyncProgress,
     SyncProgressView,
@@ -102,10 +104,11 @@ async def _sync_paths(where: NodeArguments, options: _SyncOptions, nodes: Sequen
         dialer.begin(nodes)
         trees = await asyncio.to_thread(_scan, where, options)
         console = Console(highlight=False)
-        results = await _sync_with_progress(console, nodes, trees, dialer, options)
+        findings: list[Finding] = []
+        results = await _sync_with_progress(console, nodes, trees, dialer, options, findings)
     finally:
         await dialer.close()
-    return _show_results(console, results, trees, options)
+    return _show_results(console, results, findings, trees, options)
 
 
 def _scan(where: NodeArguments, options: _SyncOptions) -> list[SourceTree]:
@@ -120,12 +123,24 @@ def _list_config_files(where: NodeArguments) -> list[str]:
 
 
 async def _sync_with_progress(
-    console: Console, nodes: Sequence[Node], trees: Sequence[SourceTree], dialer: NodeDialer, options: _SyncOptions
+    console: Console,
+    nodes: Sequence[Node],
+    trees: Sequence[SourceTree],
+    dialer: NodeDialer,
+    options: _SyncOptions,
+    findings: list[Finding],
 ) -> Mapping[str, NodeTreeResult]:
     async def run(on_progress: OnProgress) -> Mapping[str, NodeTreeResult]:
         hashes = get_cache_folder(os.environ) / HASHES
         return await sync_trees(
-            nodes, trees, dialer, hashes=hashes, delete=options.delete, dry=options.dry, on_progress=on_progress
+            nodes,
+            trees,
+            dialer,
+            hashes=hashes,
+            delete=options.delete,
+            dry=options.dry,
+            on_progress=on_progress,
+            on_finding=findings.append,
         )
 
     if options.as_json:
@@ -137,17 +152,23 @@ async def _sync_with_progress(
 
 
 def _show_results(
-    console: Console, results: Mapping[str, NodeTreeResult], trees: Sequence[SourceTree], options: _SyncOptions
+    console: Console,
+    results: Mapping[str, NodeTreeResult],
+    findings: Sequence[Finding],
+    trees: Sequence[SourceTree],
+    options: _SyncOptions,
 ) -> int:
     special = sum(tree.special for tree in trees)
     if options.as_json:
-        click.echo(format_sync_json(results, special=special))
+        click.echo(format_sync_json(results, findings, special=special))
     elif console.is_terminal:
         console.print(render_sync_table(results, dry=options.dry), crop=False)
     else:
         click.echo("\n".join(format_sync_lines(results, dry=options.dry)))
     if special and not options.as_json:
         click.echo(f"skipped {special} special files: pipes, sockets or devices")
+    if findings and not options.as_json:
+        console.print(FindingsView(findings, in_full=True), crop=False)
     errors = {result.error.code: result.error for result in results.values() if result.error is not None}
     if not options.as_json:
         for error in errors.values():

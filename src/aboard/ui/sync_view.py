@@ -1,5 +1,6 @@
 """The progress of a sync, one line per node, and its result."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
@@ -9,7 +10,7 @@ from rich.text import Text
 
 from aboard.core.cluster.file_sync import NodeTreeResult, UploadProgress
 from aboard.core.text.byte_sizes import format_size
-from aboard.ui.json_output import dump_json
+from aboard.diagnoses.diagnosis import Finding
 from aboard.ui.number_format import format_count
 from aboard.ui.progress_bar import TransientView, render_bar
 
@@ -100,17 +101,18 @@ def format_sync_lines(results: Mapping[str, NodeTreeResult], *, dry: bool) -> li
     return [
         f"{'failed' if result.error else verb} {name}: {_describe_state(result)}"
         if result.error or not result.changed
-        else f"{verb} {name}: sent {format_size(result.sent)} in {format_count(result.files, 'file')}, had"
-        f" {format_size(result.had)}, deleted {result.deleted}, {result.seconds:.1f} s"
+        else f"{verb} {name}: sent {format_size(result.sent)} in {format_count(result.files, 'file')},"
+        f"{_describe_peers(result)} had {format_size(result.had)}, deleted {result.deleted}, {result.seconds:.1f} s"
         for name, result in results.items()
     ]
 
 
-def format_sync_json(results: Mapping[str, NodeTreeResult], *, special: int) -> str:
+def format_sync_json(results: Mapping[str, NodeTreeResult], findings: Sequence[Finding], *, special: int) -> str:
     nodes = {
         name: {
             "sent_bytes": result.sent,
             "had_bytes": result.had,
+            "from_peers_bytes": result.from_peers,
             "files": result.files,
             "deleted": result.deleted,
             "up_to_date": not result.changed and result.error is None,
@@ -122,7 +124,16 @@ def format_sync_json(results: Mapping[str, NodeTreeResult], *, special: int) -> 
         }
         for name, result in results.items()
     }
-    return dump_json({"nodes": nodes, "skipped_special_files": special})
+    warnings = [
+        {"code": each.code, "nodes": list(each.nodes), "seen": each.seen, "fix": str(each.fix)} for each in findings
+    ]
+    return json.dumps(
+        {"nodes": nodes, "findings": warnings, "skipped_special_files": special}, indent=2, ensure_ascii=False
+    )
+
+
+def _describe_peers(result: NodeTreeResult) -> str:
+    return f" {format_size(result.from_peers)} from other nodes," if result.from_peers else ""
 
 
 def _format_row(result: NodeTreeResult) -> Sequence[str]:
@@ -136,6 +147,8 @@ def _describe_state(result: NodeTreeResult) -> str:
         return f"{result.error.seen} [{result.error.code}]"
     if result.same_disk_as is not None:
         return f"same disk as {result.same_disk_as}"
+    if result.from_peers:
+        return f"{format_size(result.from_peers)} from other nodes"
     return "" if result.changed else "up to date"
 
 

@@ -13,6 +13,7 @@ from aboard.agent.transfer.file_names import validate_file_name
 from aboard.agent.transfer.peer_handshake import DialerHandshake, ListenerHandshake
 from aboard.agent.transfer.piece_exchange import PieceExchange
 from aboard.agent.transfer.piece_file import PieceFile
+from aboard.agent.transfer.receive_folders import make_receive_folder, open_receive_folder, validate_folder
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class PeerProcess:
         self._addresses: dict[int, list[tuple[str, int]]] = {}
         self._drops: dict[int, int] = {}
         self._unreached: dict[int, str] = {}
+        self._folders: dict[str, int] = {}
         self._arriving: dict[int, bytearray] = {}
         self._waiting: frames.Message | None = None
 
@@ -186,17 +188,22 @@ class PeerProcess:
         handshake.start(addresses[0], peer, CONNECT_SECONDS)
 
     def _add(self, file: dict[str, Any]) -> frames.Message:
+        path, complete = validate_folder(str(file["folder"])), bool(file["complete"])
+        if not complete:
+            make_receive_folder(path)
+        if path not in self._folders:
+            self._folders[path] = open_receive_folder(path)
         self._exchange.add(
             int(file["first"]),
             PieceFile(
-                str(file["folder"]),
+                self._folders[path],
                 validate_file_name(file["name"]),
                 int(file["size"]),
                 str(file["sha256"]),
                 int(file["piece"]),
                 frames.text_to_bytes(file["hashes"]),
             ),
-            complete=bool(file["complete"]),
+            complete=complete,
         )
         return {}
 

@@ -16,7 +16,7 @@ HASH_BYTES = 32
 class PieceFile:
     """One file of a node: complete, or a partial file with gaps. A second writer gets BlockingIOError."""
 
-    def __init__(self, folder: str, name: str, size: int, sha256: str, piece: int, hashes: bytes) -> None:
+    def __init__(self, folder: int, name: str, size: int, sha256: str, piece: int, hashes: bytes) -> None:
         self.size = size
         self._piece = piece
         self._name = name
@@ -24,16 +24,12 @@ class PieceFile:
         self._hashes = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
         if piece <= 0 or len(hashes) % HASH_BYTES or len(self._hashes) != -(-size // piece):
             raise ValueError("%d bytes in pieces of %d need another number of hashes" % (size, piece))
-        self._path = os.path.expanduser(folder)
-        if not os.path.isabs(self._path) or "\0" in self._path:
-            raise ValueError("%r is no absolute path" % folder)
-        self._folder = -1
+        self._folder = folder
         self._fd = -1
         self._old = 0
 
     def open_complete(self) -> None:
         """Opens the finished file, to serve it."""
-        self._folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._fd = os.open(self._name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._folder)
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size != self.size:
@@ -41,8 +37,6 @@ class PieceFile:
 
     def open_partial(self) -> None:
         """Opens the partial file; one that a sender left without gaps is continued."""
-        os.makedirs(self._path, exist_ok=True)
-        self._folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         pieces, part = piece_part_name(self._sha256), part_name(self._sha256)
         with contextlib.suppress(FileNotFoundError):
             if not _exists(self._folder, pieces) and os.stat(part, dir_fd=self._folder, follow_symlinks=False):

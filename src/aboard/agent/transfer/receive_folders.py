@@ -77,10 +77,8 @@ class ReceiveFolders:
         return self._trees[path]
 
     def _expand_path(self, folder: str) -> str:
-        self._path = path = os.path.expanduser(folder)
-        if not os.path.isabs(path) or "\0" in path:
-            raise BadName("%r is no absolute path" % folder)
-        return path
+        self._path = validate_folder(folder)
+        return self._path
 
     def _write(self, at: int, data: memoryview) -> frames.Message:
         if self._receiving is None:
@@ -138,14 +136,13 @@ class _ReceiveFolder:
 
     def fd(self) -> int:
         if self._fd < 0:
-            root, _, below = self._path.partition(TREE_SEPARATOR)
-            self._fd = ReceiveTree(root).detach_folder(below) if below else _open_directory(self._path)
+            self._fd = open_receive_folder(self._path)
         return self._fd
 
     def make(self) -> None:
         """Makes the directory and removes partial files that are no longer wanted."""
-        if self._fd < 0 and TREE_SEPARATOR not in self._path:
-            os.makedirs(self._path, exist_ok=True)
+        if self._fd < 0:
+            make_receive_folder(self._path)
         # Only with a list of wanted files: after a disconnect, a receiver does not know what an earlier one got.
         if self._parts and not self._cleared:
             self._cleared = True
@@ -204,6 +201,25 @@ class _ReceiveFolder:
         if self._mark:
             with contextlib.suppress(OSError):
                 os.unlink(self._mark, dir_fd=self._fd)
+
+
+def validate_folder(folder: str) -> str:
+    """The absolute path of a directory; `~` is this user's home."""
+    path = os.path.expanduser(folder)
+    if not os.path.isabs(path) or "\0" in path:
+        raise BadName("%r is no absolute path" % folder)
+    return path
+
+
+def make_receive_folder(path: str) -> None:
+    if TREE_SEPARATOR not in path:
+        os.makedirs(path, exist_ok=True)
+
+
+def open_receive_folder(path: str) -> int:
+    """Opens a directory; one inside of a tree is reached without following links."""
+    root, _, below = path.partition(TREE_SEPARATOR)
+    return ReceiveTree(root).detach_folder(below) if below else _open_directory(path)
 
 
 def _open_directory(path: str) -> int:

@@ -24,9 +24,10 @@ OnProgress = Callable[[UploadProgress], None]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeTreeResult:
-    """The bytes sent to and already on one node, and what else changed there; `error` if it failed."""
+    """The bytes sent to, fetched from peers by and already on one node, and what else changed; `error` if it failed."""
 
     sent: int = 0
+    from_peers: int = 0
     had: int = 0
     files: int = 0
     deleted: int = 0

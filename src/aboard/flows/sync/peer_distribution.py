@@ -109,6 +109,7 @@ class _Member:
     control: PeerControl | None = None
     status: PeerStatus | None = None
     failed: bool = False
+    unreached: frozenset[int] = frozenset()
     sent: int = 0
     # Bytes of earlier rounds; fetched before the link was lost; and fetched in all.
     finished: int = 0
@@ -219,9 +220,9 @@ class _Distribution:
         member = self._members[number]
         try:
             await member.upload.run(partial(self._serve_link, number))
-        except AboardError:
+        except AboardError as error:
             # What it lacks comes from the head later, where the error is raised again if it persists.
-            pass
+            self._seen.absent[number] = error.seen
         finally:
             member.failed = not self._over
             member.plan.links = frozenset()
@@ -294,11 +295,19 @@ class _Distribution:
         if member.status is None or status.received > member.status.received:
             plan.received_at = monotonic()
         grown = status.have & ~plan.has
-        member.status = status
+        member.status, member.unreached = status, status.unreached
         plan.ready, plan.has = status.ready, plan.has | status.have
         plan.links = status.links & self._members.keys()
+        # Not waited for: peers that are gone or given up, and those that neither end can reach.
+        plan.expected = frozenset(
+            peer
+            for peer in plan.expected - status.wrong - status.silent
+            if not (
+                self._members[peer].failed or (peer in status.unreached and number in self._members[peer].unreached)
+            )
+        )
         member.fetched = member.earlier + status.fetched
-        self._seen.note(number, plan.expected, status)
+        self._seen.note(number, member.peers, status)
         if grown:
             member.upload.report_pieces(member.finished + now.count_bytes(plan.has & plan.needs))
         self._wake()

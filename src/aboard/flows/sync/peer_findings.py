@@ -30,6 +30,7 @@ class PeerObservations:
     unlinked: set[frozenset[int]] = field(default_factory=set)
     wrong: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     silent: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    absent: dict[int, str] = field(default_factory=dict)
 
     def note(self, number: int, expected: Iterable[int], status: PeerStatus) -> None:
         self.linked |= {frozenset((number, peer)) for peer in status.links}
@@ -79,6 +80,14 @@ def build_peer_report(
                 seen=f"no connection between {', '.join(pairs[:_SHOWN])}{more} on port"
                 f" {', '.join(map(str, tried[:_SHOWN]))}; the head sent {format_size(sent)} itself",
                 fix=peer_transfer.BLOCKED.fix(nodes=", ".join(nodes)),
+            )
+        )
+    for number, why in sorted(seen.absent.items()):
+        findings.append(
+            peer_transfer.BLOCKED.finding(
+                nodes=(names[number],),
+                seen=f"{names[number]} took no part in passing files on: {why}",
+                fix=peer_transfer.BLOCKED.fix(nodes=names[number]),
             )
         )
     return PeerReport(

@@ -54,6 +54,10 @@ class SyncResult:
     def sent(self) -> int:
         return sum(each.sent for each in self.nodes.values())
 
+    @property
+    def from_peers(self) -> int:
+        return sum(each.from_peers for each in self.nodes.values())
+
 
 async def sync_files(
     nodes: Iterable[Node],

@@ -16,6 +16,7 @@ from aboard.data.store.content_hash_cache import ContentHashCache
 from aboard.data.store.shard_manifest import FileEntry
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError
+from aboard.diagnoses.diagnosis import Finding
 from aboard.flows.sync.file_packs import FilePacks
 from aboard.flows.sync.node_trees import NodeTrees
 from aboard.flows.sync.source_tree import SourceTree
@@ -24,6 +25,8 @@ from aboard.transport.node_dialer import NodeDialer
 
 # Nodes that connect later than this after the first one are synced on their own: nobody waits for them.
 LATE_SECONDS = 3.0
+
+OnFinding = Callable[[Finding], None]
 
 
 class TreeSync:
@@ -38,6 +41,7 @@ class TreeSync:
         delete: bool = False,
         dry: bool = False,
         on_progress: OnProgress = lambda _progress: None,
+        on_finding: OnFinding = lambda _finding: None,
     ) -> None:
         self._trees = trees
         self._packs = {place: FilePacks(tree) for place, tree in enumerate(trees)}
@@ -46,8 +50,10 @@ class TreeSync:
         self._delete = delete
         self._dry = dry
         self._on_progress = on_progress
+        self._on_finding = on_finding
         self._errors: dict[str, AboardError] = {}
         self._large_sent: dict[str, int] = defaultdict(int)
+        self._from_peers: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = {}
         self._began = monotonic()
 
@@ -118,23 +124,29 @@ class TreeSync:
         if not directories:
             return ready
         ready_by_name = {each.node.name: each for each in ready}
-        nodes = [each.node for each in ready if each.node.name in lacking]
-        await asyncio.gather(*(ready_by_name[name].leave() for name in lacking))
+        # With data, nodes that have the files pass them on to the others.
+        members = [each for each in ready if is_data or each.node.name in lacking]
+        await asyncio.gather(*(each.leave() for each in members))
         failed: dict[str, AboardError] = {}
 
         def report(progress: UploadProgress) -> None:
             each = ready_by_name[progress.node]
-            before = each.sent + self._large_sent[progress.node]
+            before = each.sent + self._large_sent[progress.node] + self._from_peers[progress.node]
             if progress.phase != "looking":
                 self._on_progress(replace(progress, phase="sending", done=before + progress.done, total=each.total))
 
+        nodes = [each.node for each in members]
         result = await sync_files(nodes, directories, self._dialer, on_progress=report, on_failed=failed.__setitem__)
         for name, node in result.nodes.items():
             self._large_sent[name] += node.sent
+            self._from_peers[name] += node.from_peers
+        for finding in result.findings:
+            self._on_finding(finding)
         self._errors |= failed
         return [each for each in ready if each.node.name not in failed]
 
     def _build_directories(self, tree: SourceTree, paths: Sequence[str]) -> list[SyncDirectory]:
+        self._hashes.parent.mkdir(parents=True, exist_ok=True)
         contents = ContentHashCache(self._hashes).of(
             [tree.root / path for path in paths], threads=len(os.sched_getaffinity(0))
         )
@@ -144,7 +156,10 @@ class TreeSync:
             files[folder].append(FileEntry(name=name, bytes=content.bytes, sha256=content.sha256))
         return [
             SyncDirectory(
-                folder=tree.root / folder, files=tuple(entries), to=f"{tree.to}//{folder}" if folder else tree.to
+                folder=tree.root / folder,
+                files=tuple(entries),
+                to=f"{tree.to}//{folder}" if folder else tree.to,
+                peers=tree.is_data,
             )
             for folder, entries in files.items()
         ]
@@ -171,6 +186,7 @@ class TreeSync:
         whole = sum(tree.bytes for tree in self._trees)
         return NodeTreeResult(
             sent=each.total if self._dry else each.sent + self._large_sent[name],
+            from_peers=self._from_peers[name],
             had=whole - each.total,
             files=sum(len(difference.small) + len(difference.large) for difference in differences),
             deleted=sum(len(difference.removed) for difference in differences) if self._dry else each.deleted,
@@ -190,9 +206,13 @@ async def sync_trees(
     delete: bool = False,
     dry: bool = False,
     on_progress: OnProgress = lambda _progress: None,
+    on_finding: OnFinding = lambda _finding: None,
 ) -> Mapping[str, NodeTreeResult]:
     """Makes the trees of every node equal to those here; with `delete`, without files that are missing here.
 
     `hashes` is the cache of hashes of large files. With `dry`, the result says what would be sent and deleted.
     """
-    return await TreeSync(trees, dialer, hashes=hashes, delete=delete, dry=dry, on_progress=on_progress).run(nodes)
+    sync = TreeSync(
+        trees, dialer, hashes=hashes, delete=delete, dry=dry, on_progress=on_progress, on_finding=on_finding
+    )
+    return await sync.run(nodes)

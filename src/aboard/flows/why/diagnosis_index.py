@@ -6,7 +6,7 @@ from aboard.checks import SUBJECTS
 from aboard.checks.train import TRAIN
 from aboard.core.probes.check_subject import Subject
 from aboard.diagnoses.catalogue import list_diagnoses
-from aboard.diagnoses.nodes import agent_protocol
+from aboard.diagnoses.nodes import agent_protocol, trust
 from aboard.diagnoses.program_logs import collectives, job_launchers, rank_programs, undetermined
 from aboard.diagnoses.runs import death, external_jobs, hang, loss, nccl_ras, rendezvous, slow
 from aboard.diagnoses.trainer import checkpoint, data, data_quality, file_fetch, file_sync, model_loading, training
@@ -21,6 +21,7 @@ def _build_subject(name: str, title: str, asked: str, *families: ModuleType) -> 
 
 ALL_SUBJECTS: tuple[Subject, ...] = (
     *SUBJECTS,
+    _build_subject("trust", "this machine can log in to every node", "aboard trust", trust),
     _build_subject(
         *("run", "every rank exits successfully", "aboard launch -- SCRIPT"),
         *(death, hang, rendezvous, slow, loss, nccl_ras, external_jobs),
