@@ -60,7 +60,7 @@ def _build_mishap(what: str, lines: str) -> Mishap:
 
 REACH = (
     _build_case(
-        1, "n2", KeyRemoved(), "reach-key-refused", by_hand="ssh-copy-id asks for a password, which only a person has"
+        1, "n2", KeyRemoved(), "reach-key-refused", by_hand="aboard trust asks for a password, which only a person has"
     ),
     _build_case(
         1,
@@ -83,6 +83,7 @@ REACH = (
         _build_mishap("n2 isn't in known_hosts", "sed -i '/^n2,/d' /home/crew/.ssh/known_hosts"),
         "reach-host-key-unknown",
         "n2",
+        by_hand="aboard trust asks a person to compare the fingerprints",
     ),
     _build_case(3, "n2", SshdStopped(), "reach-refused"),
     _build_case(4, "n2", FirewallDrop(network="management"), "reach-timeout"),

@@ -21,7 +21,7 @@ from faults_troubles import SERVICE, Broken, Signalled, Trouble, Typed, dead_mou
 SEED = 7
 # Why no command can fix it.
 SCRIPT = "the fix is in the user's own script"
-KEY = "ssh-copy-id asks for a password"
+KEY = "aboard trust asks for a password"
 BUTTON = "somebody must power the node on"
 CABLE = "another cable or switch port"
 CLOCK = "sandbox hosts share one kernel's clock: setting it sets that of the machine"

@@ -65,18 +65,31 @@ def test_a_key_file_that_others_may_read_is_one_finding() -> None:
 
 
 def test_a_user_without_any_key_makes_one_first() -> None:
-    """One finding for all nodes: ssh-keygen, then one loop for those that share a port."""
+    """One finding for all nodes, and one command that creates a key and installs it."""
     cluster = Cluster(nodes=(Node(name="n1"), Node(name="n2", user="me"), Node(name="n3", port=2222)))
     said = f"{NO_KEY}; me@n1: Permission denied (publickey)."
     contacts = {node.name: UnreachedNode(reason=UnreachableReason.KEY_REFUSED, said=said) for node in cluster}
     (finding,) = SUBJECT.judge(Facts(cluster=cluster, contacts=contacts))
     assert (finding.code, finding.nodes) == ("reach-key-refused", ("n1", "n2", "n3"))
     assert finding.seen == f"{NO_KEY}; me@n1: Permission denied (publickey)."
-    assert [line.partition("    #")[0] for line in finding.fix.splitlines()] == [
-        "ssh-keygen -t ed25519",
-        "for node in n1 me@n2; do ssh-copy-id $node; done",
-        "ssh-copy-id -p 2222 n3",
-    ]
+    assert finding.fix.partition("    #")[0] == "aboard trust n1 me@n2 n3"
+
+
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [
+        ("aboard.yaml", "aboard trust"),
+        ("my nodes.yaml", "aboard trust 'my nodes.yaml'"),
+        ("/job/hostfile", "aboard trust --hostfile /job/hostfile"),
+        ("the command line", "aboard trust n1"),
+    ],
+)
+def test_an_unknown_host_key_is_compared_by_aboard_trust(source: str, command: str) -> None:
+    """The fix names the nodes the way the user did, so that their ports and addresses stay."""
+    cluster = Cluster(nodes=(Node(name="n1"),), source=source)
+    contacts = {"n1": UnreachedNode(reason=UnreachableReason.HOST_KEY_UNKNOWN, said="")}
+    (finding,) = SUBJECT.judge(Facts(cluster=cluster, contacts=contacts))
+    assert finding.fix.partition("    #")[0] == command
 
 
 @pytest.mark.parametrize(

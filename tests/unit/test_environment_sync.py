@@ -11,22 +11,21 @@ from small_wheels import SITE, install, make_venv, run_python
 
 from aboard.agent.inspect.launch_environment import describe_interpreter
 from aboard.agent.packages.virtual_environment import INCOMPLETE, WHEELS, create_environment
-from aboard.core.cluster.environment_parity import (
+from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
+from aboard.core.cluster.node import Node
+from aboard.core.environment.node_parity import (
     InterpreterDescription,
     choose_base_interpreter,
     find_base_differences,
     find_needed_glibc,
     parse_glibc,
 )
-from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
-from aboard.core.cluster.node import Node
+from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult
 from aboard.diagnoses import AboardError, Severity, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.sync.environment import (
-    EnvironmentProgress,
-    EnvironmentSyncResult,
-    HeadContents,
+from aboard.flows.environment.node_environment import HeadContents
+from aboard.flows.environment.sync_environment import (
     pack_environment,
     require_virtual_environment,
     sync_environment,
@@ -57,13 +56,19 @@ def pack_and_move(venv: Path) -> HeadContents:
 
 
 def sync(
-    head: HeadContents, nodes: Sequence[str] = ("n1",), told: list[EnvironmentProgress] | None = None
+    head: HeadContents,
+    nodes: Sequence[str] = ("n1",),
+    told: list[EnvironmentProgress] | None = None,
+    *,
+    dry: bool = False,
 ) -> EnvironmentSyncResult:
+    heard: list[EnvironmentProgress] = [] if told is None else told
+
     async def run() -> EnvironmentSyncResult:
         dialer = NodeDialer(lambda _node: LocalOrLost())
         try:
             return await sync_packed_environment(
-                [Node(name=name) for name in nodes], dialer, head, [].append if told is None else told.append
+                [Node(name=name) for name in nodes], dialer, head, heard.append, dry=dry
             )
         finally:
             await dialer.close()
@@ -82,6 +87,9 @@ def venv(tmp_path: Path) -> Path:
 def test_nodes_get_the_environment_once(venv: Path, tmp_path: Path) -> None:
     """The first node creates it, one on the same disk waits for it, a node that can't be reached stops nobody."""
     head = pack_and_move(venv)
+    planned = sync(head, dry=True)
+    assert (planned.nodes["n1"].action, len(planned.nodes["n1"].installed)) == ("created", 2)
+    assert not venv.exists()
     told: list[EnvironmentProgress] = []
     done = sync(head, ["n1", "lost", "n2"], told)
     assert {name: (each.action, each.same_disk_as) for name, each in done.nodes.items()} == {

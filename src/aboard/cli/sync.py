@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from aboard.cli.options.node_arguments import ON_OPTION, NodeArguments, node_arguments
+from aboard.cli.sync_environment import sync_active_environment
 from aboard.config.cluster_loader import DEFAULT_FILE
 from aboard.config.input_files import YAML_SUFFIXES
 from aboard.config.this_machine import get_cache_folder
@@ -65,6 +66,9 @@ def sync(where: NodeArguments, **options: Any) -> None:
     names. Paths below your home go to your home on each node. Unchanged files are not sent; an interrupted copy
     continues where it stopped.
 
+    --env recreates the active virtual environment on every node, from wheels that are packed here; no node needs an
+    index or a network. Without PATH, it copies nothing else.
+
     Exit code: 0 every node has everything; 1 at least one node failed, and the others have everything; 3 the command
     is wrong.
     """
@@ -72,10 +76,11 @@ def sync(where: NodeArguments, **options: Any) -> None:
     cluster = where.cluster()
     raise_open_file_limit(len(cluster))
     nodes = [node for node in cluster if node.transport is not TransportKind.LOCAL]
+    code = 0
     if arguments.environment:
-        # The flow of the environment goes here.
-        pass
-    code = asyncio.run(_sync_paths(where, arguments, nodes))
+        code = sync_active_environment(nodes, dry=arguments.dry, as_json=arguments.as_json)
+    if not arguments.environment or arguments.paths or arguments.data:
+        code = max(code, asyncio.run(_sync_paths(where, arguments, nodes)))
     sys.exit(code)
 
 

@@ -14,7 +14,7 @@ from aboard.config.node_entries import (
     read_section_entries,
 )
 from aboard.config.this_machine import find_source_addresses
-from aboard.core.cluster.cluster import THIS_MACHINE, Cluster, PlannedWrites
+from aboard.core.cluster.cluster import COMMAND_LINE, THIS_MACHINE, Cluster, PlannedWrites
 from aboard.core.cluster.head_machine import LOCALHOST, HeadMachine, assign_head_address, is_loopback
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_filters import filter_nodes
@@ -114,7 +114,7 @@ def _find_node_source(names: "Sequence[str]", hostfile: str | None, config: "Loa
     """The only source of nodes; two are an error, because neither takes precedence."""
     node_sources: list[_NodeSource] = []
     if names:
-        node_sources.append(_NodeSource(source="the command line", where="the command line", names=tuple(names)))
+        node_sources.append(_NodeSource(source=COMMAND_LINE, where=COMMAND_LINE, names=tuple(names)))
     if hostfile is not None:
         node_sources.append(_NodeSource(source=hostfile, where=f"--hostfile {hostfile}", hostfile=hostfile))
     if config is not None:

@@ -45,6 +45,7 @@ class AgentLink:
         self._splitter = splitter
         self._closing: asyncio.Task[StreamEnding] | None = None
         self._gone = asyncio.Event()
+        self._tail_turn = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None
 
     def begin(self, bodies: list[bytes]) -> None:
@@ -61,9 +62,15 @@ class AgentLink:
         try:
             async with asyncio.timeout(within):
                 message = {"op": op, "id": number, **fields}
-                self._stream.write(frames.pack_tailed(message, tail) if tail else frames.pack(message))
                 # A stopped agent reads nothing, so this may block too.
-                await self._stream.drain()
+                if tail:
+                    # One at a time: asyncio copies all that is queued with every write.
+                    async with self._tail_turn:
+                        self._stream.write(frames.pack_tailed(message, tail))
+                        await self._stream.drain()
+                else:
+                    self._stream.write(frames.pack(message))
+                    await self._stream.drain()
             await _wait_patiently(answer, within)
             reply = answer.result()
         except (TimeoutError, asyncio.InvalidStateError):

@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from aboard.agent import frames
-from aboard.core.cluster.environment_parity import InstalledPackage, InterpreterDescription
-from aboard.core.cluster.file_transfer_errors import build_write_error
-from aboard.core.decoding import MaxLength, Word, decode
+from aboard.core.decoding import MaxLength, decode
+from aboard.core.environment.node_parity import InstalledPackage, InterpreterDescription
 from aboard.diagnoses import ProtocolError
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
@@ -42,13 +40,6 @@ class _ChangeReply:
     broke: Annotated[Untrusted, MaxLength(400)] = NO_TEXT
 
 
-@dataclass(frozen=True, kw_only=True)
-class _FailureReply:
-    errno: Word
-    path: Annotated[Untrusted, MaxLength(4096)]
-    why: Annotated[Untrusted, MaxLength(400)]
-
-
 class EnvironmentRequests:
     """Requests about one path; the sender's heartbeats keep the link open while a request takes long."""
 
@@ -79,14 +70,10 @@ class EnvironmentRequests:
         await self._ask(_ChangeReply, "finish", SURVEY_SECONDS)
 
     async def _ask(self, kind: type[T], do: str, within: float, **fields: Any) -> T:
-        link = self._sender.link
-        reply: frames.Message = await link.ask(
-            "venv", within + _REPLY_SECONDS, do=do, prefix=self._prefix, timeout=within, **fields
+        reply = await self._sender.ask_process(
+            "venv", within + _REPLY_SECONDS, self._prefix, do=do, timeout=within, **fields
         )
         try:
-            if "failed" in reply:
-                failure = decode(_FailureReply, reply["failed"], strict=True)
-                raise build_write_error(link.node.name, failure.errno, failure.path, failure.why)
             return decode(kind, reply, strict=True)
         except ValueError as error:
-            raise ProtocolError(f"{link.node.name} sent an invalid reply: {error}") from None
+            raise ProtocolError(f"{self._sender.link.node.name} sent an invalid reply: {error}") from None

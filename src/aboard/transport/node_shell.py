@@ -14,6 +14,7 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.ssh_log import SshLoginLog, classify_failure, explain_timeout
 from aboard.transport.subprocess_stream import ProcessStream, start_program
+from aboard.transport.transport import StreamEnding
 
 REPLY_SECONDS = 60.0
 _LONGEST_REPLY = 32 * 2**20
@@ -75,10 +76,18 @@ class NodeShell:
             searched = max(0, len(self._rest) - len(self._token) - 8)
             part = await self._stream.read(65536)
             if not part or len(self._rest) > _LONGEST_REPLY:
-                raise Unreachable(*classify_failure(await self._stream.close()))
+                raise self._explain_end(await self._stream.close())
             self._rest += part
         output, self._rest = self._rest[: match.start()], self._rest[match.end() :]
         return ShellReply(code=int(match[1]), output=output)
+
+    def _explain_end(self, ending: StreamEnding) -> Unreachable:
+        """Why the shell has ended; after the login, what it printed says more than ssh, such as whom to log in as."""
+        reason, said = classify_failure(ending)
+        if "logged-in" not in ending.phases:
+            return Unreachable(reason, said)
+        last = ShellReply(code=ending.exit_code or 0, output=self._rest[-4096:]).message
+        return Unreachable(UnreachableReason.GARBAGE, f"the shell on the node ended: {last.visible(200)}")
 
 
 async def open_shell(argv: Sequence[str], *, prelude: str, seconds: float, keep_terminal: bool = False) -> NodeShell:

@@ -75,12 +75,13 @@ def parse_settings(text: str) -> SshSettings:
         key, _, value = line.partition(" ")
         values.setdefault(key, []).append(value)
     known = values.get("userknownhostsfile", [""])[0].split()
+    files = [each for each in values.get("identityfile", []) if each != "none" and "%" not in each]
     jump = values.get("proxyjump", ["none"])[0]
     return SshSettings(
         host=values["hostname"][0],
         user=values["user"][0],
         port=int(values["port"][0]),
-        identity_files=tuple(_expand_home(each) for each in values.get("identityfile", [])),
+        identity_files=tuple(_expand_home(each) for each in files) or (_expand_home("~/.ssh/id_ed25519"),),
         known_hosts=_expand_home(known[0] if known else "~/.ssh/known_hosts"),
         jumps=() if jump == "none" else tuple(jump.split(",")),
     )
@@ -111,7 +112,8 @@ async def open_login(
     node: Node, *, prelude: str, identity: Path | None = None, extra: Sequence[str] = (), ask: bool = False
 ) -> NodeShell:
     """A shell on the node, with a verified host key; with `ask`, ssh may ask for a password on the terminal."""
-    with_key = () if identity is None else ("-i", str(identity))
+    # Without IdentitiesOnly, sshd may have enough of the agent's keys before it sees this one.
+    with_key = () if identity is None else ("-i", str(identity), "-o", "IdentitiesOnly=yes")
     argv = ("ssh", *extra, *_OWN, *with_key, *(_ASK if ask else ()), *OPTIONS, *_format_target(node), "exec sh")
     seconds = PASSWORD_SECONDS if ask else DIAL_SECONDS
     return await open_shell(argv, prelude=prelude, seconds=seconds, keep_terminal=ask)

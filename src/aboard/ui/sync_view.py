@@ -1,5 +1,6 @@
 """The progress of a sync, one line per node, and its result."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
@@ -10,7 +11,6 @@ from rich.text import Text
 from aboard.core.cluster.file_sync import NodeTreeResult, UploadProgress
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses.diagnosis import Finding
-from aboard.ui.json_output import dump_json
 from aboard.ui.number_format import format_count
 from aboard.ui.progress_bar import TransientView, render_bar
 
@@ -127,7 +127,9 @@ def format_sync_json(results: Mapping[str, NodeTreeResult], findings: Sequence[F
     warnings = [
         {"code": each.code, "nodes": list(each.nodes), "seen": each.seen, "fix": str(each.fix)} for each in findings
     ]
-    return dump_json({"nodes": nodes, "findings": warnings, "skipped_special_files": special})
+    return json.dumps(
+        {"nodes": nodes, "findings": warnings, "skipped_special_files": special}, indent=2, ensure_ascii=False
+    )
 
 
 def _describe_peers(result: NodeTreeResult) -> str:

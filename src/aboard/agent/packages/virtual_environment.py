@@ -43,14 +43,14 @@ def answer_venv_request(
         if outcome["code"] == 0:
             reply(json.loads(outcome["stdout"]))
         else:
-            reply({"failed": {"errno": "EIO", "why": "timed out", "path": str(message.get("prefix"))}})
+            reply({"failed": {"errno": "EIO", "why": "timed out", "path": str(message.get("folder"))}})
 
     runner.fork(message, lambda: json.dumps(_answer(message)).encode(), complete)
 
 
 def _answer(message: frames.Message) -> frames.Message:
     os.umask(0o022)
-    prefix = str(message["prefix"])
+    prefix = str(message["folder"])
     answers: dict[str, Callable[[str, frames.Message], frames.Message]] = {
         "survey": survey_environment,
         "create": create_environment,

@@ -1,19 +1,19 @@
 """Reach: which nodes are reachable, how long the login takes, and which shell ranks get."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from itertools import pairwise
 
-from aboard.checks.majority import group_by_value
 from aboard.checks.reach.rank_shell import SHELL, find_failed_setup, find_lost_python
+from aboard.core.cluster.cluster import COMMAND_LINE, Cluster
 from aboard.core.cluster.contact import NO_KEY, ReachedNode, UnreachedNode
 from aboard.core.cluster.node import Node
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
 from aboard.core.text.input_text import decode_latin1
-from aboard.diagnoses import Finding, Fix, Shell, format_shell, join_fixes
+from aboard.diagnoses import Finding, Fix, Shell, format_shell
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.fixes import Value
 from aboard.diagnoses.nodes import reach, unanswered_probes
@@ -60,7 +60,7 @@ def find_unreachable_nodes(facts: Facts) -> Iterator[Finding]:
             yield diagnosis.finding(
                 nodes=tuple(names),
                 seen=contact.said,
-                fix=_fix_missing_key([facts.cluster.node(name) for name in names])
+                fix=reach.KEY_REFUSED.fix("make", trust=_format_trust_command(facts.cluster))
                 if contact.said.startswith(NO_KEY)
                 else _build_fix(facts, node, contact),
             )
@@ -140,22 +140,9 @@ def _build_fix(facts: Facts, node: Node, contact: UnreachedNode) -> Fix:
         best = max(newer, key=lambda path: int(path.rpartition(".")[2]))
         return reach.OLD_PYTHON.fix("newer", path=best, node=node.name)
     address = _get_known_address(facts, node) or "ADDRESS"
-    return reach.UNREACHED[contact.reason].fix(**_build_fix_values(node), line=f"{address} {node.target}")
-
-
-def _fix_missing_key(nodes: Sequence[Node]) -> Fix:
-    """Creates a key and copies it to all nodes, with one line for those that share a port."""
-    lines = [reach.KEY_REFUSED.fix("make")]
-    for port, names in group_by_value({node.name: node.port for node in nodes}).items():
-        own = [node for node in nodes if node.name in names]
-        targets = list(map(_format_login, own))
-        if len(own) == 1:
-            lines.append(reach.KEY_REFUSED.fix("bring", ssh=format_ssh_arguments(own[0])))
-        elif port is None:
-            lines.append(reach.KEY_REFUSED.fix("bring-all", targets=targets))
-        else:
-            lines.append(reach.KEY_REFUSED.fix("bring-all-port", targets=targets, port=port))
-    return join_fixes(*lines)
+    return reach.UNREACHED[contact.reason].fix(
+        **_build_fix_values(node), trust=_format_trust_command(facts.cluster), line=f"{address} {node.target}"
+    )
 
 
 def _build_fix_values(node: Node) -> dict[str, Value]:
@@ -169,6 +156,17 @@ def _build_fix_values(node: Node) -> dict[str, Value]:
         "find": _format_python_lookup(node),
         "ask": format_shell("{python} --version", python=node.python),
     }
+
+
+def _format_trust_command(cluster: Cluster) -> Shell:
+    """`aboard trust` for all nodes, as they were given: it changes nothing on those that work."""
+    if cluster.source == "aboard.yaml":
+        return format_shell("aboard trust")
+    if cluster.source.endswith((".yaml", ".yml")):
+        return format_shell("aboard trust {file}", file=cluster.source)
+    if cluster.source and cluster.source != COMMAND_LINE:
+        return format_shell("aboard trust --hostfile {file}", file=cluster.source)
+    return format_shell("aboard trust {nodes:words}", nodes=list(map(_format_login, cluster)))
 
 
 def format_ssh_arguments(node: Node) -> Shell:

@@ -13,9 +13,12 @@ from aboard.config.training.train_settings import TrainSettings
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.usage import configuration
+from aboard.flows.sync.download import OnDownload
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress
+from aboard.flows.train.checkpoint_survey import add_progress
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
 from aboard.flows.train.prepare_data import PreparedDataset, TokenizeProgress, TrainingDatasets, prepare_training_data
+from aboard.flows.train.share_checkpoint import ShareResult
 from aboard.flows.train.training_payload import TrainingInputs
 from aboard.ui.data.plain_report import format_data_lines
 from aboard.ui.data.report_view import DataReportView
@@ -84,6 +87,25 @@ class PreparationReporter:
                 making.update("files  sending", done, total, f" to {format_count(len(far), 'node')}")
 
             yield on_progress
+
+    @contextmanager
+    def receiving(self) -> Iterator[OnDownload]:
+        """A progress bar over all nodes while parts of a checkpoint are copied from them."""
+        with self._making() as making:
+            making.update("checkpoint  asking the nodes")
+            yield add_progress(lambda done, total: making.update("checkpoint  fetching its parts", done, total))
+
+    def report_shared(self, shared: ShareResult | None) -> None:
+        """Reports the parts that nodes got, and why a newer checkpoint is not used."""
+        if shared is None:
+            return
+        for note in shared.notes:
+            self.say("checkpoint", note)
+        if shared.notes:
+            self.say("checkpoint", f"{shared.name} is the newest one that is complete")
+        if shared.sent:
+            nodes = format_count(len(shared.nodes), "node")
+            self.say("checkpoint", f"{format_size(shared.sent)} of {shared.name} sent to {nodes}")
 
     def report_upload(self, upload: SyncResult | None) -> None:
         if upload is not None and upload.sent + upload.from_peers:

@@ -18,10 +18,13 @@ from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
 from aboard.core.run.lease import Lease
 from aboard.diagnoses import AboardError, Finding, Shell, format_shell
+from aboard.flows.train.recorded_checkpoints import read_recorded_training
+from aboard.flows.train.share_checkpoint import ShareProgress, ShareRequest, share_checkpoint
 from aboard.flows.train.trainer_process import MEMORY_MODULE, TrainerProcess, estimate_memory
 from aboard.flows.train.training_payload import TrainingPayload, build_request
 from aboard.flows.train.upload_inputs import upload_inputs
 from aboard.lazy_dataclass import dataclass
+from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
 from aboard.ui.findings_view import FindingsView
 
@@ -77,10 +80,23 @@ def _train_prepared(
             upload = await upload_inputs(plan, dialer, folders, cache=cache, on_progress=on_progress)
         reporter.report_upload(upload)
 
+    async def share_parts(plan: Plan, dialer: NodeDialer, training: Training) -> None:
+        recorded = read_recorded_training(Runs.of(os.environ).all(), training.output_dir)
+        request = ShareRequest(
+            plan=plan,
+            training=training,
+            recorded=recorded,
+            cache=cache.with_name("checkpoints"),
+            command=options.command,
+        )
+        progress = ShareProgress(receiving=reporter.receiving, sending=reporter.sending)
+        reporter.report_shared(await share_checkpoint(request, dialer, progress))
+
     payload = TrainingPayload(
         inputs=inputs,
         command=options.command,
         upload=upload_files,
+        share_checkpoint=share_parts,
         estimate_memory=estimate,
         on_settled=reporter.report_steps,
     )

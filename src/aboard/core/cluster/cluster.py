@@ -7,6 +7,8 @@ from aboard.lazy_dataclass import dataclass
 
 # `Cluster.source` when the user named no node.
 THIS_MACHINE = "this machine"
+# `Cluster.source` when the user named the nodes as arguments.
+COMMAND_LINE = "the command line"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,22 +99,14 @@ KEY_REFUSED = Diagnosis(
         "": FixCommand(
             "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores keys in files that others can"
             " write to\n"
-            "ssh-copy-id {ssh:shell}    # here; it asks for your password there\n"
+            "{trust:shell aboard trust}    # here; installs your key\n"
             "sudo journalctl -u ssh -n 20    # on {node}; shows why sshd still refuses the key. Or correct `user:` in"
             " aboard.yaml"
         ),
         "mode": FixCommand("chmod 600 {path}    # here; ssh ignores a key that others can read"),
-        "make": FixCommand("ssh-keygen -t ed25519    # here; it asks where to save the key, and for a passphrase"),
-        "bring": FixCommand("ssh-copy-id {ssh:shell}    # here; it asks for your password there"),
-        "bring-all": FixCommand(
-            "for node in {targets:words}; do ssh-copy-id $node; done    # here; it asks for your password there"
-        ),
-        "bring-all-port": FixCommand(
-            "for node in {targets:words}; do ssh-copy-id -p {port} $node; done    # here; it asks for your password"
-            " there"
-        ),
+        "make": FixCommand("{trust:shell aboard trust}    # here; creates a key and installs it on every node"),
     },
-    log_fix="ssh-copy-id {node}    # or: aboard trust\n"
+    log_fix="aboard trust {node}    # here; installs your key. For logins between nodes: aboard trust --mesh NODES\n"
     "chmod 700 ~/.ssh; chmod 600 ~/.ssh/authorized_keys    # on {node}",
     patterns=cause(
         r"(?:(?P<node>[\w.-]+): )?Permission denied \([\w,-]*publickey[\w,-]*\)",
@@ -142,8 +134,9 @@ HOST_KEY_UNKNOWN = Diagnosis(
     ),
     explanation="This machine has never seen the node's host key. A run sends code and tokens to the node, so Aboard"
     " does not trust the key blindly.",
-    fixes=_TAKE_KEY,
-    log_fix="ssh {node} true    # once by hand, and confirm; or: aboard trust",
+    fixes="{trust:shell aboard trust}    # here; shows new host keys and asks you to compare them",
+    log_fix="aboard trust {node}    # here; shows its host key and asks. For logins between nodes: aboard trust --mesh"
+    " NODES",
     patterns=cause(
         r"Host key verification failed", "ssh doesn't know the node's host key, and is configured not to ask.", weight=2
     ),

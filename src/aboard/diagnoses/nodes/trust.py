@@ -49,6 +49,14 @@ FINGERPRINT_DIFFERS = Diagnosis(
     " correct {file}",
 )
 
+NO_KNOWN_HOSTS = Diagnosis(
+    code="trust-no-known-hosts",
+    title="ssh is configured to remember no host keys",
+    symptoms=("UserKnownHostsFile /dev/null",),
+    explanation="Aboard verifies the host key at every connection, so ssh must have a file to keep it in.",
+    fixes="grep -rn UserKnownHostsFile ~/.ssh/config /etc/ssh/ssh_config*    # here; remove it for {node}",
+)
+
 NO_ACCESS = Diagnosis(
     code="trust-no-access",
     title="there is no way to log in to the node and install the key",

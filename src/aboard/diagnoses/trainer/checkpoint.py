@@ -72,8 +72,8 @@ ELSEWHERE = Diagnosis(
     title="some checkpoint files are on another node's disk",
     symptoms=("was saved to several disks, and resuming with this layout needs files that are not on this disk",),
     explanation="Without a shared disk, each node stores only what its own ranks wrote, so resuming with different"
-    " nodes, ranks or sharding needs files from other nodes. To avoid this, put `output_dir` on a shared disk, or use"
-    " `sharding: none` or `hybrid`.",
+    " nodes, ranks or sharding needs files from other nodes. `aboard train` copies them before ranks start, as far as"
+    " it can reach the nodes that have them.",
     fixes={
         "one": FixCommand(f"rsync -a {{nodes:words}}:{{folder}}/ {{folder}}/{_SAME_LAYOUT}"),
         "several": FixCommand(

@@ -6,7 +6,7 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from aboard.data.store.content_hash_cache import make_changed_error, make_unreadable_error
+from aboard.data.store.content_hash_cache import make_unreadable_error
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.tree_difference import SMALL_BYTES
 from aboard.transport.tree_sender import PACK_BYTES, Pack
@@ -95,17 +95,16 @@ def _read_file(tree: SourceTree, path: str) -> tuple[bytes, int] | None:
     try:
         fd = os.open(f"{tree.root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            mtime_ns = os.fstat(fd).st_mtime_ns
-            content = os.read(fd, SMALL_BYTES + 1)
+            status = os.fstat(fd)
+            # A file that is being written is sent as it is now; the next sync sees that it changed.
+            content = os.read(fd, min(status.st_size, SMALL_BYTES))
         finally:
             os.close(fd)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise make_unreadable_error(tree.root / path, error) from error
-    if len(content) > SMALL_BYTES:
-        raise make_changed_error(tree.root / path)
-    return content, mtime_ns
+    return content, status.st_mtime_ns
 
 
 def _hash_files(tree: SourceTree, paths: Sequence[str]) -> dict[str, str]:

@@ -146,6 +146,7 @@ class TreeSync:
         return [each for each in ready if each.node.name not in failed]
 
     def _build_directories(self, tree: SourceTree, paths: Sequence[str]) -> list[SyncDirectory]:
+        self._hashes.parent.mkdir(parents=True, exist_ok=True)
         contents = ContentHashCache(self._hashes).of(
             [tree.root / path for path in paths], threads=len(os.sched_getaffinity(0))
         )

@@ -3,16 +3,17 @@
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import file_fetch
+from aboard.diagnoses.untrusted import escape_text
 from aboard.flows.sync.download import DownloadProgress, NodeDownload, OnDownload
 from aboard.flows.sync.download_target import WantedFile
 from aboard.lazy_dataclass import dataclass
-from aboard.train.checkpoint.checkpoint_parts import Slice, select_parts
+from aboard.train.checkpoint.checkpoint_parts import PartSelection, Slice, select_parts
 from aboard.train.checkpoint.commit_marker import NAME, CheckpointFile, CommitMarker, MarkerError, parse_marker
 from aboard.transport.node_dialer import NodeDialer
 
@@ -22,6 +23,7 @@ AT_ONCE = 16
 _HEAD_BYTES = 4096
 # A marker for 512 ranks of a 70B model has 55 MB.
 _MOST_MARKER = 1 << 30
+_SHOWN_PARTS = 3
 _STEP = re.compile(r"step-(\d{6,20})(?:-(\d{1,6}))?")
 _KEY = re.compile(rb'\{"sha256":"([0-9a-f]{64})",\n(?:.*\n)*?"serial":(\d{1,15}),\n')
 
@@ -59,6 +61,8 @@ class CheckpointSurvey:
     def __init__(self, folder: str, dialer: NodeDialer, on_progress: OnDownload = lambda _progress: None) -> None:
         self.unreachable: dict[str, AboardError] = {}
         self.held: dict[str, dict[str, HeldCheckpoint]] = {}
+        # The nodes that parts came from.
+        self.sources: set[str] = set()
         self._damaged: dict[tuple[str, str, str], AboardError] = {}
         self._folder = folder
         self._dialer = dialer
@@ -110,14 +114,15 @@ class CheckpointSurvey:
 
     async def gather(
         self, offer: CheckpointOffer, marker: CommitMarker, slices: set[Slice], target: Path
-    ) -> tuple[CheckpointFile, ...]:
-        """Fetches files with all these slices, each from any node that has it intact; returns those that none has."""
+    ) -> PartSelection:
+        """Fetches files with all these slices, each from any node that has it intact; `lacking` are those none has."""
         fetched: set[str] = set()
         while True:
             available = self.list_available(offer, marker)
             selection = select_parts(marker, slices, held=fetched, available=available)
             if selection.lacking or not selection.files:
-                return selection.lacking
+                files = tuple(file for file in marker.files if file.name in fetched)
+                return PartSelection(files=files, lacking=selection.lacking)
             shares = _share_out(selection.files, available)
             results = await asyncio.gather(
                 *(self._fetch(node, offer.name, files, target) for node, files in shares.items())
@@ -196,6 +201,8 @@ class CheckpointSurvey:
                 raise
             self._note_failure(node, error)
             return set()
+        if len(failed) < len(files):
+            self.sources.add(node)
         self._damaged.update({(node, name, part): why for part, why in failed.items()})
         return {file.name for file in files if file.name not in failed}
 
@@ -212,6 +219,20 @@ def _share_out(files: Iterable[CheckpointFile], available: Mapping[str, list[str
         shares.setdefault(node, []).append(file)
         load[node] += file.bytes
     return shares
+
+
+def describe_parts(parts: Sequence[LackingPart]) -> str:
+    """The first few, each with the node on which it was last."""
+    texts = [f"{part.file.name}, last on {escape_text(part.node)} ({part.why})" for part in parts[:_SHOWN_PARTS]]
+    more = f", and {len(parts) - _SHOWN_PARTS} more files" if len(parts) > _SHOWN_PARTS else ""
+    return "; ".join(texts) + more
+
+
+def make_private_folder(path: Path) -> None:
+    """A directory two levels below the cache, which only this user can enter."""
+    path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    path.mkdir(exist_ok=True, mode=0o700)
 
 
 def add_progress(on_total: Callable[[int, int], None]) -> OnDownload:

@@ -10,15 +10,20 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.untrusted import escape_text
 from aboard.flows.sync.download import OnDownload, run_locally
-from aboard.flows.train.checkpoint_survey import CheckpointOffer, CheckpointSurvey, LackingPart
+from aboard.flows.train.checkpoint_survey import (
+    CheckpointOffer,
+    CheckpointSurvey,
+    LackingPart,
+    describe_parts,
+    make_private_folder,
+)
 from aboard.flows.train.recorded_checkpoints import RecordedTraining
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
-from aboard.train.checkpoint.commit_marker import NAME, CheckpointFile, CommitMarker
+from aboard.train.checkpoint.commit_marker import NAME
 from aboard.transport.node_dialer import NodeDialer
 
 THIS_MACHINE = Node(name="this machine", transport=TransportKind.LOCAL)
-_SHOWN_PARTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +78,17 @@ async def _gather_newest(request: GatherRequest, survey: CheckpointSurvey) -> Ga
             continue
         marker, content = read
         target = request.cache / offer.key[:32] / offer.name
-        await run_locally(target, _make_private, target)
+        await run_locally(target, make_private_folder, target)
         slices = list_slices(marker.files, prefix=MODEL_PREFIX)
-        lacking = await survey.gather(offer, marker, slices, target)
+        lacking = (await survey.gather(offer, marker, slices, target)).lacking
         if lacking:
-            parts = [_explain_part(request, survey, offer, marker, file) for file in lacking]
+            parts = [
+                survey.explain(offer, file, request.recorded.find_node(offer.name, marker, file)) for file in lacking
+            ]
             raise await _build_part_error(request, survey, offer, parts, every)
         await run_locally(target, (target / NAME).write_bytes, content)
-        holders = [node for node in offer.nodes if node != THIS_MACHINE.name]
-        return GatheredCheckpoint(path=target, name=offer.name, nodes=tuple(holders))
+        sources = sorted(survey.sources - {THIS_MACHINE.name})
+        return GatheredCheckpoint(path=target, name=offer.name, nodes=tuple(sources))
     raise _build_none_error(request, survey)
 
 
@@ -97,12 +104,6 @@ async def _find_complete(survey: CheckpointSurvey, offers: Sequence[CheckpointOf
     return None
 
 
-def _explain_part(
-    request: GatherRequest, survey: CheckpointSurvey, offer: CheckpointOffer, marker: CommitMarker, file: CheckpointFile
-) -> LackingPart:
-    return survey.explain(offer, file, request.recorded.find_node(offer.name, marker, file))
-
-
 async def _build_part_error(
     request: GatherRequest,
     survey: CheckpointSurvey,
@@ -110,9 +111,7 @@ async def _build_part_error(
     parts: Sequence[LackingPart],
     offers: Sequence[CheckpointOffer],
 ) -> AboardError:
-    texts = [f"{part.file.name}, last on {escape_text(part.node)} ({part.why})" for part in parts[:_SHOWN_PARTS]]
-    more = f", and {len(parts) - _SHOWN_PARTS} more files" if len(parts) > _SHOWN_PARTS else ""
-    seen = f"{offer.name} needs {'; '.join(texts)}{more}, and no other node has a copy"
+    seen = f"{offer.name} needs {describe_parts(parts)}, and no other node has a copy"
     older = [each for each in offers if each.serial < offer.serial]
     return await _build_error(request, survey, seen, parts[0].node, older)
 
@@ -130,7 +129,7 @@ async def _build_error(
 
 def _build_none_error(request: GatherRequest, survey: CheckpointSurvey) -> AboardError:
     what = "complete checkpoint" if request.name is None else f"checkpoint {escape_text(request.name)}"
-    asked = [node for node in survey.held if node != THIS_MACHINE.name]
+    asked = sorted(node for node in survey.held if node != THIS_MACHINE.name)
     seen = f"there is no {what} in {request.folder} on this machine"
     if asked:
         seen += f" or on {format_list(asked)}"
@@ -138,9 +137,3 @@ def _build_none_error(request: GatherRequest, survey: CheckpointSurvey) -> Aboar
         why = "; ".join(error.seen for error in survey.unreachable.values())
         seen += f", and {format_list(list(survey.unreachable))} can't be reached: {why}"
     return AboardError(checkpoints.EXPORT_NONE, seen, "run", run=request.run)
-
-
-def _make_private(path: Path) -> None:
-    path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.parent.mkdir(exist_ok=True, mode=0o700)
-    path.mkdir(exist_ok=True, mode=0o700)

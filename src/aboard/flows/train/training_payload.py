@@ -43,6 +43,7 @@ ENV: Mapping[str, str] = MappingProxyType(
     {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
 )
 
+ShareCheckpoint = Callable[[Plan, NodeDialer, Training], Awaitable[None]]
 UploadInputs = Callable[[Plan, NodeDialer, Sequence[Path]], Awaitable[None]]
 EstimateMemory = Callable[[Training, Mapping[str, int], int | None], Awaitable[RankMemoryNeeds | None]]
 
@@ -95,6 +96,7 @@ class TrainingPayload:
     command: Shell
     upload: UploadInputs
     estimate_memory: EstimateMemory
+    share_checkpoint: ShareCheckpoint | None = None
     on_settled: Callable[[TrainingPreflight, Sequence[Finding]], None] = lambda _preflight, _findings: None
 
     @property
@@ -148,6 +150,9 @@ class TrainingPayload:
 
     async def load(self, plan: Plan, dialer: NodeDialer) -> None:
         await self.upload(plan, dialer, self.inputs.folders)
+        training = self.inputs.training(bf16=False)
+        if self.share_checkpoint is not None and training.resume != "none":
+            await self.share_checkpoint(plan, dialer, training)
 
 
 def list_cards(facts: Facts, nodes: Sequence[str]) -> dict[str, tuple[GpuSpec, ...]]:

@@ -64,6 +64,8 @@ class HostKeyPinning:
 
     async def pin(self, hosts: Sequence[HostToPin]) -> None:
         """Pins the hosts' keys; a host whose key is not accepted gets a finding."""
+        self._refuse_unsaved(hosts)
+        hosts = [host for host in hosts if host.node.name not in self.findings]
         scanned = await asyncio.gather(*map(self._scan, hosts))
         found = {host.node.name: key for host, key in zip(hosts, scanned, strict=True) if key is not None}
         if self._file is not None:
@@ -88,6 +90,15 @@ class HostKeyPinning:
         was = ", ".join(key.fingerprint for key in old) or "another one"
         seen = f"known_hosts has {was}; the node presents {scanned.key.label} {scanned.key.fingerprint}"
         return explain_failure(host.node, Unreachable(UnreachableReason.HOST_KEY_CHANGED, seen))
+
+    def _refuse_unsaved(self, hosts: Iterable[HostToPin]) -> None:
+        """Where ssh_config has no file for host keys, each connection would be to whoever answers."""
+        for host in hosts:
+            if str(host.settings.known_hosts) in ("/dev/null", "none"):
+                name = host.node.name
+                seen = f"UserKnownHostsFile is {host.settings.known_hosts}"
+                fix = trust.NO_KNOWN_HOSTS.fix(node=name)
+                self.findings[name] = trust.NO_KNOWN_HOSTS.finding(nodes=(name,), seen=seen, fix=fix)
 
     async def _scan(self, host: HostToPin) -> ScannedHostKey | None:
         expected = self._file.expected.find(host.names) if self._file else ()

@@ -45,9 +45,9 @@ class Access:
     `typed` is the user's command, for fixes.
     """
 
-    identity: Path | None = None
-    terminal: bool = False
-    typed: Shell = Shell("aboard trust")
+    identity: Path | None
+    terminal: bool
+    typed: Shell
 
 
 class NodeLogins:

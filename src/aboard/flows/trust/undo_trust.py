@@ -32,20 +32,27 @@ async def undo_trust(
         # Only one of them can ask for a password at a time.
         turns = asyncio.Semaphore(1 if access.terminal else len(todo) or 1)
 
-        async def undo(record: MachineRecord) -> None:
+        async def log_in(record: MachineRecord) -> HomeFiles | None:
             node = record.machine.node
             try:
                 async with turns:
-                    shell = await logins.open_any(node, access, watcher)
-                left = await HomeFiles(node.name, shell, record).undo()
-                await shell.close()
-                undone.append(node.name)
-                findings.extend(_report_left(node.name, left))
+                    return HomeFiles(node.name, await logins.open_any(node, access, watcher), record)
             except AboardError as error:
                 findings.append(explain_failure(node, error))
+                return None
 
+        async def undo(files: HomeFiles) -> None:
+            try:
+                findings.extend(_report_left(files.name, await files.undo()))
+                undone.append(files.name)
+            except AboardError as error:
+                findings.append(explain_failure(files.record.machine.node, error))
+
+        watcher.begin_phase("logging in")
+        # To all of them first: nodes with the same home have one authorized_keys file.
+        homes = await asyncio.gather(*map(log_in, todo))
         watcher.begin_phase("restoring the nodes' files")
-        await asyncio.gather(*map(undo, todo))
+        await asyncio.gather(*(undo(files) for files in homes if files is not None))
         head = await _undo_head(records, findings)
     return UndoReport(nodes=tuple(sorted(undone)), head=head, findings=tuple(findings), seconds=monotonic() - began)
 

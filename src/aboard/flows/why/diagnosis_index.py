@@ -6,11 +6,11 @@ from aboard.checks import SUBJECTS
 from aboard.checks.train import TRAIN
 from aboard.core.probes.check_subject import Subject
 from aboard.diagnoses.catalogue import list_diagnoses
-from aboard.diagnoses.nodes import agent_protocol
+from aboard.diagnoses.nodes import agent_protocol, trust
 from aboard.diagnoses.program_logs import collectives, job_launchers, rank_programs, undetermined
 from aboard.diagnoses.runs import death, external_jobs, hang, loss, nccl_ras, rendezvous, slow
 from aboard.diagnoses.trainer import checkpoint, data, data_quality, file_fetch, file_sync, model_loading, training
-from aboard.diagnoses.usage import commands, configuration, pasted_commands, planning, run_records, sandbox
+from aboard.diagnoses.usage import commands, configuration, environment, pasted_commands, planning, run_records, sandbox
 
 
 def _build_subject(name: str, title: str, asked: str, *families: ModuleType) -> Subject:
@@ -21,6 +21,7 @@ def _build_subject(name: str, title: str, asked: str, *families: ModuleType) -> 
 
 ALL_SUBJECTS: tuple[Subject, ...] = (
     *SUBJECTS,
+    _build_subject("trust", "this machine can log in to every node", "aboard trust", trust),
     _build_subject(
         *("run", "every rank exits successfully", "aboard launch -- SCRIPT"),
         *(death, hang, rendezvous, slow, loss, nccl_ras, external_jobs),
@@ -35,6 +36,7 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
     _build_subject("model", "every rank can load the model", "aboard train", model_loading),
     _build_subject("checkpoint", "checkpoints are saved, found and exported", "aboard train", checkpoint),
     _build_subject("spread", "every node has the files that ranks read", "aboard train", file_sync),
+    _build_subject("env", "every node has the head's Python environment", "aboard sync --env", environment),
     _build_subject("fetch", "files on the nodes can be copied here", "aboard export RUN --to DIR", file_fetch),
     _build_subject("preparing", "data can be read and prepared", "aboard data FILE…", data),
     _build_subject("files", "aboard.yaml and other files are valid", "aboard", configuration),

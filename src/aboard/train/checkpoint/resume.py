@@ -63,11 +63,18 @@ def resume_checkpoint(
     folder = group.folder if how == "auto" else Path(how).absolute().parent
     names = None if how == "auto" else [Path(how).name]
     offers = _list_offers(group, folder, names, result)
+    elsewhere: AboardError | None = None
     for offer in offers:
         saved = SavedCheckpoint(folder=folder / offer.name, marker=_share_marker(group, folder, offer))
         changed = find_differences(saved.marker, now())
         refuse_differences(changed, str(saved.folder))
-        why = _find_damage(group, saved, module)
+        try:
+            why = _find_damage(group, saved, module)
+        except AboardError as error:
+            # An older checkpoint may be complete here: the head copies the newest that is complete on the nodes.
+            if error.diagnosis is not checkpoint.ELSEWHERE:
+                raise
+            elsewhere, why = elsewhere or error, error.seen
         if why is None:
             group.run_collectively(partial(_restore_state, saved, module, optimizer, len(group.disks.nodes)))
             result.marker = saved.marker
@@ -77,6 +84,8 @@ def resume_checkpoint(
             return result
         result.broken.add(offer.name)
         result.notes.append(f"skipped {offer.name}: {why}")
+    if elsewhere is not None:
+        raise elsewhere
     if how != "auto" or result.broken:
         raise _build_unusable_error(group.folder if how == "auto" else Path(how), result.notes)
     return result

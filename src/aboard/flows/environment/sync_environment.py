@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
@@ -12,46 +12,27 @@ from typing import Any
 
 from aboard.agent.packages.virtual_environment import describe_interpreter, read_stamp
 from aboard.agent.transfer.receive_folders import MARK
-from aboard.core.cluster.environment_parity import InterpreterDescription
 from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import DecodeError, decode
+from aboard.core.environment.node_parity import InterpreterDescription
+from aboard.core.environment.sync_report import (
+    EnvironmentProgress,
+    EnvironmentSyncResult,
+    NodeEnvironmentResult,
+)
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment as diagnoses
-from aboard.flows.sync.installed_distributions import InstalledDistribution, read_environment
-from aboard.flows.sync.node_environment import (
-    EnvironmentProgress,
-    HeadContents,
-    NodeEnvironment,
-    NodeEnvironmentResult,
-)
+from aboard.flows.environment.installed_distributions import InstalledDistribution, read_environment
+from aboard.flows.environment.node_environment import HeadContents, NodeEnvironment
+from aboard.flows.environment.wheel_packing import PackedWheel, pack_distribution, remove_unused_wheels
 from aboard.flows.sync.sync_files import AT_ONCE
-from aboard.flows.sync.wheel_packing import PackedWheel, pack_distribution, remove_unused_wheels
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 
-__all__ = ["EnvironmentProgress", "EnvironmentSyncResult", "NodeEnvironmentResult", "sync_environment"]
-
 WHEELS_FOLDER = "wheels"
 OnProgress = Callable[[EnvironmentProgress], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnvironmentSyncResult:
-    """The result for each node, or why it failed.
-
-    `projects` are the directories of editable installations, which nodes get as regular ones; `loose` are files of
-    site-packages that belong to no package and are not copied.
-    """
-
-    prefix: str
-    packages: int
-    projects: tuple[str, ...]
-    loose: tuple[str, ...]
-    nodes: Mapping[str, NodeEnvironmentResult]
-    failures: Mapping[str, AboardError]
-    seconds: float
 
 
 async def sync_environment(
@@ -60,9 +41,12 @@ async def sync_environment(
     environment: HeadEnvironment | None,
     *,
     cache: Path,
+    dry: bool = False,
     on_progress: OnProgress = lambda _progress: None,
 ) -> EnvironmentSyncResult:
     """A node that fails does not stop the others; a problem of the head's environment raises before any is changed.
+
+    With `dry`, the result is what would be done.
 
     The links go back to the dialer; the caller closes it.
     """
@@ -71,7 +55,7 @@ async def sync_environment(
     remote = [node for node in nodes if node.transport is not TransportKind.LOCAL]
     dialer.begin(remote)
     head = await pack_environment(prefix, cache / WHEELS_FOLDER, on_progress)
-    result = await sync_packed_environment(remote, dialer, head, on_progress)
+    result = await sync_packed_environment(remote, dialer, head, on_progress, dry=dry)
     return replace(result, seconds=monotonic() - began)
 
 
@@ -94,13 +78,13 @@ async def pack_environment(prefix: Path, cache: Path, on_progress: OnProgress) -
 
 
 async def sync_packed_environment(
-    nodes: Iterable[Node], dialer: NodeDialer, head: HeadContents, on_progress: OnProgress
+    nodes: Iterable[Node], dialer: NodeDialer, head: HeadContents, on_progress: OnProgress, *, dry: bool = False
 ) -> EnvironmentSyncResult:
     """Surveys all nodes, then changes those that differ."""
     began, outcome = monotonic(), _Outcome()
     environments = [NodeEnvironment(node, head, dialer, on_progress) for node in nodes]
     try:
-        await _sync_nodes(environments, head, outcome)
+        await _sync_nodes(environments, head, outcome, dry=dry)
     finally:
         await asyncio.gather(*(each.close() for each in environments))
     return EnvironmentSyncResult(
@@ -111,6 +95,7 @@ async def sync_packed_environment(
         nodes=outcome.nodes,
         failures=outcome.failures,
         seconds=monotonic() - began,
+        dry=dry,
     )
 
 
@@ -133,7 +118,9 @@ class _Outcome:
     failures: dict[str, AboardError] = field(default_factory=dict)
 
 
-async def _sync_nodes(environments: Sequence[NodeEnvironment], head: HeadContents, outcome: _Outcome) -> None:
+async def _sync_nodes(
+    environments: Sequence[NodeEnvironment], head: HeadContents, outcome: _Outcome, *, dry: bool
+) -> None:
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def run(each: NodeEnvironment, work: Coroutine[Any, Any, Any]) -> Any:
@@ -153,11 +140,13 @@ async def _sync_nodes(environments: Sequence[NodeEnvironment], head: HeadContent
 
     async def install(each: NodeEnvironment) -> NodeEnvironmentResult:
         async with turns:
-            return await each.install()
+            return await each.install(dry=dry)
 
     await asyncio.gather(*(run(each, each.survey()) for each in environments))
     reached = [each for each in environments if each.node.name not in outcome.failures]
-    firsts = await _find_shared_disks([each for each in reached if not each.is_heads and not each.is_equal], head)
+    differing = [each for each in reached if not each.is_heads and not each.is_equal]
+    # Finding shared disks leaves marks on them for a moment.
+    firsts = {each: each for each in differing} if dry else await _find_shared_disks(differing, head)
     works = []
     for each in reached:
         first = firsts.get(each)

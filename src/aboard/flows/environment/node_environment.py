@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Literal
 
 from aboard.agent.packages.virtual_environment import WHEELS
 from aboard.checks.software.inventory_script import MODULES
-from aboard.core.cluster.environment_parity import (
+from aboard.core.cluster.file_sync import UploadProgress
+from aboard.core.cluster.file_transfer_errors import build_no_room_error, build_permission_error
+from aboard.core.cluster.node import Node
+from aboard.core.environment.node_parity import (
     InterpreterDescription,
     PackageChanges,
     choose_base_interpreter,
@@ -19,18 +21,21 @@ from aboard.core.cluster.environment_parity import (
     parse_glibc,
     plan_package_changes,
 )
-from aboard.core.cluster.file_transfer_errors import build_no_room_error, build_permission_error
-from aboard.core.cluster.node import Node
+from aboard.core.environment.sync_report import (
+    EnvironmentAction,
+    EnvironmentPhase,
+    EnvironmentProgress,
+    NodeEnvironmentResult,
+)
 from aboard.core.text.input_text import format_count
 from aboard.data.store.shard_manifest import FileEntry
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, Finding, Severity
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment
-from aboard.flows.sync.node_upload import UploadProgress
-from aboard.flows.sync.reconnecting_sender import ReconnectingSender
+from aboard.flows.environment.wheel_packing import PackedWheel
+from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.flows.sync.sync_files import SPARE, sync_files
-from aboard.flows.sync.wheel_packing import PackedWheel
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.environment_requests import EnvironmentRequests, EnvironmentSurvey
 from aboard.transport.file_sender import FileSender
@@ -40,9 +45,6 @@ from aboard.transport.node_dialer import NodeDialer
 BATCH_WHEELS = 20
 BATCH_BYTES = 64 * 1024 * 1024
 _NAMES_SHOWN = 5
-
-EnvironmentAction = Literal["created", "updated", "unchanged", "shared"]
-EnvironmentPhase = Literal["packing", "checking", "sending", "installing", "waiting", "done"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,29 +69,6 @@ class HeadContents:
         return self.interpreter.site.raw()
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnvironmentProgress:
-    """The progress of one node: bytes while wheels are sent, packages otherwise. The head's name is empty."""
-
-    node: str
-    phase: EnvironmentPhase
-    done: int = 0
-    total: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeEnvironmentResult:
-    """What was done on a node; `same_disk_as` names the node whose disk it shares, "" for the head's."""
-
-    action: EnvironmentAction
-    installed: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    sent: int = 0
-    seconds: float = 0.0
-    same_disk_as: str | None = None
-    findings: tuple[Finding, ...] = ()
-
-
 class NodeEnvironment:
     """The environment of one node, while it is made equal to the head's."""
 
@@ -102,7 +81,7 @@ class NodeEnvironment:
         self._prefix = str(head.prefix)
         self._dialer = dialer
         self._on_progress = on_progress
-        self._sender = ReconnectingSender(node, dialer)
+        self._sender = ReconnectingChannel(node, dialer, FileSender)
         self._began = monotonic()
         self._found: EnvironmentSurvey | None = None
         self._base: InterpreterDescription | None = None
@@ -140,13 +119,16 @@ class NodeEnvironment:
         except AboardError:
             return frozenset()
 
-    async def install(self) -> NodeEnvironmentResult:
-        """Makes the environment equal to the head's and compares it."""
+    async def install(self, *, dry: bool) -> NodeEnvironmentResult:
+        """Makes the environment equal to the head's and compares it; `dry` stops before the first change."""
         survey, changes = self._survey, self._plan(self._survey)
         fresh = survey.kind == "none" or self._is_stale(survey)
         if fresh:
             changes = PackageChanges(install=tuple(self._head.wheels), remove=())
         await self._require_space(changes)
+        action: EnvironmentAction = "updated" if survey.complete and not fresh else "created"
+        if dry:
+            return self._finish(NodeEnvironmentResult(action=action, installed=changes.install, removed=changes.remove))
         if fresh or survey.system_packages != self._head.system_packages:
             await self._create(clear=survey.kind == "venv" and fresh)
         await self._apply(changes)
@@ -158,7 +140,7 @@ class NodeEnvironment:
         await self._compare()
         return self._finish(
             NodeEnvironmentResult(
-                action="updated" if survey.complete and not fresh else "created",
+                action=action,
                 installed=tuple(dict.fromkeys((*changes.install, *again.install))),
                 removed=changes.remove,
                 sent=self._sent,
@@ -180,9 +162,7 @@ class NodeEnvironment:
     async def close(self) -> None:
         """Gives the link back to the dialer, for the next command of the same program."""
         self.finished.set()
-        link = await self._sender.leave()
-        if link is not None:
-            self._dialer.keep({self.node.name: link})
+        await self._sender.leave()
 
     @property
     def _survey(self) -> EnvironmentSurvey:
@@ -282,9 +262,7 @@ class NodeEnvironment:
 
     async def _send(self, wheels: Sequence[PackedWheel]) -> None:
         """Sends by the same path as a model's files; the link is passed on to that and back."""
-        link = await self._sender.leave()
-        if link is not None:
-            self._dialer.keep({self.node.name: link})
+        await self._sender.leave()
         directory = SyncDirectory(
             folder=self._head.cache,
             files=tuple(FileEntry(name=wheel.file, bytes=wheel.bytes, sha256=wheel.sha256) for wheel in wheels),

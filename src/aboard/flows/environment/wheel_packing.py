@@ -19,7 +19,7 @@ from aboard.agent.packages.wheel_install import SHEBANG, WheelLayout, format_rec
 from aboard.core.decoding import try_decode
 from aboard.data.store.atomic_files import compute_sha256
 from aboard.data.store.content_hash_cache import make_changed_error, read_file_stamp
-from aboard.flows.sync.installed_distributions import InstalledDistribution, PackagedFile
+from aboard.flows.environment.installed_distributions import InstalledDistribution, PackagedFile
 from aboard.lazy_dataclass import dataclass
 
 # Part of the cache's key: a change of the packing makes older wheels stale.

@@ -1,0 +1,1 @@
+"""Values and decisions about the Python environment of the head and the nodes."""

@@ -1,0 +1,1 @@
+"""Recreates the head's Python environment on the nodes."""

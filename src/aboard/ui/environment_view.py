@@ -1,0 +1,180 @@
+"""The progress of `aboard sync --env`, one line per node, and its result."""
+
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
+from aboard.core.text.byte_sizes import format_size
+from aboard.core.text.input_text import format_count
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import escape_text
+from aboard.ui.check.plain_lines import format_finding_lines
+from aboard.ui.findings_view import FindingsView
+from aboard.ui.json_output import dump_json
+from aboard.ui.merge_findings import merge_findings
+from aboard.ui.progress_bar import TransientView, render_bar
+from aboard.ui.status_marks import FINE
+
+_BAR = 20
+_MOST_LINES = 20
+# Lines without a terminal: one per node and this many seconds.
+PLAIN_SECONDS = 5.0
+_HEAD = "this machine"
+_PHASES = {
+    "packing": "packing wheels",
+    "checking": "comparing packages",
+    "sending": "sending wheels",
+    "installing": "installing packages",
+    "waiting": "waiting for another node on the same disk",
+}
+
+
+class EnvironmentProgressView(TransientView):
+    """A live line for this machine while it packs, and for each node that is still busy."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._lines: dict[str, EnvironmentProgress] = {}
+
+    def update(self, progress: EnvironmentProgress) -> None:
+        self._lines[progress.node] = progress
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        busy = [each for each in self._lines.values() if not _is_done(each)]
+        wide = max((len(each.node or _HEAD) for each in busy), default=0)
+        for each in busy[:_MOST_LINES]:
+            line = Text(f"{each.node or _HEAD:<{wide}}  ", no_wrap=True, overflow="ellipsis")
+            if each.total:
+                line.append(render_bar(each.done / each.total, _BAR)).append("  ")
+            yield line.append(describe_progress(each), style="dim")
+        if len(busy) > _MOST_LINES:
+            yield Text(f"{format_count(len(busy) - _MOST_LINES, 'more node')}", style="dim")
+
+
+class PlainEnvironmentProgress:
+    """A line per node every few seconds, for a pipe or a file."""
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = monotonic) -> None:
+        self._write = write
+        self._clock = clock
+        self._next: dict[str, float] = {}
+
+    def update(self, progress: EnvironmentProgress) -> None:
+        now = self._clock()
+        if progress.total and now >= self._next.setdefault(progress.node, now + PLAIN_SECONDS):
+            self._next[progress.node] = now + PLAIN_SECONDS
+            self._write(f"{progress.phase} {progress.node or _HEAD} {describe_progress(progress)}")
+
+
+def describe_progress(progress: EnvironmentProgress) -> str:
+    """The phase, and how much of it is done."""
+    what = _PHASES.get(progress.phase, progress.phase)
+    if not progress.total:
+        return what
+    if progress.phase == "sending":
+        return f"{what}: {format_size(progress.done)} of {format_size(progress.total)}"
+    return f"{what}: {progress.done} of {progress.total}"
+
+
+class EnvironmentResultView:
+    """Print it with `crop=False`, so that long commands are not cut."""
+
+    def __init__(self, result: EnvironmentSyncResult) -> None:
+        self._result = result
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in _list_node_lines(self._result):
+            yield Text.assemble((f"{FINE.sign} ", FINE.style), line)
+        for line in _list_remarks(self._result):
+            yield Text(line, style="dim")
+        findings = list_environment_findings(self._result)
+        if findings:
+            yield ""
+            yield FindingsView(merge_findings(findings), in_full=True)
+        yield f"{_conclude(self._result)}.  {self._result.seconds:.1f} s"
+
+
+def format_environment_lines(result: EnvironmentSyncResult) -> Iterator[str]:
+    """Plain lines, each with its kind first; findings come unmerged, so that grep finds every node."""
+    for finding in list_environment_findings(result):
+        yield from format_finding_lines(finding)
+    for line in _list_node_lines(result):
+        yield f"fine {line}"
+    yield from (f"note {line}" for line in _list_remarks(result))
+    yield f"done: {_conclude(result)}; {result.seconds:.1f} s"
+
+
+def format_environment_json(result: EnvironmentSyncResult) -> str:
+    return dump_json(
+        {
+            "seconds": round(result.seconds, 3),
+            "prefix": result.prefix,
+            "packages": result.packages,
+            "editable": result.projects,
+            "not_copied": result.loose,
+            "nodes": {
+                name: {
+                    "action": node.action,
+                    "installed": node.installed,
+                    "removed": node.removed,
+                    "sent_bytes": node.sent,
+                    "same_disk_as": node.same_disk_as,
+                    "seconds": round(node.seconds, 3),
+                }
+                for name, node in result.nodes.items()
+            },
+            "findings": list_environment_findings(result),
+        }
+    )
+
+
+def list_environment_findings(result: EnvironmentSyncResult) -> list[Finding]:
+    """Each node that failed, and packages of base interpreters that differ."""
+    failed = [
+        error.diagnosis.finding(nodes=(name,), seen=error.seen, fix=error.fix, severity=Severity.BLOCK)
+        for name, error in result.failures.items()
+    ]
+    return failed + [finding for node in result.nodes.values() for finding in node.findings]
+
+
+def _list_node_lines(result: EnvironmentSyncResult) -> Iterator[str]:
+    """Nodes with the same outcome share a line."""
+    groups: dict[str, list[str]] = {}
+    for name, node in result.nodes.items():
+        groups.setdefault(_describe_node(node, dry=result.dry), []).append(name)
+    for text, names in groups.items():
+        yield f"{fold_names(names)}: {text}"
+
+
+def _describe_node(node: NodeEnvironmentResult, *, dry: bool) -> str:
+    if node.action == "unchanged":
+        return "unchanged"
+    if node.same_disk_as is not None:
+        return f"on the disk of {node.same_disk_as or _HEAD}"
+    verb = {"created": "would be created" if dry else "created", "updated": "would be updated" if dry else "updated"}
+    removed = f", {len(node.removed)} removed" if node.removed else ""
+    return f"{verb[node.action]}, {format_count(len(node.installed), 'package')} installed{removed}"
+
+
+def _list_remarks(result: EnvironmentSyncResult) -> Iterator[str]:
+    for project in result.projects:
+        yield f"{escape_text(project, 300)} is installed as editable here; nodes get a copy of its current files"
+    if result.loose:
+        yield f"not copied, since no package lists them: {', '.join(map(escape_text, result.loose))}"
+
+
+def _conclude(result: EnvironmentSyncResult) -> str:
+    count = len(result.nodes) + len(result.failures)
+    have = "would have" if result.dry else "have"
+    return (
+        f"{len(result.nodes)} of {format_count(count, 'node')} {have} {escape_text(result.prefix, 300)} with"
+        f" {format_count(result.packages, 'package')}"
+    )
+
+
+def _is_done(progress: EnvironmentProgress) -> bool:
+    return progress.phase == "done" or (progress.phase == "packing" and progress.done == progress.total)

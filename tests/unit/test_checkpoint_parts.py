@@ -1,0 +1,344 @@
+"""Checkpoints without a shared disk: gathered from agents with homes of their own, and shared among them."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_homes import HomeTransport
+
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.plan.training_settings import Training
+from aboard.core.run.events import Event
+from aboard.diagnoses import AboardError, Unreachable, format_shell
+from aboard.diagnoses.trainer import checkpoint as checkpoints
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.flows.train.gather_checkpoint import GatheredCheckpoint, GatherRequest, gather_checkpoint
+from aboard.flows.train.recorded_checkpoints import RecordedTraining
+from aboard.flows.train.share_checkpoint import ShareProgress, ShareRequest, ShareResult, share_checkpoint
+from aboard.record.saved_parts import RecordedCheckpoint, collect_saved_parts
+from aboard.train.checkpoint.checkpoint_parts import list_needed_slices, list_slices, select_parts
+from aboard.train.checkpoint.commit_marker import (
+    CheckpointFile,
+    TensorSpec,
+    format_file_line,
+    format_marker,
+    parse_marker,
+)
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.transport import ByteStream, OnPhase
+
+OUT = "job/out"
+# Rank 0 has the first half of each tensor, rank 1 the second.
+HALVES = {0: "n1", 1: "n2"}
+
+
+class PartlyOff(HomeTransport):
+    """As HomeTransport, but some nodes are off."""
+
+    def __init__(self, homes: Path, off: Sequence[str]) -> None:
+        super().__init__(homes)
+        self._off = off
+
+    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
+        if node.name in self._off:
+            raise Unreachable(UnreachableReason.NO_ROUTE, f"{node.name}: no route to host")
+        return await super().open(node, on_phase)
+
+
+def part_content(rank: int, step: int) -> bytes:
+    return f"rank {rank}, step {step}".encode() * 1000
+
+
+def part_file(rank: int, node: str, step: int, *, copies: bool) -> CheckpointFile:
+    content = part_content(rank, step)
+    box = ((0,), (8,)) if copies else ((4 * rank,), (4,))
+    return CheckpointFile(
+        name=f"rank-{rank:05d}-000.safetensors",
+        rank=rank,
+        node=f"host-{node}",
+        disk=rank,
+        bytes=len(content),
+        sha256=sha256(content).hexdigest(),
+        slices={"model/w": box, "optimizer/w/exp_avg": box},
+    )
+
+
+def save(
+    homes: Path, step: int, serial: int, ranks: Mapping[int, str] = HALVES, *, copies: bool = False
+) -> dict[str, Path]:
+    """Each rank's file and a marker in its node's home; with `copies`, each file has everything."""
+    files = [part_file(rank, node, step, copies=copies) for rank, node in ranks.items()]
+    about = {
+        "serial": serial,
+        "step": step,
+        "progress": {"index": step},
+        "training": {"sharding": "full"},
+        "step_size": 1,
+        "world": len(ranks),
+        "sharding": "none" if copies else "full",
+        "versions": {},
+        "data": "d",
+        "config": None,
+        "ties": {},
+    }
+    tensors = {name: TensorSpec(dtype="F32", shape=(8,)) for name in ("model/w", "optimizer/w/exp_avg")}
+    text = format_marker(about, tensors, [format_file_line(file) for file in files])
+    folders = {}
+    for file, node in zip(files, ranks.values(), strict=True):
+        folder = folders[node] = homes / node / OUT / f"step-{step:06d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / file.name).write_bytes(part_content(file.rank, step))
+        (folder / "manifest.json").write_text(text)
+    return folders
+
+
+def build_plan(ranks: Mapping[int, str] = HALVES) -> Plan:
+    parts = tuple(
+        NodePlan(node=Node(name=node), starts=(Start(child=str(rank), argv=("python",), rank=rank),))
+        for rank, node in ranks.items()
+    )
+    program = Program(kind=ProgramKind.SCRIPT, target="")
+    return Plan(run="r", program=program, master=MasterAddress(node="n1", address=""), parts=parts)
+
+
+def record(*saved: RecordedCheckpoint, ranks: Mapping[int, str] = HALVES) -> RecordedTraining:
+    return RecordedTraining(plans=(build_plan(ranks),), checkpoints={each.name: each for each in saved})
+
+
+def gather(
+    tmp_path: Path, *, off: Sequence[str] = (), recorded: RecordedTraining | None = None, name: str | None = None
+) -> GatheredCheckpoint:
+    request = GatherRequest(
+        run="brave-otter",
+        folder=f"~/{OUT}",
+        recorded=recorded or record(),
+        cache=tmp_path / "cache",
+        to=Path("made"),
+        name=name,
+    )
+
+    async def main() -> GatheredCheckpoint:
+        dialer = NodeDialer(lambda _node: PartlyOff(tmp_path, off))
+        try:
+            return await gather_checkpoint(request, dialer, lambda _progress: None)
+        finally:
+            await dialer.close()
+
+    return asyncio.run(main())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix == ".safetensors"}
+
+
+def both(step: int) -> dict[str, bytes]:
+    return {f"rank-{rank:05d}-000.safetensors": part_content(rank, step) for rank in (0, 1)}
+
+
+def test_the_parts_of_the_newest_are_gathered(tmp_path: Path) -> None:
+    """Each from the node that has it, into a private directory with the marker; then nothing of it is left."""
+    save(tmp_path, 2, 1)
+    save(tmp_path, 4, 2)
+    gathered = gather(tmp_path)
+    assert (gathered.name, gathered.nodes) == ("step-000004", ("n1", "n2"))
+    assert contents(gathered.path) == both(4)
+    assert parse_marker((gathered.path / "manifest.json").read_bytes()).step == 4
+    assert gathered.path.parent.stat().st_mode & 0o777 == 0o700
+    gathered.remove()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_node_that_is_off_is_named_with_what_is_still_whole(tmp_path: Path) -> None:
+    """The part, its last node and the reason; the command exports the newest checkpoint that is whole without it."""
+    save(tmp_path, 2, 1, copies=True)
+    save(tmp_path, 4, 2)
+    with pytest.raises(AboardError) as caught:
+        gather(tmp_path, off=["n2"])
+    error = caught.value
+    assert error.diagnosis is checkpoints.EXPORT_PART
+    assert "step-000004 needs rank-00001-000.safetensors, last on n2 (n2: no route to host)" in error.seen
+    assert "the newest checkpoint that is complete without it is step-000002" in error.seen
+    assert error.fix.startswith("aboard export brave-otter --checkpoint step-000002 --to made ")
+    gathered = gather(tmp_path, off=["n2"], name="step-000002")
+    assert contents(gathered.path) == {"rank-00000-000.safetensors": part_content(0, 2)}
+
+
+def test_without_any_whole_checkpoint_the_node_is_waited_for(tmp_path: Path) -> None:
+    """The record says where parts were even if no node that has the marker answers."""
+    save(tmp_path, 4, 2)
+    with pytest.raises(AboardError, match="no other checkpoint of brave-otter is complete") as caught:
+        gather(tmp_path, off=["n1"])
+    assert "rank-00000-000.safetensors, last on n1 (n1: no route to host)" in caught.value.seen
+    assert caught.value.fix.startswith("aboard export brave-otter --to made    # again, when n1 is back")
+    saved = RecordedCheckpoint(name="step-000004", serial=2, nodes={"rank-00000-000.safetensors": "n1"})
+    with pytest.raises(AboardError, match="step-000004 was last on n1: n1: no route to host"):
+        gather(tmp_path, off=["n1", "n2"], recorded=record(saved))
+
+
+def test_a_damaged_part_is_named_or_taken_from_a_copy(tmp_path: Path) -> None:
+    """By its hash, although its size is right."""
+    folders = save(tmp_path, 4, 2, copies=True)
+    damaged = folders["n1"] / "rank-00000-000.safetensors"
+    damaged.write_bytes(damaged.read_bytes().replace(b"rank", b"junk"))
+    gathered = gather(tmp_path)
+    assert gathered.nodes == ("n2",)
+    assert contents(gathered.path) == {"rank-00001-000.safetensors": part_content(1, 4)}
+    gathered.remove()
+    save(tmp_path, 6, 3)
+    damaged = tmp_path / "n1" / OUT / "step-000006/rank-00000-000.safetensors"
+    damaged.write_bytes(damaged.read_bytes().replace(b"rank", b"junk"))
+    with pytest.raises(AboardError, match=r"step-000006 needs rank-00000-000\.safetensors, last on n1") as caught:
+        gather(tmp_path)
+    assert f"has sha256 {sha256(damaged.read_bytes()).hexdigest()}, expected" in caught.value.seen
+    assert "--checkpoint step-000004" in caught.value.fix
+
+
+def test_nothing_to_export_is_said_with_where_it_was_looked_for(tmp_path: Path) -> None:
+    """All nodes that were asked are named."""
+    with pytest.raises(AboardError, match="no complete checkpoint in ~/job/out on this machine or on n1 and n2"):
+        gather(tmp_path)
+
+
+def share(
+    tmp_path: Path,
+    ranks: Mapping[int, str],
+    *,
+    off: Sequence[str] = (),
+    recorded: RecordedTraining | None = None,
+    **settings: Any,
+) -> ShareResult | None:
+    training = Training(
+        model="m", max_length=8, output_dir=f"~/{OUT}", data=(), **{"sharding": "full", "resume": "auto", **settings}
+    )
+    request = ShareRequest(
+        plan=build_plan(ranks),
+        training=training,
+        recorded=recorded or RecordedTraining(plans=(), checkpoints={}),
+        cache=tmp_path / "cache",
+        command=format_shell("aboard train n1"),
+    )
+
+    @contextmanager
+    def listening() -> Iterator[Any]:
+        yield lambda _progress: None
+
+    async def main() -> ShareResult | None:
+        dialer = NodeDialer(lambda _node: PartlyOff(tmp_path, off))
+        try:
+            return await share_checkpoint(request, dialer, ShareProgress(receiving=listening, sending=listening))
+        finally:
+            await dialer.close()
+
+    return asyncio.run(main())
+
+
+def test_the_same_layout_moves_nothing(tmp_path: Path) -> None:
+    """Each node has what its ranks need; a node that replaces another gets only that one's part, and the marker."""
+    save(tmp_path, 4, 2)
+    done = share(tmp_path, HALVES)
+    assert done is not None
+    assert (done.name, done.sent, done.notes) == ("step-000004", 0, ())
+    done = share(tmp_path, {0: "n1", 1: "n3"}, recorded=record())
+    assert done is not None
+    assert done.nodes == ("n3",)
+    assert contents(tmp_path / "n3" / OUT / "step-000004") == {"rank-00001-000.safetensors": part_content(1, 4)}
+    assert (tmp_path / "n3" / OUT / "step-000004/manifest.json").exists()
+    assert contents(tmp_path / "n1" / OUT / "step-000004") == {"rank-00000-000.safetensors": part_content(0, 4)}
+
+
+@pytest.mark.parametrize("ranks", [{0: "n1"}, {0: "n3"}, {0: "n1", 1: "n2", 2: "n3"}])
+def test_another_number_of_nodes_gets_every_part(tmp_path: Path, ranks: Mapping[int, str]) -> None:
+    """Also nodes that never had one, from nodes that are not part of this run; nothing is left on this machine."""
+    save(tmp_path, 4, 2)
+    done = share(tmp_path, ranks, recorded=record(RecordedCheckpoint(name="step-000004", serial=2)))
+    assert done is not None
+    for node in ranks.values():
+        assert contents(tmp_path / node / OUT / "step-000004") == both(4)
+        assert (tmp_path / node / OUT / "step-000004/manifest.json").exists()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_newer_one_that_is_not_whole_is_named_and_skipped(tmp_path: Path) -> None:
+    """The run resumes from the newest whole one on the nodes that answer, and says why."""
+    save(tmp_path, 2, 1, copies=True)
+    save(tmp_path, 4, 2)
+    done = share(tmp_path, {0: "n1"}, off=["n2"], recorded=record())
+    assert done is not None
+    assert done.name == "step-000002"
+    assert done.notes == (
+        "step-000004 is not complete: it needs rank-00001-000.safetensors, last on n2 (n2: no route to host)",
+    )
+
+
+def test_no_training_starts_over_by_itself(tmp_path: Path) -> None:
+    """If the record has checkpoints and their nodes are off, the run stops; without checkpoints it starts."""
+    assert share(tmp_path, HALVES) is None
+    save(tmp_path, 4, 2)
+    with pytest.raises(AboardError, match="last on n2") as caught:
+        share(tmp_path, {0: "n1"}, off=["n2"], recorded=record())
+    assert caught.value.diagnosis is checkpoints.PARTS_LOST
+    assert "aboard train n1 --set train.resume=none" in caught.value.fix
+    saved = RecordedCheckpoint(name="step-000004", serial=2, nodes={"rank-00000-000.safetensors": "n1"})
+    with pytest.raises(AboardError, match="step-000004 was last on n1"):
+        share(tmp_path, {0: "n3"}, off=["n1", "n2"], recorded=record(saved))
+
+
+def test_one_checkpoint_by_name_is_shared(tmp_path: Path) -> None:
+    """`resume: PATH` takes that checkpoint, even if there is a newer one."""
+    save(tmp_path, 2, 1)
+    save(tmp_path, 4, 2)
+    done = share(tmp_path, {0: "n1"}, recorded=record(), resume=f"~/{OUT}/step-000002")
+    assert done is not None
+    assert done.name == "step-000002"
+    assert contents(tmp_path / "n1" / OUT / "step-000002") == both(2)
+
+
+def test_parts_by_slices() -> None:
+    """Copies count once; what a node holds isn't chosen again; what none has is named."""
+    files = tuple(part_file(rank, node, 1, copies=False) for rank, node in HALVES.items())
+    copy = replace(files[1], name="rank-00002-000.safetensors", rank=2)
+    marker = parse_marker(_format_marker_of([*files, copy], world=3))
+    every = list_slices(marker.files)
+    names = [file.name for file in marker.files]
+    assert [file.name for file in select_parts(marker, every, available=names).files] == names[:2]
+    assert [file.name for file in select_parts(marker, every, held=[names[2]], available=names).files] == names[:1]
+    assert [file.name for file in select_parts(marker, every, available=names[:1]).lacking] == names[1:2]
+    needed = list_needed_slices(marker, {0: "a", 1: "b", 2: "c"}, sharding="none")
+    assert needed == dict.fromkeys("abc", every)
+
+
+def test_the_record_knows_the_last_node_of_each_part() -> None:
+    """From the events that supervisors report, of ranks that saved or resumed; other events don't count."""
+
+    def saved(node: str, serial: int, *files: str) -> Event:
+        data = {"checkpoint": "step-000002", "serial": serial, "files": list(files)}
+        return Event(node=node, at=1.0, kind="saved", data=data)
+
+    events = [saved("n1", 1, "a"), saved("n2", 1, "b"), saved("n3", 1, "a"), Event(node="n1", at=2.0, kind="exited")]
+    assert collect_saved_parts(events)["step-000002"].nodes == {"a": "n3", "b": "n2"}
+    again = collect_saved_parts([*events, saved("n4", 5, "c")])["step-000002"]
+    assert (again.serial, again.nodes) == (5, {"c": "n4"})
+
+
+def _format_marker_of(files: Sequence[CheckpointFile], *, world: int) -> bytes:
+    about = {
+        "serial": 1,
+        "step": 1,
+        "progress": {"index": 1},
+        "training": {"sharding": "full"},
+        "step_size": 1,
+        "world": world,
+        "sharding": "full",
+        "versions": {},
+        "data": "d",
+        "config": None,
+        "ties": {},
+    }
+    return format_marker(about, {}, [format_file_line(file) for file in files]).encode()
