@@ -49,7 +49,7 @@ async def exchanging(home: Path, *, complete: bool = False) -> AsyncIterator[tup
         )
         await control.add(table, complete=complete)
         yield control, at.ports[0]
-        await control.leave()
+        control.leave()
     finally:
         await sender.close()
 

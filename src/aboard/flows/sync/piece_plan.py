@@ -1,6 +1,6 @@
 """Decides which piece the head sends to which node, from what the nodes have and how they are connected."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from aboard.lazy_dataclass import dataclass
@@ -33,16 +33,14 @@ class PlanMember:
         return self.needs & ~self.has
 
 
-def choose_piece(members: Mapping[int, PlanMember], number: int, now: float) -> int | None:
+def choose_piece(member: PlanMember, group: Sequence[PlanMember], now: float) -> int | None:
     """The next piece for this node: one that no node in reach has; or any that it lacks, if its peers send nothing.
 
     Of a group of connected nodes, each piece goes to one. A node without a connection is a group of its own.
     """
-    member = members[number]
     settled = member.expected <= member.links or now - member.opened_at > SETTLE_SECONDS
     if not member.lacks or not member.ready or not settled:
         return None
-    group = [members[each] for each in find_group(members, number)]
     coming = _join_bits(1 << piece for each in group for piece in each.in_transit)
     fresh = member.lacks & ~coming & ~_join_bits(each.has for each in group)
     if fresh:
