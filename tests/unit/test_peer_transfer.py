@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +13,13 @@ from node_homes import HomeTransport
 from test_file_transfer import SOON, contents, entry, folder, packed
 
 from aboard.agent.transfer.partial_file import part_name, piece_part_name
+from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.flows.sync.peer_distribution import PIECE_BYTES
+from aboard.flows.sync.source_tree import SourceTree, scan_code, scan_data
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
+from aboard.flows.sync.sync_trees import sync_trees
 from aboard.transport.node_dialer import DialResult, NodeDialer
 
 MB = 1024 * 1024
@@ -183,3 +186,29 @@ def test_a_node_that_cannot_listen_gets_its_files_from_the_head(tmp_path: Path) 
     (finding,) = done.findings
     assert (finding.code, finding.nodes) == ("peer-blocked", ("n3",))
     assert "n3 took no part in passing files on" in finding.seen
+
+
+def test_only_data_of_a_tree_goes_from_node_to_node(tmp_path: Path) -> None:
+    """Also in subdirectories; the same file in a tree of code comes from the head."""
+    content = os.urandom(9 * MB)
+    tree = folder(tmp_path / "tree/sub", a=content).parent
+
+    def sync(to: SourceTree, *names: str) -> Mapping[str, NodeTreeResult]:
+        async def main() -> Mapping[str, NodeTreeResult]:
+            dialer = KnownAgents(tmp_path)
+            nodes = [Node(name=name, fabric_address="127.0.0.1") for name in names]
+            try:
+                return await sync_trees(nodes, [to], dialer, hashes=tmp_path / "hashes.json")
+            finally:
+                await dialer.close()
+
+        return asyncio.run(main())
+
+    code = sync(scan_code(tree, "~/code"), "n1", "n2")
+    assert [(node.sent, node.from_peers, node.error) for node in code.values()] == [(9 * MB, 0, None)] * 2
+    data = sync(scan_data(tree, "~/data"), "n1", "n2")
+    assert sum(node.sent for node in data.values()) == sum(node.from_peers for node in data.values()) == 9 * MB
+    # Those that have it pass it on to a node that comes later.
+    assert sync(scan_data(tree, "~/data"), "n1", "n2", "n3")["n3"].from_peers == 9 * MB
+    for name in ("n1", "n2", "n3"):
+        assert contents(tmp_path / name / "data/sub") == {"a": content}
