@@ -1,51 +1,66 @@
 """Which piece the head sends to which node: each once to a group of connected nodes, and all to a node without one."""
 
+from collections.abc import Sequence
+
 from aboard.flows.sync.peer_findings import group_pairs
-from aboard.flows.sync.piece_plan import SETTLE_SECONDS, STALL_SECONDS, PlanMember, choose_piece, find_group
+from aboard.flows.sync.piece_plan import (
+    HASH_SECONDS,
+    SETTLE_SECONDS,
+    STALL_SECONDS,
+    PlanMember,
+    choose_piece,
+    find_group,
+)
 
 NOW = 1000.0
 
 
 def member(*links: int, has: int = 0, needs: int = 0b1111, **fields: object) -> PlanMember:
     plan = PlanMember(needs=needs, has=has, links=frozenset(links), expected=frozenset(links), ready=True)
-    plan.opened_at = plan.received_at = plan.sent_at = NOW
+    plan.since = plan.received_at = plan.sent_at = NOW
     for name, value in fields.items():
         setattr(plan, name, value)
     return plan
 
 
+def number(group: Sequence[PlanMember]) -> dict[int, PlanMember]:
+    return dict(enumerate(group))
+
+
 def test_a_piece_goes_to_one_node_of_a_group() -> None:
     """What a peer has, or is being sent, is not sent again."""
     one, other = member(1, has=0b0001), member(0, in_transit={1})
-    assert choose_piece(one, [one, other], NOW) == 2
-    assert choose_piece(other, [one, other], NOW) == 2
-    assert choose_piece(one, [one, member(0, has=0b1111)], NOW) is None
+    assert choose_piece(one, number([one, other]), NOW) == 2
+    assert choose_piece(other, number([one, other]), NOW) == 2
+    assert choose_piece(one, number([one, member(0, has=0b1111)]), NOW) is None
 
 
 def test_a_node_without_connections_gets_everything() -> None:
     """What nodes have that it can't reach does not help it."""
     alone = member(has=0b0001)
-    assert choose_piece(alone, [alone], NOW) == 1
+    assert choose_piece(alone, number([alone]), NOW) == 1
 
 
 def test_nothing_is_sent_before_connections_are_known() -> None:
     """Neither while a node still connects, for a time, nor while it hashes what it has."""
     early = member(expected=frozenset({1}))
-    assert choose_piece(early, [early], NOW) is None
-    assert choose_piece(early, [early], NOW + SETTLE_SECONDS + 0.1) == 0
-    hashing = member(ready=False)
-    assert choose_piece(hashing, [hashing], NOW) is None
+    assert choose_piece(early, number([early]), NOW) is None
+    assert choose_piece(early, number([early]), NOW + SETTLE_SECONDS + 0.1) == 0
+    hashing, ready = member(1, ready=False), member(0)
+    assert choose_piece(hashing, number([hashing, ready]), NOW) is None
+    assert choose_piece(ready, number([hashing, ready]), NOW) is None
+    assert choose_piece(ready, number([hashing, ready]), NOW + HASH_SECONDS + 0.1) == 0
 
 
 def test_a_node_that_its_peers_starve_is_helped() -> None:
     """After some seconds without a byte; not while the head still sends to its group, and one piece at a time."""
     full, starved = member(1, has=0b1111), member(0, has=0b0001)
-    assert choose_piece(starved, [full, starved], NOW + STALL_SECONDS - 0.1) is None
-    assert choose_piece(starved, [full, starved], NOW + STALL_SECONDS + 0.1) == 1
+    assert choose_piece(starved, number([full, starved]), NOW + STALL_SECONDS - 0.1) is None
+    assert choose_piece(starved, number([full, starved]), NOW + STALL_SECONDS + 0.1) == 1
     starved.in_transit = {1}
-    assert choose_piece(starved, [full, starved], NOW + STALL_SECONDS + 0.1) is None
+    assert choose_piece(starved, number([full, starved]), NOW + STALL_SECONDS + 0.1) is None
     starved.in_transit, full.sent_at = set(), NOW + STALL_SECONDS
-    assert choose_piece(starved, [full, starved], NOW + STALL_SECONDS + 0.1) is None
+    assert choose_piece(starved, number([full, starved]), NOW + STALL_SECONDS + 0.1) is None
 
 
 def test_groups_need_both_ends() -> None:

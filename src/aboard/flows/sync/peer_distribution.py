@@ -39,8 +39,9 @@ PORTS = (RENDEZVOUS_PORT, 0)
 KEY_BYTES = 32
 OPEN_SECONDS = 10.0
 STATUS_SECONDS = 0.25
+# Until the node is connected and has hashed what it has.
+EARLY_STATUS_SECONDS = 0.05
 TICK_SECONDS = 0.5
-LEAVE_SECONDS = 5.0
 # When all others have everything, a node that lost its link has so long to come back; then the head serves it alone.
 AWAY_SECONDS = 10.0
 
@@ -165,7 +166,7 @@ class _Distribution:
         self._over = False
         self._source_error: AboardError | None = None
         self._seen = PeerObservations()
-        self._groups: dict[int, Sequence[PlanMember]] = {}
+        self._groups: dict[int, dict[int, PlanMember]] = {}
 
     async def run(self) -> PeerReport:
         tasks = [asyncio.create_task(self._take_part(number)) for number in self._members]
@@ -185,12 +186,9 @@ class _Distribution:
             if hashing is not None:
                 hashing.cancel()
             self._over = True
-            self._wake()
-            await asyncio.wait(tasks, timeout=LEAVE_SECONDS)
-            ticking.cancel()
-            for task in tasks:
+            for task in (ticking, *tasks):
                 task.cancel()
-            await asyncio.wait(tasks)
+            await asyncio.wait((ticking, *tasks))
         for task in tasks:
             if not task.cancelled() and (bug := task.exception()) is not None:
                 raise bug
@@ -208,7 +206,7 @@ class _Distribution:
             if self._rounds:
                 member.finished += self._rounds[-1].count_bytes(member.plan.has & member.plan.needs)
             member.plan.needs, member.plan.has = now.list_needs(number), 0
-            member.plan.ready = False
+            member.plan.ready, member.plan.since = False, monotonic()
         self._rounds.append(now)
         self._wake()
         while any(member.plan.in_transit for member in self._members.values()) or not self._is_round_over():
@@ -235,15 +233,14 @@ class _Distribution:
             await asyncio.sleep(TICK_SECONDS)
             self._wake()
 
-    def _find_group(self, number: int) -> Sequence[PlanMember]:
+    def _find_group(self, number: int) -> dict[int, PlanMember]:
         """Found again when a connection comes or goes."""
         if not self._groups:
             plans = {each: member.plan for each, member in self._members.items()}
             for each in plans:
                 if each not in self._groups:
-                    group = find_group(plans, each)
-                    members = tuple(plans[other] for other in group)
-                    self._groups.update((other, members) for other in group)
+                    group = {other: plans[other] for other in find_group(plans, each)}
+                    self._groups.update((other, group) for other in group)
         return self._groups[number]
 
     def _set_links(self, number: int, links: frozenset[int]) -> None:
@@ -288,7 +285,7 @@ class _Distribution:
         await self._wait_for_endpoints()
         known = [(peer, at) for peer in sorted(member.peers) if (at := self._members[peer].endpoint) is not None]
         member.plan.expected = frozenset(peer for peer, _at in known)
-        member.plan.opened_at = monotonic()
+        member.plan.since = monotonic()
         await control.dial(known)
         sending = asyncio.create_task(self._send_pieces(number, control))
         try:
@@ -318,7 +315,9 @@ class _Distribution:
                 await self._change.wait()
                 continue
             now = self._rounds[-1]
-            status = await control.status(now.first, now.count, STATUS_SECONDS)
+            plan = self._members[number].plan
+            waits = plan.ready and plan.expected <= plan.links
+            status = await control.status(now.first, now.count, STATUS_SECONDS if waits else EARLY_STATUS_SECONDS)
             if sending.done():
                 sending.result()
             if added == len(self._rounds):
