@@ -16,6 +16,8 @@ from aboard.agent.transfer.partial_file import part_name, piece_part_name
 from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node
 from aboard.data.store.sync_directory import SyncDirectory
+from aboard.diagnoses import AboardError, Unreachable
+from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.flows.sync.peer_distribution import PIECE_BYTES
 from aboard.flows.sync.source_tree import SourceTree, scan_code, scan_data
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
@@ -26,13 +28,16 @@ MB = 1024 * 1024
 
 
 class KnownAgents(NodeDialer):
-    """Remembers the process of each node's agent."""
+    """Remembers the process of each node's agent; the node `dead` is reached only once."""
 
-    def __init__(self, homes: Path) -> None:
+    def __init__(self, homes: Path, dead: str = "") -> None:
         super().__init__(lambda _node: HomeTransport(homes))
+        self._dead = dead
         self.pids: dict[str, list[int]] = {}
 
     async def dial(self, node: Node) -> DialResult:
+        if node.name == self._dead and self.pids.get(node.name):
+            raise Unreachable(UnreachableReason.TIMED_OUT, f"{node.name}: no connection")
         dialled = await super().dial(node)
         self.pids.setdefault(node.name, []).append(dialled.link.hello["pid"])
         return dialled
@@ -65,13 +70,17 @@ def spread(
             await dialer.close()
 
     async def kill_agent(dialer: KnownAgents) -> None:
-        def arrived() -> bool:
-            return any((homes / str(kill) / "model").glob(".aboard-*.pieces.part"))
-
-        await asyncio.to_thread(wait_until, arrived, SOON)
-        os.kill(dialer.pids[str(kill)][0], signal.SIGKILL)
+        await kill_when_receiving(dialer, homes, str(kill))
 
     return asyncio.run(main())
+
+
+async def kill_when_receiving(dialer: KnownAgents, homes: Path, node: str) -> None:
+    def is_receiving() -> bool:
+        return any((homes / node / "model").glob(".aboard-*.pieces.part"))
+
+    await asyncio.to_thread(wait_until, is_receiving, SOON)
+    os.kill(dialer.pids[node][0], signal.SIGKILL)
 
 
 def large(path: Path, to: str = "~/model") -> SyncDirectory:
@@ -152,6 +161,29 @@ def test_an_agent_that_dies_in_the_middle_goes_on(tmp_path: Path) -> None:
     for node in ("n1", "n2", "n3"):
         assert contents(tmp_path / node / "model") == {"a": content}
     assert done.sent < 2 * len(content)
+
+
+def test_a_node_that_does_not_come_back_is_named(tmp_path: Path) -> None:
+    """The others get everything, also the pieces that only the dead node had."""
+    content = os.urandom(64 * MB)
+    model = folder(tmp_path / "model", a=content)
+    failed: dict[str, AboardError] = {}
+
+    async def main() -> SyncResult:
+        dialer = KnownAgents(tmp_path, dead="n2")
+        killing = asyncio.create_task(kill_when_receiving(dialer, tmp_path, "n2"))
+        nodes = [Node(name=name, fabric_address="127.0.0.1") for name in ("n1", "n2", "n3")]
+        try:
+            return await sync_files(nodes, [large(model)], dialer, on_failed=failed.__setitem__)
+        finally:
+            await killing
+            await dialer.close()
+
+    done = asyncio.run(main())
+    assert (list(done.nodes), list(failed)) == (["n1", "n3"], ["n2"])
+    assert failed["n2"].code == "spread-lost"
+    for node in ("n1", "n3"):
+        assert contents(tmp_path / node / "model") == {"a": content}
 
 
 def test_a_node_that_serves_wrong_bytes_is_named(tmp_path: Path) -> None:
