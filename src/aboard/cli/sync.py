@@ -68,6 +68,9 @@ def sync(where: NodeArguments, **options: Any) -> None:
     cluster = where.cluster()
     raise_open_file_limit(len(cluster))
     nodes = [node for node in cluster if node.transport is not TransportKind.LOCAL]
+    if not nodes:
+        click.echo("every node is this machine: there is nothing to copy", err=True)
+        return
     code = 0
     if arguments.environment:
         from aboard.cli.sync_environment import sync_active_environment  # noqa: PLC0415 - only for those who ask
