@@ -48,9 +48,9 @@ def test_any_chunking_gives_the_same_bodies(bodies: list[bytes], cuts: list[int]
     found = []
     for chunk in _chunks(stream, cuts):
         found += splitter.feed(chunk)
-        assert len(splitter._buffer) < frames.HEADER + max(map(len, bodies))
+        assert splitter._held < frames.HEADER + max(map(len, bodies))
     assert found == bodies
-    assert not splitter._buffer
+    assert not splitter._pieces
 
 
 def test_a_frame_over_the_limit_is_refused_by_its_header() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import deque
+from itertools import islice
 
 from aboard.agent import frames
 from aboard.agent.event_loop import EventLoop
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHUNK = 128 * 1024
+# At most IOV_MAX, which is 1024.
+MOST_PARTS = 64
 
 
 class Channel:
@@ -26,7 +30,8 @@ class Channel:
         self._on_body = on_body
         self._on_close = on_close
         self._splitter = frames.FrameSplitter()
-        self._unsent = bytearray()
+        # Parts of frames, not copied: most of what is relayed are files.
+        self._unsent: deque[memoryview] = deque()
         self._write_closed = False
         self.on_drained: Callable[[], None] | None = None
         for fd in set(fds):
@@ -44,7 +49,7 @@ class Channel:
 
     @property
     def unsent(self) -> int:
-        return len(self._unsent)
+        return sum(map(len, self._unsent))
 
     def pause(self) -> None:
         """Stops reading, so that data from a flooding peer waits in its own socket."""
@@ -65,8 +70,7 @@ class Channel:
     def _send_parts(self, *parts: bytes) -> None:
         if not self.open or self._write_closed:
             return
-        for part in parts:
-            self._unsent += part
+        self._unsent.extend(map(memoryview, parts))
         self._flush()
 
     def _readable(self) -> None:
@@ -99,9 +103,11 @@ class Channel:
     def _flush(self) -> None:
         try:
             while self._unsent:
-                with memoryview(self._unsent) as view:
-                    written = os.write(self._out, view[: 4 * CHUNK])
-                del self._unsent[:written]
+                written = os.writev(self._out, list(islice(self._unsent, MOST_PARTS)))
+                while self._unsent and written >= len(self._unsent[0]):
+                    written -= len(self._unsent.popleft())
+                if written:
+                    self._unsent[0] = self._unsent[0][written:]
         except BlockingIOError:
             self._loop.on_writable(self._out, self._writable)
         except OSError:

@@ -12,8 +12,6 @@ from rich.console import Console
 
 from aboard.cli.options.node_arguments import ON_OPTION, NodeArguments, node_arguments
 from aboard.cli.runs.sync_workdir import sync_with_progress
-from aboard.cli.sync_back import collect_paths
-from aboard.cli.sync_environment import sync_active_environment
 from aboard.config.cluster_loader import DEFAULT_FILE
 from aboard.config.input_files import YAML_SUFFIXES
 from aboard.core.cluster.file_sync import NodeTreeResult
@@ -24,8 +22,6 @@ from aboard.flows.sync.sync_sources import TrainingFiles, load_training_files, s
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.open_file_limit import raise_open_file_limit
-from aboard.ui.error_message import show_error
-from aboard.ui.findings_view import FindingsView
 from aboard.ui.sync_view import (
     format_sync_json,
     format_sync_lines,
@@ -72,10 +68,17 @@ def sync(where: NodeArguments, **options: Any) -> None:
     cluster = where.cluster()
     raise_open_file_limit(len(cluster))
     nodes = [node for node in cluster if node.transport is not TransportKind.LOCAL]
+    if not nodes:
+        click.echo("every node is this machine: there is nothing to copy", err=True)
+        return
     code = 0
     if arguments.environment:
+        from aboard.cli.sync_environment import sync_active_environment  # noqa: PLC0415 - only for those who ask
+
         code = sync_active_environment(nodes, dry=arguments.dry, as_json=arguments.as_json)
     if arguments.back:
+        from aboard.cli.sync_back import collect_paths  # noqa: PLC0415 - only for those who ask
+
         code = max(code, asyncio.run(collect_paths(nodes, arguments.back, as_json=arguments.as_json)))
     if arguments.paths or arguments.data or not (arguments.environment or arguments.back):
         code = max(code, asyncio.run(_sync_paths(where, arguments, nodes)))
@@ -146,9 +149,13 @@ def _show_results(
     if special and not options.as_json:
         click.echo(f"skipped {special} special files: pipes, sockets or devices")
     if findings and not options.as_json:
+        from aboard.ui.findings_view import FindingsView  # noqa: PLC0415 - findings are rare
+
         console.print(FindingsView(findings, in_full=True), crop=False)
     errors = {result.error.code: result.error for result in results.values() if result.error is not None}
-    if not options.as_json:
+    if errors and not options.as_json:
+        from aboard.ui.error_message import show_error  # noqa: PLC0415 - as above
+
         for error in errors.values():
             show_error(Console(stderr=True, highlight=False), error)
     return EXIT_FAILED if errors else 0

@@ -14,9 +14,9 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.file_channel import FileChannel
 
-PIECE_BYTES = 256 * 1024
+PIECE_BYTES = 512 * 1024
 # How much is read from our own disk at once.
-BLOCK_BYTES = 4 * PIECE_BYTES
+BLOCK_BYTES = 2 * PIECE_BYTES
 # A disk much slower than the network still has most of a file to write when its last byte arrives.
 SYNC_SECONDS = 600.0
 # Files per request: all of their names must fit into one frame.

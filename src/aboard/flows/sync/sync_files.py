@@ -16,7 +16,7 @@ from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, join_fixes
 from aboard.diagnoses.diagnosis import Finding
 from aboard.flows.sync.node_upload import NodeUpload
-from aboard.flows.sync.peer_distribution import distribute_large_files
+from aboard.flows.sync.peer_findings import PeerReport
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 
@@ -81,7 +81,7 @@ async def sync_files(
         uploads = await run(uploads, NodeUpload.survey)
         uploads = await run(uploads, _check_problems)
         await _find_shared_disks(uploads, directories, run)
-        report = await distribute_large_files(uploads, directories)
+        report = await _distribute(uploads, directories)
         uploads = await run(uploads, NodeUpload.deliver, first_ends_all=on_failed is None)
         _verify_hashes(uploads, directories)
         await asyncio.gather(*(upload.leave() for upload in uploads))
@@ -98,6 +98,15 @@ async def sync_files(
         for upload in uploads
     }
     return SyncResult(nodes=results, seconds=monotonic() - began, findings=report.findings)
+
+
+async def _distribute(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> PeerReport:
+    if not any(directory.peers for directory in directories):
+        return PeerReport()
+    # Imported here: it needs the network checks, which take 50 ms that code doesn't need.
+    from aboard.flows.sync.peer_distribution import distribute_large_files  # noqa: PLC0415
+
+    return await distribute_large_files(uploads, directories)
 
 
 async def _run_all(

@@ -223,6 +223,8 @@ async def sync_trees(
 
     `hashes` is the cache of hashes of large files. With `dry`, the result says what would be sent and deleted.
     """
+    if not nodes:
+        return {}
     sync = TreeSync(
         trees, dialer, hashes=hashes, delete=delete, dry=dry, on_progress=on_progress, on_finding=on_finding
     )
