@@ -80,6 +80,8 @@ def test_the_same_files_give_the_same_wheel(tmp_path: Path) -> None:
     install(head, "tiny", "1.0", FILES)
     first = pack(head, tmp_path / "a")["tiny"]
     stamp = (tmp_path / "a" / first.file).stat().st_mtime_ns
+    with zipfile.ZipFile(tmp_path / "a" / first.file) as archive:
+        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     assert pack(head, tmp_path / "a")["tiny"] == first
     assert (tmp_path / "a" / first.file).stat().st_mtime_ns == stamp
     assert pack(head, tmp_path / "b")["tiny"] == first
@@ -176,6 +178,12 @@ def test_an_interrupted_installation_is_seen_and_completed(tmp_path: Path, monke
     assert describe_packages(str(venv / SITE))["tiny"]["broken"] == 0
     assert sorted(path.name for path in (venv / SITE / "tiny").iterdir()) == ["__init__.py", "a.py", "b.py"]
     assert [path.name for path in (venv / SITE).glob("*.dist-info")] == ["tiny-2.0.dist-info"]
+    (venv / SITE / "tiny-2.0.dist-info").rename(venv / SITE / "~~tiny-2.0.dist-info")
+    assert describe_packages(str(venv / SITE))["tiny"]["broken"]
+    (venv / SITE / "~~begun-1.0.dist-info").mkdir()
+    for package in ("tiny", "begun"):
+        remove_package(str(venv), SITE, package)
+    assert list((venv / SITE).iterdir()) == []
 
 
 def test_nothing_outside_of_the_environment_is_touched(tmp_path: Path) -> None:
