@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -45,12 +45,18 @@ class Figures:
         return 0 if held == len(self._figures) else 1
 
 
-def main(bench: str, measure: Callable[[Figures, bool], None]) -> None:
-    """`python bench/NAME.py [--quick] [--json FILE]`; exit 0 only if all figures hold."""
+Measure = Callable[[Figures, bool], None]
+
+
+def main(bench: str, measure: Measure, sections: Mapping[str, Measure] | None = None) -> None:
+    """`python bench/NAME.py [--quick] [--only SECTION] [--json FILE]`; exit 0 only if all figures hold."""
     parser = argparse.ArgumentParser(description=measure.__doc__)
+    if sections is not None:
+        parser.add_argument("--only", choices=list(sections), help="measure this section only")
     parser.add_argument("--quick", action="store_true", help="smaller sizes; takes at most 60 s")
     parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
     options = parser.parse_args()
     figures = Figures(bench)
-    measure(figures, options.quick)
+    only = getattr(options, "only", None)
+    (sections[only] if sections and only else measure)(figures, options.quick)
     sys.exit(figures.finish(options.json))

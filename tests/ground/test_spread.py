@@ -17,6 +17,7 @@ from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.host.disk import DiskFull
 from aboard.sandbox.faults.host.processes import PowerLoss
+from aboard.sandbox.faults.network.firewall import FirewallDrop
 from aboard.sandbox.faults.network.links import LinkRateLimit
 
 pytestmark = pytest.mark.ground
@@ -245,3 +246,24 @@ def test_the_head_holds_little_of_what_it_sends(box: Sandbox, clean: None) -> No
     first = spread(box)
     assert first["memory"] < 120 * MB
     assert [node["sent"] for node in spread(box)["nodes"].values()] == [0] * 4
+
+
+def test_nodes_pass_pieces_on_where_a_firewall_lets_them(box: Sandbox, clean: None) -> None:
+    """A node that takes no connections makes its own; one that can do neither is named, and served by the head."""
+    made(box, 20 * MB)
+    head, n3 = sums(box.head), box.host("n3")
+    with inject_temporarily(box, n3, FirewallDrop(ports="1024-65535")):
+        done = spread(box, nodes=("--peers", "n1", "n2", "n3"))
+    assert (sum(node["sent"] for node in done["nodes"].values()), done["findings"]) == (20 * MB, [])
+    assert sums(n3) == head
+    for node in box.nodes:
+        node.run(["sh", "-c", f"rm -rf {FOLDER} ~/.cache/aboard"])
+    with inject_temporarily(box, n3, FirewallDrop(ports="1024-65535", way="both")):
+        done = spread(box, nodes=("--peers", "n1", "n2", "n3"))
+    assert [sums(box.host(name)) for name in ("n1", "n2", "n3")] == [head] * 3
+    assert (done["nodes"]["n3"]["sent"], done["nodes"]["n3"]["from_peers"]) == (20 * MB, 0)
+    assert done["nodes"]["n1"]["sent"] + done["nodes"]["n2"]["sent"] == 20 * MB
+    (finding,) = done["findings"]
+    assert (finding["code"], finding["nodes"]) == ("peer-blocked", ["n3"])
+    assert finding["seen"].startswith("n3 has no connection to n1, n2 on port 29500 or ")
+    assert agents(n3) == []

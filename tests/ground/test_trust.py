@@ -155,13 +155,16 @@ def test_a_jump_host_is_pinned_before_the_node_behind_it(bare: Sandbox) -> None:
     bare.head.run(["sh", "-c", "cat > ~/.ssh/config"], input=config)
     try:
         words = ("--identity", "admin.pem", "--fingerprints", "fingerprints")
+        bare.head.run(["sh", "-c", "grep -v ' n1 ' fingerprints > partial"])
+        code, report = run_trust(bare, "n2", "--identity", "admin.pem", "--fingerprints", "partial")
+        assert (code, list_codes(report)) == (2, {"n1": "trust-fingerprint-missing"})
         code, report = run_trust(bare, "n2", *words)
         assert (code, report["findings"]) == (0, [])
         assert [each["node"] for each in report["pinned"]] == ["n1", "n2"]
         assert can_log_in(bare.head, "n2")
         assert run_trust(bare, "--undo")[0] == 0
     finally:
-        bare.head.run(["rm", f"{CREW_HOME}/.ssh/config"])
+        bare.head.run(["rm", "-f", f"{CREW_HOME}/.ssh/config", "partial"])
     assert list_homes(bare) == before
 
 
@@ -206,7 +209,7 @@ def test_a_password_is_asked_for_once_per_node(bare: Sandbox) -> None:
                 assert process.stdin is not None
                 process.stdin.write(b"open sesame\n")
                 process.stdin.flush()
-            said = read_until(process, "to undo: aboard trust --undo")
+            said = read_until(process, "To undo: aboard trust --undo")
             assert "key installed and verified" in said
         finally:
             process.kill()

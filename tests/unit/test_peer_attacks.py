@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import ClassVar
@@ -17,7 +18,7 @@ from test_file_transfer import SOON, contents
 from aboard.agent.transfer.partial_file import part_name, piece_part_name
 from aboard.agent.transfer.peer_process import MOST_STRANGERS
 from aboard.core.cluster.node import Node
-from aboard.diagnoses import AgentRequestError
+from aboard.diagnoses import AboardError, AgentRequestError
 from aboard.transport.file_sender import FileSender
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.peer_control import PeerControl, PeerStatus, PieceTable
@@ -27,6 +28,15 @@ PIECE = 100_000
 CONTENT = os.urandom(3 * PIECE - 10)
 PIECES = [CONTENT[at : at + PIECE] for at in range(0, len(CONTENT), PIECE)]
 DIGEST = sha256(CONTENT).hexdigest()
+TABLE = PieceTable(
+    first=0,
+    folder="~/model",
+    name="a",
+    size=len(CONTENT),
+    sha256=DIGEST,
+    piece=PIECE,
+    hashes=b"".join(sha256(piece).digest() for piece in PIECES),
+)
 ME, PEER = 1, 7
 
 
@@ -38,18 +48,9 @@ async def exchanging(home: Path, *, complete: bool = False) -> AsyncIterator[tup
     try:
         control = PeerControl(sender, "~/model")
         at = await control.open(me=ME, key=KEY, address="127.0.0.1", ports=[0])
-        table = PieceTable(
-            first=0,
-            folder="~/model",
-            name="a",
-            size=len(CONTENT),
-            sha256=DIGEST,
-            piece=PIECE,
-            hashes=b"".join(sha256(piece).digest() for piece in PIECES),
-        )
-        await control.add(table, complete=complete)
+        await control.add(TABLE, complete=complete)
         yield control, at.ports[0]
-        await control.leave()
+        control.leave()
     finally:
         await sender.close()
 
@@ -269,3 +270,22 @@ def test_a_piece_of_the_head_is_verified_too(tmp_path: Path) -> None:
         assert (await control.status(0, 3, 0.0)).have == 0
 
     run(tmp_path, attack)
+
+
+def test_pieces_do_not_follow_a_link_out_of_a_tree(tmp_path: Path) -> None:
+    """A directory of the tree that is a link on the node: refused, and nothing is written behind it."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "n1/tree").mkdir(parents=True)
+    (tmp_path / "n1/tree/data").symlink_to(outside)
+
+    async def attack(control: PeerControl, port: int) -> None:
+        with pytest.raises(AboardError) as error:
+            await control.add(replace(TABLE, folder="~/tree//data", first=10), complete=False)
+        assert error.value.code == "spread-path"
+        for name in ("../a", "a/b", ".aboard-x"):
+            with pytest.raises(AgentRequestError, match="BadName"):
+                await control.add(replace(TABLE, name=name, first=10), complete=False)
+
+    run(tmp_path, attack)
+    assert contents(outside) == {}

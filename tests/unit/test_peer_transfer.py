@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,23 +13,31 @@ from node_homes import HomeTransport
 from test_file_transfer import SOON, contents, entry, folder, packed
 
 from aboard.agent.transfer.partial_file import part_name, piece_part_name
+from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node
 from aboard.data.store.sync_directory import SyncDirectory
+from aboard.diagnoses import AboardError, Unreachable
+from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.flows.sync.peer_distribution import PIECE_BYTES
+from aboard.flows.sync.source_tree import SourceTree, scan_code, scan_data
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
+from aboard.flows.sync.sync_trees import sync_trees
 from aboard.transport.node_dialer import DialResult, NodeDialer
 
 MB = 1024 * 1024
 
 
 class KnownAgents(NodeDialer):
-    """Remembers the process of each node's agent."""
+    """Remembers the process of each node's agent; the node `dead` is reached only once."""
 
-    def __init__(self, homes: Path) -> None:
+    def __init__(self, homes: Path, dead: str = "") -> None:
         super().__init__(lambda _node: HomeTransport(homes))
+        self._dead = dead
         self.pids: dict[str, list[int]] = {}
 
     async def dial(self, node: Node) -> DialResult:
+        if node.name == self._dead and self.pids.get(node.name):
+            raise Unreachable(UnreachableReason.TIMED_OUT, f"{node.name}: no connection")
         dialled = await super().dial(node)
         self.pids.setdefault(node.name, []).append(dialled.link.hello["pid"])
         return dialled
@@ -62,13 +70,17 @@ def spread(
             await dialer.close()
 
     async def kill_agent(dialer: KnownAgents) -> None:
-        def arrived() -> bool:
-            return any((homes / str(kill) / "model").glob(".aboard-*.pieces.part"))
-
-        await asyncio.to_thread(wait_until, arrived, SOON)
-        os.kill(dialer.pids[str(kill)][0], signal.SIGKILL)
+        await kill_when_receiving(dialer, homes, str(kill))
 
     return asyncio.run(main())
+
+
+async def kill_when_receiving(dialer: KnownAgents, homes: Path, node: str) -> None:
+    def is_receiving() -> bool:
+        return any((homes / node / "model").glob(".aboard-*.pieces.part"))
+
+    await asyncio.to_thread(wait_until, is_receiving, SOON)
+    os.kill(dialer.pids[node][0], signal.SIGKILL)
 
 
 def large(path: Path, to: str = "~/model") -> SyncDirectory:
@@ -151,6 +163,29 @@ def test_an_agent_that_dies_in_the_middle_goes_on(tmp_path: Path) -> None:
     assert done.sent < 2 * len(content)
 
 
+def test_a_node_that_does_not_come_back_is_named(tmp_path: Path) -> None:
+    """The others get everything, also the pieces that only the dead node had."""
+    content = os.urandom(64 * MB)
+    model = folder(tmp_path / "model", a=content)
+    failed: dict[str, AboardError] = {}
+
+    async def main() -> SyncResult:
+        dialer = KnownAgents(tmp_path, dead="n2")
+        killing = asyncio.create_task(kill_when_receiving(dialer, tmp_path, "n2"))
+        nodes = [Node(name=name, fabric_address="127.0.0.1") for name in ("n1", "n2", "n3")]
+        try:
+            return await sync_files(nodes, [large(model)], dialer, on_failed=failed.__setitem__)
+        finally:
+            await killing
+            await dialer.close()
+
+    done = asyncio.run(main())
+    assert (list(done.nodes), list(failed)) == (["n1", "n3"], ["n2"])
+    assert failed["n2"].code == "spread-lost"
+    for node in ("n1", "n3"):
+        assert contents(tmp_path / node / "model") == {"a": content}
+
+
 def test_a_node_that_serves_wrong_bytes_is_named(tmp_path: Path) -> None:
     """Its peers notice by the hash, do not ask it again, and get the right bytes from the head and each other."""
     content = os.urandom(9 * MB)
@@ -183,3 +218,29 @@ def test_a_node_that_cannot_listen_gets_its_files_from_the_head(tmp_path: Path) 
     (finding,) = done.findings
     assert (finding.code, finding.nodes) == ("peer-blocked", ("n3",))
     assert "n3 took no part in passing files on" in finding.seen
+
+
+def test_only_data_of_a_tree_goes_from_node_to_node(tmp_path: Path) -> None:
+    """Also in subdirectories; the same file in a tree of code comes from the head."""
+    content = os.urandom(9 * MB)
+    tree = folder(tmp_path / "tree/sub", a=content).parent
+
+    def sync(to: SourceTree, *names: str) -> Mapping[str, NodeTreeResult]:
+        async def main() -> Mapping[str, NodeTreeResult]:
+            dialer = KnownAgents(tmp_path)
+            nodes = [Node(name=name, fabric_address="127.0.0.1") for name in names]
+            try:
+                return await sync_trees(nodes, [to], dialer, hashes=tmp_path / "hashes.json")
+            finally:
+                await dialer.close()
+
+        return asyncio.run(main())
+
+    code = sync(scan_code(tree, "~/code"), "n1", "n2")
+    assert [(node.sent, node.from_peers, node.error) for node in code.values()] == [(9 * MB, 0, None)] * 2
+    data = sync(scan_data(tree, "~/data"), "n1", "n2")
+    assert sum(node.sent for node in data.values()) == sum(node.from_peers for node in data.values()) == 9 * MB
+    # Those that have it pass it on to a node that comes later.
+    assert sync(scan_data(tree, "~/data"), "n1", "n2", "n3")["n3"].from_peers == 9 * MB
+    for name in ("n1", "n2", "n3"):
+        assert contents(tmp_path / name / "data/sub") == {"a": content}

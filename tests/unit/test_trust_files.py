@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aboard.core.cluster.node import Node
 from aboard.core.trust.expected_fingerprints import list_key_types, matches_expected, parse_fingerprints
 from aboard.core.trust.file_changes import FileChange, append_lines, plan_change, undo_changes
 from aboard.core.trust.public_keys import (
@@ -22,12 +23,13 @@ from aboard.core.trust.public_keys import (
     parse_known_host,
     parse_public_key,
 )
-from aboard.diagnoses import AboardError, InputError
+from aboard.diagnoses import AboardError, Finding, InputError
 from aboard.flows.trust.home_files import AUTHORIZED_KEYS, KNOWN_HOSTS, PRELUDE, HomeFiles
 from aboard.flows.trust.mesh import ALL_PAIRS, list_peers
+from aboard.flows.trust.undo_trust import undo_homes
 from aboard.record.trust_record import TrustRecords
-from aboard.transport.node_shell import format_content
-from aboard.transport.ssh_login import open_local_shell, parse_settings
+from aboard.transport.shell.node_shell import format_content
+from aboard.transport.shell.ssh_login import open_local_shell, parse_settings
 
 T = TypeVar("T")
 
@@ -178,6 +180,8 @@ def test_undo_takes_only_our_lines_from_an_edited_file() -> None:
     assert undo_changes(None, [change]) is None
     own, _ = plan_change("file", None, [LINE, "two"])
     assert undo_changes(f"two\n{LINE}\n".encode(), [own]) is None
+    empty, _ = plan_change("file", b"", [LINE, "two"])
+    assert undo_changes(f"two\n{LINE}\n".encode(), [empty]) == b""
 
 
 @given(st.binary(max_size=5000))
@@ -217,7 +221,10 @@ async def add_line(files: HomeFiles, _: TrustRecords) -> int:
 
 
 async def undo_all(files: HomeFiles, _: TrustRecords) -> list[str]:
-    return await files.undo()
+    """The findings' texts, for what stays."""
+    findings: list[Finding] = []
+    assert await undo_homes([files], findings) == ["n1"]
+    return [finding.seen for finding in findings]
 
 
 def list_files(home: Path) -> dict[str, tuple[int, bytes]]:
@@ -241,16 +248,16 @@ def test_a_new_home_gets_private_files_and_loses_them_again(home: Path) -> None:
     assert edit(home, undo_all) == []
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o644])
-def test_an_existing_file_keeps_its_mode_and_gets_its_bytes_back(home: Path, mode: int) -> None:
-    """Whatever bytes it has, and without a newline at its end."""
+@pytest.mark.parametrize(("mode", "content"), [(0o600, b""), (0o644, b"# theirs \xff'%s\\n\0")])
+def test_an_existing_file_keeps_its_mode_and_gets_its_bytes_back(home: Path, mode: int, content: bytes) -> None:
+    """Whatever bytes it has, and without a newline at its end; an empty one stays."""
     (home / ".ssh").mkdir(mode=0o755)
     file = home / AUTHORIZED_KEYS
-    file.write_bytes(b"# theirs \xff'%s\\n\0")
+    file.write_bytes(content)
     file.chmod(mode)
     before = list_files(home)
     assert edit(home, add_line) == 1
-    assert file.read_bytes().endswith(f"\0\n{LINE}\n".encode())
+    assert file.read_bytes() == append_lines(content, [LINE])
     assert file.stat().st_mode & 0o777 == mode
     edit(home, undo_all)
     assert list_files(home) == before
@@ -282,6 +289,32 @@ def test_an_interrupted_change_is_undone_as_far_as_it_came(home: Path) -> None:
     assert (home / AUTHORIZED_KEYS).read_text() == "theirs\n"
 
 
+def test_nodes_with_one_home_restore_it_together(home: Path) -> None:
+    """Whoever changed a file last goes first, so that every byte comes back."""
+    (home / ".ssh").mkdir()
+    (home / AUTHORIZED_KEYS).write_text("theirs")
+
+    async def change_and_undo() -> list[Finding]:
+        records, findings = TrustRecords(home.parent / "trust"), list[Finding]()
+        nodes = [Node(name=name) for name in ("n1", "n2")]
+        shells = [await open_local_shell(prelude=PRELUDE) for _ in nodes]
+        homes = [HomeFiles(node.name, shell, records.of_node(node)) for node, shell in zip(nodes, shells, strict=True)]
+        try:
+            with records.lock():
+                for files, line in ((homes[1], "one"), (homes[0], "two"), (homes[1], "three")):
+                    await files.add_lines(AUTHORIZED_KEYS, lambda _, line=line: [line])  # type: ignore[misc]
+                keys = await asyncio.gather(*(files.create_key() for files in homes))
+                assert keys[0] == keys[1]
+                assert await undo_homes(homes, findings) == ["n1", "n2"]
+        finally:
+            await asyncio.gather(*(shell.close() for shell in shells))
+        return findings
+
+    assert asyncio.run(change_and_undo()) == []
+    assert (home / AUTHORIZED_KEYS).read_text() == "theirs"
+    assert [path.name for path in (home / ".ssh").iterdir()] == ["authorized_keys"]
+
+
 def test_a_key_of_ours_goes_and_another_one_in_its_place_stays(home: Path) -> None:
     """The comment tells them apart: deleting somebody's private key can't be undone."""
 
@@ -300,7 +333,7 @@ def test_a_key_of_ours_goes_and_another_one_in_its_place_stays(home: Path) -> No
         path.unlink()
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", home / ".ssh/id_ed25519"], check=True)
     before = list_files(home)
-    assert edit(home, undo_all) == [".ssh/id_ed25519"]
+    assert edit(home, undo_all) == [".ssh/id_ed25519 is not the key that Aboard created"]
     assert list_files(home) == before
 
 
@@ -324,6 +357,22 @@ def test_what_is_no_file_is_left_alone(home: Path) -> None:
         edit(home, add_line)
     assert error.value.code == "trust-file"
     assert not (home.parent / "trust").exists()
+
+
+@pytest.mark.parametrize("reply", ["", "file 1 2\n6", "file 1 2\n6x", "file 1'; reboot 2\n61", "none\nfile 1 2\n61"])
+def test_a_node_that_describes_its_file_wrongly_is_refused(home: Path, reply: str) -> None:
+    """What a node prints is parsed strictly, and becomes part of no script."""
+
+    async def read() -> None:
+        shell = await open_local_shell(prelude=f'aboard_look() {{ printf %s "{reply}"; }}')
+        try:
+            await HomeFiles("n1", shell, TrustRecords(home.parent / "trust").head()).read(KNOWN_HOSTS)
+        finally:
+            await shell.close()
+
+    with pytest.raises(AboardError) as error:
+        asyncio.run(read())
+    assert error.value.code == "trust-file"
 
 
 def test_an_edit_in_between_is_kept(home: Path) -> None:

@@ -201,6 +201,8 @@ class AgentBridge:
         from aboard.agent.transfer.receiver_process import ReceiverProcess  # noqa: PLC0415 - as above
 
         if message["do"] == "open":
+            if self._exchange is not None:
+                self._exchange.close()
             self._exchange = ReceiverProcess(
                 self._loop, self._head.send_body, lambda: self._head.send({"gone": "peers"}), serve=serve_peers
             )

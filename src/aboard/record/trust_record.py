@@ -166,10 +166,10 @@ class MachineRecord:
     def add_key(self, key: CreatedKey) -> None:
         self._save(replace(self.machine, keys=(*self.machine.keys, key)))
 
-    def forget_file(self, path: str) -> None:
-        """Its changes are undone."""
-        kept = tuple(change for change in self.machine.changes if change.path != path)
-        self._save(replace(self.machine, changes=kept))
+    def keep_changes(self, path: str, kept: tuple[FileChange, ...]) -> None:
+        """Of this file's changes, only these are left to undo."""
+        others = tuple(change for change in self.machine.changes if change.path != path)
+        self._save(replace(self.machine, changes=(*others, *kept)))
 
     def forget_key(self, key: CreatedKey) -> None:
         self._save(replace(self.machine, keys=tuple(each for each in self.machine.keys if each != key)))

@@ -129,10 +129,10 @@ class PeerControl:
                 task.cancel()
             await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
 
-    async def leave(self) -> None:
-        """Ends the process and its listener; the link stays usable."""
+    def leave(self) -> None:
+        """Ends the process and its listener, without waiting; the link stays usable."""
         self._sender.link.on_frame = self._others
-        await self._ask("leave")
+        self._sender.link.tell("peers", do="leave")
 
     async def _ask(self, do: str, **fields: Any) -> frames.Message:
         return await self._request("peers", do=do, **fields)

@@ -46,7 +46,10 @@ class TrustReportView:
         if report.findings:
             yield ""
             yield FindingsView(merge_findings(report.findings), in_full=True)
-        yield f"{_conclude(report)}.  {report.seconds:.1f} s"
+        conclusion = _conclude(report)
+        yield f"{conclusion[0].upper()}{conclusion[1:]}.  {report.seconds:.1f} s"
+        if isinstance(report, TrustReport) and not report.is_unchanged:
+            yield Text("To undo: aboard trust --undo", style="dim")
 
 
 def format_trust_lines(report: TrustReport | UndoReport) -> Iterator[str]:
@@ -97,7 +100,7 @@ def _list_steps(report: TrustReport) -> Iterator[str]:
     mesh = report.mesh
     if mesh is not None:
         if mesh.created:
-            yield f"mesh: {format_count(mesh.created, 'node')} created their own key"
+            yield f"mesh: created a key on {format_count(mesh.created, 'node')}"
         sample = "" if mesh.tested == mesh.possible else f" (a ring and a sample of {mesh.possible} pairs)"
         yield f"mesh: {mesh.logins} of {mesh.tested} logins between nodes work{sample}"
 
@@ -115,4 +118,4 @@ def _conclude(report: TrustReport | UndoReport) -> str:
         return "nothing to undo" if nothing else f"{format_count(len(report.nodes), 'node')} restored"
     reached = sum(node.reached for node in report.nodes)
     count = f"this machine can log in to {reached} of {format_count(len(report.nodes), 'node')}"
-    return f"{count}; nothing to change" if report.is_unchanged else f"{count}; to undo: aboard trust --undo"
+    return f"{count}; nothing to change" if report.is_unchanged else count

@@ -28,6 +28,7 @@ CONNECT_SECONDS = 1.5
 # Of two nodes, the one with the lower number dials; the other waits this long for it, then dials itself.
 TURN_SECONDS = 1.0
 REDIALS = 3
+PAUSE_SECONDS = 0.05
 
 
 def serve_peers(fd: int) -> None:
@@ -129,7 +130,14 @@ class PeerProcess:
     def _accept(self, listener: socket.socket) -> None:
         try:
             link = listener.accept()[0]
+        except BlockingIOError:
+            return
         except OSError:
+            # No descriptors left, most likely: peers wait in the backlog, and we must not spin meanwhile.
+            self._loop.on_readable(listener.fileno(), None)
+            self._loop.later(
+                PAUSE_SECONDS, lambda: self._loop.on_readable(listener.fileno(), lambda: self._accept(listener))
+            )
             return
         link.setblocking(False)
         if len(self._exchange.peers) >= MOST_PEERS:
@@ -163,14 +171,17 @@ class PeerProcess:
             self._loop.later(TURN_SECONDS, lambda: self._dial(peer, addresses))
 
     def _redial(self, peer: int) -> None:
-        """After a lost connection, a few times."""
+        """After a lost or failed connection, a few times."""
         self._drops[peer] = self._drops.get(peer, 0) + 1
         if self._drops[peer] <= REDIALS and peer in self._addresses:
             self._loop.later(TURN_SECONDS, lambda: self._dial_in_turn(peer))
 
     def _dial(self, peer: int, addresses: list[tuple[str, int]]) -> None:
         """Tries the ports in turn: a firewall may let one of them through."""
-        if not addresses or peer in self._exchange.peers or peer in self._exchange.refused_peers:
+        if peer in self._exchange.peers or peer in self._exchange.refused_peers:
+            return
+        if not addresses:
+            self._redial(peer)
             return
 
         def try_next(why: str) -> None:

@@ -47,6 +47,11 @@ class ReceiverProcess:
     def send(self, body: bytes) -> None:
         self._channel.send_body(body)
 
+    def close(self) -> None:
+        """Lets it exit, whatever it does."""
+        self._channel.close()
+        self._reap()
+
     def expect_exit(self) -> None:
         """It was asked to exit: do not report that it is gone."""
         self._on_gone = lambda: None

@@ -36,6 +36,14 @@ def plan_change(path: str, content: bytes | None, lines: Sequence[str]) -> tuple
     return FileChange(path=path, before=content, after=_hash_content(after), lines=tuple(lines)), after
 
 
+def unwind_changes(content: bytes | None, changes: Sequence[FileChange]) -> tuple[bytes | None, tuple[FileChange, ...]]:
+    """Takes back the newest changes while the file is exactly as they left it; returns the changes that remain."""
+    kept = list(changes)
+    while kept and content is not None and _hash_content(content) == kept[-1].after:
+        content = kept.pop().before
+    return content, tuple(kept)
+
+
 def undo_changes(content: bytes | None, changes: Iterable[FileChange]) -> bytes | None:
     """The content without these changes, the newest undone first; None if there should be no file.
 

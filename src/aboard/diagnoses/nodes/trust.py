@@ -182,7 +182,7 @@ UNDO_WAITS = Diagnosis(
     severity=Severity.WARN,
     symptoms=("changes on these nodes are still recorded",),
     explanation="Without its key and its pinned host keys, this machine could no longer reach the nodes that are left.",
-    fixes="aboard trust --undo    # once they can be reached; if they are gone for good: rm {records:words}",
+    fixes="aboard trust --undo    # here; once they can be reached\n# if they are gone for good: rm {records:words}",
 )
 
 UNDO_LEFT = Diagnosis(

@@ -19,7 +19,7 @@ BLOCKED = Diagnosis(
     code="peer-blocked",
     title="nodes can't pass files on to each other",
     severity=Severity.WARN,
-    symptoms=("no connection between",),
+    symptoms=("took no part in passing files on",),
     explanation="While large files are copied, nodes pass pieces on to each other, on the ports that `aboard check`"
     " tests. Where a firewall blocks them, the pieces come from other nodes or from the head, which takes longer."
     " Training needs the same connections.",

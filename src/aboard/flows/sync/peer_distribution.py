@@ -20,7 +20,7 @@ from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, AgentRequestError
 from aboard.flows.sync.node_upload import ASK_AGAIN_SECONDS, BUSY_SECONDS, NodeUpload, UploadSource
 from aboard.flows.sync.peer_findings import PeerObservations, PeerReport, build_peer_report
-from aboard.flows.sync.piece_plan import PlanMember, choose_piece
+from aboard.flows.sync.piece_plan import PlanMember, choose_piece, find_group
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.file_sender import FileSender
 from aboard.transport.peer_control import PeerControl, PeerEndpoint, PeerStatus, PieceTable
@@ -39,6 +39,11 @@ PORTS = (RENDEZVOUS_PORT, 0)
 KEY_BYTES = 32
 OPEN_SECONDS = 10.0
 STATUS_SECONDS = 0.25
+# Until the node is connected and has hashed what it has.
+EARLY_STATUS_SECONDS = 0.05
+TICK_SECONDS = 0.5
+# When all others have everything, a node that lost its link has so long to come back; then the head serves it alone.
+AWAY_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +114,7 @@ class _Member:
     control: PeerControl | None = None
     status: PeerStatus | None = None
     failed: bool = False
+    away_since: float = 0.0
     unreached: frozenset[int] = frozenset()
     sent: int = 0
     # Bytes of earlier rounds; fetched before the link was lost; and fetched in all.
@@ -160,9 +166,11 @@ class _Distribution:
         self._over = False
         self._source_error: AboardError | None = None
         self._seen = PeerObservations()
+        self._groups: dict[int, dict[int, PlanMember]] = {}
 
     async def run(self) -> PeerReport:
         tasks = [asyncio.create_task(self._take_part(number)) for number in self._members]
+        ticking = asyncio.create_task(self._tick())
         hashing: asyncio.Task[_Round] | None = None
         try:
             waiting = list(_group_rounds(self._shared))
@@ -178,11 +186,9 @@ class _Distribution:
             if hashing is not None:
                 hashing.cancel()
             self._over = True
-            self._wake()
-            await asyncio.wait(tasks, timeout=OPEN_SECONDS)
-            for task in tasks:
+            for task in (ticking, *tasks):
                 task.cancel()
-            await asyncio.wait(tasks)
+            await asyncio.wait((ticking, *tasks))
         for task in tasks:
             if not task.cancelled() and (bug := task.exception()) is not None:
                 raise bug
@@ -200,21 +206,49 @@ class _Distribution:
             if self._rounds:
                 member.finished += self._rounds[-1].count_bytes(member.plan.has & member.plan.needs)
             member.plan.needs, member.plan.has = now.list_needs(number), 0
-            member.plan.ready = False
+            member.plan.ready, member.plan.since = False, monotonic()
         self._rounds.append(now)
         self._wake()
-        while any(member.plan.lacks and not member.failed for member in self._members.values()):
+        while any(member.plan.in_transit for member in self._members.values()) or not self._is_round_over():
             await self._change.wait()
             if self._source_error is not None:
                 raise self._source_error
         for file in now.files:
             for number in file.shared.lacking:
-                if not self._members[number].failed:
+                if not self._members[number].plan.lacks:
                     self._members[number].upload.note_assembled(file.shared.place, file.shared.file)
+
+    def _is_round_over(self) -> bool:
+        """Whether all nodes have everything, except those that failed or do not come back."""
+        lacking = [member for member in self._members.values() if member.plan.lacks and not member.failed]
+        return all(member.away_since and monotonic() - member.away_since > AWAY_SECONDS for member in lacking)
 
     def _wake(self) -> None:
         self._change.set()
         self._change = asyncio.Event()
+
+    async def _tick(self) -> None:
+        """For decisions that depend on time alone."""
+        while not self._over:
+            await asyncio.sleep(TICK_SECONDS)
+            self._wake()
+
+    def _find_group(self, number: int) -> dict[int, PlanMember]:
+        """Found again when a connection comes or goes."""
+        if not self._groups:
+            plans = {each: member.plan for each, member in self._members.items()}
+            for each in plans:
+                if each not in self._groups:
+                    group = {other: plans[other] for other in find_group(plans, each)}
+                    self._groups.update((other, group) for other in group)
+        return self._groups[number]
+
+    def _set_links(self, number: int, links: frozenset[int]) -> None:
+        plan = self._members[number].plan
+        if plan.links != links:
+            plan.links = links
+            self._groups = {}
+            self._wake()
 
     async def _take_part(self, number: int) -> None:
         member = self._members[number]
@@ -225,15 +259,25 @@ class _Distribution:
             self._seen.absent[number] = error.seen
         finally:
             member.failed = not self._over
-            member.plan.links = frozenset()
+            self._set_links(number, frozenset())
             self._wake()
 
     async def _serve_link(self, number: int, sender: FileSender) -> None:
         """Runs again with a new link after a loss; the node finds by hash which pieces it still has."""
         member = self._members[number]
-        member.plan.ready, member.plan.links, member.plan.has = False, frozenset(), 0
+        member.plan.ready, member.plan.has, member.away_since = False, 0, 0.0
         member.earlier, member.status = member.fetched, None
         control = PeerControl(sender, self._shared[0].directory.to)
+        try:
+            await self._take_part_over_link(number, control, sender)
+        finally:
+            # No listener outlives the exchange: the link may be used for a launch.
+            control.leave()
+            member.away_since = monotonic()
+            self._set_links(number, frozenset())
+
+    async def _take_part_over_link(self, number: int, control: PeerControl, sender: FileSender) -> None:
+        member = self._members[number]
         node = member.upload.node
         address = node.fabric_address or str(sender.link.hello.get("address") or "") or node.target
         member.endpoint = await control.open(me=number, key=self._key, address=address, ports=PORTS)
@@ -241,7 +285,7 @@ class _Distribution:
         await self._wait_for_endpoints()
         known = [(peer, at) for peer in sorted(member.peers) if (at := self._members[peer].endpoint) is not None]
         member.plan.expected = frozenset(peer for peer, _at in known)
-        member.plan.opened_at = monotonic()
+        member.plan.since = monotonic()
         await control.dial(known)
         sending = asyncio.create_task(self._send_pieces(number, control))
         try:
@@ -250,7 +294,6 @@ class _Distribution:
             sending.cancel()
             await asyncio.wait([sending])
             member.plan.in_transit.clear()
-        await control.leave()
 
     async def _wait_for_endpoints(self) -> None:
         """A node that takes longer dials the others itself."""
@@ -272,7 +315,9 @@ class _Distribution:
                 await self._change.wait()
                 continue
             now = self._rounds[-1]
-            status = await control.status(now.first, now.count, STATUS_SECONDS)
+            plan = self._members[number].plan
+            waits = plan.ready and plan.expected <= plan.links
+            status = await control.status(now.first, now.count, STATUS_SECONDS if waits else EARLY_STATUS_SECONDS)
             if sending.done():
                 sending.result()
             if added == len(self._rounds):
@@ -295,9 +340,11 @@ class _Distribution:
         if member.status is None or status.received > member.status.received:
             plan.received_at = monotonic()
         grown = status.have & ~plan.has
+        if status.ready and not plan.ready:
+            self._wake()
         member.status, member.unreached = status, status.unreached
         plan.ready, plan.has = status.ready, plan.has | status.have
-        plan.links = status.links & self._members.keys()
+        self._set_links(number, status.links & self._members.keys())
         # Not waited for: peers that are gone or given up, and those that neither end can reach.
         plan.expected = frozenset(
             peer
@@ -310,25 +357,26 @@ class _Distribution:
         self._seen.note(number, member.peers, status)
         if grown:
             member.upload.report_pieces(member.finished + now.count_bytes(plan.has & plan.needs))
-        self._wake()
+            if not plan.lacks:
+                self._wake()
 
     async def _send_pieces(self, number: int, control: PeerControl) -> None:
         """Sends pieces to this node, as long as it is the one that should get them."""
         plan = self._members[number].plan
-        plans = {each: member.plan for each, member in self._members.items()}
         while not self._over:
             change = self._change
             async with self._turns:
-                piece = choose_piece(plans, number, monotonic()) if self._rounds else None
+                piece = choose_piece(plan, self._find_group(number), monotonic()) if self._rounds else None
                 if piece is not None:
                     plan.in_transit.add(piece)
                     try:
                         await self._send_piece(number, control, self._rounds[-1], piece)
+                        plan.has |= 1 << piece
+                        plan.sent_at = monotonic()
                     finally:
                         plan.in_transit.discard(piece)
-                    plan.has |= 1 << piece
-                    plan.sent_at = monotonic()
-                    self._wake()
+                        if not plan.lacks:
+                            self._wake()
             if piece is None:
                 await change.wait()
 

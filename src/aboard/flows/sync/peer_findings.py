@@ -1,7 +1,7 @@
 """What nodes reported about their peers, as findings."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 
 from aboard.core.text.byte_sizes import format_size
@@ -68,18 +68,16 @@ def build_peer_report(
                 fix=peer_transfer.SILENT.fix(node=names[peer]),
             )
         )
-    blocked = sorted(sorted(pair) for pair in seen.unlinked - seen.linked if pair <= names.keys())
-    if blocked:
-        pairs = [f"{names[one]} and {names[other]}" for one, other in blocked]
-        more = f" and {len(pairs) - _SHOWN} more pairs" if len(pairs) > _SHOWN else ""
-        tried = sorted({port for pair in blocked for number in pair for port in ports.get(number, ())})
-        nodes = tuple(names[number] for number in sorted({number for pair in blocked for number in pair}))
+    blocked = {pair for pair in seen.unlinked - seen.linked if pair <= names.keys()}
+    for number, others in group_pairs(blocked):
+        tried = " or ".join(map(str, sorted({port for other in (number, *others) for port in ports.get(other, ())})))
+        nodes = (number,) if len(others) > 1 else (number, *others)
         findings.append(
             peer_transfer.BLOCKED.finding(
-                nodes=nodes,
-                seen=f"no connection between {', '.join(pairs[:_SHOWN])}{more} on port"
-                f" {', '.join(map(str, tried[:_SHOWN]))}; the head sent {format_size(sent)} itself",
-                fix=peer_transfer.BLOCKED.fix(nodes=", ".join(nodes)),
+                nodes=tuple(names[each] for each in nodes),
+                seen=f"{names[number]} has no connection to {_join_names(others, names)} on port {tried}; the head sent"
+                f" {format_size(sent)} itself",
+                fix=peer_transfer.BLOCKED.fix(nodes=_join_names(nodes, names)),
             )
         )
     for number, why in sorted(seen.absent.items()):
@@ -95,5 +93,18 @@ def build_peer_report(
     )
 
 
+def group_pairs(pairs: Iterable[frozenset[int]]) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The pairs as few nodes, each with its peers: a node that misses many peers is the likely cause."""
+    left = {tuple(sorted(pair)) for pair in pairs}
+    while left:
+        counts = Counter(number for pair in sorted(left) for number in pair)
+        most = counts.most_common(1)[0][0]
+        own = {pair for pair in left if most in pair}
+        left -= own
+        yield most, tuple(sorted(number for pair in own for number in pair if number != most))
+
+
 def _join_names(numbers: Iterable[int], names: Mapping[int, str]) -> str:
-    return ", ".join(names[number] for number in sorted(numbers) if number in names)
+    known = [names[number] for number in sorted(numbers) if number in names]
+    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    return ", ".join(known[:_SHOWN]) + more

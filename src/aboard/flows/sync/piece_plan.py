@@ -9,13 +9,16 @@ from aboard.lazy_dataclass import dataclass
 STALL_SECONDS = 5.0
 # Nodes get this long to connect to each other before the head decides that they can't.
 SETTLE_SECONDS = 3.5
+# And so long to hash what an earlier transfer left, before the head sends something that may be there.
+HASH_SECONDS = 10.0
 
 
 @dataclass(kw_only=True)
 class PlanMember:
     """One node's part: bits of the pieces that it needs and has, and the numbers of connected peers.
 
-    `received_at` is when it last got bytes from a peer, `sent_at` when it last got a piece from the head.
+    `since` is when it connected or a round began, `received_at` when it last got bytes from a peer, `sent_at` when it
+    last got a piece from the head.
     """
 
     needs: int = 0
@@ -23,7 +26,7 @@ class PlanMember:
     links: frozenset[int] = frozenset()
     expected: frozenset[int] = frozenset()
     ready: bool = False
-    opened_at: float = 0.0
+    since: float = 0.0
     received_at: float = 0.0
     sent_at: float = 0.0
     in_transit: set[int] = field(default_factory=set)
@@ -33,22 +36,22 @@ class PlanMember:
         return self.needs & ~self.has
 
 
-def choose_piece(members: Mapping[int, PlanMember], number: int, now: float) -> int | None:
+def choose_piece(member: PlanMember, group: Mapping[int, PlanMember], now: float) -> int | None:
     """The next piece for this node: one that no node in reach has; or any that it lacks, if its peers send nothing.
 
     Of a group of connected nodes, each piece goes to one. A node without a connection is a group of its own.
     """
-    member = members[number]
-    settled = member.expected <= member.links or now - member.opened_at > SETTLE_SECONDS
-    if not member.lacks or not member.ready or not settled:
+    waited = now - member.since
+    settled = waited > SETTLE_SECONDS or member.expected <= group.keys()
+    known = waited > HASH_SECONDS or all(each.ready for each in group.values())
+    if not (member.lacks and member.ready and settled and known):
         return None
-    group = [members[each] for each in find_group(members, number)]
-    coming = _join_bits(1 << piece for each in group for piece in each.in_transit)
-    fresh = member.lacks & ~coming & ~_join_bits(each.has for each in group)
+    coming = _join_bits(1 << piece for each in group.values() for piece in each.in_transit)
+    fresh = member.lacks & ~coming & ~_join_bits(each.has for each in group.values())
     if fresh:
         return _find_lowest_bit(fresh)
     # While the head sends to the group, a node may just wait for its turn.
-    active_at = max(member.received_at, *(each.sent_at for each in group))
+    active_at = max(member.received_at, *(each.sent_at for each in group.values()))
     if not member.in_transit and now - active_at > STALL_SECONDS:
         late = member.lacks & ~coming
         return _find_lowest_bit(late) if late else None

@@ -4,13 +4,13 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 
-from aboard.core.trust.file_changes import plan_change, undo_changes
+from aboard.core.trust.file_changes import FileChange, plan_change, undo_changes, unwind_changes
 from aboard.core.trust.public_keys import PublicKey, parse_public_key
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.nodes import trust
 from aboard.lazy_dataclass import dataclass
 from aboard.record.trust_record import CreatedKey, MachineRecord
-from aboard.transport.node_shell import NodeShell, format_content
+from aboard.transport.shell.node_shell import NodeShell, format_content
 
 SSH_DIRECTORY = ".ssh"
 AUTHORIZED_KEYS = ".ssh/authorized_keys"
@@ -36,7 +36,7 @@ aboard_look() {
     else echo none; fi
 }
 aboard_put() {
-    new="$1.aboard-$$"
+    new="$1.aboard-$(uname -n)-$$"
     rm -f "$new"
     { [ ! -e "$1" ] || cp -p "$1" "$new"; } && cat > "$new" || { rm -f "$new"; return 1; }
     if [ "$(aboard_sum "$1")" != "$2" ]; then rm -f "$new"; return 3; fi
@@ -108,8 +108,15 @@ class HomeFiles:
         key = CreatedKey(path=path, comment=comment)
         self.record.add_key(key)
         quoted = quote_path(path)
-        # Another node with the same home may be faster: then ssh-keygen refuses to overwrite its key.
-        reply = await self.shell.run(f"ssh-keygen -q -t ed25519 -N '' -C {comment} -f {quoted}; aboard_key {quoted}")
+        # `ln` fails if another node with the same home was faster: then its key is used.
+        script = (
+            f'new={quoted}.aboard-$(uname -n)-$$; trap \'rm -f "$new" "$new.pub"\' EXIT HUP INT TERM\n'
+            f"ssh-keygen -q -t ed25519 -N '' -C {comment} -f \"$new\" || exit\n"
+            f'if ln "$new" {quoted} 2>/dev/null || {{ [ ! -e {quoted} ] && mv "$new" {quoted}; }}\n'
+            f'then mv "$new.pub" {quoted}.pub; fi\n'
+            f"aboard_key {quoted}"
+        )
+        reply = await self.shell.run(script)
         made = parse_public_key(reply.output.decode("utf-8", "replace").strip().rpartition("\n")[2])
         if made is None or comment.encode() not in reply.output:
             self.record.forget_key(key)
@@ -118,40 +125,57 @@ class HomeFiles:
             raise AboardError(trust.KEY_MAKE, seen, node=self.name)
         return made
 
-    async def undo(self) -> list[str]:
-        """Takes back every recorded change, authorized_keys last; returns the keys that are no longer ours."""
+    async def remove_keys(self) -> list[str]:
+        """Deletes the keys that we created; returns the paths where there is another one now, which stays."""
         left = []
         for key in self.record.machine.keys:
             if not await self._remove_key(key):
                 left.append(key.path)
             self.record.forget_key(key)
-        paths = dict.fromkeys(change.path for change in self.record.machine.changes)
-        for path in sorted(paths, key=lambda path: path == AUTHORIZED_KEYS):
-            await self._undo_file(path)
-            self.record.forget_file(path)
-        for path in reversed(self.record.machine.directories):
-            # It stays if somebody has put something else there.
-            await self.shell.run(f"rmdir {quote_path(path)} 2>/dev/null")
-            self.record.forget_directory(path)
         return left
 
-    async def _undo_file(self, path: str) -> None:
-        changes = [change for change in self.record.machine.changes if change.path == path]
+    def list_changed(self) -> list[str]:
+        """The paths of files with recorded changes."""
+        return list(dict.fromkeys(change.path for change in self.record.machine.changes))
+
+    async def restore(self, path: str) -> bool:
+        """Takes back the newest changes of a file that is as we left it; False if there is none."""
+        changes = self._list_changes(path)
+        file = await self.read(path)
+        content, kept = unwind_changes(file.content, changes)
+        if kept == tuple(changes):
+            return False
+        if await self._replace(path, file, content):
+            self.record.keep_changes(path, kept)
+        return True
+
+    async def remove_lines(self, path: str) -> None:
+        """Takes our lines out of a file that was edited since."""
         for _ in range(_TRIES):
             file = await self.read(path)
-            content = undo_changes(file.content, changes)
-            if content == file.content:
-                return
-            if content is not None:
-                done = await self._put(path, file.checksum, content)
-            else:
-                reply = await self.shell.run(f"aboard_remove {quote_path(path)} '{file.checksum}'")
-                done = reply.code == 0
-                if reply.code not in (0, _CHANGED):
-                    raise self._refuse(path, reply.message.visible(200))
-            if done:
+            content = undo_changes(file.content, self._list_changes(path))
+            if content == file.content or await self._replace(path, file, content):
+                self.record.keep_changes(path, ())
                 return
         raise self._refuse(path, "another program keeps changing the file")
+
+    async def remove_directories(self) -> None:
+        """Deletes the directories that we created, unless somebody has put something else there."""
+        for path in reversed(self.record.machine.directories):
+            await self.shell.run(f"rmdir {quote_path(path)} 2>/dev/null")
+            self.record.forget_directory(path)
+
+    def _list_changes(self, path: str) -> list[FileChange]:
+        return [change for change in self.record.machine.changes if change.path == path]
+
+    async def _replace(self, path: str, file: FileContent, content: bytes | None) -> bool:
+        """Writes the content, or deletes the file; False if it has changed since it was read."""
+        if content is not None:
+            return await self._put(path, file.checksum, content)
+        reply = await self.shell.run(f"aboard_remove {quote_path(path)} '{file.checksum}'")
+        if reply.code not in (0, _CHANGED):
+            raise self._refuse(path, reply.message.visible(200))
+        return reply.code == 0
 
     async def _remove_key(self, key: CreatedKey) -> bool:
         """Removes a key that we created; False if there is another one in its place, which stays."""

@@ -17,7 +17,7 @@ from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.flows.trust.home_files import HomeFiles
 from aboard.flows.trust.node_access import Access, NodeLogins, TrustObserver, explain_failure
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.ssh_login import ScannedHostKey, SshSettings, scan_host_key
+from aboard.transport.shell.ssh_login import ScannedHostKey, SshSettings, scan_host_key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.trust.home_files import AUTHORIZED_KEYS, KNOWN_HOSTS, HomeFiles, quote_path
 from aboard.flows.trust.node_access import TrustObserver, explain_failure
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.ssh_login import SshSettings, scan_host_key
+from aboard.transport.shell.ssh_login import SshSettings, scan_host_key
 
 # Up to this many nodes, every pair is tested.
 ALL_PAIRS = 32

@@ -18,8 +18,8 @@ from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.flows.trust.home_files import PRELUDE
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import HANDSHAKES, TRIES
-from aboard.transport.node_shell import NodeShell
-from aboard.transport.ssh_login import open_login
+from aboard.transport.shell.node_shell import NodeShell
+from aboard.transport.shell.ssh_login import open_login
 
 T = TypeVar("T")
 

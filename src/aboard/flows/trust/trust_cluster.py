@@ -1,6 +1,7 @@
 """`aboard trust`: pins the nodes' host keys, then installs this machine's key where it does not log in yet."""
 
 import asyncio
+import re
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -23,8 +24,8 @@ from aboard.flows.trust.host_keys import FingerprintFile, HostKeyPinning, HostTo
 from aboard.flows.trust.mesh import MeshNode, connect_mesh
 from aboard.flows.trust.node_access import Access, NodeLogins, TrustObserver, explain_failure
 from aboard.record.trust_record import TrustRecords
-from aboard.transport.node_shell import NodeShell
-from aboard.transport.ssh_login import SshSettings, open_local_shell, read_settings
+from aboard.transport.shell.node_shell import NodeShell
+from aboard.transport.shell.ssh_login import SshSettings, open_local_shell, read_settings
 
 HEAD = "this machine"
 
@@ -39,10 +40,13 @@ async def trust_cluster(
     mesh: bool = False,
 ) -> TrustReport:
     """Sets up logins to all nodes; a node that fails gets a finding and does not stop the others."""
-    # In a mesh, nodes log in to this machine too, if it is one of them.
-    nodes = [
-        replace(node, transport=TransportKind.SSH) for node in cluster if mesh or node.transport is TransportKind.SSH
-    ]
+    # In a mesh, nodes log in to this machine too, if it is one of them. A machine with two names is set up once.
+    logins_by_target = {
+        (node.target, node.user, node.port): replace(node, transport=TransportKind.SSH)
+        for node in reversed(cluster.nodes)
+        if mesh or node.transport is TransportKind.SSH
+    }
+    nodes = list(reversed(logins_by_target.values()))
     if not nodes or (len(cluster) == 1 and cluster.nodes[0].transport is TransportKind.LOCAL):
         raise AboardError(trust.NO_NODES, "the only node is this machine")
     began = monotonic()
@@ -139,14 +143,21 @@ class TrustSetup:
             hops = {route[depth]: route[:depth] for route in sorted(routes) if len(route) > depth}
             hosts = [await self._inspect_jump_host(hop, through) for hop, through in hops.items()]
             await self.pinning.pin([host for host in hosts if host is not None])
+        # Nodes behind a refused jump host stay out: its finding explains all of them.
+        refused = self.pinning.findings
+        self.findings |= refused
+        open_routes = {
+            name: settings
+            for name, settings in self._settings.items()
+            if not any(_parse_jump_host(hop).name in refused for hop in settings.jumps)
+        }
+        self._settings = open_routes
 
     async def _inspect_jump_host(self, hop: str, through: tuple[str, ...]) -> HostToPin | None:
         """The jump host, if its key is unknown; other trouble with it shows at the nodes behind it."""
-        user, _, rest = hop.rpartition("@")
-        host, _, port = rest.removeprefix("ssh://").rpartition(":") if rest.count(":") == 1 else (rest, "", "")
-        if find_host_error(host) is not None:
+        node = _parse_jump_host(hop)
+        if find_host_error(node.name) is not None:
             return None
-        node = Node(name=host, user=user or None, port=int(port) if port.isdecimal() else None)
         try:
             settings = await read_settings(node)
             shell = await self._logins.open(node, through=through)
@@ -235,3 +246,11 @@ class TrustSetup:
 
     def _describe_host(self, name: str) -> HostToPin:
         return HostToPin(node=self._nodes[name], settings=self._settings[name])
+
+
+def _parse_jump_host(hop: str) -> Node:
+    """A jump host as `ssh -G` prints it: `user@host:port`, `[::1]:22`, or an ssh:// address."""
+    user, _, rest = hop.removeprefix("ssh://").rpartition("@")
+    bracketed = re.fullmatch(r"\[(.+)\](?::(\d{1,5}))?", rest) or re.fullmatch(r"([^:]+)(?::(\d{1,5}))?", rest)
+    host, port = (bracketed[1], bracketed[2]) if bracketed else (rest, None)
+    return Node(name=host, user=user or None, port=int(port) if port else None)

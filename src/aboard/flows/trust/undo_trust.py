@@ -1,19 +1,23 @@
 """`aboard trust --undo`: takes back what was changed, on the nodes first and on this machine last."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from time import monotonic
+from typing import TypeVar
 
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.trust.trust_report import UndoReport
 from aboard.diagnoses import AboardError, Finding
 from aboard.diagnoses.nodes import trust
-from aboard.flows.trust.home_files import PRELUDE, HomeFiles
+from aboard.flows.trust.home_files import AUTHORIZED_KEYS, PRELUDE, HomeFiles
 from aboard.flows.trust.node_access import Access, NodeLogins, TrustObserver, explain_failure
 from aboard.record.trust_record import MachineRecord, TrustRecords
-from aboard.transport.ssh_login import open_local_shell
+from aboard.transport.shell.ssh_login import open_local_shell
+
+T = TypeVar("T")
 
 
 async def undo_trust(
@@ -27,7 +31,6 @@ async def undo_trust(
         stack.push_async_callback(logins.close)
         wanted = None if nodes is None else {records.of_node(node).path for node in nodes}
         todo = [record for record in records.nodes() if wanted is None or record.path in wanted]
-        undone: list[str] = []
         findings: list[Finding] = []
         # Only one of them can ask for a password at a time.
         turns = asyncio.Semaphore(1 if access.terminal else len(todo) or 1)
@@ -41,20 +44,59 @@ async def undo_trust(
                 findings.append(explain_failure(node, error))
                 return None
 
-        async def undo(files: HomeFiles) -> None:
-            try:
-                findings.extend(_report_left(files.name, await files.undo()))
-                undone.append(files.name)
-            except AboardError as error:
-                findings.append(explain_failure(files.record.machine.node, error))
-
         watcher.begin_phase("logging in")
-        # To all of them first: nodes with the same home have one authorized_keys file.
-        homes = await asyncio.gather(*map(log_in, todo))
+        homes = [files for files in await asyncio.gather(*map(log_in, todo)) if files is not None]
         watcher.begin_phase("restoring the nodes' files")
-        await asyncio.gather(*(undo(files) for files in homes if files is not None))
+        undone = await undo_homes(homes, findings)
         head = await _undo_head(records, findings)
     return UndoReport(nodes=tuple(sorted(undone)), head=head, findings=tuple(findings), seconds=monotonic() - began)
+
+
+async def undo_homes(homes: Sequence[HomeFiles], findings: list[Finding]) -> list[str]:
+    """Undoes all changes over open shells, authorized_keys last; returns the names of those that are as they were.
+
+    Nodes may share a home. So whoever's change is the newest of a file goes first, and lines are taken out of edited
+    files only when no file is as one of them left it.
+    """
+    group = _HomeGroup(homes, findings)
+    for files, left in await group.run(HomeFiles.remove_keys):
+        findings.extend(_report_left(files.name, left))
+    for last in (False, True):
+        while any(restored for _, restored in await group.run(partial(_restore_files, last=last))):
+            pass
+        await group.run(partial(_remove_lines, last=last))
+    await group.run(HomeFiles.remove_directories)
+    return [files.name for files in group.homes]
+
+
+class _HomeGroup:
+    """Takes a step in all homes at once; one that fails gets a finding and leaves the group."""
+
+    def __init__(self, homes: Sequence[HomeFiles], findings: list[Finding]) -> None:
+        self.homes = list(homes)
+        self._findings = findings
+
+    async def run(self, step: Callable[[HomeFiles], Awaitable[T]]) -> list[tuple[HomeFiles, T]]:
+        done = await asyncio.gather(*(self._attempt(files, step) for files in self.homes))
+        return [each for each in done if each is not None]
+
+    async def _attempt(self, files: HomeFiles, step: Callable[[HomeFiles], Awaitable[T]]) -> tuple[HomeFiles, T] | None:
+        try:
+            return files, await step(files)
+        except AboardError as error:
+            self.homes.remove(files)
+            self._findings.append(explain_failure(files.record.machine.node, error))
+            return None
+
+
+async def _restore_files(files: HomeFiles, *, last: bool) -> bool:
+    return any([await files.restore(path) for path in files.list_changed() if (path == AUTHORIZED_KEYS) == last])
+
+
+async def _remove_lines(files: HomeFiles, *, last: bool) -> None:
+    for path in files.list_changed():
+        if (path == AUTHORIZED_KEYS) == last:
+            await files.remove_lines(path)
 
 
 async def _undo_head(records: TrustRecords, findings: list[Finding]) -> bool:
@@ -70,10 +112,9 @@ async def _undo_head(records: TrustRecords, findings: list[Finding]) -> bool:
         return False
     shell = await open_local_shell(prelude=PRELUDE)
     try:
-        findings += _report_left("this machine", await HomeFiles("this machine", shell, record).undo())
+        return bool(await undo_homes([HomeFiles("this machine", shell, record)], findings))
     finally:
         await shell.close()
-    return True
 
 
 def _report_left(name: str, paths: Sequence[str]) -> list[Finding]:

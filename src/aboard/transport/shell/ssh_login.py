@@ -12,7 +12,7 @@ from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import DIAL_SECONDS
-from aboard.transport.node_shell import NodeShell, open_shell
+from aboard.transport.shell.node_shell import NodeShell, open_shell
 from aboard.transport.ssh import OPTIONS
 from aboard.transport.ssh_log import SshLoginLog, classify_failure
 from aboard.transport.subprocess_stream import start_program

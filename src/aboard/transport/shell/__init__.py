@@ -1,0 +1,1 @@
+"""Plain shells on machines, for what comes before any agent: host keys, first logins, files in ~/.ssh."""
