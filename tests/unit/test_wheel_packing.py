@@ -18,6 +18,7 @@ from aboard.flows.environment.wheel_packing import PackedWheel, pack_distributio
 FILES = {
     "tiny/__init__.py": "def main():\n    print('tiny ran')\n",
     "tiny/data file.txt": 'a, "b"\n',
+    "tiny/_vendor/other-1.0.dist-info/RECORD": "of a vendored package\n",
     "tiny-1.0.data/scripts/tiny-script": "#!python\nimport tiny\ntiny.main()\n",
     "tiny-1.0.data/data/share/tiny/doc.txt": "doc\n",
 }
@@ -49,6 +50,7 @@ def test_a_package_that_pip_installed_comes_back(tmp_path: Path) -> None:
         names = archive.namelist()
         assert archive.read("tiny-1.0.data/scripts/tiny-script").startswith(b"#!python\n")
     assert "tiny-1.0.data/data/share/tiny/doc.txt" in names
+    assert "tiny/_vendor/other-1.0.dist-info/RECORD" in names
     assert not [name for name in names if name.endswith(".pyc")]
     for number, put in enumerate((lambda venv, path: install_wheel(str(venv), SITE, str(path)), pip_install)):
         node = make_venv(tmp_path / f"node{number}")
