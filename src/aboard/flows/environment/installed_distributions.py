@@ -201,19 +201,21 @@ def _find_project_modules(package: str, metadata: Path, folder: Path) -> list[Pa
 
     The directory may also hold tests, data and this environment itself, so a known name comes first.
     """
-    modules = [path for path in sorted(folder.iterdir()) if _is_module(path)] if folder.is_dir() else []
+    paths = (
+        [path for path in sorted(folder.iterdir()) if path.is_dir() or path.suffix == ".py"] if folder.is_dir() else []
+    )
     try:
         listed = set((metadata / "top_level.txt").read_text("utf-8").split())
     except OSError:
         listed = set()
-    known = [path for path in modules if path.stem in listed or normalize_name(path.stem) == package]
-    return known or modules
+    known = [path for path in paths if path.stem in listed or normalize_name(path.stem) == package]
+    return known or [path for path in paths if _is_module(path)]
 
 
 def _is_module(path: Path) -> bool:
     if path.is_dir():
         return (path / "__init__.py").is_file()
-    return path.suffix == ".py" and path.name not in _PROJECT_FILES
+    return path.name not in _PROJECT_FILES
 
 
 def _list_module_files(name: str, path: Path) -> Iterator[PackagedFile]:
