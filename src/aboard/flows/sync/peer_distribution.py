@@ -12,8 +12,7 @@ from functools import partial
 from secrets import token_bytes
 from time import monotonic
 
-from aboard.checks.network.mesh_probe import select_peers
-from aboard.checks.network.mesh_result import RENDEZVOUS_PORT
+from aboard.checks.network.mesh_probe import read_rendezvous_port, select_peers
 from aboard.core.cluster.file_transfer_errors import build_busy_error
 from aboard.data.store.shard_manifest import FileEntry
 from aboard.data.store.sync_directory import SyncDirectory
@@ -34,8 +33,6 @@ MOST_PIECES_PER_FILE = 16384
 ROUND_BYTES = 4 * 1024**3
 # Pieces sent at the same time: each arrives soon, so that its node can pass it on.
 PIECES_AT_ONCE = 6
-# Both kinds of ports that `aboard check` tests; 0 is any free one.
-PORTS = (RENDEZVOUS_PORT, 0)
 KEY_BYTES = 32
 OPEN_SECONDS = 10.0
 STATUS_SECONDS = 0.25
@@ -280,7 +277,9 @@ class _Distribution:
         member = self._members[number]
         node = member.upload.node
         address = node.fabric_address or str(sender.link.hello.get("address") or "") or node.target
-        member.endpoint = await control.open(me=number, key=self._key, address=address, ports=PORTS)
+        # Both kinds of ports that `aboard check` tests; 0 is any free one.
+        ports = (read_rendezvous_port(node.env), 0)
+        member.endpoint = await control.open(me=number, key=self._key, address=address, ports=ports)
         self._wake()
         await self._wait_for_endpoints()
         known = [(peer, at) for peer in sorted(member.peers) if (at := self._members[peer].endpoint) is not None]
