@@ -105,9 +105,10 @@ def test_the_fix_of_a_missing_environment_brings_it_there(box: Sandbox) -> None:
     done = aboard(box, "venv", "check", "--only", "software", "n1", "n2")
     assert done.returncode == 2
     fix = next(
-        line.partition("fix: ")[2] for line in done.stdout.splitlines() if "software-interpreter n2 fix: tar" in line
+        line.partition("fix: ")[2] for line in done.stdout.splitlines() if "software-interpreter n2 fix: aboard" in line
     )
-    run(box.head, fix)
+    assert fix.partition("    #")[0] == "aboard sync --env --on n2"
+    assert aboard(box, "venv", "sync", "--env", "--on", "n2").returncode == 0
     done = aboard(box, "venv", "check", "--only", "software", "n1", "n2")
     assert done.returncode == 0, done.stdout
     assert "node n2: " in done.stdout

@@ -9,6 +9,8 @@ import pytest
 from launching import PYTHON, build_sandbox
 
 from aboard.sandbox import Sandbox
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.host.processes import PowerLoss
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_d")]
 
@@ -21,6 +23,11 @@ STEPS = 6
 ENV = {"OMP_NUM_THREADS": "1"}
 # In the home of the head's user: no other node has it.
 PLACE = "job"
+# The hosts' own disks, and a part of the weights on each.
+PARTS = (
+    *("aboard", "train", "--set", f"cluster.python={PYTHON}", "--set", "train.output_dir=apart-halves"),
+    *("--set", "train.sharding=full", "--set", "train.eval_steps=null", "--set", "train.save_steps=null"),
+)
 NODES = ("n[1-4]", "--set", f"cluster.python={PYTHON}")
 
 
@@ -78,6 +85,33 @@ def test_a_model_comes_out(four: Sandbox, finetuned: str) -> None:
     assert _typed(four, "finetune", PYTHON, "-c", say).strip().endswith("True")
 
 
+def test_without_a_shared_disk_export_and_resume_find_every_part(four: Sandbox, finetuned: str) -> None:
+    """Two hosts save their halves: the export is that of a shared disk, bit by bit, and any hosts continue.
+
+    The hash of all consumed samples is that of one process in the end; a host that is off is named with its part.
+    """
+    two = (*PARTS, "--set", "train.max_steps=2", "n[1-2]")
+    shared = _typed(four, "finetune", *two, "--set", "train.output_dir=/shared/halves")
+    apart = _typed(four, "finetune", *two)
+    assert "of step-" not in apart + shared
+    for place, said in (("/shared/halves", shared), ("apart-halves", apart)):
+        _typed(four, "finetune", "aboard", "export", _run_of(said), "--to", f"made-{place.rpartition('/')[2]}")
+    assert "model.safetensors" in _typed(four, "finetune", "ls", "made-halves")
+    assert _typed(four, "finetune", "diff", "-r", "made-halves", "made-apart-halves") == ""
+    more = (*PARTS, "--set", "train.max_steps=4", "n[1-3]")
+    said = _typed(four, "finetune", *more)
+    assert "of step-000002 sent to 3 nodes" in said
+    with inject_temporarily(four, four.nodes[1], PowerLoss()):
+        run = _run_of(said)
+        lost = four.head.run(["aboard", "export", run, "--to", "lost"], cwd=f"{_home(four)}/finetune", env=ENV)
+        assert lost.returncode != 0
+        assert "step-000004 needs rank-00001-000.safetensors, last on n2 (" in lost.stderr, lost.stderr
+        assert f"aboard export {run} --checkpoint step-000002 --to lost" in lost.stderr, lost.stderr
+    last = _typed(four, "finetune", *PARTS, "--set", "train.max_steps=6", "n4")
+    assert "of step-000004 sent to 1 node" in last
+    assert _progress(four.nodes[3], "apart-halves") == _progress(four.head, "alone")
+
+
 def test_a_node_that_lacks_a_package_is_named_before_anything_starts(four: Sandbox) -> None:
     """By the Python that ranks would get there."""
     _made(four, "finetune")
@@ -130,3 +164,14 @@ def _losses(host: Any, name: str, out: str) -> dict[int, float]:
     text = host.run(["sh", "-c", f"cat ~/{PLACE}/{name}/{out}/metrics.jsonl"]).stdout
     lines = [json.loads(line) for line in text.splitlines()]
     return {line["step"]: line["loss"] for line in lines if line.get("loss") is not None}
+
+
+def _run_of(said: str) -> str:
+    """The run's name, from its plain output."""
+    return next(line for line in said.splitlines() if line.startswith("run ")).split()[1].rstrip(":")
+
+
+def _progress(host: Any, out: str) -> Any:
+    """The cursor and the hash of consumed samples in the last checkpoint on a host."""
+    text = host.run(["sh", "-c", f"cat ~/{PLACE}/finetune/{out}/step-00000{STEPS}/manifest.json"]).stdout
+    return json.loads(text)["progress"]

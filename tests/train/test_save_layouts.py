@@ -107,6 +107,18 @@ def test_what_lies_on_another_node_is_asked_for_by_name(crew: Crew, settled: Set
     assert fix.startswith("rsync -a ")
 
 
+def test_an_older_one_that_is_whole_here_is_taken(crew: Crew, settled: Settled, tmp_path: Path) -> None:
+    """A newer one with files on another disk is skipped, and the note names them."""
+    training = settled(global_batch_size=4, sharding="full")
+    alone = replace(training, sharding="none")
+    (older,) = crew.run(1, save_cases.save, alone, 1, str(tmp_path / "disk0"))
+    crew.run(2, save_cases.save, training, 2, str(tmp_path / "disk{node}"), nodes=2)
+    (came,) = crew.run(1, save_cases.resume, alone, str(tmp_path / "disk0"))
+    assert came.error is None
+    assert came.hashes == older
+    assert any("skipped step-000002" in note and "rank-00001-000.safetensors" in note for note in came.notes)
+
+
 def test_without_sharding_each_node_keeps_all_of_it(crew: Crew, settled: Settled, tmp_path: Path) -> None:
     """Each disk of a run without sharding has a whole copy, so that one node alone can go on."""
     training = settled(global_batch_size=4, sharding="none")

@@ -437,3 +437,18 @@ def test_samples_come_once_a_second(clean: list[Run]) -> None:
     assert 0 < figures["cpu"] < 1.5
     assert 0.8 < samples[2]["wall"] - samples[1]["wall"] < 3 * slowness()
     assert {"load", "memory"} <= set(samples[0]["node"])
+
+
+def test_the_parts_of_a_checkpoint_are_told(clean: list[Run]) -> None:
+    """By the trainer, through the beacon; what makes no sense is counted and dropped."""
+    run = Run()
+    clean.append(run)
+    source = (
+        "import aboard_beacon as b\n"
+        """b.armed.answer('"saved":{"checkpoint":"step-000002","serial":3,"files":["a","b"]}')\n"""
+        """b.armed.answer('"saved":{"checkpoint":"step-000002","serial":-1,"files":[]}')\n"""
+        """b.armed.answer('"saved":"no"')\n"""
+    )
+    ran(run, rank(source))
+    (saved,) = told(run, "saved")
+    assert (saved["checkpoint"], saved["serial"], saved["files"]) == ("step-000002", 3, ("a", "b"))

@@ -16,9 +16,10 @@ from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.training_settings import Training
 from aboard.core.run.events import Event
-from aboard.diagnoses import AboardError, Unreachable, format_shell
+from aboard.diagnoses import AboardError, Unreachable
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.train.gather_checkpoint import GatheredCheckpoint, GatherRequest, gather_checkpoint
 from aboard.flows.train.recorded_checkpoints import RecordedTraining
 from aboard.flows.train.share_checkpoint import ShareProgress, ShareRequest, ShareResult, share_checkpoint
@@ -222,7 +223,6 @@ def share(
         training=training,
         recorded=recorded or RecordedTraining(plans=(), checkpoints={}),
         cache=tmp_path / "cache",
-        command=format_shell("aboard train n1"),
     )
 
     @contextmanager
@@ -284,7 +284,7 @@ def test_no_training_starts_over_by_itself(tmp_path: Path) -> None:
     with pytest.raises(AboardError, match="last on n2") as caught:
         share(tmp_path, {0: "n1"}, off=["n2"], recorded=record())
     assert caught.value.diagnosis is checkpoints.PARTS_LOST
-    assert "aboard train n1 --set train.resume=none" in caught.value.fix
+    assert caught.value.fix.startswith("aboard check n2    # when it is back")
     saved = RecordedCheckpoint(name="step-000004", serial=2, nodes={"rank-00000-000.safetensors": "n1"})
     with pytest.raises(AboardError, match="step-000004 was last on n1"):
         share(tmp_path, {0: "n3"}, off=["n1", "n2"], recorded=record(saved))
@@ -318,11 +318,13 @@ def test_the_record_knows_the_last_node_of_each_part() -> None:
     """From the events that supervisors report, of ranks that saved or resumed; other events don't count."""
 
     def saved(node: str, serial: int, *files: str) -> Event:
-        data = {"checkpoint": "step-000002", "serial": serial, "files": list(files)}
+        data = {"checkpoint": Untrusted("step-000002"), "serial": serial, "files": list(files)}
         return Event(node=node, at=1.0, kind="saved", data=data)
 
     events = [saved("n1", 1, "a"), saved("n2", 1, "b"), saved("n3", 1, "a"), Event(node="n1", at=2.0, kind="exited")]
     assert collect_saved_parts(events)["step-000002"].nodes == {"a": "n3", "b": "n2"}
+    hostile = replace(events[0], data={**events[0].data, "checkpoint": Untrusted("../step-000002")})
+    assert collect_saved_parts([hostile, saved("n1", 1, "a/../b", "a\n")])["step-000002"].nodes == {}
     again = collect_saved_parts([*events, saved("n4", 5, "c")])["step-000002"]
     assert (again.serial, again.nodes) == (5, {"c": "n4"})
 

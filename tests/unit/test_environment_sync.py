@@ -225,8 +225,10 @@ def test_the_base_interpreter_fits_the_head() -> None:
 
 def test_glibc_and_base_packages_are_compared() -> None:
     """A wheel with two tags needs the older glibc; a package in another version counts as much as a missing one."""
-    assert find_needed_glibc(["any", "manylinux_2_28_x86_64", "manylinux2014_x86_64.manylinux_2_17_x86_64"]) == (2, 28)
-    assert find_needed_glibc(["linux_x86_64"]) == (0, 0)
+    both = ["manylinux_2_27_x86_64", "manylinux_2_28_x86_64"]
+    assert find_needed_glibc([["any"], both, ["manylinux2014_x86_64"]]) == (2, 27)
+    assert find_needed_glibc([["manylinux_2_34_x86_64"], both]) == (2, 34)
+    assert find_needed_glibc([["linux_x86_64"]]) == (0, 0)
     assert (parse_glibc("2.36"), parse_glibc("")) == ((2, 36), None)
     assert find_base_differences({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "1"}) == {
         "b": ("2", "1"),

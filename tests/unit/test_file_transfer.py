@@ -25,7 +25,7 @@ from aboard.diagnoses import AboardError, AgentRequestError, ProtocolError, Unre
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.transport.agent_link import open_link
-from aboard.transport.file_sender import LEAST_WINDOW, MOST_WINDOW, SPAN_SECONDS, FileSender, SendWindow
+from aboard.transport.file_sender import FIRST_WINDOW, LEAST_WINDOW, MOST_WINDOW, SPAN_SECONDS, FileSender, SendWindow
 from aboard.transport.node_dialer import NodeDialer
 
 SOON = 5.0
@@ -257,8 +257,8 @@ def test_tails_are_carried_as_they_are() -> None:
 def test_the_window_follows_the_link() -> None:
     """No more is under way than a second's worth, between two bounds."""
     window = SendWindow()
-    assert window.size == LEAST_WINDOW
-    for step in range(100):
+    assert window.size == FIRST_WINDOW
+    for step in range(101):
         window.add_acknowledged(10_000, step / 100)
     assert window.size == LEAST_WINDOW
     for step in range(150):

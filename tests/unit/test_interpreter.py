@@ -37,6 +37,7 @@ FOUND = FoundInterpreter(
 )
 BOBS = Untrusted("bob's")
 LOGIN = Interpreter(path="python3", origin=InterpreterSource.LOGIN_SHELL)
+LACKS = replace(LOGIN, lacking=VENV, lacking_origin=InterpreterSource.VIRTUAL_ENV)
 CHOSEN = Interpreter(
     path=VENV,
     origin=InterpreterSource.VIRTUAL_ENV,
@@ -49,7 +50,7 @@ CHOSEN = Interpreter(
     [
         (None, OFFERED, FOUND, CHOSEN),
         (None, None, None, LOGIN),
-        (None, OFFERED, FoundInterpreter(exists=False), replace(LOGIN, lacking=VENV)),
+        (None, OFFERED, FoundInterpreter(exists=False), LACKS),
         (None, OFFERED, replace(FOUND, unsafe=BOBS), replace(LOGIN, lacking=VENV, refused=BOBS)),
         # What was written down is the user's own decision, and also an environment.
         (Interpreter(path=VENV, origin=InterpreterSource.CONFIGURED), None, replace(FOUND, unsafe=BOBS), None),
@@ -292,9 +293,6 @@ def judge(found: dict[str, RankEnvironment | Unknown], *software: dict[str, Any]
     return SUBJECT.judge(Facts(cluster=cluster, contacts={}, answers={"software": answers}, environments=found))
 
 
-LACKS = replace(LOGIN, lacking=VENV)
-
-
 def test_an_environment_on_some_nodes_blocks_unless_python3_of_the_others_has_the_same_versions() -> None:
     """Of torch and of everything that the script imports."""
     program = {"module": "", "asked_module": "", "needed": ["train.py"], "missing": [], "imports": {"yaml": "6.0"}}
@@ -321,12 +319,14 @@ def test_an_environment_on_no_node_is_a_warning_where_python3_has_no_torch() -> 
 
 
 def test_a_python_of_the_system_is_not_copied() -> None:
-    """The fix of an environment copies it; all of /usr is not to be copied."""
-    for path, fix in (
-        ("/home/me/venv/bin/python", "tar -C / -cf - home/me/venv | ssh n1 'tar -C / -xf -'"),
-        ("/usr/bin/python3.12", "ssh n1 'ls -l /usr/bin/python3.12'    # install it on n[1-2]"),
+    """The fix of an environment recreates or copies it; all of /usr is not to be copied."""
+    venv, conda = InterpreterSource.VIRTUAL_ENV, InterpreterSource.CONDA_PREFIX
+    for path, origin, fix in (
+        ("/home/me/venv/bin/python", venv, "aboard sync --env --on n[1-2]    # creates the environment on the nodes\n"),
+        ("/home/me/conda/bin/python", conda, "tar -C / -cf - home/me/conda | ssh n1 'tar -C / -xf -'"),
+        ("/usr/bin/python3.12", None, "ssh n1 'ls -l /usr/bin/python3.12'    # install it on n[1-2]"),
     ):
-        lacks = replace(LOGIN, lacking=path)
+        lacks = replace(LOGIN, lacking=path, lacking_origin=origin)
         (found,) = judge(environments(lacks, lacks))
         assert found.fix.startswith(fix)
 

@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CHUNK = 65536
+CHUNK = 128 * 1024
 
 
 class Channel:
@@ -37,13 +37,10 @@ class Channel:
         self.send_raw(frames.pack(message))
 
     def send_body(self, body: bytes) -> None:
-        self.send_raw(len(body).to_bytes(frames.HEADER, "big") + body)
+        self._send_parts(len(body).to_bytes(frames.HEADER, "big"), body)
 
     def send_raw(self, data: bytes) -> None:
-        if not self.open or self._write_closed:
-            return
-        self._unsent += data
-        self._flush()
+        self._send_parts(data)
 
     @property
     def unsent(self) -> int:
@@ -64,6 +61,13 @@ class Channel:
             for fd in {self._in, self._out}:
                 self._loop.forget(fd)
                 os.close(fd)
+
+    def _send_parts(self, *parts: bytes) -> None:
+        if not self.open or self._write_closed:
+            return
+        for part in parts:
+            self._unsent += part
+        self._flush()
 
     def _readable(self) -> None:
         try:
@@ -95,7 +99,8 @@ class Channel:
     def _flush(self) -> None:
         try:
             while self._unsent:
-                written = os.write(self._out, self._unsent[: 4 * CHUNK])
+                with memoryview(self._unsent) as view:
+                    written = os.write(self._out, view[: 4 * CHUNK])
                 del self._unsent[:written]
         except BlockingIOError:
             self._loop.on_writable(self._out, self._writable)

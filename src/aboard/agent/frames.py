@@ -76,7 +76,8 @@ class FrameSplitter:
                 raise FrameError("a frame of %d bytes is over the limit of %d" % (size, LIMIT))
             if len(buffer) - start - HEADER < size:
                 break
-            bodies.append(bytes(buffer[start + HEADER : start + HEADER + size]))
+            with memoryview(buffer) as view:
+                bodies.append(bytes(view[start + HEADER : start + HEADER + size]))
             start += HEADER + size
         del buffer[:start]
         return bodies

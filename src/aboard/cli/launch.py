@@ -10,7 +10,7 @@ import click
 
 from aboard.cli.options.command_after_dashes import LaunchCommand, launch_on_host
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
-from aboard.cli.runs.start_launch import ResolvedLaunch, dial_while_parsing, format_typed_command
+from aboard.cli.runs.start_launch import ResolvedLaunch, dial_while_parsing, format_typed_command, send_files_first
 from aboard.config.input_files import suggest_similar_file
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
@@ -96,6 +96,14 @@ OTHERS = ("torchrun", "deepspeed")
     is_flag=True,
     help="Run COMMAND briefly on each node, on pairs and on all nodes, to find the nodes that fail.",
 )
+@click.option("--sync", is_flag=True, help="Send the working directory to every node first; see aboard sync.")
+@click.option(
+    "--sync-limit",
+    default="1GB",
+    show_default=True,
+    metavar="SIZE",
+    help="Ask before --sync sends more; without a terminal, stop.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop.")
 @click.option("--on", "host", metavar="HOST", help="Control the run from HOST, detached; needs aboard and ssh there.")
 @click.option("--dry-run", "dry", is_flag=True, help="Show what would be started on each node; start nothing.")
@@ -121,6 +129,8 @@ def launch(
     on_stall: str,
     no_beacon: bool,
     trial: bool,
+    sync: bool,
+    sync_limit: str,
     detach: bool,
     host: str | None,
     dry: bool,
@@ -145,6 +155,7 @@ def launch(
         sys.exit(launch_on_host(host, sys.argv[1:]))
     typed_words = _TypedCommand(where=where, command=command, module=module, no_python=no_python)
     seconds = lease or (DETACHED_SECONDS if detach else ATTACHED_SECONDS)
+    limit = _parse_sync_limit(sync_limit) if sync else None
 
     def read() -> ResolvedLaunch:
         request, cluster, notes = typed_words.read()
@@ -165,7 +176,13 @@ def launch(
         last = Lease(seconds=seconds, grace=grace)
         command_again = format_typed_command(sys.argv[1:])
         return ResolvedLaunch(
-            cluster=cluster, request=request, check=how, lease=last, command=command_again, notes=notes
+            cluster=cluster,
+            request=request,
+            check=how,
+            lease=last,
+            command=command_again,
+            notes=notes,
+            sync_limit=limit,
         )
 
     # Imported only when used: a launch dials its nodes first.
@@ -177,14 +194,20 @@ def launch(
     if trial:
         from aboard.cli.runs.trial import show_trial  # noqa: PLC0415 - the reason is above
 
-        sys.exit(show_trial(read()))
+        sys.exit(show_trial(send_files_first(read())))
     if detach:
         from aboard.cli.runs.attached_and_detached import run_detached  # noqa: PLC0415 - the reason is above
 
-        sys.exit(run_detached(read()))
+        sys.exit(run_detached(send_files_first(read())))
     nodes = typed_words.guess()
     raise_open_file_limit(len(nodes))
     sys.exit(dial_while_parsing(nodes, read))
+
+
+def _parse_sync_limit(text: str) -> int:
+    from aboard.cli.runs.sync_workdir import parse_limit  # noqa: PLC0415 - only for those who sync
+
+    return parse_limit(text)
 
 
 @dataclass(frozen=True, kw_only=True)

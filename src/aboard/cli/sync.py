@@ -1,7 +1,6 @@
 """`aboard sync`."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,30 +11,27 @@ import click
 from rich.console import Console
 
 from aboard.cli.options.node_arguments import ON_OPTION, NodeArguments, node_arguments
+from aboard.cli.runs.sync_workdir import sync_with_progress
+from aboard.cli.sync_back import collect_paths
 from aboard.cli.sync_environment import sync_active_environment
 from aboard.config.cluster_loader import DEFAULT_FILE
 from aboard.config.input_files import YAML_SUFFIXES
-from aboard.config.this_machine import get_cache_folder
-from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress
+from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.diagnoses.diagnosis import Finding
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.sync_sources import TrainingFiles, load_training_files, scan_sources
-from aboard.flows.sync.sync_trees import sync_trees
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.open_file_limit import raise_open_file_limit
 from aboard.ui.error_message import show_error
 from aboard.ui.findings_view import FindingsView
 from aboard.ui.sync_view import (
-    PlainSyncProgress,
-    SyncProgressView,
     format_sync_json,
     format_sync_lines,
     render_sync_table,
 )
 
-HASHES = "fingerprints.json"
 EXIT_FAILED = 1
 
 
@@ -79,7 +75,9 @@ def sync(where: NodeArguments, **options: Any) -> None:
     code = 0
     if arguments.environment:
         code = sync_active_environment(nodes, dry=arguments.dry, as_json=arguments.as_json)
-    if not arguments.environment or arguments.paths or arguments.data:
+    if arguments.back:
+        code = max(code, asyncio.run(collect_paths(nodes, arguments.back, as_json=arguments.as_json)))
+    if arguments.paths or arguments.data or not (arguments.environment or arguments.back):
         code = max(code, asyncio.run(_sync_paths(where, arguments, nodes)))
     sys.exit(code)
 
@@ -105,7 +103,16 @@ async def _sync_paths(where: NodeArguments, options: _SyncOptions, nodes: Sequen
         trees = await asyncio.to_thread(_scan, where, options)
         console = Console(highlight=False)
         findings: list[Finding] = []
-        results = await _sync_with_progress(console, nodes, trees, dialer, options, findings)
+        results = await sync_with_progress(
+            console,
+            nodes,
+            trees,
+            dialer,
+            delete=options.delete,
+            dry=options.dry,
+            silent=options.as_json,
+            on_finding=findings.append,
+        )
     finally:
         await dialer.close()
     return _show_results(console, results, findings, trees, options)
@@ -120,35 +127,6 @@ def _scan(where: NodeArguments, options: _SyncOptions) -> list[SourceTree]:
 def _list_config_files(where: NodeArguments) -> list[str]:
     files = [name for name in where.nodes if name.endswith(YAML_SUFFIXES)]
     return files or ([DEFAULT_FILE] if Path(DEFAULT_FILE).exists() else [])
-
-
-async def _sync_with_progress(
-    console: Console,
-    nodes: Sequence[Node],
-    trees: Sequence[SourceTree],
-    dialer: NodeDialer,
-    options: _SyncOptions,
-    findings: list[Finding],
-) -> Mapping[str, NodeTreeResult]:
-    async def run(on_progress: OnProgress) -> Mapping[str, NodeTreeResult]:
-        hashes = get_cache_folder(os.environ) / HASHES
-        return await sync_trees(
-            nodes,
-            trees,
-            dialer,
-            hashes=hashes,
-            delete=options.delete,
-            dry=options.dry,
-            on_progress=on_progress,
-            on_finding=findings.append,
-        )
-
-    if options.as_json:
-        return await run(lambda _progress: None)
-    if console.is_terminal:
-        with SyncProgressView(console) as view:
-            return await run(view.update)
-    return await run(PlainSyncProgress(click.echo).update)
 
 
 def _show_results(

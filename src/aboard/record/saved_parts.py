@@ -4,12 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Annotated
 
-from aboard.core.decoding import MaxLength, try_decode
+from aboard.core.decoding import Matching, MaxLength, try_decode
 from aboard.core.run.events import Event
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
 SAVED = "saved"
-_FileNames = Annotated[tuple[str, ...], MaxLength(500)]
+_CHECKPOINT = r"\Astep-\d{6,20}(?:-\d{1,6})?\Z"
+_FileNames = Annotated[tuple[Annotated[str, Matching(r"[\w.-]{1,100}")], ...], MaxLength(500)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +27,12 @@ def collect_saved_parts(events: Iterable[Event]) -> dict[str, RecordedCheckpoint
     """The checkpoints that ranks saved or resumed from, by name; of a name that was used again, the last."""
     found: dict[str, tuple[int, dict[str, str]]] = {}
     for event in events:
-        serial = event.data.get("serial")
-        name = event.data.get("checkpoint")
+        name, serial = event.data.get("checkpoint"), event.data.get("serial")
         files = try_decode(_FileNames, event.data.get("files"))
-        if event.kind != SAVED or name is None or not isinstance(serial, int) or files is None:
+        match = name.match(_CHECKPOINT) if isinstance(name, Untrusted) else None
+        if event.kind != SAVED or match is None or not isinstance(serial, int) or files is None:
             continue
-        text = name if isinstance(name, str) else name.raw()
-        if text not in found or found[text][0] != serial:
-            found[text] = (serial, {})
-        found[text][1].update(dict.fromkeys(files, event.node))
+        if match[0] not in found or found[match[0]][0] != serial:
+            found[match[0]] = (serial, {})
+        found[match[0]][1].update(dict.fromkeys(files, event.node))
     return {name: RecordedCheckpoint(name=name, serial=serial, nodes=nodes) for name, (serial, nodes) in found.items()}

@@ -183,6 +183,8 @@ def _require_known_name(name: Untrusted, names: Container[str]) -> str:
 # The longest that a heartbeat waits behind data; on a very slow link, until the smallest window is sent.
 SPAN_SECONDS = 1.0
 LEAST_WINDOW = 1024 * 1024
+# Until the rate is known.
+FIRST_WINDOW = 2 * LEAST_WINDOW
 # ssh has at most 2 MB in flight per channel; the rest fills the pipes.
 MOST_WINDOW = 4 * 1024 * 1024
 
@@ -191,7 +193,8 @@ class SendWindow:
     """Grows and shrinks with the rate of acknowledged bytes; the caller provides the clock."""
 
     def __init__(self) -> None:
-        self.size = LEAST_WINDOW
+        self.size = FIRST_WINDOW
+        self._known_at: float | None = None
         self._taken: deque[tuple[float, int]] = deque()
         self._sum = 0
 
@@ -200,4 +203,7 @@ class SendWindow:
         self._sum += count
         while self._taken[0][0] < now - SPAN_SECONDS:
             self._sum -= self._taken.popleft()[1]
-        self.size = max(LEAST_WINDOW, min(MOST_WINDOW, self._sum))
+        if self._known_at is None:
+            self._known_at = now + SPAN_SECONDS
+        least = LEAST_WINDOW if now >= self._known_at else FIRST_WINDOW
+        self.size = max(least, min(MOST_WINDOW, self._sum))

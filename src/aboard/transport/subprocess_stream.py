@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ LINE_LIMIT = 2000
 # ssh needs a moment to close its session; after that it is terminated.
 LAST_CALL = 2.0
 DRAIN_LIMIT = 16 * 1024 * 1024
+WIDE_PIPE = 512 * 1024
 
 
 class ProcessStream:
@@ -29,6 +31,7 @@ class ProcessStream:
         self._began = monotonic()
         self._messages: list[str] = []
         self._phases: dict[str, float] = {}
+        self._is_wide = False
         self._stderr_task = asyncio.create_task(self._read_stderr())
 
     async def read(self, size: int) -> bytes:
@@ -39,7 +42,16 @@ class ProcessStream:
         assert self._process.stdin is not None  # noqa: S101 - always a pipe, see `start`
         # Reading shows that the program has exited; asyncio would log each write to it on the terminal.
         if not self._process.stdin.is_closing():
+            if len(data) > WIDE_PIPE // 4 and not self._is_wide:
+                self._is_wide = True
+                self._widen_pipe()
             self._process.stdin.write(data)
+
+    def _widen_pipe(self) -> None:
+        """A larger pipe takes a file's chunk in one write; only for streams with files, since a user has a quota."""
+        assert self._process.stdin is not None  # noqa: S101 - always a pipe, see `start`
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(self._process.stdin.transport.get_extra_info("pipe").fileno(), fcntl.F_SETPIPE_SZ, WIDE_PIPE)
 
     async def drain(self) -> None:
         assert self._process.stdin is not None  # noqa: S101 - always a pipe, see `start`

@@ -6,9 +6,9 @@ from time import monotonic
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from aboard.core.cluster.file_sync import UploadProgress
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
-from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_text
@@ -18,6 +18,7 @@ from aboard.ui.json_output import dump_json
 from aboard.ui.merge_findings import merge_findings
 from aboard.ui.progress_bar import TransientView, render_bar
 from aboard.ui.status_marks import FINE
+from aboard.ui.sync_view import NodeRates
 
 _BAR = 20
 _MOST_LINES = 20
@@ -38,19 +39,20 @@ class EnvironmentProgressView(TransientView):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._lines: dict[str, EnvironmentProgress] = {}
+        self._rates = NodeRates()
+        self._lines: dict[str, tuple[EnvironmentProgress, str]] = {}
 
     def update(self, progress: EnvironmentProgress) -> None:
-        self._lines[progress.node] = progress
+        self._lines[progress.node] = (progress, describe_progress(progress, self._rates))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        busy = [each for each in self._lines.values() if not _is_done(each)]
-        wide = max((len(each.node or _HEAD) for each in busy), default=0)
-        for each in busy[:_MOST_LINES]:
+        busy = [line for line in self._lines.values() if not _is_done(line[0])]
+        wide = max((len(each.node or _HEAD) for each, _ in busy), default=0)
+        for each, text in busy[:_MOST_LINES]:
             line = Text(f"{each.node or _HEAD:<{wide}}  ", no_wrap=True, overflow="ellipsis")
             if each.total:
                 line.append(render_bar(each.done / each.total, _BAR)).append("  ")
-            yield line.append(describe_progress(each), style="dim")
+            yield line.append(text, style="dim")
         if len(busy) > _MOST_LINES:
             yield Text(f"{format_count(len(busy) - _MOST_LINES, 'more node')}", style="dim")
 
@@ -61,22 +63,24 @@ class PlainEnvironmentProgress:
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = monotonic) -> None:
         self._write = write
         self._clock = clock
+        self._rates = NodeRates(clock)
         self._next: dict[str, float] = {}
 
     def update(self, progress: EnvironmentProgress) -> None:
-        now = self._clock()
+        now, text = self._clock(), describe_progress(progress, self._rates)
         if progress.total and now >= self._next.setdefault(progress.node, now + PLAIN_SECONDS):
             self._next[progress.node] = now + PLAIN_SECONDS
-            self._write(f"{progress.phase} {progress.node or _HEAD} {describe_progress(progress)}")
+            self._write(f"{progress.phase} {progress.node or _HEAD} {text}")
 
 
-def describe_progress(progress: EnvironmentProgress) -> str:
-    """The phase, and how much of it is done."""
+def describe_progress(progress: EnvironmentProgress, rates: NodeRates) -> str:
+    """The phase, and how much of it is done; with the rate and the time left while bytes are sent."""
     what = _PHASES.get(progress.phase, progress.phase)
     if not progress.total:
         return what
     if progress.phase == "sending":
-        return f"{what}: {format_size(progress.done)} of {format_size(progress.total)}"
+        sent = UploadProgress(node=progress.node, phase="sending", done=progress.done, total=progress.total)
+        return f"{what}: {rates.describe(sent)}"
     return f"{what}: {progress.done} of {progress.total}"
 
 

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from aboard.core.cluster.file_sync import NodeTreeResult, UploadProgress
+from aboard.core.cluster.file_sync import CollectedPath, NodeTreeResult, UploadProgress
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses.diagnosis import Finding
 from aboard.ui.number_format import format_count
@@ -130,6 +130,24 @@ def format_sync_json(results: Mapping[str, NodeTreeResult], findings: Sequence[F
     return json.dumps(
         {"nodes": nodes, "findings": warnings, "skipped_special_files": special}, indent=2, ensure_ascii=False
     )
+
+
+def format_collected_json(found: Sequence[CollectedPath]) -> str:
+    rows = [
+        {
+            "node": each.node,
+            "target": each.target,
+            "files": each.files,
+            "bytes": each.bytes,
+            "received_bytes": each.received,
+            "skipped": each.skipped,
+            "error": None
+            if each.error is None
+            else {"code": each.error.code, "seen": each.error.seen, "fix": str(each.error.fix)},
+        }
+        for each in found
+    ]
+    return json.dumps({"collected": rows}, indent=2, ensure_ascii=False)
 
 
 def _describe_peers(result: NodeTreeResult) -> str:

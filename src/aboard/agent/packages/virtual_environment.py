@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob
 import json
 import os
@@ -119,13 +120,17 @@ def change_packages(prefix: str, message: frames.Message) -> frames.Message:
     A wheel that is missing was installed by an earlier request, whose reply was lost.
     """
     site = str(message["site"])
-    for package in message.get("remove", ()):
-        remove_package(prefix, site, str(package))
-    for name in message.get("install", ()):
-        wheel = os.path.join(prefix, WHEELS, os.path.basename(str(name)))
-        if os.path.exists(wheel):
-            install_wheel(prefix, site, wheel)
-            os.unlink(wheel)
+    with open(os.path.join(prefix, "pyvenv.cfg")) as lock:
+        # Two commands must not write the same package at once; a file server that can't lock is no error.
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for package in message.get("remove", ()):
+            remove_package(prefix, site, str(package))
+        for name in message.get("install", ()):
+            wheel = os.path.join(prefix, WHEELS, os.path.basename(str(name)))
+            if os.path.exists(wheel):
+                install_wheel(prefix, site, wheel)
+                os.unlink(wheel)
     return {}
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SHEBANG = b"#!python"
 NEW = PENDING * 2
+DRAFT = ".aboard-draft"
 _BLOCK = 1024 * 1024
 
 
@@ -174,16 +175,14 @@ class _Tree:
     def write(self, path: str, source: IO[bytes], *, executable: bool) -> None:
         """Writes a file under a temporary name and renames it."""
         folder, name = os.path.split(path)
-        os.makedirs(os.path.join(self._prefix, folder), exist_ok=True)
+        if folder not in self._folders:
+            os.makedirs(os.path.join(self._prefix, folder), exist_ok=True)
         real = self._locate(folder)
         if real is None:
             raise OSError(40, "leads out of the environment", os.path.join(self._prefix, folder))
-        draft = os.path.join(real, ".aboard-" + hashlib.sha256(os.fsencode(name)).hexdigest()[:16])
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(draft)
+        draft = os.path.join(real, DRAFT)
         try:
-            with open(os.open(draft, flags, 0o755 if executable else 0o644), "wb") as file:
+            with open(_create_file(draft, 0o755 if executable else 0o644), "wb") as file:
                 shutil.copyfileobj(source, file, _BLOCK)
             os.replace(draft, os.path.join(real, name))
         except OSError:
@@ -239,6 +238,16 @@ class _Tree:
             shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.unlink(path)
+
+
+def _create_file(path: str, mode: int) -> int:
+    """Creates a file, never through a link; one that an interrupted installation left is replaced."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, mode)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, flags, mode)
 
 
 def _list_parents(path: str) -> list[str]:

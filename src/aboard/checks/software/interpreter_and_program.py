@@ -6,6 +6,7 @@ from aboard.checks.list_formatting import format_list
 from aboard.checks.node_scripts import format_node_command, format_python_command, join_command_lines
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware
 from aboard.core.cluster import node_sets
+from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
 from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.facts import Facts, Unknown
@@ -35,7 +36,7 @@ def find_missing_interpreter(facts: Facts) -> Iterator[Finding]:
             nodes=tuple(lacking),
             seen=f"{path} is on {node_sets.fold_names(having)}, but not on {node_sets.fold_names(lacking)}"
             + ("; python3 there has the same packages" if alike else ""),
-            fix=_fix_missing_environment(facts, software.INTERPRETER, path, lacking),
+            fix=_fix_missing_environment(facts, software.INTERPRETER, known[lacking[0]].interpreter, lacking),
         )
     else:
         without = [
@@ -48,7 +49,7 @@ def find_missing_interpreter(facts: Facts) -> Iterator[Finding]:
             nodes=tuple(lacking),
             seen=f"{path} is on none of the nodes, so ranks use the login shell's python3"
             + (f"; on {node_sets.fold_names(without)}, this python3 doesn't have torch" if without else ""),
-            fix=_fix_missing_environment(facts, software.INTERPRETER_LOGIN, path, lacking),
+            fix=_fix_missing_environment(facts, software.INTERPRETER_LOGIN, known[lacking[0]].interpreter, lacking),
         )
 
 
@@ -218,9 +219,16 @@ def _build_copy_commands(
     return join_command_lines(lines, len(away) - _MAX_FIXES)
 
 
-def _fix_missing_environment(facts: Facts, diagnosis: Diagnosis, path: str, names: Sequence[str]) -> Fix:
+def _fix_missing_environment(facts: Facts, diagnosis: Diagnosis, lacking: Interpreter, names: Sequence[str]) -> Fix:
+    path, origin = lacking.lacking, lacking.lacking_origin
     prefix = path.rpartition("/")[0].rpartition("/")[0]
     if prefix in _SYSTEM:
         look = format_node_command(facts.cluster.node(names[0]), format_shell("ls -l {path}", path=path))
         return diagnosis.fix("install", look=look, nodes=quote_folded_names(names))
-    return diagnosis.fix("copy", lines=_build_copy_commands(facts, prefix, names, whole=True))
+    nodes = [facts.cluster.node(name) for name in names]
+    if origin is not InterpreterSource.VIRTUAL_ENV:
+        return diagnosis.fix("copy", lines=_build_copy_commands(facts, prefix, names, whole=True))
+    # Only aboard.yaml knows nodes whose name is not what ssh is given.
+    listed = all(node.target == node.name and node.user is None and node.port is None for node in nodes)
+    on = format_shell(" --on {nodes:shell}", nodes=quote_folded_names(names)) if listed else Shell("")
+    return diagnosis.fix("sync", on=on)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class ResolvedLaunch:
     """`check` is quick, full or none; `cargo` is a training's payload; `command` starts the same launch again.
 
-    `subjects` are checked in addition to the usual ones.
+    `subjects` are checked in addition to the usual ones. With `sync_limit`, the working directory is sent first.
     """
 
     cluster: Cluster
@@ -35,6 +35,7 @@ class ResolvedLaunch:
     notes: tuple[str, ...] = ()
     cargo: "Payload | None" = None
     subjects: "tuple[Subject, ...]" = ()
+    sync_limit: int | None = None
 
 
 def format_typed_command(argv: Sequence[str]) -> Shell:
@@ -74,8 +75,31 @@ async def _dial_and_run(nodes: Iterable[Node], read_arguments: Callable[[], Reso
         # Takes a third of a second; meanwhile ssh connects and the agents start.
         arguments = await asyncio.to_thread(read_arguments)
         fleet.begin(arguments.cluster)
+        await _send_files(arguments, fleet)
         commands = await asyncio.to_thread(import_module, "aboard.cli.runs.attached_and_detached")
         code: int = await commands.run_attached(arguments, fleet)
         return code
     finally:
         await fleet.close()
+
+
+def send_files_first(arguments: ResolvedLaunch) -> ResolvedLaunch:
+    """Sends the working directory if that was asked for, over links of its own."""
+
+    async def send() -> None:
+        fleet = NodeDialer()
+        try:
+            await _send_files(arguments, fleet)
+        finally:
+            await fleet.close()
+
+    if arguments.sync_limit is not None:
+        asyncio.run(send())
+    return arguments
+
+
+async def _send_files(arguments: ResolvedLaunch, fleet: NodeDialer) -> None:
+    if arguments.sync_limit is not None:
+        from aboard.cli.runs.sync_workdir import send_working_directory  # noqa: PLC0415 - only for those who sync
+
+        await send_working_directory(arguments.cluster, fleet, arguments.sync_limit)

@@ -1,5 +1,6 @@
 """Prepares a training, reporting each step, and launches it."""
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -81,14 +82,10 @@ def _train_prepared(
         reporter.report_upload(upload)
 
     async def share_parts(plan: Plan, dialer: NodeDialer, training: Training) -> None:
-        recorded = read_recorded_training(Runs.of(os.environ).all(), training.output_dir)
-        request = ShareRequest(
-            plan=plan,
-            training=training,
-            recorded=recorded,
-            cache=cache.with_name("checkpoints"),
-            command=options.command,
-        )
+        runs = Runs.of(os.environ).all()
+        recorded = await asyncio.to_thread(read_recorded_training, runs, training.output_dir)
+        parts_cache = cache.with_name("checkpoints")
+        request = ShareRequest(plan=plan, training=training, recorded=recorded, cache=parts_cache)
         progress = ShareProgress(receiving=reporter.receiving, sending=reporter.sending)
         reporter.report_shared(await share_checkpoint(request, dialer, progress))
 

@@ -1,12 +1,12 @@
 """The value types of aboard.yaml, with their validators and JSON schemas."""
 
-import re
 from typing import Annotated, Any, NoReturn
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from aboard.core.cluster.hostfile import MAX_SLOTS
+from aboard.core.text.byte_sizes import parse_size
 from aboard.core.text.input_text import MAX_PORT, find_env_name_error, find_host_error, find_user_error
 from aboard.diagnoses import Fix
 from aboard.diagnoses.untrusted import escape_text
@@ -84,10 +84,10 @@ def _check_env_name(text: str) -> str:
 def _parse_size(value: object) -> object:
     """Bytes, from a text such as `200GB`; other types are left for pydantic to refuse."""
     if isinstance(value, str):
-        match = _SIZE.fullmatch(value.strip())
-        if match is None:
+        size = parse_size(value)
+        if size is None:
             refuse_value(f"'{escape_text(value)}' is not a size", configuration.CONFIG.fix("size"))
-        return round(float(match[1]) * (1024 if match[3] else 1000) ** (" KMGTP".index(match[2].upper())))
+        return size
     return value
 
 
@@ -101,9 +101,6 @@ class _OrText:
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"anyOf": [{"type": "string"}, handler(core)]}
 
-
-# The B is required: without it, some read 1000 and others 1024, which is 7 % of a terabyte.
-_SIZE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) ?([KMGTP])(i)?B", re.IGNORECASE)
 
 OR_TEXT = (BeforeValidator(_wrap_in_list), _OrText())
 

@@ -24,7 +24,7 @@ OnProgress = Callable[[UploadProgress], None]
 
 @dataclass(frozen=True, kw_only=True)
 class NodeTreeResult:
-    """The bytes sent to, fetched from peers by and already on one node, and what else changed; `error` if it failed."""
+    """The bytes that the head sent, that other nodes passed on, and that were there; `error` if the node failed."""
 
     sent: int = 0
     from_peers: int = 0
@@ -34,4 +34,17 @@ class NodeTreeResult:
     changed: bool = False
     seconds: float = 0.0
     same_disk_as: str | None = None
+    error: AboardError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectedPath:
+    """What a path of a node became here; `skipped` counts links that lead out of it and special files."""
+
+    node: str
+    target: str
+    files: int = 0
+    bytes: int = 0
+    received: int = 0
+    skipped: int = 0
     error: AboardError | None = None

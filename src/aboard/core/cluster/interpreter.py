@@ -58,13 +58,15 @@ class FoundInterpreter:
 class Interpreter:
     """The Python of a node's ranks, and the environment variables that come with it.
 
-    `lacking` is the head's environment if this node doesn't have it; `refused` is why the node must not use it.
+    `lacking` is the head's environment if this node doesn't have it, with `lacking_origin`; `refused` is why the node
+    must not use it.
     """
 
     path: str
     origin: InterpreterSource
     env: Mapping[str, str] = field(default_factory=lambda: NO_ENV)
     lacking: str = ""
+    lacking_origin: InterpreterSource | None = None
     refused: Untrusted = NO_TEXT
 
     def __str__(self) -> str:
@@ -84,7 +86,12 @@ def choose_interpreter(
     if offered is None or found is None:
         return Interpreter(path="python3", origin=InterpreterSource.LOGIN_SHELL)
     if not found.exists:
-        return Interpreter(path="python3", origin=InterpreterSource.LOGIN_SHELL, lacking=offered.python)
+        return Interpreter(
+            path="python3",
+            origin=InterpreterSource.LOGIN_SHELL,
+            lacking=offered.python,
+            lacking_origin=offered.origin,
+        )
     if found.unsafe and not (local and offered.running):
         return Interpreter(
             path="python3", origin=InterpreterSource.LOGIN_SHELL, lacking=offered.python, refused=found.unsafe

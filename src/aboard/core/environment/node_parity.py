@@ -79,13 +79,13 @@ def find_platform_mismatch(head: InterpreterDescription, node: InterpreterDescri
     return None
 
 
-def find_needed_glibc(platforms: Iterable[str]) -> tuple[int, int]:
-    """The oldest glibc on which every wheel runs; the lowest of a wheel's own tags counts, (0, 0) without any."""
+def find_needed_glibc(wheels: Iterable[Iterable[str]]) -> tuple[int, int]:
+    """The oldest glibc on which every wheel runs, by the platform tags of each; (0, 0) if no tag names one."""
     needs = [(0, 0)]
-    for tags in platforms:
+    for platforms in wheels:
         found = [
             (int(match[1]), int(match[2])) if match[1] else _MANYLINUX_NAMES[match[3]]
-            for match in map(_MANYLINUX.match, tags.split("."))
+            for match in map(_MANYLINUX.match, platforms)
             if match
         ]
         needs += [min(found)] if found else []

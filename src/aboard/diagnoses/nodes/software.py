@@ -23,6 +23,7 @@ _FOLLOWS = (
 )
 
 _OTHER = "# To use a different Python instead, add: --set cluster.python="
+_SYNC = "aboard sync --env{on:shell}    # creates the environment on the nodes"
 _INSTALL = "{look:shell}    # install it on {nodes:shell}"
 _SAME_PYTHON = {
     "look": FixCommand(
@@ -40,10 +41,11 @@ INTERPRETER = Diagnosis(
     explanation="Ranks use the environment that is active where you ran the command, at the same path on every node."
     " If only some nodes have it, ranks would run different packages. This is only a warning if python3 on the"
     " other nodes has the same versions of torch and of the script's imports as the environment.",
-    remedy="Create the environment at the same path on all nodes, or on a shared file system. To use a different"
-    " Python, pass `--set cluster.python=PATH` or set `python: PATH` under `cluster:` in aboard.yaml; `python3`"
-    " selects the login shell's python3.",
+    remedy="`aboard sync --env` creates a virtual environment at the same path on all nodes. An environment on a shared"
+    " file system is on all nodes anyway. To use a different Python, pass `--set cluster.python=PATH` or set `python:"
+    " PATH` under `cluster:` in aboard.yaml; `python3` selects the login shell's python3.",
     fixes={
+        "sync": FixCommand(_SYNC + "\n" + _OTHER + "python3"),
         "copy": FixCommand("{lines:shell}\n" + _OTHER + "python3"),
         "install": FixCommand(_INSTALL + "\n" + _OTHER + "python3"),
     },
@@ -57,9 +59,10 @@ INTERPRETER_LOGIN = Diagnosis(
     symptoms=("ModuleNotFoundError: No module named 'torch'",),
     explanation="The environment that is active where you ran the command does not exist on the nodes, so ranks use"
     " the login shell's python3.",
-    remedy="Create the environment on the nodes, or set `python: PATH` under `cluster:` in aboard.yaml to the nodes'"
-    " own Python. `python: python3` keeps the login shell's python3.",
+    remedy="`aboard sync --env` creates a virtual environment on the nodes. To use the nodes' own Python, set `python:"
+    " PATH` under `cluster:` in aboard.yaml. `python: python3` keeps the login shell's python3.",
     fixes={
+        "sync": FixCommand(_SYNC + "\n" + _OTHER + "/path/to/python"),
         "copy": FixCommand("{lines:shell}\n" + _OTHER + "/path/to/python"),
         "install": FixCommand(_INSTALL + "\n" + _OTHER + "/path/to/python"),
     },

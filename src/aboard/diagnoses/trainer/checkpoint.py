@@ -206,10 +206,7 @@ PARTS_LOST = Diagnosis(
     explanation="Without a shared disk, each node stores what its own ranks wrote. Aboard copies missing parts between"
     " nodes before it resumes, but a part of every checkpoint is on a node that is off, or is damaged. It never"
     " silently starts training over.",
-    fixes={
-        "back": FixCommand("aboard check {node}    # when it is back, the same command resumes"),
-        "anew": FixCommand("{typed:shell} --set train.resume=none    # starts over"),
-    },
+    fixes="aboard check {node}    # when it is back, the same command resumes; to start over: --set train.resume=none",
 )
 
 EXPORT_RUN = Diagnosis(

@@ -7,8 +7,8 @@ MISSING = Diagnosis(
     code="fetch-missing",
     title="a file or directory is not on the node",
     symptoms=("No such file or directory", "is not on n3"),
-    explanation="The path does not exist on this node. A relative path or one that begins with ~/ refers to your home"
-    " directory on the node.",
+    explanation="The path does not exist on this node. A path that begins with ~/ is below your home directory on the"
+    " node.",
     fixes="ls -ld {path}    # on {node}",
 )
 

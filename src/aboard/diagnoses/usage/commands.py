@@ -41,6 +41,20 @@ LAUNCH_ENV = Diagnosis(
     fixes={"file": FixCommand("ls -l {file}"), "value": FixCommand("--env {name}=VALUE")},
 )
 
+LAUNCH_SYNC = Diagnosis(
+    code="launch-sync",
+    title="the working directory is larger than the limit of --sync",
+    symptoms=("above the limit of",),
+    explanation="`aboard launch --sync` sends the working directory to every node. Above the limit it asks first, and"
+    " without a terminal it stops. `.gitignore` excludes what need not be sent, such as data and checkpoints.",
+    fixes={
+        "limit": FixCommand(
+            "du -ah | sort -h | tail    # what is large? Exclude it in .gitignore, or: --sync-limit {size}"
+        ),
+        "size": Advice("write a number and a unit, for example --sync-limit 5GB"),
+    },
+)
+
 CHECK_SUBJECT = Diagnosis(
     code="check-subject",
     title="unknown check subject",

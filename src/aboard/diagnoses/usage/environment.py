@@ -93,5 +93,6 @@ BASE = Diagnosis(
     symptoms=("base interpreter has no torch",),
     explanation="The environment was created with --system-site-packages, so it also uses packages of its base"
     " interpreter. Those are not copied.",
-    fixes="{python} -m pip install {names:words}    # on the head, in the environment; then run the command again",
+    fixes="{python} -m pip install --ignore-installed {names:words}    # on the head, in the environment;"
+    " then run the command again",
 )

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from aboard.agent.packages.installed_packages import PENDING, RECORD, normalize_name, parse_metadata_name
@@ -121,9 +122,10 @@ def _read_distribution(prefix: Path, site: Path, metadata: Path) -> InstalledDis
 def _list_recorded_files(prefix: Path, site: Path, paths: Iterable[str], data: str) -> Iterator[PackagedFile]:
     """The recorded files that exist, under their names in a wheel; compiled files and RECORD itself are left out."""
     real_prefix, real_site = os.path.realpath(prefix), os.path.realpath(site)
+    resolve = cache(os.path.realpath)
     for path in dict.fromkeys(paths):
         source = site / path
-        folder = os.path.realpath(source.parent)
+        folder = resolve(source.parent)
         real = os.path.join(folder, source.name)  # noqa: PTH118 - of a real path
         if "__pycache__" in source.parts or source.name.endswith(".pyo") or not source.is_file():
             continue

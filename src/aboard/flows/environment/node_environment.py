@@ -198,7 +198,7 @@ class NodeEnvironment:
                     raise AboardError(environment.PLATFORM, f"{name} {why}", node=name)
             has = ", ".join(dict.fromkeys(each.version for each in survey.interpreters))
             raise self._build_python_error(f"{name} has no Python {head.minor}" + (f"; it has {has}" if has else ""))
-        needed = find_needed_glibc(platform for wheel in self._head.wheels.values() for platform in wheel.platforms)
+        needed = find_needed_glibc(wheel.platforms for wheel in self._head.wheels.values())
         found = parse_glibc(base.glibc)
         if needed > (found or (0, 0)):
             own = f"glibc {base.glibc}" if found else "no glibc"

@@ -53,7 +53,6 @@ async def sync_environment(
     began = monotonic()
     prefix = require_virtual_environment(environment)
     remote = [node for node in nodes if node.transport is not TransportKind.LOCAL]
-    dialer.begin(remote)
     head = await pack_environment(prefix, cache / WHEELS_FOLDER, on_progress)
     result = await sync_packed_environment(remote, dialer, head, on_progress, dry=dry)
     return replace(result, seconds=monotonic() - began)

@@ -120,7 +120,8 @@ def _add_file(archive: zipfile.ZipFile, name: str, source: BinaryIO, *, executab
 
 def _generalize_shebang(content: bytes, prefix: Path) -> bytes:
     """Replaces this environment's interpreter by the word that stands for any environment's."""
-    own = re.match(rb"#!" + re.escape(os.fsencode(prefix / "bin/python")) + rb"[0-9.]*(?=\s)", content)
+    paths = b"|".join(re.escape(os.fsencode(path)) for path in (prefix, os.path.realpath(prefix)))
+    own = re.match(rb"#!(?:" + paths + rb")/bin/python[0-9.]*(?=\s)", content)
     return SHEBANG + content[own.end() :] if own else content
 
 

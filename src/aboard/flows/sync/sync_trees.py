@@ -10,21 +10,24 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any
 
+from aboard.agent.transfer.receive_folders import TREE_SEPARATOR
 from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress, UploadProgress
 from aboard.core.cluster.node import Node
-from aboard.data.store.content_hash_cache import ContentHashCache
+from aboard.data.store.content_hash_cache import ContentHash, ContentHashCache
 from aboard.data.store.shard_manifest import FileEntry
 from aboard.data.store.sync_directory import SyncDirectory
-from aboard.diagnoses import AboardError
-from aboard.diagnoses.diagnosis import Finding
+from aboard.diagnoses import AboardError, Finding
 from aboard.flows.sync.file_packs import FilePacks
 from aboard.flows.sync.node_trees import NodeTrees
 from aboard.flows.sync.source_tree import SourceTree
-from aboard.flows.sync.sync_files import sync_files
+from aboard.flows.sync.sync_files import NodeSyncResult, sync_files
+from aboard.flows.sync.tree_difference import SMALL_BYTES
 from aboard.transport.node_dialer import NodeDialer
 
 # Nodes that connect later than this after the first one are synced on their own: nobody waits for them.
 LATE_SECONDS = 3.0
+# So much is hashed before it is known whether a node lacks it: at most a second of work for nothing.
+EARLY_BYTES = 1024**3
 
 OnFinding = Callable[[Finding], None]
 
@@ -52,12 +55,13 @@ class TreeSync:
         self._on_progress = on_progress
         self._on_finding = on_finding
         self._errors: dict[str, AboardError] = {}
-        self._large_sent: dict[str, int] = defaultdict(int)
-        self._from_peers: dict[str, int] = defaultdict(int)
+        self._large: dict[str, NodeSyncResult] = {}
+        self._sums: dict[Path, ContentHash] = {}
         self._seconds: dict[str, float] = {}
         self._began = monotonic()
 
     async def run(self, nodes: Sequence[Node]) -> dict[str, NodeTreeResult]:
+        self._hashing = asyncio.create_task(asyncio.to_thread(self._hash_early))
         everyone = [
             NodeTrees(node, self._packs, self._trees, self._dialer, self._on_progress, delete=self._delete)
             for node in nodes
@@ -66,6 +70,9 @@ class TreeSync:
             await self._survey_and_send(everyone)
         finally:
             await asyncio.gather(*(each.close() for each in everyone))
+            # At most a second of hashing for nothing; its error matters only to a sync that needed it.
+            await asyncio.wait([self._hashing])
+            self._hashing.exception()
         return {each.node.name: self._build_result(each) for each in everyone}
 
     async def _survey_and_send(self, everyone: Sequence[NodeTrees]) -> None:
@@ -91,8 +98,7 @@ class TreeSync:
     async def _send(self, ready: list[NodeTrees]) -> None:
         await self._find_shared_disks(ready)
         ready = await self._run_all(ready, NodeTrees.send_small)
-        for is_data in (False, True):
-            ready = await self._send_large(ready, is_data=is_data)
+        ready = await self._send_large(ready)
         ready = await self._run_all(ready, NodeTrees.finish)
         for each in ready:
             self._seconds[each.node.name] = monotonic() - self._began
@@ -110,55 +116,59 @@ class TreeSync:
             lacking = await self._run_all(lacking, lambda each: each.mark(place, names[each]))  # noqa: B023 - awaited here
             await self._run_all(lacking, lambda each: each.follow_first(place, marks))  # noqa: B023 - awaited here
 
-    async def _send_large(self, ready: list[NodeTrees], *, is_data: bool) -> list[NodeTrees]:
+    async def _send_large(self, ready: list[NodeTrees]) -> list[NodeTrees]:
         """Sends large files one by one, resumable; only those of data may be passed on by other nodes."""
         directories: list[SyncDirectory] = []
-        lacking: set[str] = set()
         for place, tree in enumerate(self._trees):
-            paths = (
-                {path for each in ready for path in each.differences[place].large} if tree.is_data == is_data else ()
-            )
+            paths = sorted({path for each in ready for path in each.differences[place].large})
             if paths:
-                lacking |= {each.node.name for each in ready if each.differences[place].large}
-                directories += await asyncio.to_thread(self._build_directories, tree, sorted(paths))
+                await self._hashing
+                directories += await asyncio.to_thread(self._build_directories, tree, paths)
         if not directories:
             return ready
-        ready_by_name = {each.node.name: each for each in ready}
         # With data, nodes that have the files pass them on to the others.
-        members = [each for each in ready if is_data or each.node.name in lacking]
-        await asyncio.gather(*(each.leave() for each in members))
+        everyone = any(directory.peers for directory in directories)
+        members = {each.node.name: each for each in ready if everyone or any(part.large for part in each.differences)}
+        await asyncio.gather(*(each.leave() for each in members.values()))
         failed: dict[str, AboardError] = {}
 
         def report(progress: UploadProgress) -> None:
-            each = ready_by_name[progress.node]
-            before = each.sent + self._large_sent[progress.node] + self._from_peers[progress.node]
+            each = members[progress.node]
             if progress.phase != "looking":
-                self._on_progress(replace(progress, phase="sending", done=before + progress.done, total=each.total))
+                self._on_progress(replace(progress, phase="sending", done=each.sent + progress.done, total=each.total))
 
-        nodes = [each.node for each in members]
+        nodes = [each.node for each in members.values()]
         result = await sync_files(nodes, directories, self._dialer, on_progress=report, on_failed=failed.__setitem__)
-        for name, node in result.nodes.items():
-            self._large_sent[name] += node.sent
-            self._from_peers[name] += node.from_peers
+        self._large |= result.nodes
         for finding in result.findings:
             self._on_finding(finding)
         self._errors |= failed
         return [each for each in ready if each.node.name not in failed]
 
+    def _hash_early(self) -> None:
+        """Hashes large files while the nodes are dialled; if there are too many, only those that a node lacks."""
+        paths = [
+            tree.root / path for tree in self._trees for path, status in tree.files.items() if status.size > SMALL_BYTES
+        ]
+        if sum(status.size for tree in self._trees for status in tree.files.values()) <= EARLY_BYTES:
+            self._hash_files(paths)
+
+    def _hash_files(self, paths: Sequence[Path]) -> list[ContentHash]:
+        new = [path for path in paths if path not in self._sums]
+        contents = ContentHashCache(self._hashes).of(new, threads=len(os.sched_getaffinity(0)))
+        self._sums.update(zip(new, contents, strict=True))
+        return [self._sums[path] for path in paths]
+
     def _build_directories(self, tree: SourceTree, paths: Sequence[str]) -> list[SyncDirectory]:
-        self._hashes.parent.mkdir(parents=True, exist_ok=True)
-        contents = ContentHashCache(self._hashes).of(
-            [tree.root / path for path in paths], threads=len(os.sched_getaffinity(0))
-        )
         files: dict[str, list[FileEntry]] = defaultdict(list)
-        for path, content in zip(paths, contents, strict=True):
+        for path, content in zip(paths, self._hash_files([tree.root / path for path in paths]), strict=True):
             folder, _, name = path.rpartition("/")
             files[folder].append(FileEntry(name=name, bytes=content.bytes, sha256=content.sha256))
         return [
             SyncDirectory(
                 folder=tree.root / folder,
                 files=tuple(entries),
-                to=f"{tree.to}//{folder}" if folder else tree.to,
+                to=f"{tree.to}{TREE_SEPARATOR}{folder}" if folder else tree.to,
                 peers=tree.is_data,
             )
             for folder, entries in files.items()
@@ -182,11 +192,12 @@ class TreeSync:
 
     def _build_result(self, each: NodeTrees) -> NodeTreeResult:
         name = each.node.name
+        large = self._large.get(name)
         differences = each.differences
         whole = sum(tree.bytes for tree in self._trees)
         return NodeTreeResult(
-            sent=each.total if self._dry else each.sent + self._large_sent[name],
-            from_peers=self._from_peers[name],
+            sent=each.total if self._dry else each.sent + (large.sent if large else 0),
+            from_peers=large.from_peers if large else 0,
             had=whole - each.total,
             files=sum(len(difference.small) + len(difference.large) for difference in differences),
             deleted=sum(len(difference.removed) for difference in differences) if self._dry else each.deleted,

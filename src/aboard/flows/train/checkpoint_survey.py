@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from aboard.core.cluster.node import Node
@@ -144,9 +144,9 @@ class CheckpointSurvey:
                 return LackingPart(file=file, node=holder, why=why)
         return LackingPart(file=file, node=node, why="it is no longer there")
 
-    async def leave(self) -> None:
-        """Gives the links back to the dialer."""
-        await asyncio.gather(*(download.leave() for download in self._downloads.values()))
+    async def leave(self, nodes: Container[str]) -> None:
+        """Gives the links to these nodes back to the dialer; `close` closes the others."""
+        await asyncio.gather(*(each.leave() for name, each in self._downloads.items() if name in nodes))
 
     async def close(self) -> None:
         await asyncio.gather(*(download.close() for download in self._downloads.values()))
@@ -154,8 +154,7 @@ class CheckpointSurvey:
     async def _ask_node(self, node: Node) -> None:
         download = self._downloads[node.name] = NodeDownload(node, self._dialer, self._on_progress)
         try:
-            async with self._turns:
-                self.held[node.name] = await self._list_held(download)
+            self.held[node.name] = await self._list_held(download)
         except AboardError as error:
             self._note_failure(node.name, error)
 

@@ -14,7 +14,7 @@ from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
 from aboard.data.store.shard_manifest import FileEntry
 from aboard.data.store.sync_directory import SyncDirectory
-from aboard.diagnoses import AboardError, Shell, join_fixes
+from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.flows.sync.download import OnDownload, run_locally
 from aboard.flows.sync.sync_files import sync_files
@@ -39,7 +39,6 @@ class ShareRequest:
     training: Training
     recorded: RecordedTraining
     cache: Path
-    command: Shell
 
     @property
     def folder(self) -> str:
@@ -83,21 +82,23 @@ class _Choice:
 
 async def share_checkpoint(request: ShareRequest, dialer: NodeDialer, progress: ShareProgress) -> ShareResult | None:
     """Gives every node the parts that its ranks need; None if there is nothing to resume from."""
+    nodes = {part.node.name: part.node for part in request.plan.parts}
+    if len(nodes) == 1 and {node.name for node in request.recorded.nodes} <= nodes.keys():
+        # One disk has everything that there is.
+        return None
     with progress.receiving() as on_progress:
         survey = CheckpointSurvey(request.folder, dialer, on_progress)
         try:
             sharing = _Sharing(request, survey)
-            await survey.ask(part.node for part in request.plan.parts)
-            while True:
+            await survey.ask(nodes.values())
+            choice, needs = await sharing.choose(), None
+            while choice is not None and (needs := await sharing.fetch(choice)) is None:
                 choice = await sharing.choose()
-                if choice is None:
-                    return None
-                needs = await sharing.fetch(choice)
-                if needs is not None:
-                    break
-            await survey.leave()
+            await survey.leave(nodes)
         finally:
             await survey.close()
+    if choice is None or needs is None:
+        return None
     sent = 0
     if needs:
         with progress.sending() as on_upload:
@@ -206,11 +207,7 @@ class _Sharing:
     def _build_error(self) -> AboardError:
         gone = [*self._survey.unreachable] or [*self._request.ranks.values()]
         seen = f"no checkpoint of {self._request.folder} is complete: {'; '.join(self.notes)}"
-        fix = join_fixes(
-            checkpoints.PARTS_LOST.fix("back", node=gone[0]),
-            checkpoints.PARTS_LOST.fix("anew", typed=self._request.command),
-        )
-        return AboardError(checkpoints.PARTS_LOST, seen, fix=fix)
+        return AboardError(checkpoints.PARTS_LOST, seen, node=gone[0])
 
 
 async def _send_parts(

@@ -1,0 +1,106 @@
+"""`aboard launch --sync`: sends the working directory to the nodes before the launch, over the same links."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from aboard.config.cluster_loader import DEFAULT_FILE
+from aboard.config.this_machine import get_cache_folder
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress
+from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.text.byte_sizes import format_size, parse_size
+from aboard.diagnoses import AboardError, Finding, InputError, Problem, join_fixes
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import commands
+from aboard.flows.sync.source_tree import SourceTree
+from aboard.flows.sync.sync_sources import load_training_files, scan_working_directory
+from aboard.flows.sync.sync_trees import sync_trees
+from aboard.transport.node_dialer import NodeDialer
+from aboard.ui.number_format import format_count
+from aboard.ui.sync_view import PlainSyncProgress, SyncProgressView
+
+HASHES = "fingerprints.json"
+
+
+def parse_limit(text: str) -> int:
+    """The bytes of `--sync-limit`."""
+    size = parse_size(text)
+    if size is None:
+        seen = f"'{escape_text(text)}' is not a size"
+        problem = Problem(where="--sync-limit", seen=seen, fix=commands.LAUNCH_SYNC.fix("size"))
+        raise InputError(commands.LAUNCH_SYNC, [problem])
+    return size
+
+
+async def send_working_directory(cluster: Cluster, dialer: NodeDialer, limit: int) -> None:
+    """Raises if a node can't get the files: a launch needs them on all nodes."""
+    nodes = [node for node in cluster if node.transport is not TransportKind.LOCAL]
+    if not nodes:
+        return
+    tree = await asyncio.to_thread(_scan)
+    console = Console(highlight=False, stderr=True)
+    amount = f"{format_count(len(tree.files), 'file')}, {format_size(tree.bytes)}"
+    if tree.bytes > limit:
+        # A link that waits for an answer would be lost: its agent ends after half a minute.
+        await dialer.close()
+        await asyncio.to_thread(_ask_or_refuse, amount, tree.bytes, limit)
+    results = await sync_with_progress(console, nodes, [tree], dialer)
+    errors = [result.error for result in results.values() if result.error is not None]
+    if errors:
+        seen = "\n".join(dict.fromkeys(error.seen for error in errors))
+        raise AboardError(errors[0].diagnosis, seen, fix=join_fixes(*dict.fromkeys(error.fix for error in errors)))
+    sent = sum(result.sent for result in results.values())
+    click.echo(f"sync: {amount} on {format_count(len(nodes), 'node')}; sent {format_size(sent)}", err=True)
+
+
+async def sync_with_progress(
+    console: Console,
+    nodes: Sequence[Node],
+    trees: Sequence[SourceTree],
+    dialer: NodeDialer,
+    *,
+    delete: bool = False,
+    dry: bool = False,
+    silent: bool = False,
+    on_finding: Callable[[Finding], None] = lambda _finding: None,
+) -> Mapping[str, NodeTreeResult]:
+    """Syncs the trees with a live view, or with plain lines if there is no terminal."""
+    hashes = get_cache_folder(os.environ) / HASHES
+
+    async def run(on_progress: OnProgress) -> Mapping[str, NodeTreeResult]:
+        return await sync_trees(
+            nodes,
+            trees,
+            dialer,
+            hashes=hashes,
+            delete=delete,
+            dry=dry,
+            on_progress=on_progress,
+            on_finding=on_finding,
+        )
+
+    if silent:
+        return await run(lambda _progress: None)
+    if console.is_terminal:
+        with SyncProgressView(console) as view:
+            return await run(view.update)
+    return await run(PlainSyncProgress(lambda line: click.echo(line, err=console.stderr)).update)
+
+
+def _scan() -> SourceTree:
+    files = [DEFAULT_FILE] if Path(DEFAULT_FILE).exists() else []
+    return scan_working_directory(load_training_files(files, ()))
+
+
+def _ask_or_refuse(amount: str, size: int, limit: int) -> None:
+    seen = f"the working directory has {amount}, above the limit of {format_size(limit)}"
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        click.confirm(f"{seen}. Send it to every node?", abort=True, err=True)
+        return
+    raise AboardError(commands.LAUNCH_SYNC, seen, "limit", size=f"{-(-size // 10**9)}GB")

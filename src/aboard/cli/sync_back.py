@@ -1,0 +1,47 @@
+"""`aboard sync --back`."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import click
+from rich.console import Console
+
+from aboard.core.cluster.node import Node
+from aboard.core.text.byte_sizes import format_size
+from aboard.diagnoses import AboardError
+from aboard.flows.sync.collect_paths import CollectedPath, collect_from_nodes
+from aboard.transport.node_dialer import NodeDialer
+from aboard.ui.error_message import show_error
+from aboard.ui.number_format import format_count
+from aboard.ui.sync_view import format_collected_json
+
+BACK_FOLDER = Path("back")
+EXIT_FAILED = 1
+
+
+async def collect_paths(nodes: Sequence[Node], paths: Sequence[str], *, as_json: bool) -> int:
+    """Collects the paths from all nodes into ./back/NODE/, and returns the exit code."""
+    dialer = NodeDialer()
+    try:
+        dialer.begin(nodes)
+        found = await collect_from_nodes(nodes, [PurePosixPath(path) for path in paths], BACK_FOLDER, dialer)
+    finally:
+        await dialer.close()
+    errors = [each.error for each in found if each.error is not None]
+    if as_json:
+        click.echo(format_collected_json(found))
+    else:
+        for each in found:
+            click.echo(_describe(each))
+        for error in {error.code: error for error in errors}.values():
+            await asyncio.to_thread(show_error, Console(stderr=True, highlight=False), error)
+    return EXIT_FAILED if errors else 0
+
+
+def _describe(each: CollectedPath) -> str:
+    if isinstance(each.error, AboardError):
+        return f"failed {each.node}: {each.error.seen} [{each.error.code}]"
+    skipped = f"; skipped {each.skipped} links that lead out, or special files" if each.skipped else ""
+    amount = f"{format_count(each.files, 'file')}, {format_size(each.bytes)}, received {format_size(each.received)}"
+    return f"collected {each.node}: {each.target} has {amount}{skipped}"
