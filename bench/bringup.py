@@ -1,4 +1,7 @@
-"""Bringing files to bare hosts: nodes that pass large files on, against rsync."""
+"""From bare hosts to a trained model without a shared disk: the commands, the transfer against rsync, checkpoints.
+
+--quick leaves out the training: its two dozen imports of torch take longer than a minute on two cores.
+"""
 
 import json
 import os
@@ -8,6 +11,9 @@ from time import monotonic
 
 import aboard
 from aboard.sandbox import Host, Sandbox
+from bringup_checkpoints import measure_checkpoints
+from bringup_hosts import measure_bringup, measure_trust
+from bringup_transfer import compare_with_rsync
 from figures import Figures, main
 
 SPREAD = (Path(__file__).parents[1] / "tests" / "ground" / "drivers" / "spread_head.py").read_text()
@@ -19,9 +25,32 @@ TIMEOUT = 900.0
 
 
 def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's only option
-    """Measures how files come to many hosts."""
+    """Measures the way from bare hosts to an exported model, section by section."""
     for section in SECTIONS.values():
         section(figures, quick)
+
+
+def measure_hosts(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
+    """Types the commands on bare hosts, with faults and without, and undoes what `trust` did."""
+    if quick:
+        measure_trust(figures, nodes=4)
+    else:
+        measure_bringup(figures, nodes=8)
+        measure_trust(figures, nodes=8)
+
+
+def measure_transfer(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
+    """Compares `aboard sync` with rsync, and kills it in the middle."""
+    if quick:
+        compare_with_rsync(figures, megabytes=64, files=4000, rounds=1)
+    else:
+        compare_with_rsync(figures, megabytes=256, files=20_000, rounds=5)
+
+
+def measure_parts(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
+    """Exports from hosts with disks of their own, and resumes on fewer and on more."""
+    if not quick:
+        measure_checkpoints(figures)
 
 
 def measure_peers(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
@@ -80,7 +109,12 @@ def _hash_files(host: Host) -> str:
     return host.run(["sh", "-c", f"cd {FOLDER} && sha256sum -- *"], timeout=TIMEOUT).stdout
 
 
-SECTIONS = {"peers": measure_peers}
+SECTIONS = {
+    "hosts": measure_hosts,
+    "transfer": measure_transfer,
+    "peers": measure_peers,
+    "checkpoints": measure_parts,
+}
 
 if __name__ == "__main__":
     main("bringup", measure, SECTIONS)

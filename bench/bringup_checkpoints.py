@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic
 
 from aboard.sandbox import Host, Sandbox
-from figures import Figures, main
+from figures import Figures
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "finetune"
 JOB = "job"
@@ -17,11 +17,6 @@ SAVED, RESUMED = 2, 3
 TIMEOUT = 900.0
 # Ranks share two cores: threads that spin for each other would take minutes.
 ENV = {"OMP_NUM_THREADS": "1"}
-
-
-def measure(figures: Figures, quick: bool) -> None:  # noqa: ARG001, FBT001 - the bench's only option; this is its quick size
-    """Trains on four hosts with disks of their own, exports, and resumes on two and on six."""
-    measure_checkpoints(figures)
 
 
 def measure_checkpoints(figures: Figures) -> None:
@@ -90,7 +85,3 @@ def _type(head: Host, *argv: str) -> str:
     if done.returncode != 0:
         sys.exit(f"{' '.join(argv)} failed with {done.returncode}: {done.stdout[-3000:]}{done.stderr[-2000:]}")
     return done.stdout
-
-
-if __name__ == "__main__":
-    main("checkpoints", measure)
