@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from deadlines import wait_until
 from node_homes import HomeTransport
 from test_file_transfer import SOON, contents, entry, folder, packed
@@ -18,7 +19,8 @@ from aboard.core.cluster.node import Node
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
-from aboard.flows.sync.peer_distribution import PIECE_BYTES
+from aboard.flows.sync import piece_rounds
+from aboard.flows.sync.piece_rounds import PIECE_BYTES
 from aboard.flows.sync.source_tree import SourceTree, scan_code, scan_data
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.flows.sync.sync_trees import sync_trees
@@ -244,3 +246,20 @@ def test_only_data_of_a_tree_goes_from_node_to_node(tmp_path: Path) -> None:
     assert sync(scan_data(tree, "~/data"), "n1", "n2", "n3")["n3"].from_peers == 9 * MB
     for name in ("n1", "n2", "n3"):
         assert contents(tmp_path / name / "data/sub") == {"a": content}
+
+
+def test_many_files_go_in_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round is hashed while the one before is sent; each node fetches what it lacks and passes on what it has."""
+    monkeypatch.setattr(piece_rounds, "ROUND_BYTES", 10 * MB)
+    files = {name: os.urandom(9 * MB) for name in "abc"}
+    model = folder(tmp_path / "model", **files)
+    folder(tmp_path / "n1/model", b=files["b"])
+    folder(tmp_path / "n2/model", a=files["a"])
+    heard: list[UploadProgress] = []
+    done = spread(tmp_path, [large(model)], "n1", "n2", "n3", heard=heard)
+    for node in ("n1", "n2", "n3"):
+        assert contents(tmp_path / node / "model") == files
+    assert done.sent == 9 * MB
+    assert [node.sent + node.from_peers for node in done.nodes.values()][2] == 27 * MB
+    amounts = [progress.done for progress in heard if progress.node == "n3" and progress.phase == "sending"]
+    assert amounts == sorted(amounts)

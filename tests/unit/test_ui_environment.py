@@ -43,7 +43,7 @@ def test_the_result_has_a_line_for_each_outcome() -> None:
         f"block env-no-python n7 why: {environment.NO_PYTHON.explanation}",
         f"block env-no-python n7 fix: {DONE.failures['n7'].fix}",
         "fine n[1-2]: created, 3 packages installed",
-        "fine n3: updated, 1 package installed, 1 removed",
+        "fine n3: updated, 1 package installed, 1 package removed",
         "fine n4: unchanged",
         "fine n5: on the disk of n1",
         "fine n6: on the disk of this machine",

@@ -18,6 +18,7 @@ from aboard.flows.environment.wheel_packing import PackedWheel, pack_distributio
 FILES = {
     "tiny/__init__.py": "def main():\n    print('tiny ran')\n",
     "tiny/data file.txt": 'a, "b"\n',
+    "tiny/_vendor/other-1.0.dist-info/RECORD": "of a vendored package\n",
     "tiny-1.0.data/scripts/tiny-script": "#!python\nimport tiny\ntiny.main()\n",
     "tiny-1.0.data/data/share/tiny/doc.txt": "doc\n",
 }
@@ -49,6 +50,7 @@ def test_a_package_that_pip_installed_comes_back(tmp_path: Path) -> None:
         names = archive.namelist()
         assert archive.read("tiny-1.0.data/scripts/tiny-script").startswith(b"#!python\n")
     assert "tiny-1.0.data/data/share/tiny/doc.txt" in names
+    assert "tiny/_vendor/other-1.0.dist-info/RECORD" in names
     assert not [name for name in names if name.endswith(".pyc")]
     for number, put in enumerate((lambda venv, path: install_wheel(str(venv), SITE, str(path)), pip_install)):
         node = make_venv(tmp_path / f"node{number}")
@@ -80,6 +82,8 @@ def test_the_same_files_give_the_same_wheel(tmp_path: Path) -> None:
     install(head, "tiny", "1.0", FILES)
     first = pack(head, tmp_path / "a")["tiny"]
     stamp = (tmp_path / "a" / first.file).stat().st_mtime_ns
+    with zipfile.ZipFile(tmp_path / "a" / first.file) as archive:
+        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
     assert pack(head, tmp_path / "a")["tiny"] == first
     assert (tmp_path / "a" / first.file).stat().st_mtime_ns == stamp
     assert pack(head, tmp_path / "b")["tiny"] == first
@@ -176,6 +180,12 @@ def test_an_interrupted_installation_is_seen_and_completed(tmp_path: Path, monke
     assert describe_packages(str(venv / SITE))["tiny"]["broken"] == 0
     assert sorted(path.name for path in (venv / SITE / "tiny").iterdir()) == ["__init__.py", "a.py", "b.py"]
     assert [path.name for path in (venv / SITE).glob("*.dist-info")] == ["tiny-2.0.dist-info"]
+    (venv / SITE / "tiny-2.0.dist-info").rename(venv / SITE / "~~tiny-2.0.dist-info")
+    assert describe_packages(str(venv / SITE))["tiny"]["broken"]
+    (venv / SITE / "~~begun-1.0.dist-info").mkdir()
+    for package in ("tiny", "begun"):
+        remove_package(str(venv), SITE, package)
+    assert list((venv / SITE).iterdir()) == []
 
 
 def test_nothing_outside_of_the_environment_is_touched(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from aboard.lazy_dataclass import dataclass
 from aboard.transport.file_channel import FileChannel
 from aboard.transport.file_sender import FILES_AT_ONCE, SendWindow, parse_hashes
 
-# As many as the head keeps in memory for one node; each takes about 1 KB at most.
-MOST_ENTRIES = 1_000_000
+# As many as the head keeps in memory for one node, whose names and links have at most so many characters together.
+MOST_ENTRIES, MOST_CHARS = 1_000_000, 256 * 1024 * 1024
 # Requests in flight, each about another small file: with more, the head would hold as many open files.
 MOST_IN_FLIGHT = 64
 _PAGE = 1000
@@ -83,7 +83,7 @@ class FileFetcher(FileChannel):
     async def list_tree(self, path: str) -> RemoteTree:
         """Everything below a directory, or one file; a name that could lead out of a directory is refused."""
         found: dict[str, RemoteEntry] = {}
-        page = 0
+        page = chars = 0
         while True:
             reply = await self._ask("list", path, page=page)
             listed = self._read(reply, lambda reply: decode(_ListReply, reply, strict=True))
@@ -93,9 +93,10 @@ class FileFetcher(FileChannel):
                 name = parse_relative_name(row.name)
                 if name is None or name in found:
                     raise build_name_error(self.link.node.name, row.name)
+                chars += len(name) + len(row.target)
                 found[name] = RemoteEntry(**{**vars(row), "name": name, "mode": row.mode & 0o777})
-            if len(found) > MOST_ENTRIES:
-                seen = f"{self.link.node.name}: {path} has more than {MOST_ENTRIES:,} entries"
+            if len(found) > MOST_ENTRIES or chars > MOST_CHARS:
+                seen = f"{self.link.node.name}: {path} has more than {MOST_ENTRIES:,} entries, or very long names"
                 raise AboardError(file_fetch.TOO_MANY, seen, path=path, node=self.link.node.name)
             if listed.done:
                 root = (path.rpartition("/")[0] or "/") if listed.single else path

@@ -35,7 +35,8 @@ _IGNORED_LINES = re.compile(
 # A server's banner is on the same stderr, so the patterns are as narrow as ssh's own lines are.
 _REASONS = (
     # Host key first: a changed key is also reported as "verification failed".
-    (UnreachableReason.HOST_KEY_CHANGED, ("host key for .* has changed", "REMOTE HOST IDENTIFICATION HAS CHANGED")),
+    (UnreachableReason.HOST_KEY_CHANGED, ("host key for .* has changed",)),
+    (UnreachableReason.HOST_KEY_CHANGED, ("REMOTE HOST IDENTIFICATION HAS CHANGED",)),
     (
         UnreachableReason.HOST_KEY_UNKNOWN,
         ("No .* host key is known for", "authenticity of host .* can't be established"),

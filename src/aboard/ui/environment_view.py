@@ -160,8 +160,8 @@ def _describe_node(node: NodeEnvironmentResult, *, dry: bool) -> str:
     if node.same_disk_as is not None:
         return f"on the disk of {node.same_disk_as or _HEAD}"
     verb = {"created": "would be created" if dry else "created", "updated": "would be updated" if dry else "updated"}
-    removed = f", {len(node.removed)} removed" if node.removed else ""
-    return f"{verb[node.action]}, {format_count(len(node.installed), 'package')} installed{removed}"
+    counts = ((len(node.installed), "installed"), (len(node.removed), "removed"))
+    return ", ".join([verb[node.action], *(f"{format_count(n, 'package')} {what}" for n, what in counts if n)])
 
 
 def _list_remarks(result: EnvironmentSyncResult) -> Iterator[str]:

@@ -114,8 +114,10 @@ def _list_undone(report: UndoReport) -> Iterator[str]:
 
 def _conclude(report: TrustReport | UndoReport) -> str:
     if isinstance(report, UndoReport):
-        nothing = not (report.nodes or report.head or report.findings)
-        return "nothing to undo" if nothing else f"{format_count(len(report.nodes), 'node')} restored"
+        if not (report.nodes or report.head or report.findings):
+            return "nothing to undo"
+        return f"{format_count(len(report.nodes), 'node')} restored"
     reached = sum(node.reached for node in report.nodes)
     count = f"this machine can log in to {reached} of {format_count(len(report.nodes), 'node')}"
-    return f"{count}; nothing to change" if report.is_unchanged else count
+    nothing = "nothing was changed" if report.findings else "nothing to change"
+    return f"{count}; {nothing}" if report.is_unchanged else count

@@ -37,7 +37,7 @@ def parse_metadata_name(name: str) -> tuple[str, str] | None:
 def describe_packages(site: str) -> dict[str, frames.Message]:
     """Each package's version, the hash of its RECORD and how many of its files are missing or have another size.
 
-    An interrupted installation counts as one more missing file.
+    The files of pending metadata are missing under their final name, so an interrupted installation is found.
     """
     packages: dict[str, frames.Message] = {}
     for name in sorted(list_names(site), key=lambda name: (name.startswith(PENDING), name)):
@@ -51,7 +51,7 @@ def describe_packages(site: str) -> dict[str, frames.Message]:
         packages[parsed[0]] = {
             "version": parsed[1],
             "record": hashlib.sha256(record).hexdigest() if record else "",
-            "broken": name.startswith(PENDING) + sum(not _is_intact(site, *row) for row in _parse_record(record)),
+            "broken": sum(not _is_intact(site, *row) for row in _parse_record(record)),
         }
     return packages
 

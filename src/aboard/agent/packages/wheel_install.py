@@ -134,9 +134,9 @@ def install_wheel(prefix: str, site: str, wheel: str) -> None:
 
 
 def remove_package(prefix: str, site: str, package: str) -> None:
-    """Removes every file that the package's RECORD lists; a package without one stays."""
+    """Removes every file that the package's RECORD lists; a package without one stays, unless it is only pending."""
     tree = _Tree(prefix, site)
-    names = find_metadata(tree.site, package)
+    names = [name for name in find_metadata(tree.site, package) if not name.startswith(PENDING)]
     if all(os.path.isfile(os.path.join(tree.site, name, RECORD)) for name in names):
         tree.remove(tree.list_files(tree.set_pending(package)))
         tree.drop_pending(package)

@@ -64,7 +64,7 @@ class SendFiles:
         """The next entries, each directory before what is in it; a file's only entry is the file itself."""
         single = not stat.S_ISDIR(os.stat(path).st_mode)
         if page == 0:
-            self._walk = iter([_describe(os.path.basename(path), os.stat(path))]) if single else _walk_tree(path)
+            self._walk = iter([_describe_entry(os.path.basename(path), os.stat(path))]) if single else _walk_tree(path)
         elif page != self._page + 1:
             raise ValueError("page %d after page %d" % (page, self._page))
         self._page = page
@@ -131,12 +131,12 @@ def _walk_tree(path: str) -> Iterator[list[object]]:
                 continue
             name = prefix + entry.name
             target = os.readlink(entry.path) if entry.is_symlink() else ""
-            yield _describe(name, entry.stat(follow_symlinks=False), target)
+            yield _describe_entry(name, entry.stat(follow_symlinks=False), target)
             if entry.is_dir(follow_symlinks=False):
                 pending.append(name + "/")
 
 
-def _describe(name: str, status: os.stat_result, target: str = "") -> list[object]:
+def _describe_entry(name: str, status: os.stat_result, target: str = "") -> list[object]:
     """The name, kind, size, mode and link target; the time in microseconds, which JSON carries exactly."""
     kind = KINDS.get(stat.S_IFMT(status.st_mode), "other")
     modified = max(0, status.st_mtime_ns // 1000)

@@ -93,7 +93,11 @@ def _run_mesh_probe(facts: Facts, *, all_pairs: bool) -> Script[MeshResult]:
 
 def get_rendezvous_port(facts: Facts) -> int:
     """The port at which rank 0 will listen, as the first node's env has it."""
-    port_text = facts.cluster.nodes[0].env.get("MASTER_PORT", "") if facts.cluster.nodes else ""
+    return read_rendezvous_port(facts.cluster.nodes[0].env) if facts.cluster.nodes else RENDEZVOUS_PORT
+
+
+def read_rendezvous_port(env: Mapping[str, str]) -> int:
+    port_text = env.get("MASTER_PORT", "")
     return int(port_text) if port_text.isdecimal() and 0 < int(port_text) < 1 << 16 else RENDEZVOUS_PORT
 
 

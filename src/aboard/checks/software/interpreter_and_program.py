@@ -230,5 +230,5 @@ def _fix_missing_environment(facts: Facts, diagnosis: Diagnosis, lacking: Interp
         return diagnosis.fix("copy", lines=_build_copy_commands(facts, prefix, names, whole=True))
     # Only aboard.yaml knows nodes whose name is not what ssh is given.
     listed = all(node.target == node.name and node.user is None and node.port is None for node in nodes)
-    on = format_shell(" --on {nodes:shell}", nodes=quote_folded_names(names)) if listed else Shell("")
+    on = format_shell(" --on {nodes:shell}", nodes=quote_folded_names(names)) if listed else format_shell("")
     return diagnosis.fix("sync", on=on)

@@ -59,14 +59,16 @@ NO_KNOWN_HOSTS = Diagnosis(
 
 NO_ACCESS = Diagnosis(
     code="trust-no-access",
-    title="there is no way to log in to the node and install the key",
+    title="there is no way to log in to the node",
     symptoms=("Permission denied (publickey).",),
-    explanation="To install your key, Aboard needs to log in once: with the key that the cloud gave you, a key in your"
-    " ssh agent, or a password that you type.",
+    explanation="To install or remove your key, Aboard needs to log in: with the key that the cloud gave you, a key in"
+    " your ssh agent, or a password that you type.",
     fixes={
         "": FixCommand("{typed:shell aboard trust} --identity FILE    # the key that the cloud gave you"),
         "identity": FixCommand(
-            "ssh -i {file} {ssh:shell} true    # here; is it the node's key, and is `user:` right in aboard.yaml?"
+            "ssh -i {file} {ssh:shell} true    # here; is it the node's key, and is `user:` right in aboard.yaml?\n"
+            "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores keys in files that others can"
+            " write to"
         ),
     },
 )

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from aboard.agent.packages.installed_packages import PENDING, RECORD, normalize_name, parse_metadata_name
@@ -121,26 +121,30 @@ def _read_distribution(prefix: Path, site: Path, metadata: Path) -> InstalledDis
 
 def _list_recorded_files(prefix: Path, site: Path, paths: Iterable[str], data: str) -> Iterator[PackagedFile]:
     """The recorded files that exist, under their names in a wheel; compiled files and RECORD itself are left out."""
-    real_prefix, real_site = os.path.realpath(prefix), os.path.realpath(site)
-    resolve = cache(os.path.realpath)
+    # An environment has some 60,000 files: directories are resolved once, and names are plain strings.
+    name_folder = cache(partial(_name_folder, Path(os.path.realpath(prefix)), Path(os.path.realpath(site)), data))
+    own = f"{data.removesuffix('.data')}.dist-info/"
     for path in dict.fromkeys(paths):
-        source = site / path
-        folder = resolve(source.parent)
-        real = os.path.join(folder, source.name)  # noqa: PTH118 - of a real path
-        if "__pycache__" in source.parts or source.name.endswith(".pyo") or not source.is_file():
+        folder, _, name = f"{site}/{path}".rpartition("/")
+        inside = None if folder.endswith("/__pycache__") else name_folder(folder)
+        # Nothing outside of the environment is part of it.
+        if inside is None or (name == RECORD and inside == own):
             continue
-        if real.startswith(real_site + os.sep):
-            name = os.path.relpath(real, real_site)
-            if name.partition("/")[0].endswith(".dist-info") and source.name == RECORD:
-                continue
-        elif folder == os.path.join(real_prefix, "bin"):  # noqa: PTH118 - of a real path
-            name = f"{data}/scripts/{source.name}"
-        elif real.startswith(real_prefix + os.sep):
-            name = f"{data}/data/{os.path.relpath(real, real_prefix)}"
-        else:
-            # Nothing outside of the environment is part of it.
-            continue
-        yield PackagedFile(name=name, source=source)
+        source = Path(f"{folder}/{name}")
+        if source.is_file():
+            yield PackagedFile(name=inside + name, source=source)
+
+
+def _name_folder(prefix: Path, site: Path, data: str, folder: str) -> str | None:
+    """What the names of a directory's files start with in a wheel; None for a directory that is not in it."""
+    real = Path(os.path.realpath(folder))
+    if real.is_relative_to(site):
+        return "" if real == site else f"{real.relative_to(site)}/"
+    if real == prefix / "bin":
+        return f"{data}/scripts/"
+    if real.is_relative_to(prefix):
+        return f"{data}/data/{real.relative_to(prefix)}/".replace("/./", "/")
+    return None
 
 
 def _read_editable_project(metadata: Path) -> str | None:
@@ -197,19 +201,21 @@ def _find_project_modules(package: str, metadata: Path, folder: Path) -> list[Pa
 
     The directory may also hold tests, data and this environment itself, so a known name comes first.
     """
-    modules = [path for path in sorted(folder.iterdir()) if _is_module(path)] if folder.is_dir() else []
+    paths = (
+        [path for path in sorted(folder.iterdir()) if path.is_dir() or path.suffix == ".py"] if folder.is_dir() else []
+    )
     try:
         listed = set((metadata / "top_level.txt").read_text("utf-8").split())
     except OSError:
         listed = set()
-    known = [path for path in modules if path.stem in listed or normalize_name(path.stem) == package]
-    return known or modules
+    known = [path for path in paths if path.stem in listed or normalize_name(path.stem) == package]
+    return known or [path for path in paths if _is_module(path)]
 
 
 def _is_module(path: Path) -> bool:
     if path.is_dir():
         return (path / "__init__.py").is_file()
-    return path.suffix == ".py" and path.name not in _PROJECT_FILES
+    return path.name not in _PROJECT_FILES
 
 
 def _list_module_files(name: str, path: Path) -> Iterator[PackagedFile]:

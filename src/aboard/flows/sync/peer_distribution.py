@@ -4,38 +4,26 @@ It is only a faster way to partial files: whatever is missing after it comes fro
 """
 
 import asyncio
-import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
 from secrets import token_bytes
 from time import monotonic
 
-from aboard.checks.network.mesh_probe import select_peers
-from aboard.checks.network.mesh_result import RENDEZVOUS_PORT
+from aboard.checks.network.mesh_probe import read_rendezvous_port, select_peers
 from aboard.core.cluster.file_transfer_errors import build_busy_error
-from aboard.data.store.shard_manifest import FileEntry
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, AgentRequestError
-from aboard.flows.sync.node_upload import ASK_AGAIN_SECONDS, BUSY_SECONDS, NodeUpload, UploadSource
+from aboard.flows.sync.node_upload import ASK_AGAIN_SECONDS, BUSY_SECONDS, NodeUpload
 from aboard.flows.sync.peer_findings import PeerObservations, PeerReport, build_peer_report
 from aboard.flows.sync.piece_plan import PlanMember, choose_piece, find_group
+from aboard.flows.sync.piece_rounds import PieceRound, SharedFile, choose_shared_files, group_rounds, open_round
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.file_sender import FileSender
-from aboard.transport.peer_control import PeerControl, PeerEndpoint, PeerStatus, PieceTable
+from aboard.transport.peer_control import PeerControl, PeerEndpoint, PeerStatus
 
-# Below this, a second connection costs more than it saves.
-LARGE_BYTES = 8 * 1024 * 1024
-PIECE_BYTES = 2 * 1024 * 1024
-# Of a huge file: larger pieces instead of more.
-MOST_PIECES_PER_FILE = 16384
-# So much is hashed before it is sent; meanwhile, the previous round is sent.
-ROUND_BYTES = 4 * 1024**3
 # Pieces sent at the same time: each arrives soon, so that its node can pass it on.
 PIECES_AT_ONCE = 6
-# Both kinds of ports that `aboard check` tests; 0 is any free one.
-PORTS = (RENDEZVOUS_PORT, 0)
 KEY_BYTES = 32
 OPEN_SECONDS = 10.0
 STATUS_SECONDS = 0.25
@@ -44,63 +32,6 @@ EARLY_STATUS_SECONDS = 0.05
 TICK_SECONDS = 0.5
 # When all others have everything, a node that lost its link has so long to come back; then the head serves it alone.
 AWAY_SECONDS = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedFile:
-    """A large file, the nodes that lack it, and those that have it and can pass it on."""
-
-    place: int
-    directory: SyncDirectory
-    file: FileEntry
-    lacking: frozenset[int]
-    complete: frozenset[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _RoundFile:
-    shared: SharedFile
-    table: PieceTable
-    source: UploadSource
-
-
-@dataclass(kw_only=True)
-class _Round:
-    """Files that are distributed together; pieces are numbered through all rounds."""
-
-    first: int
-    files: list[_RoundFile]
-    opened: ExitStack
-
-    @property
-    def count(self) -> int:
-        return sum(file.table.count for file in self.files)
-
-    def locate(self, piece: int) -> tuple[_RoundFile, int, int]:
-        """The file, offset and length of a piece, by its number in the round."""
-        for file in self.files:
-            number = self.first + piece - file.table.first
-            if number < file.table.count:
-                at = number * file.table.piece
-                return file, at, min(file.table.piece, file.table.size - at)
-        raise AssertionError("no such piece")
-
-    def list_needs(self, number: int) -> int:
-        """The pieces that a node lacks at first, as bits."""
-        bits = 0
-        for file in self.files:
-            if number in file.shared.lacking:
-                bits |= ((1 << file.table.count) - 1) << (file.table.first - self.first)
-        return bits
-
-    def count_bytes(self, bits: int) -> int:
-        total = 0
-        for file in self.files:
-            own = bits >> (file.table.first - self.first) & ((1 << file.table.count) - 1)
-            total += own.bit_count() * file.table.piece
-            if own >> (file.table.count - 1):
-                total -= file.table.count * file.table.piece - file.table.size
-        return total
 
 
 @dataclass(kw_only=True)
@@ -125,24 +56,11 @@ class _Member:
 
 async def distribute_large_files(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> PeerReport:
     """Brings large files to the nodes that lack them, as complete partial files, and reports what went wrong."""
-    shared = list(_choose_files(uploads, directories))
+    shared = list(choose_shared_files(uploads, directories))
     numbers = sorted({number for each in shared for number in each.lacking | each.complete})
     if not shared:
         return PeerReport()
     return await _Distribution({number: uploads[number] for number in numbers}, shared).run()
-
-
-def _choose_files(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> Iterator[SharedFile]:
-    for place, directory in enumerate(directories):
-        own_disk = [number for number, upload in enumerate(uploads) if directory.peers and upload.fills(place)]
-        for file in {file.sha256: file for file in directory.files}.values():
-            if file.bytes < LARGE_BYTES:
-                continue
-            lacking = frozenset(number for number in own_disk if uploads[number].lacks_file(place, file))
-            if lacking and len(own_disk) > 1:
-                yield SharedFile(
-                    place=place, directory=directory, file=file, lacking=lacking, complete=frozenset(own_disk) - lacking
-                )
 
 
 class _Distribution:
@@ -160,7 +78,7 @@ class _Distribution:
         }
         self._shared = shared
         self._key = token_bytes(KEY_BYTES)
-        self._rounds: list[_Round] = []
+        self._rounds: list[PieceRound] = []
         self._turns = asyncio.Semaphore(PIECES_AT_ONCE)
         self._change = asyncio.Event()
         self._over = False
@@ -171,15 +89,15 @@ class _Distribution:
     async def run(self) -> PeerReport:
         tasks = [asyncio.create_task(self._take_part(number)) for number in self._members]
         ticking = asyncio.create_task(self._tick())
-        hashing: asyncio.Task[_Round] | None = None
+        hashing: asyncio.Task[PieceRound] | None = None
         try:
-            waiting = list(_group_rounds(self._shared))
-            hashing = asyncio.create_task(asyncio.to_thread(_open_round, 0, waiting.pop(0)))
+            waiting = list(group_rounds(self._shared))
+            hashing = asyncio.create_task(asyncio.to_thread(open_round, 0, waiting.pop(0)))
             while hashing is not None:
                 now = await hashing
                 hashing = None
                 if waiting:
-                    hashing = asyncio.create_task(asyncio.to_thread(_open_round, now.first + now.count, waiting.pop(0)))
+                    hashing = asyncio.create_task(asyncio.to_thread(open_round, now.first + now.count, waiting.pop(0)))
                 with now.opened:
                     await self._run_round(now)
         finally:
@@ -201,7 +119,7 @@ class _Distribution:
             ports={number: member.endpoint.ports for number, member in self._members.items() if member.endpoint},
         )
 
-    async def _run_round(self, now: _Round) -> None:
+    async def _run_round(self, now: PieceRound) -> None:
         for number, member in self._members.items():
             if self._rounds:
                 member.finished += self._rounds[-1].count_bytes(member.plan.has & member.plan.needs)
@@ -280,7 +198,9 @@ class _Distribution:
         member = self._members[number]
         node = member.upload.node
         address = node.fabric_address or str(sender.link.hello.get("address") or "") or node.target
-        member.endpoint = await control.open(me=number, key=self._key, address=address, ports=PORTS)
+        # Both kinds of ports that `aboard check` tests; 0 is any free one.
+        ports = (read_rendezvous_port(node.env), 0)
+        member.endpoint = await control.open(me=number, key=self._key, address=address, ports=ports)
         self._wake()
         await self._wait_for_endpoints()
         known = [(peer, at) for peer in sorted(member.peers) if (at := self._members[peer].endpoint) is not None]
@@ -323,7 +243,7 @@ class _Distribution:
             if added == len(self._rounds):
                 self._note_status(number, now, status)
 
-    async def _add_files(self, number: int, control: PeerControl, each: _Round) -> None:
+    async def _add_files(self, number: int, control: PeerControl, each: PieceRound) -> None:
         for file in each.files:
             complete = number in file.shared.complete
             if complete or number in file.shared.lacking:
@@ -335,7 +255,7 @@ class _Distribution:
                         )
                     await asyncio.sleep(ASK_AGAIN_SECONDS)
 
-    def _note_status(self, number: int, now: _Round, status: PeerStatus) -> None:
+    def _note_status(self, number: int, now: PieceRound, status: PeerStatus) -> None:
         member, plan = self._members[number], self._members[number].plan
         if member.status is None or status.received > member.status.received:
             plan.received_at = monotonic()
@@ -380,7 +300,7 @@ class _Distribution:
             if piece is None:
                 await change.wait()
 
-    async def _send_piece(self, number: int, control: PeerControl, now: _Round, piece: int) -> None:
+    async def _send_piece(self, number: int, control: PeerControl, now: PieceRound, piece: int) -> None:
         member = self._members[number]
         file, at, length = now.locate(piece)
         data = await asyncio.to_thread(file.source.read, at, length)
@@ -399,47 +319,3 @@ class _Distribution:
                 self._source_error = error
                 self._wake()
             raise
-
-
-def _group_rounds(shared: Sequence[SharedFile]) -> Iterator[list[SharedFile]]:
-    group: list[SharedFile] = []
-    for each in shared:
-        if group and sum(other.file.bytes for other in group) + each.file.bytes > ROUND_BYTES:
-            yield group
-            group = []
-        group.append(each)
-    yield group
-
-
-def _open_round(first: int, shared: Sequence[SharedFile]) -> _Round:
-    """Opens the files and hashes their pieces; raises if a file has changed."""
-    files = []
-    with ExitStack() as opened:
-        number = first
-        for each in shared:
-            source = opened.enter_context(UploadSource(each.directory, each.file))
-            table = _hash_pieces(number, each, source)
-            files.append(_RoundFile(shared=each, table=table, source=source))
-            number += table.count
-        return _Round(first=first, files=files, opened=opened.pop_all())
-
-
-def _hash_pieces(first: int, shared: SharedFile, source: UploadSource) -> PieceTable:
-    size = shared.file.bytes
-    piece = max(PIECE_BYTES, -(-size // MOST_PIECES_PER_FILE))
-    whole, hashes = hashlib.sha256(), []
-    for at in range(0, size, piece):
-        data = source.read(at, min(piece, size - at))
-        whole.update(data)
-        hashes.append(hashlib.sha256(data).digest())
-    if whole.hexdigest() != shared.file.sha256:
-        source.judge()
-    return PieceTable(
-        first=first,
-        folder=shared.directory.to,
-        name=shared.file.name,
-        size=size,
-        sha256=shared.file.sha256,
-        piece=piece,
-        hashes=b"".join(hashes),
-    )

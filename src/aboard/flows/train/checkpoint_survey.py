@@ -22,7 +22,7 @@ AT_ONCE = 16
 # The hash and the serial are among the first lines of a marker.
 _HEAD_BYTES = 4096
 # A marker for 512 ranks of a 70B model has 55 MB.
-_MOST_MARKER = 1 << 30
+_MOST_MARKER = 256 << 20
 _SHOWN_PARTS = 3
 _STEP = re.compile(r"step-(\d{6,20})(?:-(\d{1,6}))?")
 _KEY = re.compile(rb'\{"sha256":"([0-9a-f]{64})",\n(?:.*\n)*?"serial":(\d{1,15}),\n')

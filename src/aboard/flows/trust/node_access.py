@@ -15,6 +15,7 @@ from aboard.core.trust.trust_report import NewHostKey
 from aboard.diagnoses import AboardError, Finding, Shell, Unreachable
 from aboard.diagnoses.nodes import trust
 from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.diagnoses.untrusted import escape_text
 from aboard.flows.trust.home_files import PRELUDE
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import HANDSHAKES, TRIES
@@ -117,3 +118,13 @@ def explain_failure(node: Node, error: AboardError) -> Finding:
         contact = UnreachedNode(reason=error.reason, said=error.seen)
         return next(find_unreachable_nodes(Facts(cluster=Cluster(nodes=(node,)), contacts={node.name: contact})))
     return error.diagnosis.finding(nodes=(node.name,), seen=error.seen, fix=error.fix)
+
+
+def explain_refusal(node: Node, access: Access, seen: str) -> Finding:
+    """The finding for a node that accepts none of the keys that there are."""
+    if access.identity is None:
+        fix = trust.NO_ACCESS.fix(typed=access.typed)
+    else:
+        ssh = format_ssh_arguments(node)
+        fix = trust.NO_ACCESS.fix("identity", file=access.identity, ssh=ssh, node=node.name)
+    return trust.NO_ACCESS.finding(nodes=(node.name,), seen=escape_text(seen, 200), fix=fix)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from aboard.checks.reach import format_ssh_arguments
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.text.input_text import find_host_error
@@ -22,7 +21,7 @@ from aboard.flows.trust.head_key import HeadKey, ensure_head_key
 from aboard.flows.trust.home_files import AUTHORIZED_KEYS, PRELUDE, HomeFiles
 from aboard.flows.trust.host_keys import FingerprintFile, HostKeyPinning, HostToPin
 from aboard.flows.trust.mesh import MeshNode, connect_mesh
-from aboard.flows.trust.node_access import Access, NodeLogins, TrustObserver, explain_failure
+from aboard.flows.trust.node_access import Access, NodeLogins, TrustObserver, explain_failure, explain_refusal
 from aboard.record.trust_record import TrustRecords
 from aboard.transport.shell.node_shell import NodeShell
 from aboard.transport.shell.ssh_login import SshSettings, open_local_shell, read_settings
@@ -237,12 +236,7 @@ class TrustSetup:
             raise AboardError(trust.NOT_ACCEPTED, seen, node=node.name) from None
 
     def _refuse(self, name: str, seen: str) -> None:
-        identity = self._access.identity
-        if identity is None:
-            fix = trust.NO_ACCESS.fix(typed=self._access.typed)
-        else:
-            fix = trust.NO_ACCESS.fix("identity", file=identity, ssh=format_ssh_arguments(self._nodes[name]))
-        self.findings[name] = trust.NO_ACCESS.finding(nodes=(name,), seen=escape_text(seen, 200), fix=fix)
+        self.findings[name] = explain_refusal(self._nodes[name], self._access, seen)
 
     def _describe_host(self, name: str) -> HostToPin:
         return HostToPin(node=self._nodes[name], settings=self._settings[name])

@@ -10,10 +10,11 @@ from typing import TypeVar
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.trust.trust_report import UndoReport
-from aboard.diagnoses import AboardError, Finding
+from aboard.diagnoses import AboardError, Finding, Unreachable
 from aboard.diagnoses.nodes import trust
+from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.flows.trust.home_files import AUTHORIZED_KEYS, PRELUDE, HomeFiles
-from aboard.flows.trust.node_access import Access, NodeLogins, TrustObserver, explain_failure
+from aboard.flows.trust.node_access import Access, NodeLogins, TrustObserver, explain_failure, explain_refusal
 from aboard.record.trust_record import MachineRecord, TrustRecords
 from aboard.transport.shell.ssh_login import open_local_shell
 
@@ -40,8 +41,10 @@ async def undo_trust(
             try:
                 async with turns:
                     return HomeFiles(node.name, await logins.open_any(node, access, watcher), record)
-            except AboardError as error:
-                findings.append(explain_failure(node, error))
+            except Unreachable as error:
+                refused = error.reason is UnreachableReason.KEY_REFUSED
+                finding = explain_refusal(node, access, error.seen) if refused else explain_failure(node, error)
+                findings.append(finding)
                 return None
 
         watcher.begin_phase("logging in")

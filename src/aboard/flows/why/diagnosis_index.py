@@ -9,7 +9,16 @@ from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import agent_protocol, trust
 from aboard.diagnoses.program_logs import collectives, job_launchers, rank_programs, undetermined
 from aboard.diagnoses.runs import death, external_jobs, hang, loss, nccl_ras, rendezvous, slow
-from aboard.diagnoses.trainer import checkpoint, data, data_quality, file_fetch, file_sync, model_loading, training
+from aboard.diagnoses.trainer import (
+    checkpoint,
+    data,
+    data_quality,
+    file_fetch,
+    file_sync,
+    model_loading,
+    peer_transfer,
+    training,
+)
 from aboard.diagnoses.usage import commands, configuration, environment, pasted_commands, planning, run_records, sandbox
 
 
@@ -35,7 +44,7 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
     _build_subject("training", "the training starts and makes progress", "aboard train", training),
     _build_subject("model", "every rank can load the model", "aboard train", model_loading),
     _build_subject("checkpoint", "checkpoints are saved, found and exported", "aboard train", checkpoint),
-    _build_subject("spread", "every node has the files that ranks read", "aboard train", file_sync),
+    _build_subject("spread", "every node has the files that ranks read", "aboard sync", file_sync, peer_transfer),
     _build_subject("env", "every node has the head's Python environment", "aboard sync --env", environment),
     _build_subject("fetch", "files on the nodes can be copied here", "aboard export RUN --to DIR", file_fetch),
     _build_subject("preparing", "data can be read and prepared", "aboard data FILE…", data),
