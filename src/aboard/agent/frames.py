@@ -34,11 +34,16 @@ def pack(message: Message) -> bytes:
 
 def pack_tailed(message: Message, tail: bytes | memoryview) -> bytes:
     """Packs a message followed by raw bytes."""
+    return b"".join((pack_before_tail(message, len(tail)), tail))
+
+
+def pack_before_tail(message: Message, tail_size: int) -> bytes:
+    """What comes before so many raw bytes: whoever writes both needn't copy the bytes."""
     head = pack(message)
-    size = len(TAILED) + len(head) + len(tail)
+    size = len(TAILED) + len(head) + tail_size
     if size > LIMIT:
         raise FrameError("a frame of %d bytes is over the limit of %d" % (size, LIMIT))
-    return b"".join((size.to_bytes(HEADER, "big"), TAILED, head, tail))
+    return b"".join((size.to_bytes(HEADER, "big"), TAILED, head))
 
 
 def unpack_tailed(body: bytes) -> tuple[Message, memoryview]:

@@ -58,7 +58,7 @@ class SocketStream:
             return await self._reader.read(size)
         return b""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         self._writer.write(data)
 
     async def drain(self) -> None:

@@ -66,7 +66,8 @@ class AgentLink:
                 if tail:
                     # One at a time: asyncio copies all that is queued with every write.
                     async with self._tail_turn:
-                        self._stream.write(frames.pack_tailed(message, tail))
+                        self._stream.write(frames.pack_before_tail(message, len(tail)))
+                        self._stream.write(tail)
                         await self._stream.drain()
                 else:
                     self._stream.write(frames.pack(message))

@@ -38,7 +38,7 @@ class ProcessStream:
         assert self._process.stdout is not None  # noqa: S101 - always a pipe, see `start`
         return await self._process.stdout.read(size)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         assert self._process.stdin is not None  # noqa: S101 - always a pipe, see `start`
         # Reading shows that the program has exited; asyncio would log each write to it on the terminal.
         if not self._process.stdin.is_closing():
