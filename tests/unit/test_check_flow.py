@@ -58,13 +58,13 @@ class Liar(LocalTransport):
     async def read(self, size: int) -> bytes:
         return await self._out.get()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         if self._splitter is None:
             self._splitter = frames.FrameSplitter()
-            marker = MARKER % data.rpartition(b"<aboard ")[2].partition(b">")[0]
+            marker = MARKER % bytes(data).rpartition(b"<aboard ")[2].partition(b">")[0]
             self._out.put_nowait(marker + frames.pack(self._hello))
             return
-        for body in self._splitter.feed(data):
+        for body in self._splitter.feed(bytes(data)):
             message = frames.unpack(body)
             self._out.put_nowait(frames.pack({"re": message["id"], **self._lie(message)}))
 

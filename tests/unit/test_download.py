@@ -19,7 +19,7 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.sync.download import DownloadProgress, DownloadResult, NodeDownload, download_tree
 from aboard.flows.sync.download_target import DownloadTarget, WantedFile, is_link_inside
 from aboard.transport.agent_link import open_link
-from aboard.transport.file_fetcher import FileFetcher, parse_relative_name
+from aboard.transport.files.file_fetcher import FileFetcher, parse_relative_name
 from aboard.transport.node_dialer import NodeDialer
 
 SOON = 5.0

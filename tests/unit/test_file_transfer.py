@@ -25,7 +25,14 @@ from aboard.diagnoses import AboardError, AgentRequestError, ProtocolError, Unre
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.transport.agent_link import open_link
-from aboard.transport.file_sender import FIRST_WINDOW, LEAST_WINDOW, MOST_WINDOW, SPAN_SECONDS, FileSender, SendWindow
+from aboard.transport.files.file_sender import (
+    FIRST_WINDOW,
+    LEAST_WINDOW,
+    MOST_WINDOW,
+    SPAN_SECONDS,
+    FileSender,
+    SendWindow,
+)
 from aboard.transport.node_dialer import NodeDialer
 
 SOON = 5.0

@@ -22,7 +22,7 @@ from aboard.diagnoses import AboardError, InputError
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.flows.init import discover_cluster
 from aboard.transport.local import LocalTransport
-from aboard.ui.init_summary import InitSummary
+from aboard.ui.setup.init_summary import InitSummary
 
 GOLDEN = Path(__file__).parent / "golden"
 HERE = HeadMachine(names=frozenset(), addresses=(), user="alice")

@@ -60,13 +60,13 @@ class Acted:
     async def read(self, size: int) -> bytes:
         return await self._out.get()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         if self._splitter is None:
-            token = data.rpartition(b"<aboard ")[2].partition(b">")[0]
+            token = bytes(data).rpartition(b"<aboard ")[2].partition(b">")[0]
             self._splitter = frames.FrameSplitter()
             self._out.put_nowait(MARKER % token + frames.pack(HELLO))
             return
-        for body in self._splitter.feed(data):
+        for body in self._splitter.feed(bytes(data)):
             message = frames.unpack(body)
             self.asked.append(message)
             self._script(self, message)

@@ -19,9 +19,9 @@ from aboard.agent.transfer.partial_file import part_name, piece_part_name
 from aboard.agent.transfer.peer_process import MOST_STRANGERS
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError, AgentRequestError
-from aboard.transport.file_sender import FileSender
+from aboard.transport.files.file_sender import FileSender
+from aboard.transport.files.peer_control import PeerControl, PeerStatus, PieceTable
 from aboard.transport.node_dialer import NodeDialer
-from aboard.transport.peer_control import PeerControl, PeerStatus, PieceTable
 
 KEY = bytes(range(32))
 PIECE = 100_000

@@ -12,8 +12,8 @@ from aboard.core.cluster.file_transfer_errors import build_no_room_error
 from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.sync.sync_sources import TrainingFiles, load_training_files, scan_sources
-from aboard.transport.tree_sender import NodeEntry, _add_entries
-from aboard.ui.sync_view import NodeRates, PlainSyncProgress, format_sync_json, format_sync_lines
+from aboard.transport.files.tree_sender import TreeEntry, _add_entries
+from aboard.ui.setup.sync_view import NodeRates, PlainSyncProgress, format_sync_json, format_sync_lines
 
 CONFIG = """
 data:
@@ -136,6 +136,6 @@ def test_listings_that_make_no_sense_are_refused(reply: dict[str, Any]) -> None:
 
 def test_a_listing_is_read() -> None:
     """By path; a link with its target."""
-    found: dict[str, NodeEntry] = {}
+    found: dict[str, TreeEntry] = {}
     assert _add_entries(found, ["d"], {"found": [GOOD, [0, "l", 0o120777, 1, 2, "a"]], "more": True})
-    assert found == {"d/a": NodeEntry(0o100644, 1, 2), "d/l": NodeEntry(0o120777, 1, 2, "a")}
+    assert found == {"d/a": TreeEntry(0o100644, 1, 2), "d/l": TreeEntry(0o120777, 1, 2, "a")}

@@ -8,7 +8,7 @@ from rich.console import Console
 from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult, NodeEnvironmentResult
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.usage import environment
-from aboard.ui.environment_view import (
+from aboard.ui.setup.environment_view import (
     EnvironmentProgressView,
     EnvironmentResultView,
     PlainEnvironmentProgress,

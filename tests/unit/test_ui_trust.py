@@ -7,7 +7,7 @@ from rich.console import Console
 from aboard.core.trust.public_keys import PublicKey
 from aboard.core.trust.trust_report import MeshReport, NewHostKey, TrustedNode, TrustReport, UndoReport
 from aboard.diagnoses.nodes import trust
-from aboard.ui.trust_view import HostKeyTable, TrustReportView, format_trust_lines
+from aboard.ui.setup.trust_view import HostKeyTable, TrustReportView, format_trust_lines
 
 KEY = PublicKey("ssh-ed25519", base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode())
 MISSING = trust.FINGERPRINT_MISSING.finding(

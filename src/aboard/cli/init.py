@@ -20,7 +20,7 @@ from aboard.diagnoses.usage import commands
 from aboard.flows.init import choose_output_action, discover_cluster, write_starter_file
 from aboard.transport.open_file_limit import raise_open_file_limit
 from aboard.ui.check.live_view import CheckLiveView
-from aboard.ui.init_summary import InitSummary
+from aboard.ui.setup.init_summary import InitSummary
 
 
 @click.command()

@@ -22,7 +22,7 @@ from aboard.flows.sync.sync_sources import TrainingFiles, load_training_files, s
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.open_file_limit import raise_open_file_limit
-from aboard.ui.sync_view import (
+from aboard.ui.setup.sync_view import (
     format_sync_json,
     format_sync_lines,
     render_sync_table,

@@ -14,7 +14,7 @@ from aboard.flows.sync.collect_paths import CollectedPath, collect_from_nodes
 from aboard.transport.node_dialer import NodeDialer
 from aboard.ui.error_message import show_error
 from aboard.ui.number_format import format_count
-from aboard.ui.sync_view import format_collected_json
+from aboard.ui.setup.sync_view import format_collected_json
 
 BACK_FOLDER = Path("back")
 EXIT_FAILED = 1

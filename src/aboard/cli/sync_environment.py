@@ -13,7 +13,7 @@ from aboard.core.environment.sync_report import EnvironmentProgress, Environment
 from aboard.diagnoses import Severity
 from aboard.flows.environment.sync_environment import sync_environment
 from aboard.transport.node_dialer import NodeDialer
-from aboard.ui.environment_view import (
+from aboard.ui.setup.environment_view import (
     EnvironmentProgressView,
     EnvironmentResultView,
     PlainEnvironmentProgress,

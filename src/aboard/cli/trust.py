@@ -25,7 +25,7 @@ from aboard.flows.trust.trust_cluster import trust_cluster
 from aboard.flows.trust.undo_trust import undo_trust
 from aboard.record.trust_record import TrustRecords
 from aboard.transport.open_file_limit import raise_open_file_limit
-from aboard.ui.trust_view import HostKeyTable, TrustReportView, format_trust_json, format_trust_lines
+from aboard.ui.setup.trust_view import HostKeyTable, TrustReportView, format_trust_json, format_trust_lines
 
 EXIT_BLOCKED = 2
 _READABLE_BY_OTHERS = 0o077

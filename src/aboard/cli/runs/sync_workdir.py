@@ -23,7 +23,7 @@ from aboard.flows.sync.sync_sources import load_training_files, scan_working_dir
 from aboard.flows.sync.sync_trees import sync_trees
 from aboard.transport.node_dialer import NodeDialer
 from aboard.ui.number_format import format_count
-from aboard.ui.sync_view import PlainSyncProgress, SyncProgressView
+from aboard.ui.setup.sync_view import PlainSyncProgress, SyncProgressView
 
 HASHES = "fingerprints.json"
 

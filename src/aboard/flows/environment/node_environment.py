@@ -37,8 +37,8 @@ from aboard.flows.environment.wheel_packing import PackedWheel
 from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.flows.sync.sync_files import SPARE, sync_files
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.environment_requests import EnvironmentRequests, EnvironmentSurvey
-from aboard.transport.file_sender import FileSender
+from aboard.transport.files.environment_requests import EnvironmentRequests, EnvironmentSurvey
+from aboard.transport.files.file_sender import FileSender
 from aboard.transport.node_dialer import NodeDialer
 
 # Wheels per request: enough to save round trips, few enough for steady progress.

@@ -16,8 +16,8 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.flows.sync.download_target import DownloadTarget, IncomingFile, WantedFile, is_link_inside
 from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.file_fetcher import FileFetcher, FilePiece, RemoteEntry, RemoteTree
-from aboard.transport.file_sender import PIECE_BYTES
+from aboard.transport.files.file_fetcher import FileFetcher, FilePiece, RemoteEntry, RemoteTree
+from aboard.transport.files.file_sender import PIECE_BYTES
 from aboard.transport.node_dialer import NodeDialer
 
 # Kept free on this machine's disk.

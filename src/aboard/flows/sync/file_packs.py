@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from aboard.data.store.content_hash_cache import make_unreadable_error
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.tree_difference import SMALL_BYTES
-from aboard.transport.tree_sender import PACK_BYTES, Pack
+from aboard.transport.files.tree_sender import PACK_BYTES, Pack
 
 FILES_PER_PACK = 1000
 # Packs that stay in memory for the nodes that are behind; slower ones cause another read.

@@ -21,9 +21,9 @@ from aboard.flows.sync.tree_difference import (
     list_locked_folders,
 )
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.file_sender import FolderContents
+from aboard.transport.files.file_sender import FolderContents
+from aboard.transport.files.tree_sender import TreeEntry, TreeSender
 from aboard.transport.node_dialer import NodeDialer
-from aboard.transport.tree_sender import NodeEntry, TreeSender
 
 _BLOCK = 4096
 
@@ -180,7 +180,7 @@ class NodeTrees:
             self._on_progress(UploadProgress(node=self.node.name, phase=phase, done=self.sent, total=self.total))
 
 
-async def _list_extra(tree: SourceTree, found: Mapping[str, NodeEntry], sender: TreeSender) -> list[str]:
+async def _list_extra(tree: SourceTree, found: Mapping[str, TreeEntry], sender: TreeSender) -> list[str]:
     """What the node has and the head has not, contents before directories; looks into extra directories too."""
     extra, folders = find_extra(tree, found)
     while folders:

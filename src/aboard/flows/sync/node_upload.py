@@ -21,7 +21,7 @@ from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, ProtocolError
 from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.file_sender import FileSender, FolderContents
+from aboard.transport.files.file_sender import FileSender, FolderContents
 from aboard.transport.node_dialer import NodeDialer
 
 # The agent of a head that disconnected silently exits after 30 s; until then it keeps the file locked.

@@ -8,7 +8,7 @@ from aboard.core.cluster.file_transfer_errors import build_lost_error
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import ProtocolError, TransportError, Unreachable
 from aboard.transport.agent_link import AgentLink
-from aboard.transport.file_channel import FileChannel
+from aboard.transport.files.file_channel import FileChannel
 from aboard.transport.node_dialer import DialResult, NodeDialer
 
 # Consecutive losses without any byte in between.

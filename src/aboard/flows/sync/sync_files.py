@@ -16,7 +16,7 @@ from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, join_fixes
 from aboard.diagnoses.diagnosis import Finding
 from aboard.flows.sync.node_upload import NodeUpload
-from aboard.flows.sync.peer_findings import PeerReport
+from aboard.flows.sync.peers.peer_findings import PeerReport
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 
@@ -104,7 +104,7 @@ async def _distribute(uploads: Sequence[NodeUpload], directories: Sequence[SyncD
     if not any(directory.peers for directory in directories):
         return PeerReport()
     # Imported here: it needs the network checks, which take 50 ms that code doesn't need.
-    from aboard.flows.sync.peer_distribution import distribute_large_files  # noqa: PLC0415
+    from aboard.flows.sync.peers.peer_distribution import distribute_large_files  # noqa: PLC0415
 
     return await distribute_large_files(uploads, directories)
 

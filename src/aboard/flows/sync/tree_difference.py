@@ -6,7 +6,7 @@ from dataclasses import field
 
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.tree_sender import NodeEntry
+from aboard.transport.files.tree_sender import TreeEntry
 
 # Larger files are sent one by one: they resume in the middle, and nodes may pass them on.
 SMALL_BYTES = 1024 * 1024
@@ -39,7 +39,7 @@ class TreeDifference:
         return sum(tree.files[path].size for path in (*self.small, *self.large))
 
 
-def compare_tree(tree: SourceTree, found: Mapping[str, NodeEntry]) -> TreeDifference:
+def compare_tree(tree: SourceTree, found: Mapping[str, TreeEntry]) -> TreeDifference:
     """As rsync's quick check: a file with the same size and modification time is the same file."""
     difference = TreeDifference()
     _compare_folders(tree, found, difference)
@@ -59,7 +59,7 @@ def compare_tree(tree: SourceTree, found: Mapping[str, NodeEntry]) -> TreeDiffer
     return difference
 
 
-def find_extra(tree: SourceTree, found: Mapping[str, NodeEntry]) -> tuple[list[str], list[str]]:
+def find_extra(tree: SourceTree, found: Mapping[str, TreeEntry]) -> tuple[list[str], list[str]]:
     """The paths that `--delete` deletes, and those of them that are directories, which may hold more.
 
     What .gitignore excludes stays. A directory in the place of a file is extra too.
@@ -81,7 +81,7 @@ def list_final_folders(tree: SourceTree, difference: TreeDifference) -> list[str
     return sorted(touched & tree.folders.keys(), reverse=True)
 
 
-def list_locked_folders(found: Mapping[str, NodeEntry], difference: TreeDifference) -> list[str]:
+def list_locked_folders(found: Mapping[str, TreeEntry], difference: TreeDifference) -> list[str]:
     """The directories that change but that not even their owner may write; outer ones first."""
     entries = ((path, found.get(path)) for path in sorted(_list_parents(difference)))
     return [
@@ -96,7 +96,7 @@ def _list_parents(difference: TreeDifference) -> set[str]:
     return {path.rpartition("/")[0] for path in changed}
 
 
-def _compare_folders(tree: SourceTree, found: Mapping[str, NodeEntry], difference: TreeDifference) -> None:
+def _compare_folders(tree: SourceTree, found: Mapping[str, TreeEntry], difference: TreeDifference) -> None:
     for path, wanted in tree.folders.items():
         entry = found.get(path)
         if not path:
@@ -107,5 +107,5 @@ def _compare_folders(tree: SourceTree, found: Mapping[str, NodeEntry], differenc
             difference.stamped_folders.append(path)
 
 
-def _get_target(entry: NodeEntry | None) -> str | None:
+def _get_target(entry: TreeEntry | None) -> str | None:
     return entry.target if entry is not None and stat.S_ISLNK(entry.mode) else None

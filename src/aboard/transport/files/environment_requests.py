@@ -8,7 +8,7 @@ from aboard.core.environment.node_parity import InstalledPackage, InterpreterDes
 from aboard.diagnoses import ProtocolError
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.file_sender import FileSender
+from aboard.transport.files.file_sender import FileSender
 
 # Reading every RECORD of an environment on a slow disk; creating an empty environment there.
 SURVEY_SECONDS = 120.0

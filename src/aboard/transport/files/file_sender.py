@@ -12,7 +12,7 @@ from aboard.core.decoding import Matching, MaxLength, decode
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.file_channel import FileChannel
+from aboard.transport.files.file_channel import FileChannel
 
 PIECE_BYTES = 512 * 1024
 # How much is read from our own disk at once.

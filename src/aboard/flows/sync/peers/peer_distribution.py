@@ -15,12 +15,12 @@ from aboard.core.cluster.file_transfer_errors import build_busy_error
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, AgentRequestError
 from aboard.flows.sync.node_upload import ASK_AGAIN_SECONDS, BUSY_SECONDS, NodeUpload
-from aboard.flows.sync.peer_findings import PeerObservations, PeerReport, build_peer_report
-from aboard.flows.sync.piece_plan import PlanMember, choose_piece, find_group
-from aboard.flows.sync.piece_rounds import PieceRound, SharedFile, choose_shared_files, group_rounds, open_round
+from aboard.flows.sync.peers.peer_findings import PeerObservations, PeerReport, build_peer_report
+from aboard.flows.sync.peers.piece_plan import PlanMember, choose_piece, find_group
+from aboard.flows.sync.peers.piece_rounds import PieceRound, SharedFile, choose_shared_files, group_rounds, open_round
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.file_sender import FileSender
-from aboard.transport.peer_control import PeerControl, PeerEndpoint, PeerStatus
+from aboard.transport.files.file_sender import FileSender
+from aboard.transport.files.peer_control import PeerControl, PeerEndpoint, PeerStatus
 
 # Pieces sent at the same time: each arrives soon, so that its node can pass it on.
 PIECES_AT_ONCE = 6

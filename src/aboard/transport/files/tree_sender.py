@@ -10,7 +10,7 @@ from aboard.agent.transfer.file_names import NAME_BYTES
 from aboard.core.cluster.file_transfer_errors import build_hash_error
 from aboard.core.decoding import Matching, decode
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.file_sender import SYNC_SECONDS, FileSender, SendWindow
+from aboard.transport.files.file_sender import SYNC_SECONDS, FileSender, SendWindow
 
 # Paths of a request: all of them must fit into one frame, even if JSON escapes each character with six.
 REQUEST_CHARACTERS = 500_000
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _Digest = Annotated[str, Matching("[0-9a-f]{0,64}")]
 
 
-class NodeEntry(NamedTuple):
+class TreeEntry(NamedTuple):
     """What a node has at a path; `target` is a link's."""
 
     mode: int
@@ -43,9 +43,9 @@ class Pack:
 class TreeSender(FileSender):
     """Also sends trees: `root` is a directory on the node, and paths are relative to it."""
 
-    async def list_entries(self, root: str, folders: Sequence[str]) -> dict[str, NodeEntry]:
+    async def list_entries(self, root: str, folders: Sequence[str]) -> dict[str, TreeEntry]:
         """What is in these directories, by path; links are not followed, and missing directories are empty."""
-        found: dict[str, NodeEntry] = {}
+        found: dict[str, TreeEntry] = {}
         for some in _cut(folders, len):
             reply = await self._ask("tree-list", root, folders=some)
             while self._read(reply, lambda reply: _add_entries(found, some, reply)):  # noqa: B023 - used here
@@ -125,7 +125,7 @@ class TreeSender(FileSender):
             raise build_hash_error(self.link.node.name, path, wanted=pack.sha256, found=digest)
 
 
-def _add_entries(found: dict[str, NodeEntry], folders: Sequence[str], reply: frames.Message) -> bool:
+def _add_entries(found: dict[str, TreeEntry], folders: Sequence[str], reply: frames.Message) -> bool:
     """Adds the rows of a listing; True if there are more. By hand, since a tree may have a million rows."""
     rows, more = reply["found"], reply["more"]
     if not isinstance(rows, list) or not isinstance(more, bool) or len(found) + len(rows) > MOST_ENTRIES:
@@ -147,7 +147,7 @@ def _add_entries(found: dict[str, NodeEntry], folders: Sequence[str], reply: fra
         if rest and (len(rest) > 1 or type(rest[0]) is not str):
             raise ValueError("a link without a target")
         folder = folders[number]
-        found[f"{folder}/{name}" if folder else name] = NodeEntry(mode, size, mtime_ns, rest[0] if rest else None)
+        found[f"{folder}/{name}" if folder else name] = TreeEntry(mode, size, mtime_ns, rest[0] if rest else None)
     return more
 
 

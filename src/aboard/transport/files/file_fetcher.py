@@ -13,8 +13,8 @@ from aboard.diagnoses import AboardError, ProtocolError
 from aboard.diagnoses.trainer import file_fetch
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.file_channel import FileChannel
-from aboard.transport.file_sender import FILES_AT_ONCE, SendWindow, parse_hashes
+from aboard.transport.files.file_channel import FileChannel
+from aboard.transport.files.file_sender import FILES_AT_ONCE, SendWindow, parse_hashes
 
 # As many as the head keeps in memory for one node, whose names and links have at most so many characters together.
 MOST_ENTRIES, MOST_CHARS = 1_000_000, 256 * 1024 * 1024

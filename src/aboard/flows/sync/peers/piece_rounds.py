@@ -8,7 +8,7 @@ from aboard.data.store.shard_manifest import FileEntry
 from aboard.data.store.sync_directory import SyncDirectory
 from aboard.flows.sync.node_upload import NodeUpload, UploadSource
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.peer_control import PieceTable
+from aboard.transport.files.peer_control import PieceTable
 
 # Below this, a second connection costs more than it saves.
 LARGE_BYTES = 8 * 1024 * 1024

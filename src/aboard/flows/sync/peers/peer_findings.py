@@ -8,7 +8,7 @@ from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses.diagnosis import Finding
 from aboard.diagnoses.trainer import peer_transfer
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.peer_control import PeerStatus
+from aboard.transport.files.peer_control import PeerStatus
 
 _SHOWN = 8
 

@@ -17,8 +17,8 @@ from aboard.ui.findings_view import FindingsView
 from aboard.ui.json_output import dump_json
 from aboard.ui.merge_findings import merge_findings
 from aboard.ui.progress_bar import TransientView, render_bar
+from aboard.ui.setup.sync_view import NodeRates
 from aboard.ui.status_marks import FINE
-from aboard.ui.sync_view import NodeRates
 
 _BAR = 20
 _MOST_LINES = 20

@@ -12,7 +12,7 @@ from aboard.diagnoses import ProtocolError, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.file_sender import FileSender, SendWindow
+from aboard.transport.files.file_sender import FileSender, SendWindow
 
 PART_BYTES = 256 * 1024
 # Longer than a node needs to resolve its own name and to write one piece.

@@ -1,0 +1,1 @@
+"""Large files that nodes pass on to each other."""
