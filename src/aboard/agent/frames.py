@@ -46,15 +46,16 @@ def pack_before_tail(message: Message, tail_size: int) -> bytes:
     return b"".join((size.to_bytes(HEADER, "big"), TAILED, head))
 
 
-def unpack_tailed(body: bytes) -> tuple[Message, memoryview]:
+def unpack_tailed(body: bytes | memoryview) -> tuple[Message, memoryview]:
     start = len(TAILED) + HEADER
     end = start + int.from_bytes(body[len(TAILED) : start], "big")
     if body[: len(TAILED)] != TAILED or end > len(body):
-        raise FrameError("a frame without its announced tail: %r" % body[:60])
+        raise FrameError("a frame without its announced tail: %r" % bytes(body[:60]))
     return unpack(body[start:end]), memoryview(body)[end:]
 
 
-def unpack(body: bytes) -> Message:
+def unpack(body: bytes | memoryview) -> Message:
+    body = bytes(body)
     try:
         message = json.loads(body.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:

@@ -95,20 +95,50 @@ def _serve_and_exit(fd: int, serve: Callable[[int], None]) -> None:
 
 def _serve_frames(fd: int, folders: ReceiveFolders | SendFiles) -> None:
     os.set_blocking(fd, True)
-    splitter = frames.FrameSplitter()
+    reader = _FrameReader(fd)
     try:
         while not folders.closed:
-            data = os.read(fd, CHUNK)
-            if not data:
+            body = reader.read()
+            if body is None:
                 break
-            answers = b"".join(_answer_frame(folders, body) for body in splitter.feed(data))
-            while answers:
-                answers = answers[os.write(fd, answers) :]
+            answer = _answer_frame(folders, body)
+            while answer:
+                answer = answer[os.write(fd, answer) :]
     finally:
         folders.close()
 
 
-def _answer_frame(folders: ReceiveFolders | SendFiles, body: bytes) -> bytes:
+class _FrameReader:
+    """Reads frame bodies into one buffer, which the next frame overwrites: the bytes of files are not copied."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._buffer = bytearray(CHUNK)
+
+    def read(self) -> memoryview | None:
+        """The next body; None at the end of the stream."""
+        header = self._fill(frames.HEADER)
+        if header is None:
+            return None
+        size = int.from_bytes(header, "big")
+        if size > frames.LIMIT:
+            raise frames.FrameError("a frame of %d bytes is over the limit of %d" % (size, frames.LIMIT))
+        if size > len(self._buffer):
+            self._buffer = bytearray(size)
+        return self._fill(size)
+
+    def _fill(self, size: int) -> memoryview | None:
+        view = memoryview(self._buffer)[:size]
+        at = 0
+        while at < size:
+            count = os.readv(self._fd, [view[at:]])
+            if not count:
+                return None
+            at += count
+        return view
+
+
+def _answer_frame(folders: ReceiveFolders | SendFiles, body: memoryview) -> bytes:
     tail = memoryview(b"")
     if body[: len(frames.TAILED)] == frames.TAILED:
         message, tail = frames.unpack_tailed(body)
