@@ -88,7 +88,7 @@ async def sync_with_progress(
     if silent:
         return await run(lambda _progress: None)
     if console.is_terminal:
-        with SyncProgressView(console) as view:
+        with SyncProgressView(console, [node.name for node in nodes]) as view:
             return await run(view.update)
     return await run(PlainSyncProgress(lambda line: click.echo(line, err=console.stderr)).update)
 

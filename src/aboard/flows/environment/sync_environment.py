@@ -91,7 +91,9 @@ async def sync_packed_environment(
         packages=len(head.wheels),
         projects=head.projects,
         loose=head.loose,
-        nodes=outcome.nodes,
+        nodes={
+            each.node.name: outcome.nodes[each.node.name] for each in environments if each.node.name in outcome.nodes
+        },
         failures=outcome.failures,
         seconds=monotonic() - began,
         dry=dry,

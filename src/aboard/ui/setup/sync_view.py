@@ -43,8 +43,9 @@ class NodeRates:
 class SyncProgressView(TransientView):
     """A live line for each node that is still busy."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, nodes: Sequence[str]) -> None:
         super().__init__(console)
+        self._nodes = nodes
         self._rates = NodeRates()
         self._lines: dict[str, tuple[UploadProgress, str]] = {}
 
@@ -52,7 +53,8 @@ class SyncProgressView(TransientView):
         self._lines[progress.node] = (progress, self._rates.describe(progress))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        busy = [line for line in self._lines.values() if line[0].phase != "done"]
+        lines = [self._lines[node] for node in self._nodes if node in self._lines]
+        busy = [line for line in lines if line[0].phase != "done"]
         finished = len(self._lines) - len(busy)
         wide = max((len(progress.node) for progress, _ in busy), default=0)
         for progress, amount in busy[:_MOST_LINES]:
