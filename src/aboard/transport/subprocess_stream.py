@@ -16,7 +16,7 @@ LINE_LIMIT = 2000
 # ssh needs a moment to close its session; after that it is terminated.
 LAST_CALL = 2.0
 DRAIN_LIMIT = 16 * 1024 * 1024
-WIDE_PIPE = 512 * 1024
+WIDE_PIPE = 1024 * 1024
 
 
 class ProcessStream:
