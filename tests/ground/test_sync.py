@@ -14,6 +14,7 @@ from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.host.disk import DiskFull
 from aboard.sandbox.faults.network.links import LinkRateLimit
+from aboard.transport.ssh import FAST_CIPHER
 
 pytestmark = pytest.mark.ground
 
@@ -150,3 +151,22 @@ def test_launch_sends_the_working_directory_and_back_collects_results(box: Sandb
         ["sh", "-c", "cd back && cat n1/result.txt && echo && cat n2/result.txt"], cwd="/private/job"
     )
     assert results.stdout == "n1\nn2"
+
+
+CHOOSE = "import asyncio; from aboard.transport.ssh import *; print(asyncio.run(choose_cipher(Node(name='n1'))))"
+
+
+def test_the_users_ciphers_stay(box: Sandbox) -> None:
+    """A sync offers a faster cipher first, and the same ones as ssh does; ciphers in ssh_config are left alone."""
+    if " aes " not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this processor has no instructions for AES")
+    ours = box.head.run([sys.executable, "-c", CHOOSE]).stdout
+    offered = box.head.run(["ssh", "-G", "n1"]).stdout.partition("\nciphers ")[2].split()[0].split(",")
+    assert f"Ciphers={FAST_CIPHER}," in ours
+    assert sorted(ours.partition("Ciphers=")[2].rstrip("')\n").split(",")) == sorted(offered)
+    write = "cat > /etc/ssh/ssh_config.d/60-ciphers.conf"
+    try:
+        box.head.run(["sh", "-c", write], root=True, input="Ciphers aes256-ctr,aes128-gcm@openssh.com\n")
+        assert box.head.run([sys.executable, "-c", CHOOSE]).stdout == "()\n"
+    finally:
+        box.head.run(["rm", "/etc/ssh/ssh_config.d/60-ciphers.conf"], root=True)

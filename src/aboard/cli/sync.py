@@ -20,7 +20,7 @@ from aboard.diagnoses.diagnosis import Finding
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.sync_sources import TrainingFiles, load_training_files, scan_sources
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
 from aboard.transport.open_file_limit import raise_open_file_limit
 from aboard.ui.setup.sync_view import (
     format_sync_json,
@@ -100,7 +100,7 @@ class _SyncOptions:
 
 async def _sync_paths(where: NodeArguments, options: _SyncOptions, nodes: Sequence[Node]) -> int:
     """Scans the files while the nodes are dialled."""
-    dialer = NodeDialer()
+    dialer = NodeDialer(choose_bulk_transport)
     try:
         dialer.begin(nodes)
         trees = await asyncio.to_thread(_scan, where, options)

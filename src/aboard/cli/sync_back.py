@@ -11,7 +11,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
 from aboard.flows.sync.collect_paths import CollectedPath, collect_from_nodes
-from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
 from aboard.ui.error_message import show_error
 from aboard.ui.number_format import format_count
 from aboard.ui.setup.sync_view import format_collected_json
@@ -22,7 +22,7 @@ EXIT_FAILED = 1
 
 async def collect_paths(nodes: Sequence[Node], paths: Sequence[str], *, as_json: bool) -> int:
     """Collects the paths from all nodes into ./back/NODE/, and returns the exit code."""
-    dialer = NodeDialer()
+    dialer = NodeDialer(choose_bulk_transport)
     try:
         dialer.begin(nodes)
         found = await collect_from_nodes(nodes, [PurePosixPath(path) for path in paths], BACK_FOLDER, dialer)

@@ -12,7 +12,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult
 from aboard.diagnoses import Severity
 from aboard.flows.environment.sync_environment import sync_environment
-from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
 from aboard.ui.setup.environment_view import (
     EnvironmentProgressView,
     EnvironmentResultView,
@@ -46,7 +46,7 @@ def _run(
     nodes: Sequence[Node], on_progress: Callable[[EnvironmentProgress], None], *, dry: bool
 ) -> EnvironmentSyncResult:
     async def run() -> EnvironmentSyncResult:
-        dialer = NodeDialer()
+        dialer = NodeDialer(choose_bulk_transport)
         try:
             return await sync_environment(
                 nodes,

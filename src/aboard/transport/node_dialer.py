@@ -28,6 +28,11 @@ def choose_transport(node: Node) -> Transport:
     return LocalTransport() if node.transport is TransportKind.LOCAL else SshTransport()
 
 
+def choose_bulk_transport(node: Node) -> Transport:
+    """For links that carry many files."""
+    return LocalTransport() if node.transport is TransportKind.LOCAL else SshTransport(bulk=True)
+
+
 def _get_login(node: Node) -> tuple[object, ...]:
     return node.transport, node.target, node.user, node.port, node.python
 
