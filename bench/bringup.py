@@ -1,6 +1,6 @@
 """From bare hosts to a trained model without a shared disk: the commands, the transfer against rsync, checkpoints.
 
---quick leaves out the training: its two dozen imports of torch take longer than a minute on two cores.
+--quick leaves out the training, whose imports of torch take longer than a minute on two cores, and the faults.
 """
 
 import json
@@ -12,7 +12,7 @@ from time import monotonic
 import aboard
 from aboard.sandbox import Host, Sandbox
 from bringup_checkpoints import measure_checkpoints
-from bringup_hosts import measure_bringup, measure_trust
+from bringup_hosts import measure_bringup, measure_faults, measure_undo
 from bringup_transfer import compare_with_rsync
 from figures import Figures, main
 
@@ -33,16 +33,17 @@ def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench'
 def measure_hosts(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
     """Types the commands on bare hosts, with faults and without, and undoes what `trust` did."""
     if quick:
-        measure_trust(figures, nodes=4)
+        measure_undo(figures, nodes=2)
     else:
         measure_bringup(figures, nodes=8)
-        measure_trust(figures, nodes=8)
+        measure_undo(figures, nodes=8)
+        measure_faults(figures, nodes=8)
 
 
 def measure_transfer(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
     """Compares `aboard sync` with rsync, and kills it in the middle."""
     if quick:
-        compare_with_rsync(figures, megabytes=64, files=4000, rounds=1)
+        compare_with_rsync(figures, megabytes=256, files=20_000, rounds=1)
     else:
         compare_with_rsync(figures, megabytes=256, files=20_000, rounds=5)
 
@@ -55,7 +56,7 @@ def measure_parts(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as a
 
 def measure_peers(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
     """One large file to all hosts: nodes pass it on; against rsync one after another, and all at once."""
-    nodes, megabytes = (4, 64) if quick else (16, 256)
+    nodes, megabytes = (4, 16) if quick else (16, 256)
     with Sandbox.up(f"bench-peers-{os.getpid()}", nodes=nodes, temporary=True) as box:
         names = [host.name for host in box.nodes]
         make = f"mkdir -p {FOLDER} && head -c {megabytes}M /dev/urandom > {FOLDER}/weights.bin"

@@ -12,6 +12,13 @@ from figures import Figures
 
 TIMEOUT = 600.0
 PLACE = "/private/sync"
+MAKE_FILES = """
+import os, sys
+for number in range(int(sys.argv[1])):
+    os.makedirs(str(number // 200), exist_ok=True)
+    with open(f"{number // 200}/{number}", "wb") as file:
+        file.write(os.urandom(1000))
+"""
 RSYNC = "rsync -a -e 'ssh -o BatchMode=yes'"
 
 
@@ -19,8 +26,8 @@ def compare_with_rsync(figures: Figures, *, megabytes: int, files: int, rounds: 
     """The two take turns, so that other load on the machine affects both."""
     with Sandbox.up(f"bench-transfer-{os.getpid()}", nodes=4, slots=1, temporary=True) as box:
         _compare(figures, box, f"{megabytes} MB to one host", f"head -c {megabytes}M /dev/urandom > big", 1, rounds)
-        small = f"i=0; while [ $i -lt {files} ]; do d=$((i / 200)); mkdir -p $d; head -c 1000 /dev/urandom > $d/$i"
-        _compare(figures, box, f"{files:,} files to 4 hosts", f"{small}; i=$((i + 1)); done", 4, rounds)
+        small = f"{sys.executable} -c '{MAKE_FILES}' {files}"
+        _compare(figures, box, f"{files:,} files to 4 hosts", small, 4, rounds)
         _kill_in_the_middle(figures, box, megabytes)
 
 
