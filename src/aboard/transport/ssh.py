@@ -79,7 +79,7 @@ class SshTransport:
 def build_ssh_command(node: Node, extra: Sequence[str] = ()) -> tuple[str, ...]:
     """The whole ssh command for a node; nothing in it is secret."""
     remote = "exec " + join_argv(agent_bootstrap.build_argv(node.python))
-    return ("ssh", *extra, *OPTIONS, *_format_target(node), remote)
+    return ("ssh", *extra, *OPTIONS, *format_target(node), remote)
 
 
 async def choose_cipher(node: Node) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ async def choose_cipher(node: Node) -> tuple[str, ...]:
     if re.search(r"^(flags|Features)\b.*\baes\b", _read_processor(), re.MULTILINE) is None:
         return ()
     chosen, default = await asyncio.gather(
-        _list_ciphers(*_format_target(node)), _list_ciphers("-F", os.devnull, "localhost")
+        _list_ciphers(*format_target(node)), _list_ciphers("-F", os.devnull, "localhost")
     )
     if chosen != default or FAST_CIPHER not in chosen:
         return ()
@@ -114,7 +114,8 @@ def _read_processor() -> str:
         return ""
 
 
-def _format_target(node: Node) -> tuple[str, ...]:
+def format_target(node: Node) -> tuple[str, ...]:
+    """The arguments of ssh that name a node."""
     port = () if node.port is None else ("-p", str(node.port))
     user = () if node.user is None else ("-l", node.user)
     return (*port, *user, "--", node.target)

@@ -13,7 +13,7 @@ from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import DIAL_SECONDS
 from aboard.transport.shell.node_shell import NodeShell, open_shell
-from aboard.transport.ssh import OPTIONS
+from aboard.transport.ssh import OPTIONS, format_target
 from aboard.transport.ssh_log import SshLoginLog, classify_failure
 from aboard.transport.subprocess_stream import start_program
 
@@ -56,7 +56,7 @@ class ScannedHostKey:
 async def read_settings(node: Node) -> SshSettings:
     """Asks ssh for the settings that it would use."""
     process = await asyncio.create_subprocess_exec(
-        *("ssh", "-G", *_format_target(node)),
+        *("ssh", "-G", *format_target(node)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -93,7 +93,7 @@ async def scan_host_key(node: Node, *, types: Sequence[str] = (), extra: Sequenc
         path = Path(folder, "known_hosts")
         algorithms = ("-o", f"HostKeyAlgorithms={','.join(_list_algorithms(types))}") if types else ()
         argv = ("ssh", *extra, *_OWN, "-o", f'UserKnownHostsFile="{path}"', *algorithms, *_SCAN, *OPTIONS)
-        stream = await start_program((*argv, *_format_target(node), "true"), SshLoginLog().phase_of)
+        stream = await start_program((*argv, *format_target(node), "true"), SshLoginLog().phase_of)
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 while await stream.read(65536):
@@ -114,7 +114,7 @@ async def open_login(
     """A shell on the node, with a verified host key; with `ask`, ssh may ask for a password on the terminal."""
     # Without IdentitiesOnly, sshd may have enough of the agent's keys before it sees this one.
     with_key = () if identity is None else ("-i", str(identity), "-o", "IdentitiesOnly=yes")
-    argv = ("ssh", *extra, *_OWN, *with_key, *(_ASK if ask else ()), *OPTIONS, *_format_target(node), "exec sh")
+    argv = ("ssh", *extra, *_OWN, *with_key, *(_ASK if ask else ()), *OPTIONS, *format_target(node), "exec sh")
     seconds = PASSWORD_SECONDS if ask else DIAL_SECONDS
     return await open_shell(argv, prelude=prelude, seconds=seconds, keep_terminal=ask)
 
@@ -129,12 +129,6 @@ def _read_scanned_key(path: Path) -> ScannedHostKey | None:
     lines = path.read_text().splitlines() if path.exists() else []
     known = [each for each in map(parse_known_host, lines) if each is not None]
     return ScannedHostKey(name=known[-1][0], key=known[-1][1]) if known else None
-
-
-def _format_target(node: Node) -> tuple[str, ...]:
-    port = () if node.port is None else ("-p", str(node.port))
-    user = () if node.user is None else ("-l", node.user)
-    return (*port, *user, "--", node.target)
 
 
 def _list_algorithms(types: Sequence[str]) -> list[str]:
