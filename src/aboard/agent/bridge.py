@@ -178,10 +178,7 @@ class AgentBridge:
             self._receiver = ReceiverProcess(
                 self._loop, self._head.send_body, lambda: self._head.send({"gone": "porter"})
             )
-        self._receiver.send(frames.pack(message)[frames.HEADER :])
-        if message["do"] == "leave":
-            self._receiver.expect_exit()
-            self._receiver = None
+        self._receiver = _forward_request(self._receiver, message)
 
     def _forward_to_reader(self, message: frames.Message) -> None:
         from aboard.agent.transfer.receiver_process import ReceiverProcess  # noqa: PLC0415 - only a file transfer needs it
@@ -191,10 +188,7 @@ class AgentBridge:
             self._reader = ReceiverProcess(
                 self._loop, self._head.send_body, lambda: self._head.send({"gone": "fetch"}), SendFiles
             )
-        self._reader.send(frames.pack(message)[frames.HEADER :])
-        if message["do"] == "leave":
-            self._reader.expect_exit()
-            self._reader = None
+        self._reader = _forward_request(self._reader, message)
 
     def _forward_to_exchange(self, message: frames.Message) -> None:
         from aboard.agent.transfer.peer_process import serve_peers  # noqa: PLC0415 - only large files need it
@@ -208,14 +202,14 @@ class AgentBridge:
             )
         if self._exchange is None:
             raise ValueError("no exchange of pieces is open")
-        self._exchange.send(frames.pack(message)[frames.HEADER :])
-        if message["do"] == "leave":
-            self._exchange.expect_exit()
-            self._exchange = None
+        self._exchange = _forward_request(self._exchange, message)
 
     def _forward_file_bytes(self, body: bytes) -> None:
-        """Relays bytes of a file unread; the head limits how many are in flight."""
-        process = self._exchange if frames.unpack_tailed(body)[0].get("op") == "peer-piece" else self._receiver
+        """Relays bytes of a file; the head limits how many are in flight."""
+        process = self._receiver
+        # What precedes the bytes is only read if there are two possible readers: for small files it is long.
+        if self._exchange is not None and frames.unpack_tailed(body)[0].get("op") == "peer-piece":
+            process = self._exchange
         if process is not None:
             process.send(body)
 
@@ -262,6 +256,15 @@ class AgentBridge:
         self._silence = min(self._silence, ALONE_SECONDS)
         self._last_contact = time.monotonic()
         self._watch()
+
+
+def _forward_request(process: ReceiverProcess, message: frames.Message) -> ReceiverProcess | None:
+    """Forwards a request to a child; returns None after the last one, which lets the child exit."""
+    process.send(frames.pack(message)[frames.HEADER :])
+    if message["do"] != "leave":
+        return process
+    process.expect_exit()
+    return None
 
 
 def build_hello() -> frames.Message:

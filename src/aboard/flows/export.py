@@ -62,7 +62,7 @@ async def export_checkpoint(
     _require_empty(request.to)
     checkpoint = find_checkpoint(request.what)
     if checkpoint is not None:
-        return await _convert(request, checkpoint, {})
+        return await _convert_checkpoint(request, checkpoint, {})
     run = runs.find(request.what)
     training = read_training(read_document(run.plan))
     if training is None:
@@ -70,7 +70,7 @@ async def export_checkpoint(
     recorded = read_recorded_training([run], training["output_dir"])
     local = _find_local(training["output_dir"], recorded, request.name)
     if local is not None:
-        return await _convert(request, local, training)
+        return await _convert_checkpoint(request, local, training)
     gather = GatherRequest(
         run=run.id,
         folder=training["output_dir"],
@@ -85,12 +85,12 @@ async def export_checkpoint(
     finally:
         await dialer.close()
     on_gathered()
-    result = await _convert(request, gathered.path, training)
+    result = await _convert_checkpoint(request, gathered.path, training)
     await asyncio.to_thread(gathered.remove)
     return replace(result, checkpoint=Path(training["output_dir"]) / gathered.name, nodes=gathered.nodes)
 
 
-async def _convert(request: ExportRequest, checkpoint: Path, training: Mapping[str, Any]) -> ExportResult:
+async def _convert_checkpoint(request: ExportRequest, checkpoint: Path, training: Mapping[str, Any]) -> ExportResult:
     """Runs the exporter; a run's settings say where the model is on this machine, the checkpoint where it was."""
     options = [] if request.dtype is None else ["--dtype", request.dtype]
     for option in ("model", "tokenizer"):

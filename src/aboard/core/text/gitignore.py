@@ -38,8 +38,8 @@ class IgnoreRules:
     def __init__(self, text: str) -> None:
         lines = encode_path(text).removeprefix("\xef\xbb\xbf").split("\n")
         self._patterns = [pattern for line in lines if (pattern := _parse_pattern(line)) is not None]
-        self._any_name = _join([each.regex for each in self._patterns if not each.anchored])
-        self._any_path = _join([each.regex for each in self._patterns if each.anchored])
+        self._any_name = _combine_regexes([each.regex for each in self._patterns if not each.anchored])
+        self._any_path = _combine_regexes([each.regex for each in self._patterns if each.anchored])
 
     def __bool__(self) -> bool:
         return bool(self._patterns)
@@ -66,7 +66,7 @@ def encode_path(path: str) -> str:
     return path.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
-def _join(regexes: Sequence[re.Pattern[str]]) -> re.Pattern[str] | None:
+def _combine_regexes(regexes: Sequence[re.Pattern[str]]) -> re.Pattern[str] | None:
     return re.compile("|".join(f"(?:{each.pattern})" for each in regexes), re.DOTALL) if regexes else None
 
 
@@ -83,7 +83,7 @@ def _parse_pattern(line: str) -> _Pattern | None:
     if not line:
         return None
     anchored = "/" in line
-    translated = _translate(line.removeprefix("/"))
+    translated = _translate_pattern(line.removeprefix("/"))
     if translated is None:
         return None
     return _Pattern(
@@ -101,7 +101,7 @@ def _strip_trailing_spaces(line: str) -> str:
     return line[:end]
 
 
-def _translate(pattern: str) -> str | None:
+def _translate_pattern(pattern: str) -> str | None:
     """The pattern as a regular expression; None for an invalid one, which matches nothing."""
     translated, at = "", 0
     while at < len(pattern):

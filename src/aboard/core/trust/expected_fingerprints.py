@@ -72,12 +72,12 @@ def _parse_line(line: str) -> tuple[str, ExpectedFingerprint] | None:
     if known is not None:
         names, key = known
         # The name can't be read back from its hash.
-        return None if names.startswith("|") else (names, _expect(key.fingerprint, key.label))
+        return None if names.startswith("|") else (names, _build_expectation(key.fingerprint, key.label))
     match = _LISTED.fullmatch(line) or _PLAIN.match(line)
     if match is None or not _FINGERPRINT.fullmatch(match["fingerprint"]):
         return None
-    return match["names"], _expect(match["fingerprint"], match["label"] or "")
+    return match["names"], _build_expectation(match["fingerprint"], match["label"] or "")
 
 
-def _expect(fingerprint: str, label: str) -> ExpectedFingerprint:
+def _build_expectation(fingerprint: str, label: str) -> ExpectedFingerprint:
     return ExpectedFingerprint(fingerprint=fingerprint, label=label if label in KEY_TYPES else "")

@@ -67,7 +67,7 @@ class IgnoreStack:
 
     def add_folder(self, folder: str, text: str) -> None:
         """Adds the file of a directory of the tree."""
-        self.add_rules(_join(self._prefix, folder), text)
+        self.add_rules(_join_paths(self._prefix, folder), text)
 
     def excludes(self, path: str, *, is_directory: bool) -> bool:
         """Whether a path of the tree is excluded; its directory is not."""
@@ -76,7 +76,7 @@ class IgnoreStack:
         name = path.rpartition("/")[2]
         if name == ".git":
             return True
-        return bool(self._rules) and self._match(_join(self._prefix, path), name, is_directory=is_directory)
+        return bool(self._rules) and self._match(_join_paths(self._prefix, path), name, is_directory=is_directory)
 
     def excludes_root(self) -> bool:
         """Whether the rules exclude the root itself, or a directory on the way to it."""
@@ -225,5 +225,5 @@ def _read_rules(path: Path) -> str:
         return ""
 
 
-def _join(prefix: str, path: str) -> str:
+def _join_paths(prefix: str, path: str) -> str:
     return f"{prefix}/{path}" if prefix and path else prefix or path

@@ -46,7 +46,7 @@ class TreeSender(FileSender):
     async def list_entries(self, root: str, folders: Sequence[str]) -> dict[str, TreeEntry]:
         """What is in these directories, by path; links are not followed, and missing directories are empty."""
         found: dict[str, TreeEntry] = {}
-        for some in _cut(folders, len):
+        for some in _split_requests(folders, len):
             reply = await self._ask("tree-list", root, folders=some)
             while self._read(reply, lambda reply: _add_entries(found, some, reply)):  # noqa: B023 - used here
                 reply = await self._ask("tree-more", root)
@@ -55,7 +55,7 @@ class TreeSender(FileSender):
     async def hash_files(self, root: str, paths: Sequence[str]) -> dict[str, str]:
         """The sha256 of each file; "" for an unreadable one."""
         sums: dict[str, str] = {}
-        for some in _cut(paths, len):
+        for some in _split_requests(paths, len):
             left = list(some)
             while left:
                 reply = await self._ask("tree-sums", root, paths=left)
@@ -66,22 +66,22 @@ class TreeSender(FileSender):
     async def make(self, root: str, folders: Sequence[tuple[str, int]], links: Sequence[tuple[str, str]]) -> None:
         """Makes the root, directories (path, mode) and links (path, target)."""
         await self._ask("tree-make", root, folders=[], links=[])
-        for some in _cut(folders, lambda folder: len(folder[0])):
+        for some in _split_requests(folders, lambda folder: len(folder[0])):
             await self._ask("tree-make", root, folders=some, links=[])
-        for pairs in _cut(links, lambda link: len(link[0]) + len(link[1])):
+        for pairs in _split_requests(links, lambda link: len(link[0]) + len(link[1])):
             await self._ask("tree-make", root, folders=[], links=pairs)
 
     async def delete(self, root: str, paths: Sequence[str]) -> int:
         """Deletes in this order; returns how many files and directories are gone."""
         deleted = 0
-        for some in _cut(paths, len):
+        for some in _split_requests(paths, len):
             reply = await self._ask("tree-delete", root, paths=some)
             deleted += self._read(reply, lambda reply: decode(int, reply["deleted"], strict=True))
         return deleted
 
     async def stamp(self, root: str, entries: Sequence[tuple[str, int, int]]) -> None:
         """Sets the mode and modification time of paths."""
-        for some in _cut(entries, lambda entry: len(entry[0])):
+        for some in _split_requests(entries, lambda entry: len(entry[0])):
             await self._ask("tree-stamp", root, entries=some)
 
     async def flush(self, root: str) -> None:
@@ -160,7 +160,7 @@ def _parse_sums(paths: Sequence[str], reply: frames.Message) -> dict[str, str]:
     return known
 
 
-def _cut(items: Sequence[T], measure: Callable[[T], int]) -> Iterator[list[T]]:
+def _split_requests(items: Sequence[T], measure: Callable[[T], int]) -> Iterator[list[T]]:
     """Cuts a list into requests of limited size."""
     some: list[T] = []
     room = REQUEST_CHARACTERS

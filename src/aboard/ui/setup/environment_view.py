@@ -99,7 +99,7 @@ class EnvironmentResultView:
         if findings:
             yield ""
             yield FindingsView(merge_findings(findings), in_full=True)
-        yield f"{_conclude(self._result)}.  {self._result.seconds:.1f} s"
+        yield f"{_format_conclusion(self._result)}.  {self._result.seconds:.1f} s"
 
 
 def format_environment_lines(result: EnvironmentSyncResult) -> Iterator[str]:
@@ -109,7 +109,7 @@ def format_environment_lines(result: EnvironmentSyncResult) -> Iterator[str]:
     for line in _list_node_lines(result):
         yield f"fine {line}"
     yield from (f"note {line}" for line in _list_remarks(result))
-    yield f"done: {_conclude(result)}; {result.seconds:.1f} s"
+    yield f"done: {_format_conclusion(result)}; {result.seconds:.1f} s"
 
 
 def format_environment_json(result: EnvironmentSyncResult) -> str:
@@ -171,7 +171,7 @@ def _list_remarks(result: EnvironmentSyncResult) -> Iterator[str]:
         yield f"not copied, since no package lists them: {', '.join(map(escape_text, result.loose))}"
 
 
-def _conclude(result: EnvironmentSyncResult) -> str:
+def _format_conclusion(result: EnvironmentSyncResult) -> str:
     count = len(result.nodes) + len(result.failures)
     have = "would have" if result.dry else "have"
     return (

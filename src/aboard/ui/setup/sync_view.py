@@ -10,6 +10,7 @@ from rich.text import Text
 
 from aboard.core.cluster.file_sync import CollectedPath, NodeTreeResult, UploadProgress
 from aboard.core.text.byte_sizes import format_size
+from aboard.core.text.durations import MINUTE, format_duration
 from aboard.diagnoses.diagnosis import Finding
 from aboard.ui.number_format import format_count
 from aboard.ui.progress_bar import TransientView, render_bar
@@ -173,9 +174,5 @@ def _describe_state(result: NodeTreeResult) -> str:
 
 
 def _format_seconds(seconds: float) -> str:
-    whole = round(seconds)
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    """Without the tenths of `format_duration`: an estimate that changes with every line."""
+    return f"{seconds:.0f} s" if seconds < MINUTE else format_duration(seconds)

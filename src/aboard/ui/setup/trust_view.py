@@ -46,7 +46,7 @@ class TrustReportView:
         if report.findings:
             yield ""
             yield FindingsView(merge_findings(report.findings), in_full=True)
-        conclusion = _conclude(report)
+        conclusion = _format_conclusion(report)
         yield f"{conclusion[0].upper()}{conclusion[1:]}.  {report.seconds:.1f} s"
         if isinstance(report, TrustReport) and not report.is_unchanged:
             yield Text("To undo: aboard trust --undo", style="dim")
@@ -58,7 +58,7 @@ def format_trust_lines(report: TrustReport | UndoReport) -> Iterator[str]:
         yield from format_finding_lines(finding)
     for line in _list_steps(report) if isinstance(report, TrustReport) else _list_undone(report):
         yield f"fine {line}"
-    yield f"done: {_conclude(report)}; {report.seconds:.1f} s"
+    yield f"done: {_format_conclusion(report)}; {report.seconds:.1f} s"
 
 
 def format_trust_json(report: TrustReport | UndoReport) -> str:
@@ -112,7 +112,7 @@ def _list_undone(report: UndoReport) -> Iterator[str]:
         yield "this machine: restored"
 
 
-def _conclude(report: TrustReport | UndoReport) -> str:
+def _format_conclusion(report: TrustReport | UndoReport) -> str:
     if isinstance(report, UndoReport):
         if not (report.nodes or report.head or report.findings):
             return "nothing to undo"
