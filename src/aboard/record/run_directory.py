@@ -76,6 +76,11 @@ class RunDirectory:
         return self.path / "conductor.pid"
 
     @property
+    def slurm_job(self) -> Path:
+        """The Slurm job of a run that has one."""
+        return self.path / "slurm.json"
+
+    @property
     def conductor_log(self) -> Path:
         return self.path / "conductor.log"
 

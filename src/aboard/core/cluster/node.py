@@ -9,10 +9,11 @@ from aboard.lazy_dataclass import dataclass
 
 
 class TransportKind(Enum):
-    """How to reach a node: `LOCAL` is this machine."""
+    """How to reach a node: `LOCAL` is this machine, `SLURM` is srun inside a job."""
 
     LOCAL = "local"
     SSH = "ssh"
+    SLURM = "slurm"
 
 
 @dataclass(frozen=True, kw_only=True)
