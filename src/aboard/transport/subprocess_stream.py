@@ -6,7 +6,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
 from aboard.transport.transport import StreamEnding
@@ -24,6 +24,8 @@ class ProcessStream:
 
     It returns "" for a line to ignore and None for one to keep as a message.
     """
+
+    bootstrap = None
 
     def __init__(self, process: asyncio.subprocess.Process, classify_line: Callable[[str], str | None]) -> None:
         self._process = process
@@ -123,6 +125,7 @@ async def start_program(
     in_child: Callable[[], None] | None = None,
     *,
     keep_terminal: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> ProcessStream:
     """Starts argv in a session of its own, so that the terminal's Ctrl-C reaches us and not it.
 
@@ -136,6 +139,7 @@ async def start_program(
         stderr=asyncio.subprocess.PIPE,
         start_new_session=not keep_terminal,
         preexec_fn=in_child,
+        env=env,
     )
     return ProcessStream(process, classify_line)
 
