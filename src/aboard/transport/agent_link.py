@@ -185,9 +185,11 @@ async def open_link(node: Node, transport: Transport, seconds: float, on_phase: 
 
 
 async def _receive_hello(node: Node, transport: Transport, stream: ByteStream, on_phase: OnPhase) -> AgentLink:
-    start = agent_bootstrap.build_bootstrap(SILENCE_SECONDS)
-    # Not drained: a shell that prints without end and reads nothing is recognised by what it prints.
-    stream.write(start.stdin)
+    start = stream.bootstrap
+    if start is None:
+        start = agent_bootstrap.build_bootstrap(SILENCE_SECONDS)
+        # Not drained: a shell that prints without end and reads nothing is recognised by what it prints.
+        stream.write(start.stdin)
     noise, rest = await _skip_noise(node, transport, stream, start.marker)
     splitter = frames.FrameSplitter()
     bodies = splitter.feed(rest)
