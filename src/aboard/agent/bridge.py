@@ -16,6 +16,7 @@ from aboard.agent.requests import RequestRunner
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from aboard.agent.network.peer_listener import PeerListener
@@ -26,8 +27,16 @@ BACKLOG = 1024 * 1024
 ALONE_SECONDS = 5.0
 
 
-def main(marker: bytes, silence: float) -> None:
-    """Serves the head over stdin and stdout; exits when the stream ends or after `silence` seconds without a frame."""
+def main(
+    marker: bytes,
+    silence: float,
+    open_channel: Callable[..., Channel] = Channel,
+    anchor: tuple[int, int] | None = None,
+) -> None:
+    """Serves the head over stdin and stdout; returns when the stream ends or after `silence` seconds without a frame.
+
+    `anchor` is a pipe: supervisors get its read end, and end their ranks when this process is gone.
+    """
     # The descriptors are ours alone: a stray print or a child of ours must not write into a frame.
     head_fds = (os.dup(0), os.dup(1))
     null = os.open(os.devnull, os.O_RDWR)
@@ -37,7 +46,7 @@ def main(marker: bytes, silence: float) -> None:
     loop = EventLoop()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         loop.on_signal(number, loop.stop)
-    bridge = AgentBridge(loop, head_fds, silence)
+    bridge = AgentBridge(loop, head_fds, silence, open_channel, anchor)
     bridge.open(marker)
     try:
         loop.run()
@@ -48,9 +57,17 @@ def main(marker: bytes, silence: float) -> None:
 class AgentBridge:
     """Handles node requests itself; relays those about a run to the run's supervisor, and its replies back."""
 
-    def __init__(self, loop: EventLoop, head_fds: tuple[int, int], silence: float) -> None:
+    def __init__(
+        self,
+        loop: EventLoop,
+        head_fds: tuple[int, int],
+        silence: float,
+        open_channel: Callable[..., Channel] = Channel,
+        anchor: tuple[int, int] | None = None,
+    ) -> None:
         self._loop = loop
-        self._head = Channel(loop, head_fds, self._from_head, loop.stop)
+        self._head = open_channel(loop, head_fds, self._from_head, loop.stop)
+        self._anchor = anchor
         self._requests = RequestRunner(loop)
         self._peers: PeerListener | None = None
         self._supervisor: Channel | None = None
@@ -79,7 +96,7 @@ class AgentBridge:
         self._last_contact = time.monotonic()
         try:
             if body[: len(frames.TAILED)] == frames.TAILED:
-                self._forward_file_bytes(body)
+                self._forward_raw_bytes(body)
                 return
             message = frames.unpack(body)
         except frames.FrameError:
@@ -204,8 +221,11 @@ class AgentBridge:
             raise ValueError("no exchange of pieces is open")
         self._exchange = _forward_request(self._exchange, message)
 
-    def _forward_file_bytes(self, body: bytes) -> None:
-        """Relays bytes of a file; the head limits how many are in flight."""
+    def _forward_raw_bytes(self, body: bytes) -> None:
+        """Relays bytes of a file, of which the head limits how many are in flight, or code for a supervisor's ranks."""
+        if self._supervisor is not None:
+            self._supervisor.send_body(body)
+            return
         process = self._receiver
         # What precedes the bytes is only read if there are two possible readers: for small files it is long.
         if self._exchange is not None and frames.unpack_tailed(body)[0].get("op") == "peer-piece":
@@ -219,7 +239,7 @@ class AgentBridge:
 
         if self._peers is not None:
             self._peers.close()
-        start_supervisor(message)
+        start_supervisor(message, self._anchor)
         self._attach(message)
 
     def _attach(self, message: frames.Message) -> None:

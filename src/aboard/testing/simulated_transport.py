@@ -49,6 +49,8 @@ class SimulatedTransport:
 class SocketStream:
     """A stream over a connected socket."""
 
+    bootstrap = None
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer

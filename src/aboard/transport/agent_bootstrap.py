@@ -31,7 +31,8 @@ LINE = (
 # Behind the importer: a length and that much of its modules. marshal reads in 1 ms what parsing as source takes 12 ms.
 _INSTALL_IMPORTER = "sys.meta_path.insert(0,BundleImporter(*marshal.loads(zlib.decompress(f.read(int(f.readline()))))))"
 # A regular interpreter exit takes 5 ms more, needlessly: an agent has nothing buffered.
-_START = b"import os;from aboard.agent.bridge import main;main(%r,%r);os._exit(0)\n"
+START_BRIDGE = b"import os;from aboard.agent.bridge import main;main(%r,%r);os._exit(0)\n"
+START_TASK = b"import os;from aboard.agent.slurm_task import main;main(%r,%r,f);os._exit(0)\n"
 TOO_OLD = "aboard: python "
 _NO_PYTHON = re.compile(
     r"^.*(not found|unknown command|no such file or directory|permission denied|cannot execute).*$",
@@ -52,10 +53,10 @@ def build_argv(python: str) -> tuple[str, ...]:
     return (python, "-ISc", LINE)
 
 
-def build_bootstrap(silence: float) -> Bootstrap:
+def build_bootstrap(silence: float, start: bytes = START_BRIDGE) -> Bootstrap:
     """The marker is random each time: nothing that a shell prints or echoes can look like it."""
     marker = MARKER % secrets.token_hex(16).encode()
-    return Bootstrap(stdin=_build_bundle() + _START % (marker, silence), marker=marker)
+    return Bootstrap(stdin=_build_bundle() + start % (marker, silence), marker=marker)
 
 
 def classify_start_failure(ending: StreamEnding) -> tuple[UnreachableReason, str]:

@@ -25,12 +25,20 @@ TransportFor = Callable[[Node], Transport]
 
 
 def choose_transport(node: Node) -> Transport:
-    return LocalTransport() if node.transport is TransportKind.LOCAL else SshTransport()
+    match node.transport:
+        case TransportKind.LOCAL:
+            return LocalTransport()
+        case TransportKind.SLURM:
+            from aboard.transport.slurm.slurm_transport import SlurmTransport  # noqa: PLC0415 - only inside a job
+
+            return SlurmTransport()
+        case TransportKind.SSH:
+            return SshTransport()
 
 
 def choose_bulk_transport(node: Node) -> Transport:
     """For links that carry many files."""
-    return LocalTransport() if node.transport is TransportKind.LOCAL else SshTransport(bulk=True)
+    return SshTransport(bulk=True) if node.transport is TransportKind.SSH else choose_transport(node)
 
 
 def _get_login(node: Node) -> tuple[object, ...]:

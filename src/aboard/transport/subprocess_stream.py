@@ -6,7 +6,7 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
 from aboard.transport.transport import StreamEnding
@@ -25,6 +25,8 @@ class ProcessStream:
     It returns "" for a line to ignore and None for one to keep as a message.
     """
 
+    bootstrap = None
+
     def __init__(self, process: asyncio.subprocess.Process, classify_line: Callable[[str], str | None]) -> None:
         self._process = process
         self._classify_line = classify_line
@@ -38,7 +40,7 @@ class ProcessStream:
         assert self._process.stdout is not None  # noqa: S101 - always a pipe, see `start`
         return await self._process.stdout.read(size)
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         assert self._process.stdin is not None  # noqa: S101 - always a pipe, see `start`
         # Reading shows that the program has exited; asyncio would log each write to it on the terminal.
         if not self._process.stdin.is_closing():
@@ -58,10 +60,14 @@ class ProcessStream:
         with contextlib.suppress(ConnectionError):
             await self._process.stdin.drain()
 
-    async def close(self, *, hurry: bool = False) -> StreamEnding:
-        """Closes stdin and lets the program exit by itself, then terminates it, and only it."""
+    def close_input(self) -> None:
+        """Lets the program see the end of its stdin."""
         assert self._process.stdin is not None  # noqa: S101 - always a pipe, see `start`
         self._process.stdin.close()
+
+    async def close(self, *, hurry: bool = False) -> StreamEnding:
+        """Closes stdin and lets the program exit by itself, then terminates it, and only it."""
+        self.close_input()
         try:
             for number in (signal.SIGTERM, signal.SIGKILL) if hurry else (None, signal.SIGTERM, signal.SIGKILL):
                 if number is not None:
@@ -123,6 +129,7 @@ async def start_program(
     in_child: Callable[[], None] | None = None,
     *,
     keep_terminal: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> ProcessStream:
     """Starts argv in a session of its own, so that the terminal's Ctrl-C reaches us and not it.
 
@@ -136,6 +143,7 @@ async def start_program(
         stderr=asyncio.subprocess.PIPE,
         start_new_session=not keep_terminal,
         preexec_fn=in_child,
+        env=env,
     )
     return ProcessStream(process, classify_line)
 

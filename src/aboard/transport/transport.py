@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from aboard.core.cluster.node import Node
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from aboard.transport.agent_bootstrap import Bootstrap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,11 @@ class ByteStream(Protocol):
 
     `close` first waits a moment for the other side to exit, unless `hurry` is set.
     """
+
+    @property
+    def bootstrap(self) -> "Bootstrap | None":
+        """What was sent already, on a stream that shares its program with others; else None."""
+        ...
 
     async def read(self, size: int) -> bytes: ...
 

@@ -17,13 +17,13 @@ from aboard.agent.supervisor.rank_processes import become_subreaper, die_with_pa
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 SWEEP_SECONDS = 5.0
 
 
-def start_guarded(run: str, directory: str, ready: int, serve: Callable[[int], None]) -> None:
-    """Forks guard and supervisor in a session of their own; returns at once in the caller."""
+def start_guarded(run: str, directory: str, ready: int, serve: Callable[[int], None], kept: Sequence[int] = ()) -> None:
+    """Forks guard and supervisor in a session of their own, with the `kept` descriptors; returns at once."""
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)
@@ -34,7 +34,7 @@ def start_guarded(run: str, directory: str, ready: int, serve: Callable[[int], N
         os.setsid()
         if os.fork():
             os._exit(0)
-        _detach_from_session(directory, ready)
+        _detach_from_session(directory, (ready, *kept))
         code = _run_guard(run, directory, ready, serve)
     except BaseException:  # noqa: BLE001 - no other process reports it: write the traceback to the log
         traceback.print_exc()
@@ -71,13 +71,15 @@ def _wait_for_supervisor(supervisor: int) -> None:
             os.kill(supervisor, signal.SIGCONT)
 
 
-def _detach_from_session(directory: str, ready: int) -> None:
+def _detach_from_session(directory: str, kept: Sequence[int]) -> None:
     """Closes the transport's descriptors: one left open would keep its ssh session from ending."""
     null = os.open(os.devnull, os.O_RDWR)
     log = os.open(os.path.join(directory, "keeper.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.dup2(log, 2)
-    os.closerange(3, ready)
-    os.closerange(ready + 1, 65536)
+    first = 3
+    for fd in (*sorted(kept), 65536):
+        os.closerange(first, fd)
+        first = fd + 1
     os.chdir("/")

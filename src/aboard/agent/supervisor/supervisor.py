@@ -36,12 +36,21 @@ SAMPLE_SECONDS = 1.0
 READY = b"1"
 
 
-def start_supervisor(message: frames.Message) -> None:
-    """Starts the supervisor of a run that has none yet; returns when it listens."""
+def start_supervisor(message: frames.Message, anchor: tuple[int, int] | None = None) -> None:
+    """Starts the supervisor of a run that has none yet; returns when it listens.
+
+    With an anchor, the supervisor ends its ranks when nobody holds the write end of that pipe any more.
+    """
     run = str(message["run"])
     directory = run_directory.make_directory(run)
     read_end, ready = os.pipe()
-    start_guarded(run, directory, ready, lambda guard: _run_supervisor(message, directory, ready, guard))
+    start_guarded(
+        run,
+        directory,
+        ready,
+        lambda guard: _run_supervisor(message, directory, ready, guard, anchor),
+        kept=() if anchor is None else anchor[:1],
+    )
     os.close(ready)
     try:
         status = os.read(read_end, 4096)
@@ -67,9 +76,13 @@ def connect_to_supervisor(run: str) -> int:
     return connection.detach()
 
 
-def _run_supervisor(message: frames.Message, directory: str, ready: int, guard: int) -> None:
+def _run_supervisor(
+    message: frames.Message, directory: str, ready: int, guard: int, anchor: tuple[int, int] | None
+) -> None:
     try:
         loop, supervisor = _open_supervisor(message, directory, guard)
+        if anchor is not None:
+            supervisor.watch_anchor(anchor[0])
     except Exception as error:
         os.write(ready, ("%s: %s" % (type(error).__name__, error)).encode("utf-8", "replace"))
         raise
@@ -139,6 +152,16 @@ class Supervisor:
         self._children.beacons.close()
         self._ports.close()
 
+    def watch_anchor(self, anchor: int) -> None:
+        """Ends the run on this node when the other end of this pipe closes: Slurm has ended the agent's task."""
+
+        def end() -> None:
+            self._loop.forget(anchor)
+            self._stay_after_end = False
+            self._end("Slurm ended the step on this node")
+
+        self._loop.on_readable(anchor, end)
+
     # -- the lease ---------------------------------------------------------------------------------------
 
     def _set_lease(self, message: frames.Message) -> None:
@@ -174,7 +197,7 @@ class Supervisor:
 
     def _from(self, channel: Channel, body: bytes) -> None:
         try:
-            message = frames.unpack(body)
+            message = frames.unpack_any(body)
         except frames.FrameError:
             channel.close()
             self._drop_bridge(channel)
@@ -244,7 +267,7 @@ class Supervisor:
             self._credited += int(message["bytes"])
             self._flush_output()
         elif op == "bring":
-            self._children.bring(frames.text_to_bytes(str(message["data"])))
+            self._children.bring(message["tail"])
         elif op == "start":
             self._start(message)
         elif op == "signal":
