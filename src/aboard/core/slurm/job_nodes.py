@@ -46,7 +46,14 @@ def _assign_node(node: Node, allocation: SlurmAllocation, user: str) -> Node:
     slots = _count_slots(found, allocation) if node.slots is None else node.slots
     # Port and user are ssh's.
     return replace(
-        node, name=found.name, address=address, slots=slots, port=None, user=None, transport=TransportKind.SLURM
+        node,
+        name=found.name,
+        address=address,
+        slots=slots,
+        gpus=found.gpus,
+        port=None,
+        user=None,
+        transport=TransportKind.SLURM,
     )
 
 
