@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from aboard.core.cluster.cluster import SLURM_JOB
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names, split_node_set
 from aboard.core.slurm.allocation import AllocatedNode, SlurmAllocation
@@ -14,7 +15,7 @@ from aboard.diagnoses.usage.configuration import quote_doubly
 
 def format_job_source(allocation: SlurmAllocation) -> str:
     """`Cluster.source` of nodes that the job gave."""
-    return f"Slurm job {allocation.job}"
+    return f"{SLURM_JOB} {allocation.job}"
 
 
 def assign_srun(nodes: Sequence[Node], allocation: SlurmAllocation, user: str) -> tuple[Node, ...]:
@@ -46,7 +47,14 @@ def _assign_node(node: Node, allocation: SlurmAllocation, user: str) -> Node:
     slots = _count_slots(found, allocation) if node.slots is None else node.slots
     # Port and user are ssh's.
     return replace(
-        node, name=found.name, address=address, slots=slots, port=None, user=None, transport=TransportKind.SLURM
+        node,
+        name=found.name,
+        address=address,
+        slots=slots,
+        port=None,
+        user=None,
+        gpus=found.gpus,
+        transport=TransportKind.SLURM,
     )
 
 

@@ -102,8 +102,10 @@ async def _start_planned_step(plan: _StepPlan) -> None:
 
 
 def _list_gpu_options(node: Node) -> tuple[str, ...]:
-    """All GPUs of the job on the node: a step would otherwise get what the job asked for per task."""
-    return () if not node.gpus else (f"--gres=gpu:{node.gpus}",)
+    """All GPUs of the job on the node: a step would otherwise get what the job asked for, per task or in total."""
+    if node.gpus is None:
+        return ()
+    return (f"--gres=gpu:{node.gpus}",) if node.gpus else ("--gres=none",)
 
 
 def _find_component_options(name: str) -> tuple[str, ...]:
