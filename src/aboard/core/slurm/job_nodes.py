@@ -51,9 +51,9 @@ def _assign_node(node: Node, allocation: SlurmAllocation, user: str) -> Node:
         name=found.name,
         address=address,
         slots=slots,
+        gpus=found.gpus,
         port=None,
         user=None,
-        gpus=found.gpus,
         transport=TransportKind.SLURM,
     )
 

@@ -11,7 +11,7 @@ from aboard.core.cluster.node_sets import expand_node_set
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
-from aboard.transport import agent_bootstrap
+from aboard.transport.slurm.srun_log import classify_srun_failure
 from aboard.transport.slurm.srun_step import SrunStep, start_step
 from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
 
@@ -29,12 +29,13 @@ class SlurmTransport:
     async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
         on_phase("starting a step")
         if shutil.which("srun") is None:
-            raise Unreachable(UnreachableReason.UNKNOWN, "there is no srun program on this machine")
+            raise Unreachable(UnreachableReason.NO_SRUN, "there is no srun program on this machine")
         step = await _find_gatherer().join(node)
         return step.streams[node.name]
 
     def classify(self, ending: StreamEnding) -> tuple[UnreachableReason, str]:
-        return agent_bootstrap.classify_start_failure(ending)
+        # The stream has dropped the lines about other nodes.
+        return classify_srun_failure(ending.stderr, "", ending.exit_code)
 
     def explain_timeout(self, ending: StreamEnding) -> tuple[str, str]:
         return "starting a step", "srun did not start the agent"
@@ -60,7 +61,7 @@ class _StepGatherer:
         steps: list[_StepPlan] = []
         for node, joined in waiting:
             if not joined.cancelled():
-                key = (node.python, (*_find_component_options(node.name), *_list_gpu_options(node)))
+                key = (node.python, _find_component_options(node.name), node.gpus)
                 plan = next((plan for plan in steps if plan.key == key and plan.has_room(node.name)), None)
                 if plan is None:
                     plan = _StepPlan(key=key)
@@ -76,7 +77,7 @@ class _StepGatherer:
 class _StepPlan:
     """A step to start: what its nodes have in common, and who waits for each of them."""
 
-    key: tuple[str, tuple[str, ...]]
+    key: tuple[str, tuple[str, ...], int | None]
     joined: "dict[str, asyncio.Future[SrunStep]]" = field(default_factory=dict)
 
     def has_room(self, name: str) -> bool:
@@ -84,14 +85,15 @@ class _StepPlan:
 
 
 async def _start_planned_step(plan: _StepPlan) -> None:
-    python, options = plan.key
+    python, component, gpus = plan.key
+    options = (*component, *_list_gpu_options(gpus, len(plan.joined)))
     try:
         step = await start_step(list(plan.joined), python, SILENCE_SECONDS, options=options)
     except OSError as error:
         for joined in plan.joined.values():
             if not joined.done():
                 seen = f"cannot start srun on this machine: {error}"
-                joined.set_exception(Unreachable(UnreachableReason.UNKNOWN, seen))
+                joined.set_exception(Unreachable(UnreachableReason.SRUN_FAILED, seen))
         return
     for name, joined in plan.joined.items():
         if joined.cancelled():
@@ -101,11 +103,16 @@ async def _start_planned_step(plan: _StepPlan) -> None:
             joined.set_result(step)
 
 
-def _list_gpu_options(node: Node) -> tuple[str, ...]:
-    """All GPUs of the job on the node: a step would otherwise get what the job asked for, per task or in total."""
-    if node.gpus is None:
+def _list_gpu_options(gpus: int | None, nodes: int) -> tuple[str, ...]:
+    """All GPUs of the job on each node: a step would otherwise get what the job asked for, per task or in total.
+
+    In a job with uneven GPUs, Slurm 22.05 refuses `--gres` for one node, and divides `--gpus` unevenly over several.
+    """
+    if gpus is None:
         return ()
-    return (f"--gres=gpu:{node.gpus}",) if node.gpus else ("--gres=none",)
+    if gpus == 0:
+        return ("--gres=none",)
+    return (f"--gpus={gpus}",) if nodes == 1 else (f"--gres=gpu:{gpus}",)
 
 
 def _find_component_options(name: str) -> tuple[str, ...]:
