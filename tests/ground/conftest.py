@@ -15,7 +15,7 @@ from aboard.sandbox import Sandbox, take_down_sandbox
 class MakeBox(Protocol):
     """Builds a sandbox that is taken down when the test is over."""
 
-    def __call__(self, *, nodes: int = 4, slots: int = 2, fabric: bool = False, bare: bool = False) -> Sandbox: ...
+    def __call__(self, *, nodes: int = 4, **shape: bool | int) -> Sandbox: ...
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +40,7 @@ def make_box(request: pytest.FixtureRequest) -> Iterator[MakeBox]:
     with ExitStack() as stack:
         numbers = count()
 
-        def make(*, nodes: int = 4, slots: int = 2, fabric: bool = False, bare: bool = False) -> Sandbox:
-            shape = {"nodes": nodes, "slots": slots, "fabric": fabric, "bare": bare}
-            return stack.enter_context(build_sandbox(f"{label}-{next(numbers)}", **shape))
+        def make(*, nodes: int = 4, **shape: bool | int) -> Sandbox:
+            return stack.enter_context(build_sandbox(f"{label}-{next(numbers)}", nodes=nodes, **shape))
 
         yield make

@@ -127,6 +127,18 @@ def test_the_fabric_is_a_second_network(make_box: Callable[..., Sandbox]) -> Non
         assert card in ok(box.head, "ssh", "-o", "BatchMode=yes", name, f"PATH=$PATH:/usr/sbin; {command}")
 
 
+def test_a_shared_home_is_the_same_on_all_hosts(make_box: Callable[..., Sandbox]) -> None:
+    """What crew writes at home on one host is at home on every other, also after a power cycle."""
+    box = make_box(nodes=2, shared_home=True)
+    n1, n2 = box.hosts["n1"], box.hosts["n2"]
+    ok(n1, "touch", "/home/crew/seen")
+    n2.kill_power()
+    n2.power_on()
+    assert all("seen" in ok(host, "ls", "/home/crew").split() for host in box.hosts.values())
+    assert ok(box.head, "stat", "-c", "%U %a", "/home/crew") == "crew 700"
+    assert ok(box.head, "ssh", "-o", "BatchMode=yes", "n2", "ssh -o BatchMode=yes n1 hostname") == "n1"
+
+
 def test_a_bare_node_has_an_admin_key_and_nothing_of_the_builder(make_box: Callable[..., Sandbox]) -> None:
     """No shared directory, sources or user key; the base interpreter is there, and admin.pem logs in."""
     box = make_box(nodes=2, bare=True)

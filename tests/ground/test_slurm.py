@@ -44,6 +44,31 @@ def test_a_step_sees_its_gpus(cluster: Sandbox) -> None:
     assert "Requested node configuration is not available" in refused.stderr
 
 
+def test_a_task_is_bound_to_its_cores(cluster: Sandbox) -> None:
+    """Slurm binds tasks to cores, as most clusters do: of two tasks each has one core, unless binding is off."""
+    assert ok(cluster.head, "srun", "-N1", "-n2", "nproc").split() == ["1", "1"]
+    assert ok(cluster.head, "srun", "-N1", "-n2", "--cpu-bind=none", "nproc").split() == [ok(cluster.head, "nproc")] * 2
+
+
+def test_many_sruns_find_ports(cluster: Sandbox) -> None:
+    """Slurm's ports last for forty sruns at once."""
+    many = "for i in $(seq 40); do srun --overlap -N1 -n1 hostname & done; wait"
+    done = cluster.head.run(["salloc", "-N4", "sh", "-c", many])
+    assert len(done.stdout.split()) == 40, done.stderr
+
+
+def test_a_job_in_debug_preempts_a_job_below_it(cluster: Sandbox) -> None:
+    """The job below gets SIGTERM and 5 s of grace, then its nodes go to the one in debug."""
+    script = "#!/bin/sh\ntrap 'echo told; exit' TERM\necho began\nsleep 300 & wait\n"
+    options = ("-N4", "--exclusive", "-p", "preempt-cancel", "-o", "/shared/low.out")
+    job = cluster.head.run(["sbatch", "--parsable", *options], input=script).stdout.strip()
+    wait_until(lambda: cluster.head.run(["cat", "/shared/low.out"]).stdout == "began\n", 20)
+    assert len(ok(cluster.head, "srun", "-N4", "--exclusive", "hostname").splitlines()) == 4
+    assert job_state(cluster.head, job) == "PREEMPTED"
+    assert "told" in ok(cluster.head, "cat", "/shared/low.out")
+    wait_until(lambda: set(states(cluster).values()) == {"idle"}, 20)
+
+
 def test_a_batch_job_writes_to_the_shared_directory(cluster: Sandbox) -> None:
     """What sbatch starts runs on a node, as crew, and its output is where every host sees it."""
     script = "#!/bin/sh\n#SBATCH --nodes=4 --output=/shared/job.out\nsrun hostname > /shared/hosts\nid -un\n"
@@ -56,9 +81,7 @@ def test_a_batch_job_writes_to_the_shared_directory(cluster: Sandbox) -> None:
 
 def test_a_job_of_two_nodes_is_never_run_on_one_of_them(cluster: Sandbox) -> None:
     """`aboard launch` in the job names its nodes and what to type, which runs on both; copies by srun all refuse."""
-    # The nodes themselves have no `aboard`, and no key to each other.
-    ok(cluster.head, "cp", "/usr/local/bin/aboard", "/shared/aboard")
-    script = "#!/bin/sh\n#SBATCH --nodes=2 --output=/shared/batch.out\n/shared/aboard launch -- train.py\n"
+    script = "#!/bin/sh\n#SBATCH --nodes=2 --output=/shared/batch.out\naboard launch -- train.py\n"
     assert cluster.head.run(["sbatch", "--wait"], input=script).returncode == 3
     assert "this is a Slurm job of 2 nodes (n[1-2])" in ok(cluster.head, "cat", "/shared/batch.out")
     refused = cluster.head.run(["salloc", "-N2", "aboard", "launch", "--check", "none", "--", "hostname"])
@@ -67,17 +90,16 @@ def test_a_job_of_two_nodes_is_never_run_on_one_of_them(cluster: Sandbox) -> Non
     obeyed = cluster.head.run(["salloc", "-N2", *fix])
     assert obeyed.returncode == 0, obeyed.stderr
     assert "done: finished: 2 ranks" in obeyed.stdout, obeyed.stdout
-    copies = cluster.head.run(["srun", "-N2", "/shared/aboard", *fix[1:]])
+    copies = cluster.head.run(["srun", "-N2", *fix])
     assert copies.returncode == 3
     assert copies.stderr.count("srun started 2 copies of aboard; start only one") == 2
     wait_until(lambda: not ok(cluster.head, "squeue", "--noheader"), 10)
 
 
 def test_the_head_submits_and_computes_nothing(cluster: Sandbox) -> None:
-    """It has munged for its clients and no slurmd; slurmctld is on n1 alone."""
-    assert daemons(cluster.head) == {"munged"}
-    assert daemons(cluster.host("n1")) == DAEMONS
-    assert daemons(cluster.host("n2")) == {"munged", "slurmd"}
+    """It has slurmctld and no slurmd; a node has slurmd alone, also the one where batch scripts start."""
+    assert daemons(cluster.head) == {"munged", "slurmctld"}
+    assert daemons(cluster.host("n1")) == {"munged", "slurmd"}
 
 
 def test_crew_cannot_read_the_munge_key(cluster: Sandbox) -> None:
@@ -116,11 +138,11 @@ def test_power_loss_fails_the_job_and_the_node_comes_back(cluster: Sandbox) -> N
 
 
 def test_slurm_survives_a_power_cycle_of_its_controller(box_name: str) -> None:
-    """With n1 back, every node is idle by itself and jobs run."""
+    """With the head back, every node is idle by itself and jobs run."""
     # A sandbox where no job ran: one whose end slurmctld had not saved yet would count as running for ever.
     with Sandbox.up(box_name, nodes=2, slurm=True) as made:
-        made.host("n1").kill_power()
-        made.host("n1").power_on()
+        made.head.kill_power()
+        made.head.power_on()
         wait_until(lambda: states(made) == {"n1": "idle", "n2": "idle"}, 40)
         assert sorted(ok(made.head, "srun", "-N2", "hostname").split()) == ["n1", "n2"]
 
@@ -165,7 +187,7 @@ def job_state(head: Host, job: str) -> str:
 
 
 def control(cluster: Sandbox, *words: str) -> None:
-    ok(cluster.host("n1"), "scontrol", "update", "nodename=n3", *words, root=True)
+    ok(cluster.head, "scontrol", "update", "nodename=n3", *words, root=True)
 
 
 def daemons(host: Host) -> set[str]:

@@ -36,14 +36,26 @@ def sandbox() -> None:
 @click.option("--nodes", default=4, show_default=True, help="Number of nodes, not counting the head.")
 @click.option("--slots", default=2, show_default=True, help="Slots per node.")
 @click.option("--fabric", is_flag=True, help="Add a second network on eth1, where nodes are named n1i, n2i, …")
-@click.option("--slurm", is_flag=True, help="Run a real Slurm: slurmctld on n1, slurmd on every node, slots as GPUs.")
+@click.option(
+    "--slurm", is_flag=True, help="Run a real Slurm: slurmctld on the head, slurmd on the nodes, slots as GPUs."
+)
+@click.option("--shared-home", is_flag=True, help="Give crew the same home directory on all hosts.")
 @click.option("--bare", is_flag=True, help="Only an admin key: no user keys, shared directory or environment.")
 @_NAME
-def up(nodes: int, slots: int, fabric: bool, slurm: bool, bare: bool, name: str) -> None:
+def up(nodes: int, slots: int, fabric: bool, slurm: bool, shared_home: bool, bare: bool, name: str) -> None:
     """Build the cluster."""
     started = time.monotonic()
     progress = _make_progress(nodes + 1)
-    box = Sandbox.up(name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm, bare=bare, progress=progress)
+    box = Sandbox.up(
+        name,
+        nodes=nodes,
+        slots=slots,
+        fabric=fabric,
+        slurm=slurm,
+        bare=bare,
+        shared_home=shared_home,
+        progress=progress,
+    )
     if box.found:
         click.echo(f"Sandbox {name!r} is already up: head and {_format_nodes(box)}.")
     else:
@@ -93,6 +105,7 @@ def status(name: str) -> None:
     require_root("status")
     box = Sandbox.attach(name)
     kind = f"{', with Slurm' if box.layout.slurm else ''}{', bare' if box.layout.bare else ''}"
+    kind += ", a shared home" if box.layout.shared_home else ""
     click.echo(f"Sandbox {name!r}: head and {_format_nodes(box)}, {format_count(box.layout.slots, 'slot')} each{kind}.")
     for host in box.hosts.values():
         power = "on " if host.on else "off"

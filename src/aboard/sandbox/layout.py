@@ -1,7 +1,9 @@
 """The layout of a practice cluster: its hosts, their names and addresses."""
 
 import re
+from dataclasses import fields
 from functools import cached_property
+from typing import Any
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
@@ -42,6 +44,8 @@ class SandboxLayout:
     slurm: bool = False
     #: Machines as a cloud hands them out: an admin key, and no user key, shared directory or environment.
     bare: bool = False
+    #: `crew` has the same home directory on all hosts.
+    shared_home: bool = False
 
     def __post_init__(self) -> None:
         validate_name(self.name)
@@ -49,6 +53,10 @@ class SandboxLayout:
             raise SandboxError(sandbox.NODES, f"{self.nodes} nodes requested; a sandbox can have 1 to {MOST_NODES}")
         if self.slots < 1:
             raise SandboxError(sandbox.SLOTS, f"{self.slots} slots requested; a node needs at least 1")
+
+    def encode(self) -> dict[str, Any]:
+        """Its fields as JSON values."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
     def places(self) -> dict[str, HostAddress]:

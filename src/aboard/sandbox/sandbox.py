@@ -56,6 +56,7 @@ class Sandbox:
         fabric: bool = False,
         slurm: bool = False,
         bare: bool = False,
+        shared_home: bool = False,
         temporary: bool = False,
         progress: BuildProgress | None = None,
     ) -> Self:
@@ -63,7 +64,9 @@ class Sandbox:
 
         A temporary one is always new. It is removed with the object, or when this process exits, even by SIGKILL.
         """
-        layout = SandboxLayout(name=name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm, bare=bare)
+        layout = SandboxLayout(
+            name=name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm, bare=bare, shared_home=shared_home
+        )
         requirements.require_root("up")
         programs = requirements.find_programs()
         if slurm:
@@ -249,7 +252,8 @@ def _require_same_layout(existing: SandboxState, wanted: SandboxLayout) -> Sandb
             f"sandbox {layout.name!r} is running with {format_count(layout.nodes, 'node')},"
             f" {format_count(layout.slots, 'slot')} each, "
             f"{'with' if layout.fabric else 'no'} fabric, {'with' if layout.slurm else 'no'} Slurm"
-            f"{', bare' if layout.bare else ''}; you asked for something else"
+            f"{', bare' if layout.bare else ''}"
+            f"{', a shared home' if layout.shared_home else ''}; you asked for something else"
         )
         if layout.name == _DEFAULT_NAME:
             raise SandboxError(sandbox.DIFFERS, message, "usual")

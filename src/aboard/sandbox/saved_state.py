@@ -60,7 +60,7 @@ def read_state(name: str) -> SandboxState | None:
 def write_state(state: SandboxState) -> None:
     """Writes the state atomically."""
     raw = {
-        "layout": {key: getattr(state.layout, key) for key in ("name", "nodes", "slots", "fabric", "slurm", "bare")},
+        "layout": state.layout.encode(),
         "boot": state.boot,
         "hull": asdict(state.outer_init),
         "crew_id": state.crew_id,

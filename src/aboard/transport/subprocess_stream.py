@@ -40,7 +40,7 @@ class ProcessStream:
         assert self._process.stdout is not None  # noqa: S101 - always a pipe, see `start`
         return await self._process.stdout.read(size)
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         assert self._process.stdin is not None  # noqa: S101 - always a pipe, see `start`
         # Reading shows that the program has exited; asyncio would log each write to it on the terminal.
         if not self._process.stdin.is_closing():
@@ -60,10 +60,14 @@ class ProcessStream:
         with contextlib.suppress(ConnectionError):
             await self._process.stdin.drain()
 
-    async def close(self, *, hurry: bool = False) -> StreamEnding:
-        """Closes stdin and lets the program exit by itself, then terminates it, and only it."""
+    def close_input(self) -> None:
+        """Lets the program see the end of its stdin."""
         assert self._process.stdin is not None  # noqa: S101 - always a pipe, see `start`
         self._process.stdin.close()
+
+    async def close(self, *, hurry: bool = False) -> StreamEnding:
+        """Closes stdin and lets the program exit by itself, then terminates it, and only it."""
+        self.close_input()
         try:
             for number in (signal.SIGTERM, signal.SIGKILL) if hurry else (None, signal.SIGTERM, signal.SIGKILL):
                 if number is not None:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from aboard.diagnoses import SandboxError
@@ -53,12 +53,14 @@ def boot_host(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> No
     disk = blueprint.disks / place.name
     first_boot = not any((disk / "upper").iterdir())
     try:
+        shared = {} if blueprint.layout.bare else {Path("/shared"): blueprint.disks / "shared"}
+        if blueprint.layout.shared_home:
+            shared[system_files.CREW_HOME] = blueprint.disks / "home"
         if blueprint.layout.bare and place.name != HEAD:
             if first_boot:
                 root_filesystem.hide_trees(disk, blueprint.trees, kept=blueprint.images)
-            root_filesystem.enter_root(disk, shared=None, trees=blueprint.images)
+            root_filesystem.enter_root(disk, shared=shared, trees=blueprint.images)
         else:
-            shared = None if blueprint.layout.bare else blueprint.disks / "shared"
             root_filesystem.enter_root(disk, shared=shared, trees=blueprint.trees)
         system_calls.set_hostname(place.name)
     except OSError as error:
@@ -87,7 +89,7 @@ def run_ip_batch(ip: str, batch: str) -> None:
 
 
 def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> None:
-    crew_id, home = blueprint.crew_id, system_files.CREW_HOME
+    crew_id, home, layout = blueprint.crew_id, system_files.CREW_HOME, blueprint.layout
     _write_file("/etc/hostname", f"{place.name}\n")
     _write_file("/etc/hosts", system_files.format_hosts_file(blueprint.layout))
     _write_file("/etc/machine-id", f"{uuid.uuid4().hex}\n")
@@ -119,14 +121,21 @@ def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshK
     if blueprint.trusted:
         Path("/etc/aboard").mkdir(exist_ok=True)
         _write_file("/etc/aboard/trusted-owners", "".join(f"{owner}\n" for owner in blueprint.trusted))
-    _make_owned_directories([home, home / ".ssh", Path("/private")], owner=crew_id)
-    _write_file(home / ".bashrc", "", owner=crew_id)
-    _write_file(home / ".ssh/authorized_keys", f"{keys.crew[1]}\n", owner=crew_id, mode=0o600)
+    _make_owned_directory(Path("/private"), owner=crew_id, mode=0o755)
+    if not layout.shared_home:
+        _make_owned_directory(home, owner=crew_id, mode=0o700)
+    if not layout.shared_home or place.name == HEAD:
+        _make_owned_directory(home / ".ssh", owner=crew_id, mode=0o700)
+        _write_file(home / ".bashrc", "", owner=crew_id)
+        _write_file(home / ".ssh/authorized_keys", f"{keys.crew[1]}\n", owner=crew_id, mode=0o600)
     if place.name == HEAD:
         _install_head_files(blueprint, keys)
-    if blueprint.layout.slurm:
+    if place.name == HEAD or layout.slurm:
+        # Slurm starts batch scripts on nodes, and they run `aboard` as on the head.
+        _write_file("/usr/local/bin/aboard", blueprint.shim, mode=0o755)
+    if layout.slurm:
         # A secret that every host has and `crew` cannot read: the head's private host key.
-        daemons.install_slurm(blueprint.layout, secret=keys.hosts[HEAD][0])
+        daemons.install_slurm(layout, secret=keys.hosts[HEAD][0])
 
 
 def _install_head_files(blueprint: HostBlueprint, keys: SshKeys) -> None:
@@ -145,19 +154,17 @@ def _install_head_files(blueprint: HostBlueprint, keys: SshKeys) -> None:
     profile = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in blueprint.active.items())
     _write_file(home / ".profile", profile, owner=crew_id)
     _write_file(home / "hostfile", system_files.format_hostfile(blueprint.layout), owner=crew_id)
-    _write_file("/usr/local/bin/aboard", blueprint.shim, mode=0o755)
 
 
-def _make_owned_directories(directories: Iterable[Path], *, owner: int) -> None:
-    for directory in directories:
-        # The machine may have a directory of this name; the host's is new and empty.
-        if directory.is_symlink() or directory.is_file():
-            directory.unlink()
-        elif directory.exists():
-            shutil.rmtree(directory)
-        directory.mkdir(parents=True)
-        directory.chmod(0o700 if directory != Path("/private") else 0o755)
-        os.chown(directory, owner, owner)
+def _make_owned_directory(directory: Path, *, owner: int, mode: int) -> None:
+    # The machine may have a directory of this name; the host's is new and empty.
+    if directory.is_symlink() or directory.is_file():
+        directory.unlink()
+    elif directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    directory.chmod(mode)
+    os.chown(directory, owner, owner)
 
 
 def _read_if_exists(path: str) -> str:

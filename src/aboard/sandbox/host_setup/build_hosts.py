@@ -129,6 +129,10 @@ def _build_in_namespace(blueprint: HostBlueprint, names: list[str]) -> None:
     for name in names:
         if not (blueprint.disks / name).exists():
             root_filesystem.make_disk(blueprint.disks / name)
+    home = blueprint.disks / "home"
+    if blueprint.layout.shared_home and not home.exists():
+        home.mkdir(mode=0o700)
+        os.chown(home, blueprint.crew_id, blueprint.crew_id)
     if not (blueprint.disks / "switch").exists():
         run_ip_batch(ip, network_commands.format_switch_batch(fabric=blueprint.layout.fabric))
         (blueprint.disks / "switch").touch()
@@ -235,16 +239,8 @@ def _write_line(line: str) -> None:
 
 
 def _encode_blueprint(blueprint: HostBlueprint) -> dict[str, Any]:
-    layout = blueprint.layout
     return {
-        "layout": {
-            "name": layout.name,
-            "nodes": layout.nodes,
-            "slots": layout.slots,
-            "fabric": layout.fabric,
-            "slurm": layout.slurm,
-            "bare": layout.bare,
-        },
+        "layout": blueprint.layout.encode(),
         "disks": str(blueprint.disks),
         "crew_id": blueprint.crew_id,
         "programs": asdict(blueprint.programs),

@@ -3,7 +3,7 @@
 import os
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from aboard.sandbox.namespaces import system_calls
@@ -44,8 +44,8 @@ def hide_trees(disk: Path, trees: Iterable[Path], *, kept: Iterable[Path]) -> No
         os.mknod(disk / "upper" / tree.relative_to("/"), stat.S_IFCHR, os.makedev(0, 0))
 
 
-def enter_root(disk: Path, *, shared: Path | None, trees: Iterable[Path]) -> None:
-    """Mounts a host's file system from its disk and makes it this process's root."""
+def enter_root(disk: Path, *, shared: Mapping[Path, Path], trees: Iterable[Path]) -> None:
+    """Mounts a host's file system from its disk, with the directories in `shared` by path, and makes it our root."""
     system_calls.mount("none", Path("/"), flags=system_calls.PRIVATE | system_calls.RECURSIVE)
     root = disk / "root"
     layers = f"lowerdir=/,upperdir={disk}/upper,workdir={disk}/work"
@@ -61,9 +61,10 @@ def enter_root(disk: Path, *, shared: Path | None, trees: Iterable[Path]) -> Non
         "tmp", root / "tmp", "tmpfs", flags=system_calls.NO_SUID | system_calls.NO_DEVICES, options="mode=1777"
     )
     _make_devices(root / "dev")
-    if shared is not None:
-        (root / "shared").mkdir(exist_ok=True)
-        system_calls.bind_mount(shared, root / "shared")
+    for path, directory in shared.items():
+        target = root / path.relative_to("/")
+        target.mkdir(parents=True, exist_ok=True)
+        system_calls.bind_mount(directory, target)
     for tree in _list_outermost(trees):
         _expose_tree(tree, root)
     system_calls.pivot_into(root)

@@ -1,1 +1,1 @@
-"""A real Slurm in a practice cluster: munge on every host, slurmctld on n1, slurmd on the nodes."""
+"""A real Slurm in a practice cluster: munge on every host, slurmctld on the head, slurmd on the nodes."""

@@ -1,8 +1,8 @@
 """Slurm's config files, the same on every host; settings not in them keep Slurm's defaults."""
 
-from aboard.sandbox.layout import SandboxLayout
+from aboard.sandbox.layout import HEAD, SandboxLayout
 
-CONTROLLER = "n1"
+CONTROLLER = HEAD
 LOGS = "/var/log/slurm"
 STATE = "/var/spool/slurmctld"
 SPOOL = "/var/spool/slurmd"
@@ -28,17 +28,20 @@ SlurmdLogFile={LOGS}/slurmd.log
 StateSaveLocation={STATE}
 SlurmdSpoolDir={SPOOL}
 
-# One range, so that a firewall rule can cover srun's ports.
-SrunPortRange=60001-60100
+# One range, so that a firewall rule can cover srun's ports; above the kernel's own choices, wide enough for many sruns.
+SrunPortRange=61001-63000
 
 # Plugins that work without cgroups.
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=task/affinity
 JobAcctGatherType=jobacct_gather/linux
 
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu
+
+# A job that waits starts within seconds after its nodes are free, instead of a minute.
+SchedulerParameters=sched_interval=2,bf_interval=2
 
 # A dead node is noticed within half a minute instead of five, and returns as soon as it registers again.
 SlurmctldTimeout=20
@@ -46,11 +49,20 @@ SlurmdTimeout=20
 ReturnToService=2
 KillWait=5
 
+# A requeued job waits this long before it starts again; the default is two minutes.
+AuthInfo=cred_expire=30
+
+# A job in debug takes the nodes of jobs in the other two partitions.
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+
 # All nodes are one machine: use the line below, not what slurmd detects.
 SlurmdParameters=config_overrides
 NodeName={nodes} CPUs={cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory} \
 Gres=gpu:{layout.slots} State=UNKNOWN
-PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
+PartitionName=preempt-cancel Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime=5
+PartitionName=preempt-requeue Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=5
 """
 
 

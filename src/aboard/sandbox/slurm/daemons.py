@@ -12,7 +12,7 @@ from aboard.core.text.byte_sizes import MIB
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
 from aboard.sandbox.host_setup.system_files import ROOT_PATH
-from aboard.sandbox.layout import HEAD, HostAddress, SandboxLayout
+from aboard.sandbox.layout import HostAddress, SandboxLayout
 from aboard.sandbox.slurm import config_files
 
 MUNGE = "munge"
@@ -44,12 +44,11 @@ def start_daemons(place: HostAddress, layout: SandboxLayout) -> None:
     munge = pwd.getpwnam(MUNGE)
     _make_empty_directory(Path("/run/munge"), mode=0o755, owner=munge)
     _start_daemon(place, "munged", user=munge)
-    if place.name == HEAD:
+    if place.name == config_files.CONTROLLER:
+        _start_daemon(place, "slurmctld")
         return
     for file in config_files.list_gpu_files(layout):
         os.mknod(file, stat.S_IFCHR | 0o666, Path("/dev/null").stat().st_rdev)
-    if place.name == config_files.CONTROLLER:
-        _start_daemon(place, "slurmctld")
     _start_daemon(place, "slurmd")
 
 

@@ -61,7 +61,7 @@ class _StepGatherer:
         steps: list[_StepPlan] = []
         for node, joined in waiting:
             if not joined.cancelled():
-                key = (node.python, _find_component_options(node.name))
+                key = (node.python, (*_find_component_options(node.name), *_list_gpu_options(node)))
                 plan = next((plan for plan in steps if plan.key == key and plan.has_room(node.name)), None)
                 if plan is None:
                     plan = _StepPlan(key=key)
@@ -100,6 +100,11 @@ async def _start_planned_step(plan: _StepPlan) -> None:
             await step.streams[name].close()
         else:
             joined.set_result(step)
+
+
+def _list_gpu_options(node: Node) -> tuple[str, ...]:
+    """All GPUs of the job on the node: a step would otherwise get what the job asked for per task."""
+    return () if not node.gpus else (f"--gres=gpu:{node.gpus}",)
 
 
 def _find_component_options(name: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from aboard.diagnoses import InputError
 from aboard.transport import agent_bootstrap
 from aboard.transport.agent_bootstrap import Bootstrap
 from aboard.transport.slurm.srun_log import select_node_lines
-from aboard.transport.subprocess_stream import ProcessStream, start_program
+from aboard.transport.subprocess_stream import LAST_CALL, ProcessStream, start_program
 from aboard.transport.transport import StreamEnding
 
 CHUNK = 256 * 1024
@@ -44,6 +44,10 @@ _TASK_END = re.compile(
 _NODE_FAILURE = re.compile(r"srun: error: Node failure on (?P<nodes>\S+?)\Z")
 
 
+# Steps that are ending: asyncio keeps only weak references to tasks.
+_ENDING: "set[asyncio.Task[None]]" = set()
+
+
 class SrunStep:
     """A running srun and the streams of its nodes."""
 
@@ -53,8 +57,9 @@ class SrunStep:
         self._tasks: dict[int, StepStream] = {}
         self._stored = slurm_task.StoredBytes()
         self._numbers: dict[bytes, int] = {}
+        self._packets = bytearray()
         self._open = set(self._streams)
-        self._closing: asyncio.Task[StreamEnding] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._reading = asyncio.create_task(self._read())
 
     @property
@@ -74,6 +79,8 @@ class SrunStep:
         self._write_packet(USE, task, number.to_bytes(4, "big"))
 
     async def drain(self) -> None:
+        # After the packets of this turn, see `_write_packet`.
+        await asyncio.sleep(0)
         await self._process.drain()
 
     async def close_stream(self, stream: "StepStream", *, hurry: bool) -> None:
@@ -84,17 +91,43 @@ class SrunStep:
         if self._open:
             return
         if self._closing is None:
+            self._closing = asyncio.create_task(self._end())
+            _ENDING.add(self._closing)
+            self._closing.add_done_callback(_ENDING.discard)
+        if hurry:
+            self._closing.cancel()
+        await asyncio.wait([self._closing], timeout=LAST_CALL)
+
+    async def _end(self) -> None:
+        """Lets srun exit when its tasks have.
+
+        Slurm kills the tasks of an srun that is terminated, and with them their supervisors. So a step that we cannot
+        reach for a while goes on: its tasks exit when their supervisors do. It ends with this process at the latest.
+        """
+        self._flush()
+        self._process.close_input()
+        try:
+            await asyncio.wait([self._reading])
+        finally:
             self._reading.cancel()
             await asyncio.wait([self._reading])
-            self._closing = asyncio.create_task(self._process.close(hurry=hurry))
-        await asyncio.shield(self._closing)
+            await self._process.close(hurry=True)
 
     @property
     def ending(self) -> StreamEnding:
         return self._process.ending
 
     def _write_packet(self, kind: int, task: int, payload: bytes | memoryview) -> None:
-        self._process.write(b"".join((PACKET.pack(kind, task, len(payload)), payload)))
+        """Packets of one turn of the loop go out together: a second small write to a node would wait 40 ms for TCP."""
+        if not self._packets:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._packets += PACKET.pack(kind, task, len(payload))
+        self._packets += payload
+
+    def _flush(self) -> None:
+        if self._packets:
+            packets, self._packets = self._packets, bytearray()
+            self._process.write(packets)
 
     async def _read(self) -> None:
         rest = b""
