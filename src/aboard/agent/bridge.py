@@ -96,7 +96,7 @@ class AgentBridge:
         self._last_contact = time.monotonic()
         try:
             if body[: len(frames.TAILED)] == frames.TAILED:
-                self._forward_file_bytes(body)
+                self._forward_raw_bytes(body)
                 return
             message = frames.unpack(body)
         except frames.FrameError:
@@ -221,8 +221,11 @@ class AgentBridge:
             raise ValueError("no exchange of pieces is open")
         self._exchange = _forward_request(self._exchange, message)
 
-    def _forward_file_bytes(self, body: bytes) -> None:
-        """Relays bytes of a file; the head limits how many are in flight."""
+    def _forward_raw_bytes(self, body: bytes) -> None:
+        """Relays bytes of a file, of which the head limits how many are in flight, or code for a supervisor's ranks."""
+        if self._supervisor is not None:
+            self._supervisor.send_body(body)
+            return
         process = self._receiver
         # What precedes the bytes is only read if there are two possible readers: for small files it is long.
         if self._exchange is not None and frames.unpack_tailed(body)[0].get("op") == "peer-piece":

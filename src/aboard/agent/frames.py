@@ -54,6 +54,14 @@ def unpack_tailed(body: bytes | memoryview) -> tuple[Message, memoryview]:
     return unpack(body[start:end]), memoryview(body)[end:]
 
 
+def unpack_any(body: bytes) -> Message:
+    """A frame; the raw bytes behind a tailed one become its `tail`, a memoryview, which no JSON can contain."""
+    if body[: len(TAILED)] != TAILED:
+        return unpack(body)
+    message, tail = unpack_tailed(body)
+    return {**message, "tail": tail}
+
+
 def unpack(body: bytes | memoryview) -> Message:
     body = bytes(body)
     try:

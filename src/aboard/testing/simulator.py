@@ -103,7 +103,7 @@ class FakeAgent:
         splitter = frames.FrameSplitter()
         while data := await self._reader.read(65536):
             for body in splitter.feed(data):
-                self._take(frames.unpack(body))
+                self._take(frames.unpack_any(body))
             await self._writer.drain()
 
     def _take(self, message: frames.Message) -> None:

@@ -108,7 +108,7 @@ class AgentLink:
         try:
             while True:
                 for body in bodies:
-                    self._take(_unpack_body(body))
+                    self._take(frames.unpack_any(body))
                 data = await self._stream.read(CHUNK)
                 if not data:
                     break
@@ -137,14 +137,6 @@ class AgentLink:
                     waiting.set_exception(error)
                     # The caller may be cancelled before it retrieves the exception; asyncio must not warn then.
                     waiting.exception()
-
-
-def _unpack_body(body: bytes) -> frames.Message:
-    """A frame; the raw bytes behind a tailed one become its `tail`, a memoryview, which no JSON can contain."""
-    if body[: len(frames.TAILED)] != frames.TAILED:
-        return frames.unpack(body)
-    message, tail = frames.unpack_tailed(body)
-    return {**message, "tail": tail}
 
 
 async def _wait_patiently(answer: "asyncio.Future[frames.Message]", within: float) -> None:

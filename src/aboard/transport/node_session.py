@@ -160,7 +160,7 @@ class NodeSession:
 
     async def bring(self, code: bytes) -> None:
         """Stores a zip file of Python modules in the supervisor's directory, for children to import."""
-        await self._ask("bring", wait=BRING_SECONDS, data=frames.bytes_to_text(code))
+        await self._ask("bring", wait=BRING_SECONDS, tail=code)
 
     async def start(self, start: Start) -> None:
         """Starts a child; repeating the request after a disconnect is harmless, since the supervisor knows the name."""

@@ -63,7 +63,7 @@ class RankProcesses:
         self.beacons = BeaconReceiver(loop, directory, emit)
         loop.on_signal(signal.SIGCHLD, self.reap)
 
-    def bring(self, code: bytes) -> None:
+    def bring(self, code: bytes | memoryview) -> None:
         """Stores modules for children that need them; repeating it is harmless."""
         path = os.path.join(self._directory, CODE)
         fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -197,7 +197,7 @@ class Supervisor:
 
     def _from(self, channel: Channel, body: bytes) -> None:
         try:
-            message = frames.unpack(body)
+            message = frames.unpack_any(body)
         except frames.FrameError:
             channel.close()
             self._drop_bridge(channel)
@@ -267,7 +267,7 @@ class Supervisor:
             self._credited += int(message["bytes"])
             self._flush_output()
         elif op == "bring":
-            self._children.bring(frames.text_to_bytes(str(message["data"])))
+            self._children.bring(message["tail"])
         elif op == "start":
             self._start(message)
         elif op == "signal":

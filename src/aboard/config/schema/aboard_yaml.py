@@ -26,6 +26,7 @@ from aboard.config.schema.field_types import (
     Weight,
     Word,
 )
+from aboard.config.schema.slurm_section import SlurmSection
 from aboard.config.schema.train_section import TrainSection
 
 
@@ -91,6 +92,8 @@ class ClusterSection(NodeDefaults):
     """Node sets such as gpu[01-16] or "gpu01 slots=8", or mappings for nodes that differ."""
     hostfile: Line | None = None
     """A DeepSpeed hostfile, instead of nodes. A relative path starts at this file."""
+    slurm: SlurmSection | None = None
+    """The Slurm job to submit, instead of nodes: Slurm chooses them."""
 
 
 class RunSection(Section):

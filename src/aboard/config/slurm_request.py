@@ -1,0 +1,80 @@
+"""Reads the section `cluster.slurm`: the job that a run from a login node asks for."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aboard.config.cluster_loader import DEFAULT_FILE
+from aboard.config.input_files import YAML_SUFFIXES, read_text
+from aboard.core.slurm.slurm_settings import SlurmSettings
+from aboard.diagnoses import NO_FIX, InputError, Problem
+from aboard.diagnoses.usage import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aboard.config.config_loader import LoadedConfig
+    from aboard.config.schema.slurm_section import SlurmSection
+
+
+def load_slurm_settings(
+    sources: "Sequence[str]" = (), *, hostfile: str | None = None, sets: "Sequence[str]" = ()
+) -> SlurmSettings | None:
+    """The request in the files that `load_cluster` would read, or in --set; None if there is none."""
+    files = [source for source in sources if source.endswith(YAML_SUFFIXES)]
+    names = [source for source in sources if source not in files]
+    if not sources and hostfile is None and Path(DEFAULT_FILE).exists():
+        files = [DEFAULT_FILE]
+    # pydantic takes 100 ms, which a launch without Slurm doesn't wait for.
+    if not any(_has_section(file) for file in files) and not any(text.startswith("cluster.slurm") for text in sets):
+        return None
+    from aboard.config.config_loader import load_config_files  # noqa: PLC0415 - the reason is above
+
+    config = load_config_files(files, sets)
+    section = config.document.cluster
+    if section is None or section.slurm is None:
+        return None
+    _refuse_other_nodes(
+        config, [*(["the command line"] if names else []), *([f"--hostfile {hostfile}"] if hostfile else [])]
+    )
+    return _build_settings(section.slurm)
+
+
+def _has_section(file: str) -> bool:
+    from aboard.config.yaml_tree import Table, parse_tree  # noqa: PLC0415 - PyYAML is only needed for a file
+
+    # Whoever reads the file next reports its errors.
+    with suppress(InputError):
+        section = parse_tree(read_text(file, fix=NO_FIX), file=file).values.get("cluster")
+        return isinstance(section, Table) and "slurm" in section.values
+    return False
+
+
+def _refuse_other_nodes(config: "LoadedConfig", others: list[str]) -> None:
+    section = config.document.cluster
+    others += [
+        f"cluster.{key} ({config.where('cluster', key)})"
+        for key in ("nodes", "hostfile")
+        if getattr(section, key) is not None
+    ]
+    if others:
+        seen = (
+            f"the nodes were specified twice, by {others[0]} and by cluster.slurm ({config.where('cluster', 'slurm')})"
+        )
+        fix = configuration.CLUSTER_TWICE.fix()
+        raise InputError(configuration.CLUSTER_TWICE, [Problem(where="cluster", seen=seen, fix=fix)])
+
+
+def _build_settings(section: "SlurmSection") -> SlurmSettings:
+    return SlurmSettings(
+        nodes=section.nodes,
+        partition=section.partition,
+        gpus_per_node=section.gpus_per_node,
+        account=section.account,
+        time=section.time,
+        qos=section.qos,
+        constraint=section.constraint,
+        exclude=section.exclude,
+        extra=tuple(section.extra or ()),
+        resubmit_limit=section.resubmit.limit if section.resubmit else 0,
+    )

@@ -1,0 +1,126 @@
+"""The batch script of a run: readable, complete, and usable without Aboard's submission."""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+
+from aboard.core.cluster.interpreter import NO_ENV
+from aboard.core.slurm.slurm_settings import SlurmSettings
+from aboard.lazy_dataclass import dataclass
+
+# Slurm signals the conductor this long before the time limit, or up to a minute earlier: its events are that coarse.
+SIGNAL_SECONDS = 120
+
+_OPTION = re.compile(r"(--[a-z][a-z0-9-]*)(?:[=\s].*)?|(-[A-Za-z]).*")
+# The options that are keys of the section `cluster.slurm`.
+_KEYS = {
+    "nodes": ("--nodes", "-N"),
+    "partition": ("--partition", "-p"),
+    "gpus_per_node": ("--gpus-per-node",),
+    "account": ("--account", "-A"),
+    "time": ("--time", "-t"),
+    "qos": ("--qos", "-q"),
+    "constraint": ("--constraint", "-C"),
+    "exclude": ("--exclude", "-x"),
+}
+OPTION_KEYS = {option: key for key, options in _KEYS.items() for option in options}
+# Options that Aboard sets, or that change what the script runs, how often, or where its output goes.
+OWN_OPTIONS = frozenset(
+    {
+        *("--ntasks", "-n", "--ntasks-per-node", "--tasks-per-node", "--gpus-per-task", "--job-name", "-J", "--signal"),
+        *(
+            "--no-kill",
+            "-k",
+            "--error",
+            "-e",
+            "--input",
+            "-i",
+            "--open-mode",
+            "--array",
+            "-a",
+            "--wrap",
+            "--wait",
+            "-W",
+        ),
+        *("--parsable", "--test-only", "--chdir", "-D", "--export", "--export-file", "--get-user-env", "--quiet", "-Q"),
+        *("--help", "-h", "--usage", "--version", "-V"),
+    }
+)
+# Names of variables that differ from their option's.
+_VARIABLES = {"--time": "SBATCH_TIMELIMIT", "--mem": "SBATCH_MEM_PER_NODE"}
+# Variables that would change what a script does, whatever options it has.
+_ALWAYS_DROPPED = ("SBATCH_ARRAY_INX", "SBATCH_ERROR", "SBATCH_GPUS_PER_TASK", "SBATCH_GET_USER_ENV", "SBATCH_WAIT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchCommand:
+    """What the script runs: `argv` of the conductor, in `directory`.
+
+    `exports` are set in the script. `secrets` are names only: their values come from the environment of sbatch.
+    """
+
+    argv: Sequence[str]
+    directory: str
+    exports: Mapping[str, str] = field(default_factory=lambda: NO_ENV)
+    secrets: Sequence[str] = ()
+
+
+def format_batch_script(settings: SlurmSettings, command: BatchCommand, *, name: str) -> str:
+    """The whole script; `name` is the job's name, which is the run's id once there is a run."""
+    return "\n".join([*_format_options(settings, name), "", *_format_commands(command), ""])
+
+
+def list_overriding_variables(script: str) -> tuple[str, ...]:
+    """The variables of sbatch that would override the script's options, so they must not be set for it."""
+    options = (parse_option_name(line.removeprefix("#SBATCH ")) for line in script.splitlines() if "#SBATCH " in line)
+    named = [_VARIABLES.get(name, f"SBATCH_{name[2:].upper().replace('-', '_')}") for name in options if name]
+    return (*named, *_ALWAYS_DROPPED)
+
+
+def parse_option_name(text: str) -> str | None:
+    """The name in `--name=value`, `--name value`, `-n4` or `-n 4`; None if the text is not an option."""
+    found = _OPTION.fullmatch(text)
+    return None if found is None else found[1] or found[2]
+
+
+def _format_options(settings: SlurmSettings, name: str) -> Iterator[str]:
+    yield "#!/bin/bash"
+    yield f"#SBATCH --job-name={name}"
+    for option, value in (
+        ("--partition", settings.partition),
+        ("--account", settings.account),
+        ("--qos", settings.qos),
+        ("--nodes", settings.nodes),
+        ("--gpus-per-node", settings.gpus_per_node),
+        ("--constraint", settings.constraint),
+        ("--exclude", settings.exclude),
+        ("--time", settings.time),
+    ):
+        if value is not None:
+            yield f"#SBATCH {option}={value}"
+    for option in settings.extra:
+        yield f"#SBATCH {option}"
+    yield "# One task on each node: an agent of Aboard, which starts the ranks there."
+    yield "#SBATCH --ntasks-per-node=1"
+    yield "# If a node fails, Slurm keeps the job; Aboard reports the node and stops the run."
+    yield "#SBATCH --no-kill"
+    yield f"# {SIGNAL_SECONDS} s before the time limit, Slurm signals only the command below, which saves and stops."
+    yield f"#SBATCH --signal=B:USR1@{SIGNAL_SECONDS}"
+    if not any(parse_option_name(option) in ("--output", "-o") for option in settings.extra):
+        yield "# In the directory of the job."
+        yield "#SBATCH --output=slurm-%j.out"
+    yield "# A requeued job continues the output of its earlier start."
+    yield "#SBATCH --open-mode=append"
+    yield "# The job gets the variables of the shell that submits it."
+    yield "#SBATCH --export=ALL"
+
+
+def _format_commands(command: BatchCommand) -> Iterator[str]:
+    yield f"cd {shlex.quote(command.directory)} || exit 3"
+    for name, value in sorted(command.exports.items()):
+        yield f"export {name}={shlex.quote(value)}"
+    for name in command.secrets:
+        yield f"# {name} has to be set in the shell that submits this script: its value is not written here."
+    yield "# exec: Slurm's signals reach the process of this script, which has to be Aboard, not bash."
+    yield f"exec {shlex.join(command.argv)}"
