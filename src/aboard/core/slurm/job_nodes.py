@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from aboard.core.cluster.cluster import SLURM_JOB
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names, split_node_set
 from aboard.core.slurm.allocation import AllocatedNode, SlurmAllocation
@@ -17,7 +18,7 @@ ALONE_OPTION = "--gpus="
 
 def format_job_source(allocation: SlurmAllocation) -> str:
     """`Cluster.source` of nodes that the job gave."""
-    return f"Slurm job {allocation.job}"
+    return f"{SLURM_JOB} {allocation.job}"
 
 
 def assign_srun(nodes: Sequence[Node], allocation: SlurmAllocation, user: str) -> tuple[Node, ...]:
@@ -66,8 +67,10 @@ def _list_gpu_options(node: AllocatedNode, allocation: SlurmAllocation) -> tuple
 
     In a job whose nodes have different numbers of GPUs, Slurm 22.05 refuses --gres with more than the fewest.
     """
-    if not node.gpus:
+    if not allocation.has_gpus or node.gpus is None:
         return ()
+    if node.gpus == 0:
+        return ("--gres=none",)
     is_even = len({other.gpus for other in allocation.nodes if other.group == node.group}) == 1
     return (f"--gres=gpu:{node.gpus}",) if is_even else (f"{ALONE_OPTION}{node.gpus}",)
 
