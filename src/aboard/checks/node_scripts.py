@@ -43,11 +43,20 @@ def format_node_command(node: Node, command: Shell) -> Shell:
 
 def format_srun_command(nodes: Sequence[Node], command: Shell) -> Shell:
     """The command line that runs a shell command on nodes of the Slurm job, from a shell of the job."""
-    names = ",".join(node.name for node in nodes)
+    gpus = min((node.gpus or 0 for node in nodes), default=0)
+    # Where GPUs differ by node, Slurm refuses a step that does not say how many it needs.
+    options = format_shell("--overlap --gpus={gpus}", gpus=gpus) if gpus else format_shell("--overlap")
+    if len(nodes) == 1:
+        return format_shell(
+            "srun {options:shell} -N1 -n1 -w {name} bash -c {command}",
+            options=options,
+            name=nodes[0].name,
+            command=command,
+        )
     return format_shell(
-        "srun --overlap -N{count} -n{count} -w {names} bash -c {command}",
-        count=len(nodes),
-        names=names,
+        'for node in {names:words}; do srun {options:shell} -N1 -n1 -w "$node" bash -c {command}; done',
+        names=[node.name for node in nodes],
+        options=options,
         command=command,
     )
 
