@@ -12,6 +12,9 @@ from aboard.diagnoses.slurm import allocation as diagnoses
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage.configuration import quote_doubly
 
+# This option counts the GPUs of a whole step, so a step with it can have one node only.
+ALONE_OPTION = "--gpus="
+
 
 def format_job_source(allocation: SlurmAllocation) -> str:
     """`Cluster.source` of nodes that the job gave."""
@@ -51,11 +54,25 @@ def _assign_node(node: Node, allocation: SlurmAllocation, user: str) -> Node:
         name=found.name,
         address=address,
         slots=slots,
-        gpus=found.gpus,
+        cores=found.cpus,
+        step_options=_list_gpu_options(found, allocation),
         port=None,
         user=None,
         transport=TransportKind.SLURM,
     )
+
+
+def _list_gpu_options(node: AllocatedNode, allocation: SlurmAllocation) -> tuple[str, ...]:
+    """The options of a step that gives it all GPUs of the job on the node, whatever the job asked for per task.
+
+    In a job whose nodes have different numbers of GPUs, Slurm 22.05 refuses --gres with more than the fewest.
+    """
+    if not allocation.has_gpus or node.gpus is None:
+        return ()
+    if node.gpus == 0:
+        return ("--gres=none",)
+    is_even = len({other.gpus for other in allocation.nodes if other.group == node.group}) == 1
+    return (f"--gres=gpu:{node.gpus}",) if is_even else (f"{ALONE_OPTION}{node.gpus}",)
 
 
 def _count_slots(node: AllocatedNode, allocation: SlurmAllocation) -> int | None:

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import expand_node_set
+from aboard.core.slurm.job_nodes import ALONE_OPTION
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
@@ -61,7 +62,7 @@ class _StepGatherer:
         steps: list[_StepPlan] = []
         for node, joined in waiting:
             if not joined.cancelled():
-                key = (node.python, _find_component_options(node.name), node.gpus)
+                key = (node.python, (*_find_component_options(node.name), *node.step_options))
                 plan = next((plan for plan in steps if plan.key == key and plan.has_room(node.name)), None)
                 if plan is None:
                     plan = _StepPlan(key=key)
@@ -77,16 +78,16 @@ class _StepGatherer:
 class _StepPlan:
     """A step to start: what its nodes have in common, and who waits for each of them."""
 
-    key: tuple[str, tuple[str, ...], int | None]
+    key: tuple[str, tuple[str, ...]]
     joined: "dict[str, asyncio.Future[SrunStep]]" = field(default_factory=dict)
 
     def has_room(self, name: str) -> bool:
-        return name not in self.joined and len(self.joined) < NODES_PER_STEP
+        is_shared = not any(option.startswith(ALONE_OPTION) for option in self.key[1])
+        return is_shared and name not in self.joined and len(self.joined) < NODES_PER_STEP
 
 
 async def _start_planned_step(plan: _StepPlan) -> None:
-    python, component, gpus = plan.key
-    options = (*component, *_list_gpu_options(gpus, len(plan.joined)))
+    python, options = plan.key
     try:
         step = await start_step(list(plan.joined), python, SILENCE_SECONDS, options=options)
     except OSError as error:
@@ -101,18 +102,6 @@ async def _start_planned_step(plan: _StepPlan) -> None:
             await step.streams[name].close()
         else:
             joined.set_result(step)
-
-
-def _list_gpu_options(gpus: int | None, nodes: int) -> tuple[str, ...]:
-    """All GPUs of the job on each node: a step would otherwise get what the job asked for, per task or in total.
-
-    In a job with uneven GPUs, Slurm 22.05 refuses `--gres` for one node, and divides `--gpus` unevenly over several.
-    """
-    if gpus is None:
-        return ()
-    if gpus == 0:
-        return ("--gres=none",)
-    return (f"--gpus={gpus}",) if nodes == 1 else (f"--gres=gpu:{gpus}",)
 
 
 def _find_component_options(name: str) -> tuple[str, ...]:
