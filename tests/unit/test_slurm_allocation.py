@@ -133,7 +133,14 @@ def test_named_nodes_of_the_job(files: Path) -> None:
     assert (cluster.source, slots(cluster)) == ("aboard.yaml", {"n1": 1, "n2": 2})
     assert {(node.port, node.user) for node in cluster} == {(None, None)}
     assert load("n2.cluster.example", allocation=job(2, 2)).nodes == (
-        Node(name="n2", address="n2.cluster.example", slots=2, gpus=2, env={}, transport=TransportKind.SLURM),
+        Node(
+            name="n2",
+            address="n2.cluster.example",
+            slots=2,
+            step_options=("--gres=gpu:2",),
+            env={},
+            transport=TransportKind.SLURM,
+        ),
     )
     assert guess_nodes(here=HERE, allocation=job(2, 2, 2)) == cluster.nodes
 

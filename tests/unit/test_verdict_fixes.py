@@ -281,7 +281,7 @@ def test_a_missing_module_is_installed_by_srun_inside_a_job() -> None:
     """One step for each node, with GPUs as the job has them: Slurm would refuse some steps without."""
     plan = evidence(eight()).plan
     missing = ("ModuleNotFoundError", "No module named 'apex'")
-    inside = with_argv(plan, *[("python3",)] * 4, transport=TransportKind.SLURM, gpus=2)
+    inside = with_argv(plan, *[("python3",)] * 4, transport=TransportKind.SLURM, step_options=("--gres=gpu:2",))
     assert died(inside, *missing, *range(8)).fix.startswith(
         'for node in n1 n2 n3 n4; do srun --overlap --gpus=2 -N1 -n1 -w "$node" bash -c'
         " 'python3 -m pip install apex'; done    # here; "

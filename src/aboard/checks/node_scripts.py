@@ -1,6 +1,7 @@
 """Probes that run a small Python script in the ranks' environment and print one line of JSON."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -43,8 +44,8 @@ def format_node_command(node: Node, command: Shell) -> Shell:
 
 def format_srun_command(nodes: Sequence[Node], command: Shell) -> Shell:
     """The command line that runs a shell command on nodes of the Slurm job, from a shell of the job."""
-    gpus = min((node.gpus or 0 for node in nodes), default=0)
-    # Where GPUs differ by node, Slurm refuses a step that does not say how many it needs.
+    gpus = min(map(_count_step_gpus, nodes))
+    # With the job's variables of a shell, Slurm refuses some steps that do not say in this way how many GPUs they need.
     options = format_shell("--overlap --gpus={gpus}", gpus=gpus) if gpus else format_shell("--overlap")
     if len(nodes) == 1:
         return format_shell(
@@ -59,6 +60,12 @@ def format_srun_command(nodes: Sequence[Node], command: Shell) -> Shell:
         options=options,
         command=command,
     )
+
+
+def _count_step_gpus(node: Node) -> int:
+    """The GPUs that the agent's step has on the node."""
+    counts = [found[0] for option in node.step_options if (found := re.search("[0-9]+$", option))]
+    return int(counts[0]) if counts else 0
 
 
 def format_python_command(node: Node, words: Shell, *before: Shell) -> Shell:
