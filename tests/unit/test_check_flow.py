@@ -45,6 +45,8 @@ def _check(
 class Liar(LocalTransport):
     """A node that greets well and answers each question with what `lie` returns for it."""
 
+    bootstrap = None
+
     def __init__(self, lie: Callable[[frames.Message], frames.Message], hello: frames.Message | None = None) -> None:
         self._lie = lie
         self._hello = {"hello": frames.VERSION, **(hello or {})}

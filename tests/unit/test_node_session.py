@@ -45,6 +45,8 @@ ANYTHING = st.recursive(
 class Acted:
     """A far end in memory: `script` sees each question and says what it likes."""
 
+    bootstrap = None
+
     def __init__(self, script: Script) -> None:
         self.asked: list[frames.Message] = []
         self._script = script

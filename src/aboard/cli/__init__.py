@@ -65,8 +65,8 @@ def main() -> None:
         sys.exit(cli.main(prog_name="aboard", standalone_mode=False))
     except click.exceptions.Abort:
         sys.exit(EXIT_INTERRUPTED)
-    except KeyboardInterrupt:
-        click.echo("\nstopped.", err=True)
+    except KeyboardInterrupt as error:
+        click.echo(f"\nstopped: {error}" if str(error) else "\nstopped.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
         error.show()

@@ -10,6 +10,7 @@ import click
 
 from aboard.cli.options.command_after_dashes import LaunchCommand, launch_on_host
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
+from aboard.cli.options.submitted_run import submitted_run
 from aboard.cli.runs.start_launch import ResolvedLaunch, dial_while_parsing, format_typed_command, send_files_first
 from aboard.config.input_files import suggest_similar_file
 from aboard.core.cluster.cluster import Cluster
@@ -111,6 +112,7 @@ OTHERS = ("torchrun", "deepspeed")
     "--as", "other", type=click.Choice(OTHERS), help="With --dry-run: print equivalent commands for this launcher."
 )
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the plan as JSON.")
+@submitted_run
 def launch(
     where: NodeArguments,
     command: tuple[str, ...],
@@ -136,6 +138,8 @@ def launch(
     dry: bool,
     other: str | None,
     as_json: bool,
+    run: str | None,
+    resubmits: int,
 ) -> None:
     """Run a script on all nodes, and show which ranks hold up the start.
 
@@ -183,6 +187,8 @@ def launch(
             command=command_again,
             notes=notes,
             sync_limit=limit,
+            run=run,
+            resubmits=resubmits,
         )
 
     # Imported only when used: a launch dials its nodes first.

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from aboard.cli.launch import CHECKS, read_environment
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
+from aboard.cli.options.submitted_run import submitted_run
 from aboard.cli.options.train_extra import require_train_extra
 from aboard.cli.runs.start_launch import format_typed_command
 from aboard.config.input_files import YAML_SUFFIXES
@@ -46,6 +47,7 @@ FAREWELL_SECONDS = 300.0
     help="Which preflight check to run.",
 )
 @click.option("-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop.")
+@submitted_run
 def train(
     where: NodeArguments,
     print_config: bool,
@@ -54,6 +56,8 @@ def train(
     envs: tuple[str, ...],
     how: str,
     detach: bool,
+    run: str | None,
+    resubmits: int,
 ) -> None:
     """Train a model on this machine or on all nodes, and check beforehand what would spoil the run.
 
@@ -82,7 +86,15 @@ def train(
     lease = Lease(seconds=seconds, farewell=FAREWELL_SECONDS)
     command = format_typed_command(sys.argv[1:])
     options = TrainOptions(
-        env=read_environment(envs, ()), ranks=ranks, check=how, lease=lease, command=command, dry=dry, detach=detach
+        env=read_environment(envs, ()),
+        ranks=ranks,
+        check=how,
+        lease=lease,
+        command=command,
+        dry=dry,
+        detach=detach,
+        run=run,
+        resubmits=resubmits,
     )
     sys.exit(prepare_and_train(settings, cluster, options))
 

@@ -1,8 +1,10 @@
 """All runs of this user: finds them by name, and prunes them by limits."""
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -17,6 +19,7 @@ from aboard.record.run_directory import PRIVATE, RunDirectory
 
 KEEP_RUNS = 100
 KEEP_BYTES = 32 * 2**30
+RUN_ID = re.compile(r"[0-9]{8}-[0-9]{4}-[a-z]+-[a-z]+")
 _GONE = ".gone-"
 _NAMES_TRIED = 20
 
@@ -46,6 +49,17 @@ class Runs:
             raise _build_unwritable_error(self.base, error) from None
         seen = f"{_NAMES_TRIED} new run names were tried, but all of them already exist under {self.base}"
         raise AboardError(run_records.RUN_DIRECTORY, seen, "wait")
+
+    def open_or_create(self, run: str) -> RunDirectory:
+        """The directory of a run that was named elsewhere, such as by the machine that submitted it."""
+        directory = self.open_run(run)
+        try:
+            self.base.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                directory.make()
+        except OSError as error:
+            raise _build_unwritable_error(self.base, error) from None
+        return directory
 
     def open_run(self, run: str) -> RunDirectory:
         return RunDirectory(self.base / run)

@@ -14,13 +14,15 @@ class SlurmJob:
     """`id` is Slurm's job id. `attempt` counts the jobs of a run that was submitted again, from 1.
 
     `batch_host` is the node that runs the conductor; it is "" until the conductor starts. `script` is the path of the
-    submitted script, "" for a job that the user submitted.
+    submitted script, "" for a job that the user submitted. `saved_step` is the last step that an earlier job of this
+    run has saved.
     """
 
     id: int
     attempt: int = 1
     batch_host: str = ""
     script: str = ""
+    saved_step: int | None = None
 
 
 def write_slurm_job(run: RunDirectory, job: SlurmJob) -> None:

@@ -26,6 +26,7 @@ from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
 from aboard.flows.launch.launch_run import LaunchResult, Preflight
 from aboard.flows.launch.launch_session import LaunchSpec, run_launch_session
+from aboard.flows.slurm.job_conductor import JobWatch, record_own_job
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
@@ -57,15 +58,22 @@ async def run_attached(arguments: ResolvedLaunch, dialer: NodeDialer) -> int:
 
 
 def build_launch_spec(arguments: ResolvedLaunch) -> LaunchSpec:
-    """Builds the launch spec and creates its run directory."""
+    """Builds the launch spec and creates its run directory, or opens it for a run that was submitted to Slurm."""
+    runs = Runs.of(os.environ)
+    if arguments.run is None:
+        run = runs.create(datetime.now(UTC).astimezone(), SystemRandom())
+    else:
+        run = runs.open_or_create(arguments.run)
+    job = record_own_job(run, os.environ)
     return LaunchSpec(
         cluster=arguments.cluster,
         request=arguments.request,
         preflight=build_preflight(arguments),
         lease=arguments.lease,
-        run=Runs.of(os.environ).create(datetime.now(UTC).astimezone(), SystemRandom()),
+        run=run,
         encode_plan=lambda plan: build_plan_document(plan, arguments.lease),
         payload=arguments.cargo,
+        watch=None if job is None else JobWatch(job, os.environ),
     )
 
 

@@ -138,9 +138,13 @@ class LaunchView:
 
 
 def show_finished(console: Console, run: RunDirectory, finished: TrainingFinished) -> int:
-    """Reports that the training is already complete, and removes the directory of this run, which never started."""
+    """Reports that the training is already complete, and removes the directory of this run, which never started.
+
+    That of a Slurm job may have the record of the job before.
+    """
     runs = Runs(run.path.parent)
-    runs.remove(run)
+    if not run.slurm_job.exists():
+        runs.remove(run)
     done, *following = format_finished_lines(finished, runs)
     if console.is_terminal:
         mark = Text(f"{FINE.sign} ", style=FINE.style)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from aboard.cli.options.submitted_run import remove_run_options
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
@@ -25,6 +26,7 @@ class ResolvedLaunch:
     """`check` is quick, full or none; `cargo` is a training's payload; `command` starts the same launch again.
 
     `subjects` are checked in addition to the usual ones. With `sync_limit`, the working directory is sent first.
+    `run` is the id of a run that was submitted as a Slurm job, and `resubmits` how many jobs may continue it.
     """
 
     cluster: Cluster
@@ -36,11 +38,13 @@ class ResolvedLaunch:
     cargo: "Payload | None" = None
     subjects: "tuple[Subject, ...]" = ()
     sync_limit: int | None = None
+    run: str | None = None
+    resubmits: int = 0
 
 
 def format_typed_command(argv: Sequence[str]) -> Shell:
     """The typed command, quoted for the shell; a secret's value is left out, and `--env NAME` reads it from here."""
-    words = list(argv)
+    words = remove_run_options(argv)
     end = words.index("--") if "--" in words else len(words)
     for place, word in enumerate(words[:end]):
         option, name, value = _parse_setting(words[place - 1] if place else "", word)

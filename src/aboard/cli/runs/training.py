@@ -43,6 +43,8 @@ class TrainOptions:
     command: Shell
     dry: bool = False
     detach: bool = False
+    run: str | None = None
+    resubmits: int = 0
 
 
 def prepare_and_train(config: TrainSettings, cluster: Cluster, options: TrainOptions) -> int:
@@ -107,6 +109,8 @@ def _train_prepared(
         command=build_resume_command(options.command, inputs.settings),
         cargo=payload,
         subjects=(payload.subject,),
+        run=options.run,
+        resubmits=options.resubmits,
     )
     if options.dry:
         from aboard.cli.runs.dry_run import print_dry_run  # noqa: PLC0415 - for those who ask

@@ -131,6 +131,8 @@ class Run:
                 self.samples.clear()
                 self.steps.clear()
                 self.stopping = ""
+                # A run that was submitted again continues its record.
+                self.finished = None
             case "held" | "cut" | "gone":
                 connection = self._get_connection(event.node)
                 connection.state, connection.at, connection.why = event.kind, event.at, _get_text(event, "why")

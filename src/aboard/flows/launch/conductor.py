@@ -102,6 +102,7 @@ class Conductor:
         self._end: asyncio.Future[EndDecision] | None = None
         self._ending = False
         self._stops = 0
+        self._grace_limit: float | None = None
         self._hurry = asyncio.Event()
         self._stopped_since: dict[tuple[str, str], float] = {}
         self._collected = CollectedEvidence()
@@ -113,9 +114,13 @@ class Conductor:
 
     # -- public interface --------------------------------------------------------------------------------
 
-    def stop(self, why: str) -> None:
-        """The first call stops the run with a grace period, so that scripts can save; the second, immediately."""
+    def stop(self, why: str, *, within: float | None = None) -> None:
+        """The first call stops the run with a grace period, so that scripts can save; the second, immediately.
+
+        `within` limits the grace period to this many seconds.
+        """
         self._stops += 1
+        self._grace_limit = within
         self._note("stopping", why=why)
         if self._stops > 1:
             self._hurry.set()
@@ -271,6 +276,8 @@ class Conductor:
             await self._collect_final_snapshot()
         farewell = self._lease.farewell
         grace = farewell if end.asked and farewell is not None else self._lease.grace
+        if self._grace_limit is not None:
+            grace = min(grace, self._grace_limit)
         ends = [asyncio.create_task(self._see_off(session, grace)) for session in sessions]
         if ends:
             await asyncio.wait(ends)

@@ -2,19 +2,21 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Self
 
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import Plan
 from aboard.core.run.lease import Lease
+from aboard.core.slurm.job_ending import JobEnding
 from aboard.flows.check.check_cluster import CheckReport
 from aboard.flows.check.check_observer import CheckObserver
 from aboard.flows.launch.conductor import Conductor, RunObserver
 from aboard.flows.launch.control_socket import serve_control
 from aboard.flows.launch.launch_run import LaunchResult, Payload, Preflight, launch
+from aboard.flows.slurm.job_conductor import JobWatch
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
@@ -26,7 +28,10 @@ USUAL_SLOTS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSpec:
-    """The inputs of a launch. `encode_plan` encodes a plan for the record, without its secrets."""
+    """The inputs of a launch. `encode_plan` encodes a plan for the record, without its secrets.
+
+    In a Slurm job, `watch` knows why Slurm ends it.
+    """
 
     cluster: Cluster
     request: LaunchRequest
@@ -35,6 +40,7 @@ class LaunchSpec:
     run: RunDirectory
     encode_plan: Callable[[Plan], Any]
     payload: Payload | None = None
+    watch: JobWatch | None = None
 
 
 async def run_launch_session(
@@ -45,13 +51,17 @@ async def run_launch_session(
     dialer: NodeDialer | None = None,
     on_report: Callable[[CheckReport], None] = lambda _report: None,
 ) -> tuple[LaunchResult, dict[str, int]]:
-    """Returns the result and what the record had to drop. SIGINT, SIGTERM and SIGHUP stop the launch like Ctrl-C."""
+    """Returns the result and what the record had to drop. SIGINT, SIGTERM and SIGHUP stop the launch like Ctrl-C.
+
+    In a Slurm job, so do SIGUSR1, which announces the time limit, and a notice of preemption; the ranks then have only
+    the time that Slurm leaves.
+    """
     claim = spec.run.claim()
     record = Record.open(spec.run, ranks=_estimate_ranks(spec))
+    stop = _SignalHandler(spec.watch)
     try:
         async with AsyncExitStack() as stack:
-            stop = _SignalHandler()
-            stop.listen()
+            stack.enter_context(stop)
             answering: list[asyncio.Task[Any]] = []
 
             def began(conductor: Conductor) -> None:
@@ -79,27 +89,67 @@ async def run_launch_session(
         if result.outcome is not None:
             record.write_findings(result.outcome.findings)
         return result, dict(record.dropped)
+    except asyncio.CancelledError:
+        if stop.interrupt is not None:
+            raise stop.interrupt from None
+        raise
     finally:
         record.close()
         claim.release()
 
 
 class _SignalHandler:
-    """A signal cancels the preflight; once there is a conductor, it stops the run: first gently, then immediately."""
+    """A signal cancels the preflight; once there is a conductor, it stops the run: first gently, then immediately.
 
-    def __init__(self) -> None:
+    Slurm's signals stop the run only once, since Slurm repeats them, and kills the job by itself.
+    """
+
+    def __init__(self, watch: JobWatch | None) -> None:
         self.conductor: Conductor | None = None
+        self._watch = watch
         self._task = asyncio.current_task()
+        self._asking: set[asyncio.Task[None]] = set()
+        self._ending = False
+        self._why = ""
 
-    def listen(self) -> None:
+    def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._handle_signal, number.name)
+        if self._watch is not None:
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                loop.add_signal_handler(number, self._ask, self._watch.explain_signal, number.name)
+            self._ask(self._watch.wait_for_notice)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for task in self._asking:
+            task.cancel()
+
+    @property
+    def interrupt(self) -> KeyboardInterrupt | None:
+        """What a launch raises that a signal stopped before it had a conductor."""
+        return KeyboardInterrupt(self._why) if self._why else None
 
     def _handle_signal(self, name: str) -> None:
+        self._stop(f"aboard received {name}", None)
+
+    def _ask(self, explain: Callable[..., Awaitable[JobEnding]], *arguments: str) -> None:
+        task = asyncio.create_task(self._stop_for_slurm(explain(*arguments)))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _stop_for_slurm(self, explanation: Awaitable[JobEnding]) -> None:
+        ending = await explanation
+        if not self._ending:
+            self._ending = True
+            self._stop(ending.why, ending.seconds)
+
+    def _stop(self, why: str, within: float | None) -> None:
         if self.conductor is not None:
-            self.conductor.stop(f"aboard received {name}")
+            self.conductor.stop(why, within=within)
         elif self._task is not None:
+            self._why = why
             self._task.cancel()
 
 

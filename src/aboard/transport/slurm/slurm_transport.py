@@ -11,7 +11,7 @@ from aboard.core.cluster.node_sets import expand_node_set
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
-from aboard.transport import agent_bootstrap
+from aboard.transport.slurm.srun_log import classify_srun_failure
 from aboard.transport.slurm.srun_step import SrunStep, start_step
 from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
 
@@ -29,12 +29,13 @@ class SlurmTransport:
     async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
         on_phase("starting a step")
         if shutil.which("srun") is None:
-            raise Unreachable(UnreachableReason.UNKNOWN, "there is no srun program on this machine")
+            raise Unreachable(UnreachableReason.NO_SRUN, "there is no srun program on this machine")
         step = await _find_gatherer().join(node)
         return step.streams[node.name]
 
     def classify(self, ending: StreamEnding) -> tuple[UnreachableReason, str]:
-        return agent_bootstrap.classify_start_failure(ending)
+        # The stream has dropped the lines about other nodes.
+        return classify_srun_failure(ending.stderr, "", ending.exit_code)
 
     def explain_timeout(self, ending: StreamEnding) -> tuple[str, str]:
         return "starting a step", "srun did not start the agent"
@@ -91,7 +92,7 @@ async def _start_planned_step(plan: _StepPlan) -> None:
         for joined in plan.joined.values():
             if not joined.done():
                 seen = f"cannot start srun on this machine: {error}"
-                joined.set_exception(Unreachable(UnreachableReason.UNKNOWN, seen))
+                joined.set_exception(Unreachable(UnreachableReason.SRUN_FAILED, seen))
         return
     for name, joined in plan.joined.items():
         if joined.cancelled():

@@ -13,6 +13,7 @@ from aboard.core.cluster.node_sets import expand_node_set
 from aboard.diagnoses import InputError
 from aboard.transport import agent_bootstrap
 from aboard.transport.agent_bootstrap import Bootstrap
+from aboard.transport.slurm.srun_log import select_node_lines
 from aboard.transport.subprocess_stream import LAST_CALL, ProcessStream, start_program
 from aboard.transport.transport import StreamEnding
 
@@ -230,7 +231,7 @@ class StepStream:
             label = re.match(r" *(\d{1,5}): ", line)
             if label is None or own is None or label[1] == own:
                 lines.append(line[label.end() :] if label else line)
-        return "\n".join(lines)
+        return select_node_lines("\n".join(lines), self.name)
 
 
 async def start_step(nodes: Sequence[str], python: str, silence: float, *, options: Sequence[str] = ()) -> SrunStep:

@@ -1,0 +1,95 @@
+"""The conductor's side of a Slurm job: its record, and the reason and time left when Slurm ends the job."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from aboard.core.slurm.job_ending import (
+    JobConditions,
+    JobEnding,
+    classify_ending,
+    is_preempted,
+    parse_kill_wait,
+    parse_preemption,
+    read_partition,
+)
+from aboard.record.run_directory import RunDirectory
+from aboard.record.slurm_job import SlurmJob, read_slurm_job, write_slurm_job
+from aboard.transport.slurm.slurm_commands import run_slurm_command
+
+# The variables by which a job tells the one that continues it.
+ATTEMPT, SAVED_STEP = "ABOARD_ATTEMPT", "ABOARD_SAVED_STEP"
+# Less than the least sensible KillWait; without a reply, the ranks are stopped all the same.
+ASK_SECONDS = 1.5
+# How often a job asks whether it is being preempted, as a share of the notice that its partition gives.
+NOTICE_SHARE = 0.2
+LEAST_POLL_SECONDS = 1.0
+
+
+def record_own_job(run: RunDirectory, environ: Mapping[str, str]) -> SlurmJob | None:
+    """Records the job that this process is in, and on which of its nodes; None outside of a job.
+
+    A conductor of `salloc` may run on the login node: it has no batch host.
+    """
+    if not environ.get("SLURM_JOB_ID", "").isdecimal():
+        return None
+    known = read_slurm_job(run)
+    job = SlurmJob(
+        id=int(environ["SLURM_JOB_ID"]),
+        attempt=_read_number(environ, ATTEMPT) or (known.attempt if known is not None else 1),
+        batch_host=environ.get("SLURMD_NODENAME", ""),
+        script=known.script if known is not None else "",
+        saved_step=_read_number(environ, SAVED_STEP) or (known.saved_step if known is not None else None),
+    )
+    write_slurm_job(run, job)
+    return job
+
+
+class JobWatch:
+    """Knows how Slurm ends this job. `on_notice` is called when the job is to be preempted, before any signal."""
+
+    def __init__(self, job: SlurmJob, environ: Mapping[str, str]) -> None:
+        self.job = job
+        self.ending: JobEnding | None = None
+        self._conditions = JobConditions(restarts=_read_number(environ, "SLURM_RESTART_COUNT") or 0)
+
+    async def wait_for_notice(self) -> JobEnding:
+        """Returns when Slurm gives notice of a preemption, which only the job's steps get as a signal.
+
+        Slurm is asked repeatedly only in a partition that gives notice.
+        """
+        await self._read_conditions()
+        grace = self._conditions.preempt_grace
+        if self._conditions.preempt_mode == "OFF" or not grace:
+            await asyncio.Event().wait()
+        while True:
+            await asyncio.sleep(max(LEAST_POLL_SECONDS, grace * NOTICE_SHARE))
+            if is_preempted(shown := await self._show_job()):
+                return self._classify(shown, "SIGTERM")
+
+    async def explain_signal(self, signal: str) -> JobEnding:
+        """Why this process got a signal."""
+        return self._classify(await self._show_job(), signal)
+
+    def _classify(self, shown: str, signal: str) -> JobEnding:
+        self.ending = classify_ending(self.job.id, shown, signal, datetime.now(), self._conditions)  # noqa: DTZ005 - Slurm's times are local
+        return self.ending
+
+    async def _read_conditions(self) -> None:
+        config = await run_slurm_command(["scontrol", "show", "config"])
+        self._conditions = replace(self._conditions, kill_wait=parse_kill_wait(config.stdout))
+        partition = read_partition(await self._show_job())
+        if partition:
+            shown = await run_slurm_command(["scontrol", "show", "partition", partition])
+            mode, grace = parse_preemption(shown.stdout)
+            self._conditions = replace(self._conditions, preempt_mode=mode, preempt_grace=grace)
+
+    async def _show_job(self) -> str:
+        command = ["scontrol", "--oneliner", "show", "job", str(self.job.id)]
+        return (await run_slurm_command(command, seconds=ASK_SECONDS)).stdout
+
+
+def _read_number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if text.isdecimal() else None
