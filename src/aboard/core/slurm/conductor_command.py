@@ -3,10 +3,15 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import NoReturn
 
 from aboard.core.cluster.interpreter import NO_ENV
+from aboard.core.slurm.batch_script import list_request_options
+from aboard.core.slurm.slurm_settings import SlurmSettings
+from aboard.core.text.input_text import format_count
 from aboard.core.text.secret_names import is_secret
-from aboard.diagnoses import InputError, Problem
+from aboard.core.text.shell_quoting import quote_typed_words
+from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.slurm import submission
 from aboard.lazy_dataclass import dataclass
 
@@ -24,14 +29,26 @@ class ConductorCommand:
     secrets: Mapping[str, str] = field(default_factory=lambda: NO_ENV, repr=False)
 
 
-def build_conductor_command(argv: Sequence[str], run: str | None) -> ConductorCommand:
-    """The typed words for a job: `--run` names its run, secrets are left out, and it stays in the foreground."""
+def build_conductor_command(argv: Sequence[str], *, run: str | None, resubmits: int) -> ConductorCommand:
+    """The typed words for a job: `--run` names its run, secrets are left out, and it stays in the foreground.
+
+    A training may be continued in as many further jobs as `resubmits`.
+    """
     verb, *rest = argv
     end = rest.index("--") if "--" in rest else len(rest)
     secrets: dict[str, str] = {}
-    named = ("--run", run) if run is not None else ()
+    named: tuple[str, ...] = ("--run", run) if run is not None else ()
+    if resubmits and verb == "train":
+        named += ("--resubmit", str(resubmits))
     words = _drop_submission(_take_out_secrets(rest[:end], secrets))
     return ConductorCommand(words=(verb, *named, *words, *rest[end:]), secrets=secrets)
+
+
+def refuse_outside_job(settings: SlurmSettings, argv: Sequence[str]) -> NoReturn:
+    """Refuses a command that needs the nodes of a job before there is one."""
+    seen = f"cluster.slurm asks for {format_count(settings.nodes, 'node')}, but this command does not run in a job"
+    salloc = quote_typed_words(["salloc", "--no-kill", *list_request_options(settings)])
+    raise AboardError(submission.OUTSIDE, seen, salloc=salloc, command=quote_typed_words(["aboard", *argv]))
 
 
 def _take_out_secrets(words: Sequence[str], secrets: dict[str, str]) -> Iterator[str]:
@@ -44,7 +61,8 @@ def _take_out_secrets(words: Sequence[str], secrets: dict[str, str]) -> Iterator
         elif word in _SETTINGS:
             option = word
         elif word.startswith(tuple(f"{name}=" for name in _SETTINGS)):
-            yield from _replace_secret(*word.split("=", 1), secrets)  # type: ignore[misc]  # two words
+            name, _, setting = word.partition("=")
+            yield from _replace_secret(name, setting, secrets)
         else:
             yield word
 

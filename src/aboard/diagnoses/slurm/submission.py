@@ -8,7 +8,7 @@ REQUEST = Diagnosis(
     title="no Slurm job is described",
     symptoms=("--as sbatch needs the section cluster.slurm",),
     explanation="The section `cluster.slurm` of aboard.yaml says what to ask Slurm for: at least the number of nodes.",
-    fixes="{command:shell aboard launch --dry-run --as sbatch -- train.py} --set cluster.slurm.nodes=4",
+    fixes=Advice("add --set cluster.slurm.nodes=4 before `--`, or to aboard.yaml: cluster: {{slurm: {{nodes: 4}}}}"),
 )
 
 OUTSIDE = Diagnosis(
@@ -17,7 +17,7 @@ OUTSIDE = Diagnosis(
     symptoms=("cluster.slurm asks for 4 nodes, but this command does not run in a job",),
     explanation="`aboard launch` and `aboard train` submit a job of their own. Other commands need the nodes of a job"
     " that already runs: `salloc` requests one and runs the command in it.",
-    fixes="salloc {options:words} {command:shell aboard check}",
+    fixes="{salloc:shell salloc --nodes=4} {command:shell aboard check}",
 )
 
 SECRET = Diagnosis(
@@ -64,5 +64,5 @@ SCRIPT_START = Diagnosis(
     symptoms=("exec: /home/alice/venv/bin/python: cannot execute: No such file or directory",),
     explanation="The script changes to the directory of the submission and runs the same Python as on the login node."
     " Both have to exist at the same paths on the nodes, for example on a shared file system.",
-    fixes="srun {options:words} --nodes=1 --ntasks=1 ls -ld {directory} {python}    # does the node have both?",
+    fixes="{srun:shell srun --partition=gpu} -N1 -n1 ls -ld {directory} {python}    # does a node have both?",
 )

@@ -1,5 +1,6 @@
 """Submits a batch script, and says what to change if Slurm refuses it."""
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,10 @@ _REFUSALS = (
     ("(?i)invalid account", "account"),
     ("(?i)qos", "qos"),
     ("(?i)time limit", "time"),
-    ("(?i)node configuration|node count|more processors|not available|invalid feature|gres|memory specification", "nodes"),
+    (
+        "(?i)node configuration|node count|more processors|not available|invalid feature|gres|memory specification",
+        "nodes",
+    ),
     ("(?i)unrecognized option|invalid option|invalid argument|invalid .* specification", "option"),
 )
 
@@ -44,7 +48,7 @@ async def submit_run(run: RunDirectory, script: str, environ: Mapping[str, str])
 
 async def submit_script(script: Path, environ: Mapping[str, str], options: Sequence[str] = ()) -> int:
     """The id of the new job; `options` come before the script's own, and `environ` is what it exports."""
-    text = script.read_text("utf-8", "surrogateescape")
+    text = await asyncio.to_thread(script.read_text, "utf-8", "surrogateescape")
     dropped = set(list_overriding_variables(text))
     env = {name: value for name, value in environ.items() if name not in dropped}
     said = await run_slurm_command(["sbatch", "--parsable", *options, str(script)], env=env)
@@ -59,5 +63,6 @@ def _build_refusal(said: SlurmOutput, script: Path) -> AboardError:
     variant = next((variant for pattern, variant in _REFUSALS if re.search(pattern, text)), "other")
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines()]
     seen = Untrusted("; ".join(lines)).visible(500) or f"sbatch failed with exit code {said.code}"
-    values = {"script": script} if variant == "other" else {}
-    return AboardError(submission.SUBMIT, seen, variant, **values)
+    if variant == "other":
+        return AboardError(submission.SUBMIT, seen, variant, script=script)
+    return AboardError(submission.SUBMIT, seen, variant)

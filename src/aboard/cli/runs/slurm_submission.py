@@ -16,6 +16,7 @@ from aboard.core.slurm.conductor_command import ConductorCommand, build_conducto
 from aboard.core.slurm.job_state import describe_end
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import format_count
+from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import submission
 from aboard.flows.slurm.follow_job import FollowedJob, follow_run
@@ -31,7 +32,7 @@ _START_FAILURES = {126: b"exec: ", 127: b"exec: ", 3: b"cd: "}
 
 def print_batch_script(settings: SlurmSettings, argv: Sequence[str]) -> int:
     """Prints the script that the same command without --dry-run would submit."""
-    command = build_conductor_command(argv, run=None)
+    command = build_conductor_command(argv, run=None, resubmits=0)
     click.echo(format_script(settings, command, name=f"aboard-{argv[0]}"), nl=False)
     return 0
 
@@ -41,7 +42,7 @@ def submit_and_follow(settings: SlurmSettings, argv: Sequence[str], *, detach: b
     runs = Runs.of(os.environ)
     run = runs.create(datetime.now(UTC).astimezone(), SystemRandom())
     try:
-        command = build_conductor_command(argv, run.id)
+        command = build_conductor_command(argv, run=run.id, resubmits=settings.resubmit_limit)
         script = format_script(settings, command, name=run.id)
         job = asyncio.run(submit_run(run, script, {**os.environ, **command.secrets}))
     except AboardError:
@@ -94,7 +95,6 @@ def _refuse_failed_start(followed: FollowedJob, settings: SlurmSettings) -> None
     if mark is None or mark not in followed.last_output:
         return
     partition = [] if settings.partition is None else [f"--partition={settings.partition}"]
+    srun = quote_typed_words(["srun", *partition])
     seen = f"job {followed.id} ended before Aboard started"
-    raise AboardError(
-        submission.SCRIPT_START, seen, options=partition, directory=Path.cwd(), python=sys.executable
-    )
+    raise AboardError(submission.SCRIPT_START, seen, srun=srun, directory=Path.cwd(), python=sys.executable)
