@@ -9,8 +9,9 @@ from typing import Any
 
 from aboard.core.run.events import Measurement
 from aboard.core.run.run_state import Run
-from aboard.core.slurm.job_state import JobPhase, describe_job
+from aboard.core.slurm.job_state import JobPhase, JobStatus, describe_job
 from aboard.diagnoses import Finding, Shell, format_shell
+from aboard.flows.launch.conductor import INTERRUPTED
 from aboard.flows.slurm.job_runs import JobRun
 from aboard.flows.train.local_checkpoints import list_checkpoints
 from aboard.lazy_dataclass import dataclass
@@ -19,9 +20,6 @@ from aboard.record.json_documents import read_document, read_findings, read_trai
 from aboard.record.measurement_log import read_measurements
 from aboard.record.run_directory import RunDirectory, RunState
 from aboard.verdicts.death.lost_conductor import LostConductor, explain_lost_conductor
-
-# Slurm's states as those of a run.
-_STATES = {"COMPLETED": "finished", "CANCELLED": "stopped"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +53,7 @@ def summarize_job_run(where: JobRun) -> RunSummary:
     if status.phase is JobPhase.PENDING:
         return replace(summary, state="pending", note=note, findings=())
     if status.phase is JobPhase.ENDED:
-        state = summary.state if where.is_recorded else _STATES.get(status.state, "failed")
+        state = summary.state if where.is_recorded else _translate_end(status)
         return replace(summary, state=state, note=note)
     return replace(summary, state="running", note=note, findings=())
 
@@ -75,6 +73,13 @@ def summarize_run(run: RunDirectory) -> RunSummary:
         step=step,
         findings=(_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings)),
     )
+
+
+def _translate_end(status: JobStatus) -> str:
+    """How a run ended whose record is elsewhere, by the state of its job; the conductor's exit code is the job's."""
+    if status.state == "CANCELLED" or status.exit_code == INTERRUPTED:
+        return "stopped"
+    return "finished" if status.state == "COMPLETED" else "failed"
 
 
 def _describe_forgotten(where: JobRun) -> str:

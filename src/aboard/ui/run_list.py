@@ -13,11 +13,11 @@ from aboard.ui.bounded_height import BoundedHeight
 GAP = "  "
 STYLES = {
     "running": "bold cyan",
+    "pending": "cyan",
     "finished": "green",
     "failed": "bold red",
     "stopped": "yellow",
     "lost": "bold red",
-    "pending": "cyan",
 }
 
 

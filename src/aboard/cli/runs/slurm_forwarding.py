@@ -38,3 +38,15 @@ def forward_to_batch_host(run: RunDirectory, typed: str | None, *, must_be_here:
     if must_be_here and not where.is_recorded:
         raise build_absent_error(where, words)
     return where
+
+
+def read_from_batch_host(run: RunDirectory, words: Sequence[str]) -> bytes | None:
+    """The output of a command on the batch host; None if this machine has the record itself."""
+    where = find_slurm_runs([run]).get(run.id)
+    if where is None or where.is_recorded:
+        return None
+    from aboard.flows.slurm.forward_command import build_absent_error, read_forwarded  # noqa: PLC0415 - as above
+
+    if not where.is_elsewhere:
+        raise build_absent_error(where, words)
+    return read_forwarded(where, words)

@@ -33,6 +33,16 @@ def call_forwarded(where: JobRun, words: Sequence[str]) -> "subprocess.Completed
     return subprocess.run(command, env=_build_environment(), capture_output=True, text=True, check=False)
 
 
+def read_forwarded(where: JobRun, words: Sequence[str]) -> bytes:
+    """What `aboard WORDS` on the batch host writes to its stdout; its stderr is shown here."""
+    command = [*_build_step(where), "--input=none", *build_aboard_command(words)]
+    done = subprocess.run(command, env=_build_environment(), stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        seen = f"`aboard {words[0]}` on {where.batch_host} failed with exit code {done.returncode}"
+        raise AboardError(remote_runs.FORWARD, seen, job=where.job.id, node=where.batch_host)
+    return done.stdout
+
+
 def build_aboard_command(words: Sequence[str]) -> list[str]:
     """The same Aboard as this one, by the path of its interpreter."""
     # Not resolved: a virtual environment's interpreter is a symlink.
