@@ -1,7 +1,7 @@
 """Probes that run a small Python script in the ranks' environment and print one line of JSON."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from aboard.core.cluster.node import Node, TransportKind
@@ -29,7 +29,9 @@ def build_rank_argv(node: Node, *words: str) -> tuple[str, ...]:
 
 def format_node_command(node: Node, command: Shell) -> Shell:
     """The command line that runs a shell command on the node from the head."""
-    if node.transport is not TransportKind.SSH:
+    if node.transport is TransportKind.SLURM:
+        return format_srun_command([node], command)
+    if node.transport is TransportKind.LOCAL:
         return command
     target = f"{node.user}@{node.target}" if node.user else node.target
     # The node's login shell is unknown, so this quotes for any of them.
@@ -37,6 +39,17 @@ def format_node_command(node: Node, command: Shell) -> Shell:
     if node.port is None:
         return format_shell("ssh {target} {there:shell}", target=target, there=there)
     return format_shell("ssh -p {port} {target} {there:shell}", port=node.port, target=target, there=there)
+
+
+def format_srun_command(nodes: Sequence[Node], command: Shell) -> Shell:
+    """The command line that runs a shell command on nodes of the Slurm job, from a shell of the job."""
+    names = ",".join(node.name for node in nodes)
+    return format_shell(
+        "srun --overlap -N{count} -n{count} -w {names} bash -c {command}",
+        count=len(nodes),
+        names=names,
+        command=command,
+    )
 
 
 def format_python_command(node: Node, words: Shell, *before: Shell) -> Shell:

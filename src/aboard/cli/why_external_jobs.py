@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 
 from aboard.config.cluster_loader import load_cluster
+from aboard.config.slurm_allocation import read_allocation
 from aboard.config.this_machine import inspect_this_machine
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
@@ -26,7 +27,8 @@ MOST_PID = 2**22
 
 def print_nodes_verdict(names: Sequence[str], *, as_json: bool, verbose: bool) -> None:
     """Diagnoses the job on these nodes and exits: 0 nothing wrong was found, 2 a verdict."""
-    _print_job_verdict(load_cluster(names, here=inspect_this_machine()), (), as_json=as_json, verbose=verbose)
+    cluster = load_cluster(names, here=inspect_this_machine(), allocation=read_allocation(os.environ))
+    _print_job_verdict(cluster, (), as_json=as_json, verbose=verbose)
 
 
 def print_pids_verdict(arguments: Sequence[str], *, as_json: bool, verbose: bool) -> None:

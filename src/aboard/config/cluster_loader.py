@@ -18,6 +18,7 @@ from aboard.core.cluster.cluster import COMMAND_LINE, THIS_MACHINE, Cluster, Pla
 from aboard.core.cluster.head_machine import LOCALHOST, HeadMachine, assign_head_address, is_loopback
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_filters import filter_nodes
+from aboard.core.slurm.job_nodes import assign_srun, format_job_source, refuse_mixed_nodes
 from aboard.diagnoses import NO_FIX, InputError, Problem
 from aboard.diagnoses.usage import configuration
 from aboard.lazy_dataclass import dataclass
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aboard.config.config_loader import LoadedConfig
+    from aboard.core.slurm.allocation import SlurmAllocation
 
 DEFAULT_FILE = "aboard.yaml"
 
@@ -39,8 +41,12 @@ def load_cluster(
     sets: "Sequence[str]" = (),
     here: HeadMachine,
     toward: "Callable[[Sequence[str]], Sequence[str]]" = find_source_addresses,
+    allocation: "SlurmAllocation | None" = None,
 ) -> Cluster:
-    """The cluster of node sets and .yaml files; with neither, that of ./aboard.yaml, or else this machine alone."""
+    """The cluster of node sets and .yaml files; with neither, that of ./aboard.yaml.
+
+    If none of these names nodes, the cluster is the Slurm job, and outside a job this machine alone.
+    """
     files = [source for source in sources if source.endswith(YAML_SUFFIXES)]
     names = [source for source in sources if not source.endswith(YAML_SUFFIXES)]
     if not sources and hostfile is None and Path(DEFAULT_FILE).exists():
@@ -49,13 +55,12 @@ def load_cluster(
         with suppress(InputError):
             simple_nodes, is_only_section = _read_plain(files[0], here)
             if simple_nodes is not None and is_only_section:
-                picked = filter_nodes(simple_nodes, include=include, exclude=exclude)
+                picked = _pick_nodes(simple_nodes, here, allocation, include=include, exclude=exclude)
                 return Cluster(nodes=_add_head(picked, here, toward), source=files[0])
     config = _load_config(files, sets)
-    node_source = _find_node_source(names, hostfile, config)
-    nodes = filter_nodes(
-        build_nodes(_read_entries(node_source, config), config, here), include=include, exclude=exclude
-    )
+    node_source = _find_node_source(names, hostfile, config, allocation)
+    nodes = build_nodes(_read_entries(node_source, config), config, here)
+    nodes = _pick_nodes(nodes, here, allocation, include=include, exclude=exclude)
     return Cluster(nodes=_add_head(nodes, here, toward), source=node_source.source, writes=_build_writes(config))
 
 
@@ -66,6 +71,7 @@ def guess_nodes(
     include: str = "",
     exclude: str = "",
     here: HeadMachine,
+    allocation: "SlurmAllocation | None" = None,
 ) -> tuple[Node, ...]:
     """The nodes as far as they can be read without pydantic, so that a launch connects while it reads the rest.
 
@@ -75,9 +81,11 @@ def guess_nodes(
         if sources or hostfile is not None or not Path(DEFAULT_FILE).exists():
             if any(source.endswith(YAML_SUFFIXES) for source in sources):
                 return ()
-            return load_cluster(sources, hostfile=hostfile, include=include, exclude=exclude, here=here).nodes
+            return load_cluster(
+                sources, hostfile=hostfile, include=include, exclude=exclude, here=here, allocation=allocation
+            ).nodes
         nodes = _read_plain(DEFAULT_FILE, here)[0]
-        return () if nodes is None else filter_nodes(nodes, include=include, exclude=exclude)
+        return () if nodes is None else _pick_nodes(nodes, here, allocation, include=include, exclude=exclude)
     except InputError:
         return ()
 
@@ -110,7 +118,12 @@ def _load_config(files: "Sequence[str]", sets: "Sequence[str]") -> "LoadedConfig
     return load_config_files(files, sets)
 
 
-def _find_node_source(names: "Sequence[str]", hostfile: str | None, config: "LoadedConfig | None") -> _NodeSource:
+def _find_node_source(
+    names: "Sequence[str]",
+    hostfile: str | None,
+    config: "LoadedConfig | None",
+    allocation: "SlurmAllocation | None",
+) -> _NodeSource:
     """The only source of nodes; two are an error, because neither takes precedence."""
     node_sources: list[_NodeSource] = []
     if names:
@@ -124,7 +137,12 @@ def _find_node_source(names: "Sequence[str]", hostfile: str | None, config: "Loa
         seen = f"the nodes were specified twice, by {first.where} and by {second.where}"
         fix = configuration.CLUSTER_TWICE.fix()
         raise InputError(configuration.CLUSTER_TWICE, [Problem(where="cluster", seen=seen, fix=fix)])
-    return node_sources[0] if node_sources else _NodeSource(source=THIS_MACHINE, where="", names=(LOCALHOST,))
+    if node_sources:
+        return node_sources[0]
+    if allocation is not None:
+        job = format_job_source(allocation)
+        return _NodeSource(source=job, where=job, names=tuple(node.name for node in allocation.nodes))
+    return _NodeSource(source=THIS_MACHINE, where="", names=(LOCALHOST,))
 
 
 def _list_section_sources(config: "LoadedConfig") -> list[_NodeSource]:
@@ -147,6 +165,17 @@ def _read_entries(node_source: _NodeSource, config: "LoadedConfig | None") -> li
     if config is not None and not node_source.names:
         return read_section_entries(config)
     return parse_node_names(node_source.names)
+
+
+def _pick_nodes(
+    nodes: tuple[Node, ...], here: HeadMachine, allocation: "SlurmAllocation | None", *, include: str, exclude: str
+) -> tuple[Node, ...]:
+    """The nodes that remain after the filters; a job's nodes are reached by srun."""
+    if allocation is None:
+        return filter_nodes(nodes, include=include, exclude=exclude)
+    picked = filter_nodes(assign_srun(nodes, allocation, here.user), include=include, exclude=exclude)
+    refuse_mixed_nodes(picked, allocation)
+    return picked
 
 
 def _build_writes(config: "LoadedConfig | None") -> PlannedWrites | None:

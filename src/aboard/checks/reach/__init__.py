@@ -17,6 +17,7 @@ from aboard.diagnoses import Finding, Fix, Shell, format_shell
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.fixes import Value
 from aboard.diagnoses.nodes import reach, unanswered_probes
+from aboard.diagnoses.slurm import steps
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
 
@@ -232,5 +233,5 @@ SUBJECT = Subject(
         find_lost_python,
     ),
     multi_node_probes=(ADDRESS_LOOKUP, SHELL),
-    diagnoses=(*list_diagnoses(reach), unanswered_probes.SHELL),
+    diagnoses=(*list_diagnoses(reach), *list_diagnoses(steps), unanswered_probes.SHELL),
 )

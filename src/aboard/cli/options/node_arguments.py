@@ -10,11 +10,13 @@ from typing import Any
 import click
 
 from aboard.config.cluster_loader import guess_nodes, load_cluster
+from aboard.config.slurm_allocation import read_allocation
 from aboard.config.this_machine import inspect_this_machine
-from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
+from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.node import Node
-from aboard.core.cluster.slurm_environment import refuse_allocation, refuse_srun_copies
+from aboard.core.slurm.allocation import SlurmAllocation
+from aboard.core.slurm.srun_copies import refuse_srun_copies
 from aboard.lazy_dataclass import dataclass
 
 
@@ -38,26 +40,35 @@ class NodeArguments:
         """Cached: a resolver that does not respond costs a second."""
         return inspect_this_machine()
 
+    @cached_property
+    def allocation(self) -> SlurmAllocation | None:
+        """The Slurm job that this command runs in."""
+        return read_allocation(os.environ)
+
     def cluster(self) -> Cluster:
         refuse_srun_copies(os.environ, sys.argv[1:])
-        cluster = load_cluster(
+        return load_cluster(
             self.nodes,
             hostfile=self.hostfile,
             include=self.include,
             exclude=self.exclude,
             sets=self.sets,
             here=self._here,
+            allocation=self.allocation,
         )
-        if cluster.source == THIS_MACHINE:
-            refuse_allocation(os.environ, sys.argv[1:])
-        return cluster
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial while the rest is parsed; none if finding them needs parsing."""
+        refuse_srun_copies(os.environ, sys.argv[1:])
         if self.sets:
             return ()
         return guess_nodes(
-            self.nodes, hostfile=self.hostfile, include=self.include, exclude=self.exclude, here=self._here
+            self.nodes,
+            hostfile=self.hostfile,
+            include=self.include,
+            exclude=self.exclude,
+            here=self._here,
+            allocation=self.allocation,
         )
 
     def with_default(self, *, hostfile: str | None, include: str, exclude: str) -> "NodeArguments":

@@ -1,1 +1,1 @@
-"""Nodes, clusters, host files, node sets and Slurm allocations."""
+"""Nodes, clusters, host files and node sets."""

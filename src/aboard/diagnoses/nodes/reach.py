@@ -3,6 +3,7 @@
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
 from aboard.diagnoses.output_patterns import cause, end
+from aboard.diagnoses.slurm import steps
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 
 _LET_SSH_IN = (
@@ -338,5 +339,5 @@ SLOW_LOGIN = Diagnosis(
 )
 
 # The diagnosis of each reason why a node is unreachable.
-_DECLARED = {each.code: each for each in tuple(globals().values()) if isinstance(each, Diagnosis)}
+_DECLARED = {each.code: each for each in (*globals().values(), *vars(steps).values()) if isinstance(each, Diagnosis)}
 UNREACHED = {reason: _DECLARED[f"reach-{reason.value}"] for reason in UnreachableReason}

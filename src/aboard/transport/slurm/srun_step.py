@@ -13,6 +13,7 @@ from aboard.core.cluster.node_sets import expand_node_set
 from aboard.diagnoses import InputError
 from aboard.transport import agent_bootstrap
 from aboard.transport.agent_bootstrap import Bootstrap
+from aboard.transport.slurm.srun_log import select_node_lines
 from aboard.transport.subprocess_stream import LAST_CALL, ProcessStream, start_program
 from aboard.transport.transport import StreamEnding
 
@@ -36,6 +37,8 @@ OPTIONS = (
     "--input=all",
     "--label",
 )
+# What the job asked for as a whole contradicts --gres, which says what these nodes have.
+_GPU_OPTIONS = re.compile(r"SLURM_(?:GPUS|GPUS_PER_\w+|NTASKS_PER_GPU|GRES|TRES_\w+|GPU_FREQ)")
 _LABEL = re.compile(rb" *([0-9]{1,5}): ?")
 _TASK_END = re.compile(
     r"srun: error: (?P<nodes>\S+): tasks? [\d,-]+: (?P<how>Exited with exit code (?P<code>\d+)|.*)\Z"
@@ -230,7 +233,7 @@ class StepStream:
             label = re.match(r" *(\d{1,5}): ", line)
             if label is None or own is None or label[1] == own:
                 lines.append(line[label.end() :] if label else line)
-        return "\n".join(lines)
+        return select_node_lines("\n".join(lines), self.name)
 
 
 async def start_step(nodes: Sequence[str], python: str, silence: float, *, options: Sequence[str] = ()) -> SrunStep:
@@ -259,4 +262,8 @@ def build_environment() -> dict[str, str]:
 
     With an inherited SLURM_NTASKS, srun would start several agents on a node; SLURM_GPUS_PER_TASK hides GPUs.
     """
-    return {name: value for name, value in os.environ.items() if not slurm_task.STEP_VARIABLES.fullmatch(name)}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not (slurm_task.STEP_VARIABLES.fullmatch(name) or _GPU_OPTIONS.fullmatch(name))
+    }

@@ -1,0 +1,150 @@
+"""The nodes of a Slurm job, with its CPUs and GPUs on each: from the job's environment and `scontrol show job -d`."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+
+from aboard.core.cluster.node_sets import expand_node_set
+from aboard.diagnoses import InputError
+from aboard.lazy_dataclass import dataclass
+
+# The resources of some nodes: `Nodes=n[1-2] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0,3)`.
+_DETAIL = re.compile(r"^\s+Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", re.MULTILINE)
+_NODE_LIST = re.compile(r"^\s+NodeList=(\S+)", re.MULTILINE)
+_STATE = re.compile(r"^\s+JobState=(\S+)", re.MULTILINE)
+_GPUS = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::[^:(),]+)?:([0-9]{1,5})(?=[(,]|$)")
+_GPU_TYPES = re.compile(r"(?:^|,)(?:[^:,]+:)?([0-9]{1,5})(?=,|$)")
+_REPEATED = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,6})\))?")
+_GRES_TYPES = re.compile(r"^GresTypes\s*=\s*(\S+)", re.MULTILINE)
+# States in which the nodes of a job are its own.
+_ACTIVE = {"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatedNode:
+    """A node of a job. None means that Slurm did not say how much of it the job has.
+
+    `group` is the node's component of a heterogeneous job, which srun needs as `--het-group`.
+    """
+
+    name: str
+    cpus: int | None = None
+    gpus: int | None = None
+    group: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmAllocation:
+    """The nodes of a running job; `restarts` counts how often Slurm requeued it."""
+
+    job: int
+    nodes: tuple[AllocatedNode, ...]
+    restarts: int = 0
+
+    @property
+    def has_gpus(self) -> bool:
+        return any(node.gpus for node in self.nodes)
+
+    def find_node(self, host: str) -> AllocatedNode | None:
+        """The node that a host name means: Slurm's name for it, or that with a domain."""
+        by_name = {node.name: node for node in self.nodes}
+        return by_name.get(host) or by_name.get(host.partition(".")[0])
+
+
+def parse_job_id(env: Mapping[str, str]) -> int | None:
+    """The id of the job that this process runs in; the leader's for a heterogeneous job."""
+    text = env.get("SLURM_JOB_ID", "")
+    return int(text) if text.isdecimal() else None
+
+
+def is_job_over(shown: str) -> bool:
+    """Whether the output of `scontrol show job` says that the job no longer runs."""
+    states = _STATE.findall(shown)
+    return bool(states) and not _ACTIVE.intersection(states)
+
+
+def parse_allocation(env: Mapping[str, str], shown: str = "") -> SlurmAllocation | None:
+    """The nodes of the job in this environment; `shown` is the output of `scontrol show job -d`, "" without it.
+
+    None outside a job, and if neither lists its nodes.
+    """
+    job = parse_job_id(env)
+    if job is None:
+        return None
+    by_name: dict[str, AllocatedNode] = {}
+    for suffix, group in _list_components(env):
+        for node in _parse_component(env, suffix, group):
+            by_name.setdefault(node.name, node)
+    if not by_name:
+        by_name = {name: AllocatedNode(name=name) for name in _list_shown_nodes(shown)}
+    gpus = _parse_shown_gpus(shown) or _read_gpu_variables(env, list(by_name))
+    nodes = [
+        AllocatedNode(name=node.name, cpus=node.cpus, group=node.group, gpus=gpus.get(node.name))
+        for node in by_name.values()
+    ]
+    restarts = env.get("SLURM_RESTART_COUNT", "")
+    return (
+        SlurmAllocation(job=job, nodes=tuple(nodes), restarts=int(restarts) if restarts.isdecimal() else 0)
+        if nodes
+        else None
+    )
+
+
+def manages_gpus(config: str) -> bool:
+    """Whether the output of `scontrol show config` says that Slurm allocates GPUs."""
+    found = _GRES_TYPES.search(config)
+    return found is not None and "gpu" in found[1].split(",")
+
+
+def _list_components(env: Mapping[str, str]) -> list[tuple[str, int | None]]:
+    """The suffixes of the variables of each component; a job that is not heterogeneous has one, without a suffix."""
+    size = env.get("SLURM_HET_SIZE", "")
+    return [(f"_HET_GROUP_{group}", group) for group in range(int(size))] if size.isdecimal() else [("", None)]
+
+
+def _parse_component(env: Mapping[str, str], suffix: str, group: int | None) -> list[AllocatedNode]:
+    names = _expand_names(env.get(f"SLURM_JOB_NODELIST{suffix}") or env.get(f"SLURM_NODELIST{suffix}", ""))
+    cpus = expand_counts(env.get(f"SLURM_JOB_CPUS_PER_NODE{suffix}", ""))
+    if len(cpus) != len(names):
+        cpus = ()
+    return [AllocatedNode(name=name, cpus=count, group=group) for name, count in zip_longest(names, cpus)]
+
+
+def expand_counts(text: str) -> tuple[int, ...]:
+    """Slurm's short form of a number for each node: `64(x2),32` is 64 64 32; empty if it is not that."""
+    matches = [_REPEATED.fullmatch(part) for part in text.split(",")]
+    found = [match for match in matches if match]
+    if len(found) < len(matches):
+        return ()
+    return tuple(int(match[1]) for match in found for _ in range(int(match[2] or 1)))
+
+
+def _expand_names(text: str) -> tuple[str, ...]:
+    try:
+        return expand_node_set(text) if text and text != "(null)" else ()
+    except InputError:
+        return ()
+
+
+def _list_shown_nodes(shown: str) -> list[str]:
+    return [name for text in _NODE_LIST.findall(shown) for name in _expand_names(text)]
+
+
+def _parse_shown_gpus(shown: str) -> dict[str, int]:
+    """The GPUs of the job on each node: of all types, 0 where it has none."""
+    gpus: dict[str, int] = {}
+    for names, text in _DETAIL.findall(shown):
+        count = sum(map(int, _GPUS.findall(text)))
+        for name in _expand_names(names):
+            gpus.setdefault(name, count)
+    return gpus
+
+
+def _read_gpu_variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
+    """The same from the variables of the job: what was requested per node, and what this node got."""
+    requested = sum(map(int, _GPU_TYPES.findall(env.get("SLURM_GPUS_PER_NODE", ""))))
+    gpus = dict.fromkeys(names, requested) if requested else {}
+    here, on_node = env.get("SLURMD_NODENAME", ""), env.get("SLURM_GPUS_ON_NODE", "")
+    if here in names and on_node.isdecimal():
+        gpus[here] = int(on_node)
+    return gpus

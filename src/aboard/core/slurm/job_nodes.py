@@ -1,0 +1,82 @@
+"""Which nodes of a cluster belong to the Slurm job: srun reaches those, and their slots are the job's GPUs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from aboard.core.cluster.cluster import SLURM_JOB
+from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.cluster.node_sets import fold_names, split_node_set
+from aboard.core.slurm.allocation import AllocatedNode, SlurmAllocation
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.slurm import allocation as diagnoses
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage.configuration import quote_doubly
+
+# This option counts the GPUs of a whole step, so a step with it can have one node only.
+ALONE_OPTION = "--gpus="
+
+
+def format_job_source(allocation: SlurmAllocation) -> str:
+    """`Cluster.source` of nodes that the job gave."""
+    return f"{SLURM_JOB} {allocation.job}"
+
+
+def assign_srun(nodes: Sequence[Node], allocation: SlurmAllocation, user: str) -> tuple[Node, ...]:
+    """Marks the nodes of the job as reached by srun. Slots that the user set stay.
+
+    Nodes with another user than `user` stay with ssh: srun can't change it.
+    """
+    return tuple(_assign_node(node, allocation, user) for node in nodes)
+
+
+def refuse_mixed_nodes(nodes: Sequence[Node], allocation: SlurmAllocation) -> None:
+    """Refuses nodes of which only some belong to the job."""
+    inside = [node.name for node in nodes if node.transport is TransportKind.SLURM]
+    outside = [node.name for node in nodes if node.transport is not TransportKind.SLURM]
+    if not inside or not outside:
+        return
+    verb, other = ("belongs" if len(inside) == 1 else "belong"), ("does" if len(outside) == 1 else "do")
+    named, others = escape_text(fold_names(inside)), escape_text(fold_names(outside))
+    seen = f"{named} {verb} to {format_job_source(allocation)}, but {others} {other} not"
+    fix = diagnoses.NODES.fix(nodes=quote_doubly("@".join(split_node_set(fold_names(inside)))))
+    raise InputError(diagnoses.NODES, [Problem(where="cluster", seen=seen, fix=fix)])
+
+
+def _assign_node(node: Node, allocation: SlurmAllocation, user: str) -> Node:
+    found = allocation.find_node(node.name)
+    if found is None or node.user not in {None, user}:
+        return node
+    address = node.address or (node.name if node.name != found.name else None)
+    slots = _count_slots(found, allocation) if node.slots is None else node.slots
+    # Port and user are ssh's.
+    return replace(
+        node,
+        name=found.name,
+        address=address,
+        slots=slots,
+        cores=found.cpus,
+        step_options=_list_gpu_options(found, allocation),
+        port=None,
+        user=None,
+        transport=TransportKind.SLURM,
+    )
+
+
+def _list_gpu_options(node: AllocatedNode, allocation: SlurmAllocation) -> tuple[str, ...]:
+    """The options of a step that gives it all GPUs of the job on the node, whatever the job asked for per task.
+
+    In a job whose nodes have different numbers of GPUs, Slurm 22.05 refuses --gres with more than the fewest.
+    """
+    if not allocation.has_gpus or node.gpus is None:
+        return ()
+    if node.gpus == 0:
+        return ("--gres=none",)
+    is_even = len({other.gpus for other in allocation.nodes if other.group == node.group}) == 1
+    return (f"--gres=gpu:{node.gpus}",) if is_even else (f"{ALONE_OPTION}{node.gpus}",)
+
+
+def _count_slots(node: AllocatedNode, allocation: SlurmAllocation) -> int | None:
+    """The job's GPUs on the node. Without any GPUs in the job, one process; None if Slurm does not count GPUs."""
+    if node.gpus == 0:
+        return 0 if allocation.has_gpus else 1
+    return node.gpus

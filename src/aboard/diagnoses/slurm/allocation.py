@@ -1,0 +1,43 @@
+"""Diagnoses of commands that contradict the Slurm job they run in."""
+
+from aboard.diagnoses.diagnosis import Diagnosis
+
+COPIES = Diagnosis(
+    code="slurm-copies",
+    title="srun started several copies of aboard",
+    symptoms=("srun started 2 copies of aboard; start only one, because it starts the ranks on all nodes itself",),
+    explanation="Each copy would start every rank on every node. Run a single aboard command.",
+    fixes="{command:shell aboard launch -- train.py}    # in the batch script or salloc's shell, without srun\n"
+    "srun --nodes=1 --ntasks=1 {command:shell aboard launch -- train.py}    # or with srun, as one task",
+)
+
+NODES = Diagnosis(
+    code="slurm-nodes",
+    title="some of the nodes belong to the Slurm job, and some do not",
+    symptoms=("n1 belongs to Slurm job 7, but n3 does not",),
+    explanation="Inside a Slurm job, Aboard reaches the job's nodes with srun and all others over ssh. It does not mix"
+    " the two: Slurm would end half of the run with the job. Without nodes on the command line, in a hostfile or in"
+    " aboard.yaml, Aboard uses all nodes of the job.",
+    fixes="add: --include {nodes:shell n1}    # only the nodes of the job\n"
+    "unset SLURM_JOB_ID    # or ignore the job: then Aboard reaches all of them over ssh",
+)
+
+OVER = Diagnosis(
+    code="slurm-job-over",
+    title="the Slurm job of this shell has ended",
+    symptoms=("SLURM_JOB_ID is 7 in this shell, but that job has ended",),
+    explanation="A shell that salloc or srun started keeps its SLURM variables when Slurm ends the job. Its nodes may"
+    " belong to others now.",
+    fixes="exit    # leave this shell, and ask for another job\n"
+    "unset SLURM_JOB_ID    # or use this shell without the job",
+)
+
+NODE_LIST = Diagnosis(
+    code="slurm-node-list",
+    title="the nodes of the Slurm job can't be read",
+    symptoms=("neither SLURM_JOB_NODELIST nor scontrol lists the nodes of Slurm job 7",),
+    explanation="Inside a Slurm job, Aboard takes the nodes from the job's environment, or else from scontrol. Running"
+    " on this node alone would leave the others idle.",
+    fixes="scontrol show job -d {job}    # does Slurm know the job?\n"
+    "unset SLURM_JOB_ID    # to use this machine without the job",
+)
