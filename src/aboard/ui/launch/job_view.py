@@ -7,15 +7,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from aboard.core.slurm.job_state import JobPhase, JobStatus, describe_job
+from aboard.core.slurm.job_state import JobPhase, JobStatus, describe_job, describe_reason
 from aboard.diagnoses.untrusted import escape_lines
 
 
 class JobView:
     """A terminal shows the state below the output; a pipe gets a line for each change."""
 
-    def __init__(self, console: Console, *, clock: Callable[[], datetime]) -> None:
+    def __init__(self, console: Console, run: str, *, clock: Callable[[], datetime]) -> None:
         self._console = console
+        self._run = run
+        self._stuck = ""
         self._clock = clock
         self._said = ""
         self._partial = b""
@@ -26,6 +28,9 @@ class JobView:
     def show(self, status: JobStatus) -> None:
         if status.phase is JobPhase.ENDED:
             return  # the summary says how
+        if status.is_stuck and self._stuck != (self._stuck := status.reason.raw()):
+            why = f"job {status.id} does not start by itself: {describe_reason(status.reason)}"
+            self.say(f"{why}\n    aboard why {self._run}\n    aboard stop {self._run}")
         line = f"job {status.id} {describe_job(status, self._clock())}"
         if self._console.is_terminal:
             if not self._live.is_started:
