@@ -180,11 +180,6 @@ NODE_FAILED = Diagnosis(
     explanation="slurmd on the node did not respond for SlurmdTimeout seconds, or an administrator set the node down."
     " Slurm cancels and requeues the whole job, unless it was submitted with --no-kill.",
     fixes=_SHOW_NODE + "#SBATCH --no-kill    # in the batch script; the other nodes keep running\n" + _RESUME,
-    patterns=cause(
-        r"Node failure on (?P<nodes>[\w.,\[\]-]+)"
-        r"|(?:(?:STEP|JOB) (?P<job>[\d.]+) (?:ON (?P<node>[\w.-]+) )?)?CANCELLED AT (?P<at>\S+) DUE TO NODE FAILURE"
-        r"|DUE TO NODE FAILURE"
-    ),
 )
 
 SRUN_FAILED = Diagnosis(

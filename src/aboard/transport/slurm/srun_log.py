@@ -8,6 +8,7 @@ import re
 
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.diagnoses import InputError
+from aboard.diagnoses.runs import death
 from aboard.diagnoses.slurm import steps
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.transport.agent_bootstrap import TOO_OLD, classify_start_failure, find_last_line
@@ -19,7 +20,7 @@ _REASONS = (
     (UnreachableReason.SLURMD_REFUSED, steps.SLURMD_REFUSED),
     (UnreachableReason.PROLOG, steps.PROLOG),
     (UnreachableReason.NO_SLURMD, steps.NO_SLURMD),
-    (UnreachableReason.NODE_FAILED, steps.NODE_FAILED),
+    (UnreachableReason.NODE_FAILED, death.NODE_GONE),
     (UnreachableReason.MUNGE, steps.MUNGE),
     (UnreachableReason.NO_SLURMCTLD, steps.NO_SLURMCTLD),
     (UnreachableReason.SRUN_PORTS, steps.SRUN_PORTS),
