@@ -23,6 +23,7 @@ from aboard.flows.slurm.follow_job import FollowedJob, follow_run
 from aboard.flows.slurm.submit_job import submit_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
+from aboard.record.slurm_job import SlurmJob
 from aboard.ui.launch.job_view import JobView
 
 EXIT_INTERRUPTED = 130
@@ -54,7 +55,7 @@ def submit_and_follow(settings: SlurmSettings, argv: Sequence[str], *, detach: b
     if detach:
         click.echo(_format_commands(run), nl=False)
         return 0
-    return _follow(run, job.id, settings)
+    return _follow(run, job, settings)
 
 
 def format_script(settings: SlurmSettings, command: ConductorCommand, *, name: str) -> str:
@@ -70,7 +71,7 @@ def format_script(settings: SlurmSettings, command: ConductorCommand, *, name: s
     return format_batch_script(settings, batch, name=name)
 
 
-def _follow(run: RunDirectory, job: int, settings: SlurmSettings) -> int:
+def _follow(run: RunDirectory, job: SlurmJob, settings: SlurmSettings) -> int:
     console = Console(highlight=False)
     view = JobView(console, run.id, clock=datetime.now)
     try:
