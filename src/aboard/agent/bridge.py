@@ -46,6 +46,9 @@ def main(
     loop = EventLoop()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         loop.on_signal(number, loop.stop)
+    if anchor is not None:
+        # Slurm ends a job with SIGTERM to all its processes, the head's too: it stops the ranks, over this stream.
+        loop.on_signal(signal.SIGTERM, lambda: None)
     bridge = AgentBridge(loop, head_fds, silence, open_channel, anchor)
     bridge.open(marker)
     try:

@@ -118,8 +118,8 @@ class _SignalHandler:
             loop.add_signal_handler(number, self._handle_signal, number.name)
         if self._watch is not None:
             for number in (signal.SIGTERM, signal.SIGUSR1):
-                loop.add_signal_handler(number, self._ask, self._watch.explain_signal, number.name)
-            self._ask(self._watch.wait_for_notice)
+                loop.add_signal_handler(number, self._handle_slurm_signal, self._watch, number.name)
+            self._stop_after(self._watch.wait_for_notice())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,8 +134,13 @@ class _SignalHandler:
     def _handle_signal(self, name: str) -> None:
         self._stop(f"aboard received {name}", None)
 
-    def _ask(self, explain: Callable[..., Awaitable[JobEnding]], *arguments: str) -> None:
-        task = asyncio.create_task(self._stop_for_slurm(explain(*arguments)))
+    def _handle_slurm_signal(self, watch: JobWatch, name: str) -> None:
+        if self.conductor is not None:
+            self.conductor.expect_stop()
+        self._stop_after(watch.explain_signal(name))
+
+    def _stop_after(self, explanation: Awaitable[JobEnding]) -> None:
+        task = asyncio.create_task(self._stop_for_slurm(explanation))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
