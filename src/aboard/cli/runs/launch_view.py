@@ -188,6 +188,7 @@ def show_end(
         directory=str(run.path),
         command=command,
         dropped=dropped,
+        continuation=launched.continuation,
     )
     if console.is_terminal:
         console.print(FinishedRunView(end), crop=False)

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from aboard.core.run.run_state import Run
-from aboard.core.slurm.job_state import JobPhase, JobStatus, parse_job_status
+from aboard.core.slurm.job_state import JobPhase, JobStatus
+from aboard.flows.slurm.watch_job import ask_job_status
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.run_directory import RunDirectory
@@ -83,11 +84,6 @@ async def find_job_runs(runs: Iterable[RunDirectory], environ: Mapping[str, str]
 def _is_complete(run: RunDirectory, job: SlurmJob) -> bool:
     """Whether the record here has the end of this job: it has a batch host once its conductor has started."""
     return bool(job.batch_host) and not run.live and Run.replay(run.id, read_events(run.events)).finished is not None
-
-
-async def ask_job_status(job: int) -> JobStatus | None:
-    """The job as Slurm reports it now; None if Slurm does not answer, or has forgotten the job."""
-    return parse_job_status((await run_slurm_command(["scontrol", "--oneliner", "show", "job", str(job)])).stdout)
 
 
 async def _find_newest_job(run: RunDirectory, job: SlurmJob) -> SlurmJob:
