@@ -56,6 +56,8 @@ async def run_attached(arguments: ResolvedLaunch, dialer: NodeDialer) -> int:
     code = show_end(console, spec.run, launched, dropped, command=arguments.command)
     Runs(spec.run.path.parent).prune()
     if spec.watch is not None:
+        # Slurm ends this process as soon as it requeues the job.
+        sys.stdout.flush()
         await requeue_job(spec.watch)
     return code
 

@@ -101,7 +101,9 @@ class LaunchView:
     def began(self, conductor: Conductor) -> None:
         self._conductor = conductor
         self._reader = LogReader(self._run.logs)
-        self._follower = LogFollower(self._reader, LogQuery(selection=LineSelection()))
+        # A run that a further Slurm job continues has output already.
+        earlier = self._reader.list_segments()
+        self._follower = LogFollower(self._reader, LogQuery(selection=LineSelection()), behind=earlier)
 
     def event(self, event: Event) -> None:
         pass
