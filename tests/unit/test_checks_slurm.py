@@ -94,8 +94,8 @@ def test_few_ports_are_a_warning() -> None:
     assert finding.code == "slurm-port-range"
     assert "40 ports" in finding.seen
     assert parse_srun_ports("SrunPortRange           = 0-0\n") is None
-    assert count_srun_ports(64) == 2 * 5 + 48
-    assert count_srun_ports(1000) == 2 * (15 * 5 + 3) + 48
+    assert count_srun_ports(64) == 2 * 6 + 64
+    assert count_srun_ports(1000) == 2 * (15 * 6 + 4) + 64
 
 
 def test_without_a_word_from_slurm_nothing_has_passed() -> None:

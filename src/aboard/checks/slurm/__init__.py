@@ -86,7 +86,7 @@ def _list_untested(facts: Facts) -> Mapping[str, str]:
 
 SUBJECT = Subject(
     name="slurm",
-    title="Slurm keeps the job and its nodes",
+    title="the Slurm job and its nodes are in order",
     probes=(),
     rules=(find_lost_nodes, find_drained_nodes, find_short_time, find_few_ports),
     diagnoses=list_diagnoses(jobs),

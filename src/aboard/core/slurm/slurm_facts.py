@@ -80,8 +80,8 @@ def parse_srun_ports(text: str) -> tuple[int, int] | None:
 def count_srun_ports(nodes: int, *, nodes_per_step: int = 64) -> int:
     """The ports that steps on this many nodes need, twice since a new step starts before the old one ended.
 
-    A step takes one port for its control, and one each for messages and output for every 48 nodes. 16 lone
+    A step takes two ports, and one each for messages and output for every 48 nodes. 16 lone
     reconnections come on top.
     """
     steps = [nodes_per_step] * (nodes // nodes_per_step) + [nodes % nodes_per_step]
-    return 2 * sum(1 + 2 * -(-size // 48) for size in steps if size) + 16 * 3
+    return 2 * sum(2 + 2 * -(-size // 48) for size in steps if size) + 16 * 4

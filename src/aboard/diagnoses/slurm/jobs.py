@@ -176,7 +176,7 @@ PORT_RANGE = Diagnosis(
     title="SrunPortRange is too small for this many nodes",
     severity=Severity.WARN,
     symptoms=("all ports in range (60001, 60100) exhausted, cannot establish listening port",),
-    explanation="Each srun listens on three ports, and on two more for every further 48 nodes. Aboard starts one srun"
+    explanation="Each srun listens on four ports, and on two more for every further 48 nodes. Aboard starts one srun"
     " for up to 64 nodes, and one for each node that it has to reconnect. All sruns on this machine share the range,"
     " those of other users, too.",
     fixes="scontrol show config | grep SrunPortRange    # here\n"
