@@ -1,6 +1,7 @@
 """Probes that run a small Python script in the ranks' environment and print one line of JSON."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -43,13 +44,28 @@ def format_node_command(node: Node, command: Shell) -> Shell:
 
 def format_srun_command(nodes: Sequence[Node], command: Shell) -> Shell:
     """The command line that runs a shell command on nodes of the Slurm job, from a shell of the job."""
-    names = ",".join(node.name for node in nodes)
+    gpus = min(map(_count_step_gpus, nodes))
+    # With the job's variables of a shell, Slurm refuses some steps that do not say in this way how many GPUs they need.
+    options = format_shell("--overlap --gpus={gpus}", gpus=gpus) if gpus else format_shell("--overlap")
+    if len(nodes) == 1:
+        return format_shell(
+            "srun {options:shell} -N1 -n1 -w {name} bash -c {command}",
+            options=options,
+            name=nodes[0].name,
+            command=command,
+        )
     return format_shell(
-        "srun --overlap -N{count} -n{count} -w {names} bash -c {command}",
-        count=len(nodes),
-        names=names,
+        'for node in {names:words}; do srun {options:shell} -N1 -n1 -w "$node" bash -c {command}; done',
+        names=[node.name for node in nodes],
+        options=options,
         command=command,
     )
+
+
+def _count_step_gpus(node: Node) -> int:
+    """The GPUs that the agent's step has on the node."""
+    counts = [found[0] for option in node.step_options if (found := re.search("[0-9]+$", option))]
+    return int(counts[0]) if counts else 0
 
 
 def format_python_command(node: Node, words: Shell, *before: Shell) -> Shell:

@@ -305,7 +305,7 @@ def _build_install_fix(diagnosis: Diagnosis, module: str, context: DeathContext)
 
 
 def _build_node_commands(command: Shell, parts: Iterable[NodePlan]) -> Iterator[Shell]:
-    """Commands for the head that run a command on these nodes: a loop or one srun, except for special ssh options."""
+    """Commands for the head that run a command on these nodes: a loop, except for nodes that need ssh options."""
     # A record may come from someone else: its names go into a command only if they are valid hostnames.
     nodes = [part.node for part in parts if find_host_error(part.node.target) is None]
     plain = [node for node in nodes if node.transport is TransportKind.SSH and node.port is None]
