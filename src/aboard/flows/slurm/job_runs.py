@@ -68,7 +68,7 @@ async def find_job_runs(runs: Iterable[RunDirectory], environ: Mapping[str, str]
 
     async def find(run: RunDirectory, job: SlurmJob) -> JobRun:
         async with turns:
-            job = await _find_newest_job(run, job)
+            job = await find_newest_job(run, job)
             return JobRun(
                 run=run,
                 job=job,
@@ -90,7 +90,7 @@ async def ask_job_status(job: int) -> JobStatus | None:
     return parse_job_status((await run_slurm_command(["scontrol", "--oneliner", "show", "job", str(job)])).stdout)
 
 
-async def _find_newest_job(run: RunDirectory, job: SlurmJob) -> SlurmJob:
+async def find_newest_job(run: RunDirectory, job: SlurmJob) -> SlurmJob:
     """The job that continues the recorded one, if there is one: the batch host can't record it without a shared home.
 
     All jobs of a run have the run's id as their name.
