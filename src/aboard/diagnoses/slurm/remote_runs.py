@@ -3,8 +3,8 @@
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import FixCommand
 
-WAITING = Diagnosis(
-    code="slurm-waiting",
+NOT_STARTED = Diagnosis(
+    code="slurm-not-started",
     title="the run's job has not started",
     symptoms=("job 12 of RUN is waiting",),
     explanation="Slurm starts the job when its nodes are free and its turn has come. The conductor starts with it, so"
