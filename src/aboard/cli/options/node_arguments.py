@@ -20,6 +20,7 @@ from aboard.core.slurm.allocation import SlurmAllocation
 from aboard.core.slurm.conductor_command import refuse_outside_job
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.slurm.srun_copies import refuse_srun_copies
+from aboard.diagnoses import Shell
 from aboard.lazy_dataclass import dataclass
 
 
@@ -71,6 +72,14 @@ class NodeArguments:
     def job_to_submit(self) -> SlurmSettings | None:
         """The same; None inside a job, where its nodes are used."""
         return None if self.allocation is not None else self.slurm_settings
+
+    def check_job(self, command: Shell, *, resumes: bool | None = None) -> tuple[str, ...]:
+        """Notes on the Slurm job; refuses a run that would start over. `resumes` as in `check_job_start`."""
+        if self.allocation is None:
+            return ()
+        from aboard.flows.slurm.job_start import check_job_start  # noqa: PLC0415 - only inside a job
+
+        return check_job_start(self.allocation, command, resumes=resumes)
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial while the rest is parsed; none if finding them needs parsing."""

@@ -23,11 +23,14 @@ from aboard.flows.slurm.follow_job import FollowedJob, follow_run
 from aboard.flows.slurm.submit_job import submit_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
+from aboard.record.slurm_job import SlurmJob
 from aboard.ui.launch.job_view import JobView
 
 EXIT_INTERRUPTED = 130
 # What bash returns for a program that it can't start, and the script for a directory that is missing.
 _START_FAILURES = {126: b"exec: ", 127: b"exec: ", 3: b"cd: "}
+# Slurm's own code, as if the script had died by signal 53: the output can't be opened, since its directory is missing.
+_NO_OUTPUT = 128 + 53
 
 
 def print_batch_script(settings: SlurmSettings, argv: Sequence[str]) -> int:
@@ -52,7 +55,7 @@ def submit_and_follow(settings: SlurmSettings, argv: Sequence[str], *, detach: b
     if detach:
         click.echo(_format_commands(run), nl=False)
         return 0
-    return _follow(run, job.id, settings)
+    return _follow(run, job, settings)
 
 
 def format_script(settings: SlurmSettings, command: ConductorCommand, *, name: str) -> str:
@@ -68,9 +71,9 @@ def format_script(settings: SlurmSettings, command: ConductorCommand, *, name: s
     return format_batch_script(settings, batch, name=name)
 
 
-def _follow(run: RunDirectory, job: int, settings: SlurmSettings) -> int:
+def _follow(run: RunDirectory, job: SlurmJob, settings: SlurmSettings) -> int:
     console = Console(highlight=False)
-    view = JobView(console, clock=datetime.now)
+    view = JobView(console, run.id, clock=datetime.now)
     try:
         followed = asyncio.run(follow_run(run, job, view))
     except KeyboardInterrupt:
@@ -92,7 +95,7 @@ def _format_commands(run: RunDirectory) -> str:
 def _refuse_failed_start(followed: FollowedJob, settings: SlurmSettings) -> None:
     """Explains a script that ended before Aboard started: the node lacks its directory or its Python."""
     mark = _START_FAILURES.get(followed.exit_code)
-    if mark is None or mark not in followed.last_output:
+    if followed.exit_code != _NO_OUTPUT and (mark is None or mark not in followed.last_output):
         return
     partition = [] if settings.partition is None else [f"--partition={settings.partition}"]
     srun = quote_typed_words(["srun", *partition])

@@ -297,7 +297,8 @@ AFFINITY = Diagnosis(
             " CPUAffinity= in ssh.service, cpusets, or the container's cores"
         ),
         "job": FixCommand(
-            "sbatch --ntasks-per-node=1 --cpus-per-task={cores} …    # or #SBATCH lines; --exclusive gives all cores"
+            "sbatch --ntasks-per-node=1 --cpus-per-task={cores} …    # or in #SBATCH lines, or under"
+            " cluster.slurm.extra in aboard.yaml; --exclusive gives all cores"
         ),
     },
 )

@@ -61,8 +61,13 @@ def build_absent_error(where: JobRun, words: Sequence[str]) -> AboardError:
     return AboardError(remote_runs.RECORD_AWAY, seen, "accounting", job=where.job.id)
 
 
+def build_step(job: int, host: str) -> list[str]:
+    """An srun of one task on a node of a job."""
+    return ["srun", f"--jobid={job}", f"--nodelist={host}", *_OPTIONS]
+
+
 def _build_step(where: JobRun) -> list[str]:
-    return ["srun", f"--jobid={where.job.id}", f"--nodelist={where.batch_host}", *_OPTIONS]
+    return build_step(where.job.id, where.batch_host)
 
 
 def _build_environment() -> dict[str, str]:

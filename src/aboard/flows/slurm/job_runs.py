@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from aboard.core.run.run_state import Run
-from aboard.core.slurm.job_state import JobPhase, JobStatus
-from aboard.flows.slurm.watch_job import ask_job_status
+from aboard.core.slurm.job_state import JobPhase, JobStatus, parse_job_status
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.run_directory import RunDirectory
@@ -69,7 +68,7 @@ async def find_job_runs(runs: Iterable[RunDirectory], environ: Mapping[str, str]
 
     async def find(run: RunDirectory, job: SlurmJob) -> JobRun:
         async with turns:
-            job = await _find_newest_job(run, job)
+            job = await find_newest_job(run, job)
             return JobRun(
                 run=run,
                 job=job,
@@ -86,7 +85,12 @@ def _is_complete(run: RunDirectory, job: SlurmJob) -> bool:
     return bool(job.batch_host) and not run.live and Run.replay(run.id, read_events(run.events)).finished is not None
 
 
-async def _find_newest_job(run: RunDirectory, job: SlurmJob) -> SlurmJob:
+async def ask_job_status(job: int) -> JobStatus | None:
+    """The job as Slurm reports it now; None if Slurm does not answer, or has forgotten the job."""
+    return parse_job_status((await run_slurm_command(["scontrol", "--oneliner", "show", "job", str(job)])).stdout)
+
+
+async def find_newest_job(run: RunDirectory, job: SlurmJob) -> SlurmJob:
     """The job that continues the recorded one, if there is one: the batch host can't record it without a shared home.
 
     All jobs of a run have the run's id as their name.

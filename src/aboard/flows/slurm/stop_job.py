@@ -10,8 +10,7 @@ from aboard.diagnoses.slurm import remote_runs
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.diagnoses.usage import commands
 from aboard.flows.slurm.forward_command import call_forwarded
-from aboard.flows.slurm.job_runs import JobRun
-from aboard.flows.slurm.watch_job import ask_job_status
+from aboard.flows.slurm.job_runs import JobRun, ask_job_status
 from aboard.transport.slurm.slurm_commands import run_slurm_command
 
 # Longer than KillWait, which is 30 s by default, and than slurmctld takes to notice.

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from aboard.core.slurm.job_state import JobPhase, JobStatus, parse_job_status
+from aboard.core.slurm.job_state import JobPhase, JobStatus
+from aboard.flows.slurm.forward_command import build_step
+from aboard.flows.slurm.job_runs import ask_job_status
 from aboard.lazy_dataclass import dataclass
-from aboard.transport.slurm.slurm_commands import run_slurm_command
 
 # Between two questions: a job that starts is noticed soon, and one that waits for hours costs slurmctld little.
 FIRST_POLL_SECONDS = 1.0
@@ -18,13 +19,6 @@ POLL_GROWTH = 1.2
 _MAX_SILENT = 12
 _CHUNK = 64 * 1024
 _KEPT_BYTES = 2048
-_STEP_OPTIONS = ("--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none", "--mpi=none", "--input=none")
-
-
-async def ask_job_status(job: int) -> JobStatus | None:
-    """The job as Slurm reports it now; None if Slurm does not answer, or has forgotten the job."""
-    said = await run_slurm_command(["scontrol", "--oneliner", "show", "job", str(job)])
-    return parse_job_status(said.stdout)
 
 
 async def watch_job(job: int, wake: asyncio.Event) -> AsyncIterator[JobStatus]:
@@ -63,26 +57,9 @@ class JobOutput:
 
     async def stream(self, status: JobStatus) -> None:
         """Delivers the output while the job runs."""
-        step = ["srun", f"--jobid={status.id}", f"--nodelist={status.batch_host}", *_STEP_OPTIONS]
         tail = ["tail", "-c", f"+{self.seen + 1}", "-F", find_output(status)]
-        process = await asyncio.create_subprocess_exec(
-            *step,
-            *tail,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            # Ctrl-C at this terminal is for us; srun would ask for a second one.
-            start_new_session=True,
-            env={name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_"))},
-        )
-        assert process.stdout is not None  # noqa: S101 - a pipe was requested
-        try:
-            while data := await process.stdout.read(_CHUNK):
-                self._deliver(data)
-        finally:
-            with suppress(ProcessLookupError):
-                process.terminate()
-            await process.wait()
+        async for data in stream_step(status, tail):
+            self._deliver(data)
 
     def read_rest(self, status: JobStatus) -> None:
         """Delivers what was written since, if this machine sees the file."""
@@ -95,6 +72,32 @@ class JobOutput:
         self.seen += len(data)
         self.last = (self.last + data)[-_KEPT_BYTES:]
         self.on_bytes(data)
+
+
+async def stream_step(status: JobStatus, command: Sequence[str]) -> AsyncIterator[bytes]:
+    """What a command on the batch host writes to its stdout, until it or the job ends."""
+    process = await asyncio.create_subprocess_exec(
+        *build_step(status.id, status.batch_host),
+        "--input=none",
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        # Ctrl-C at this terminal is for us; srun would ask for a second one.
+        start_new_session=True,
+        env={name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_"))},
+    )
+    assert process.stdout is not None  # noqa: S101 - a pipe was requested
+    ended = False
+    try:
+        while data := await process.stdout.read(_CHUNK):
+            yield data
+        ended = True
+    finally:
+        if not ended:
+            with suppress(ProcessLookupError):
+                process.terminate()
+        await process.wait()
 
 
 def find_output(status: JobStatus) -> str:
