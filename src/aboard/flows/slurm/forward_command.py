@@ -49,7 +49,7 @@ def build_absent_error(where: JobRun, words: Sequence[str]) -> AboardError:
     run, status = where.run.id, where.status
     if status is not None and where.is_waiting:
         seen = f"job {status.id} of {run} {describe_job(status, datetime.now())}"  # noqa: DTZ005 - Slurm's times are local
-        return AboardError(remote_runs.WAITING, seen, job=status.id, run=run)
+        return AboardError(remote_runs.NOT_STARTED, seen, job=status.id, run=run)
     if where.batch_host:
         how = f" {describe_end(status)}" if status is not None and status.phase is JobPhase.ENDED else " has ended"
         seen = f"job {where.job.id}{how}; the record of {run} is on its batch host, {where.batch_host}"
