@@ -11,7 +11,7 @@ RECORD_AWAY = Diagnosis(
     " homes are not shared, only that node has the record. While the job runs, commands on the login node read it"
     " through srun.",
     fixes={
-        "srun": FixCommand("srun --nodes=1 --ntasks=1 {command:words}"),
+        "srun": FixCommand("srun --nodes=1 --ntasks=1 --nodelist={node} {python} -m aboard {typed:shell logs RUN}"),
         "accounting": FixCommand("sacct --jobs={job} --format=JobID,State,ExitCode,NodeList,End"),
     },
 )

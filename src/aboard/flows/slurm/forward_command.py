@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from aboard.core.slurm.job_state import JobPhase, describe_end
+from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import remote_runs
 from aboard.flows.slurm.job_runs import JobRun
@@ -25,29 +26,23 @@ def forward_command(where: JobRun, words: Sequence[str]) -> int:
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     # srun asks for a second Ctrl-C unless it is told to quit; with a terminal, Ctrl-C goes to the command itself.
     streams = ("--pty",) if terminal else ("--input=none", "--quit-on-interrupt")
-    return subprocess.call([*_build_step(where), *streams, *build_aboard_command(words)], env=_build_environment())
+    return subprocess.call([*_build_step(where), *streams, *_build_aboard_command(words)], env=_build_environment())
 
 
 def call_forwarded(where: JobRun, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     """The exit code and output of `aboard WORDS` on the batch host."""
-    command = [*_build_step(where), "--input=none", *build_aboard_command(words)]
+    command = [*_build_step(where), "--input=none", *_build_aboard_command(words)]
     return subprocess.run(command, env=_build_environment(), capture_output=True, text=True, check=False)
 
 
 def read_forwarded(where: JobRun, words: Sequence[str]) -> bytes:
     """What `aboard WORDS` on the batch host writes to its stdout; its stderr is shown here."""
-    command = [*_build_step(where), "--input=none", *build_aboard_command(words)]
+    command = [*_build_step(where), "--input=none", *_build_aboard_command(words)]
     done = subprocess.run(command, env=_build_environment(), stdout=subprocess.PIPE, check=False)
     if done.returncode:
         seen = f"`aboard {words[0]}` on {where.batch_host} failed with exit code {done.returncode}"
         raise AboardError(remote_runs.FORWARD, seen, job=where.job.id, node=where.batch_host)
     return done.stdout
-
-
-def build_aboard_command(words: Sequence[str]) -> list[str]:
-    """The same Aboard as this one, by the path of its interpreter."""
-    # Not resolved: a virtual environment's interpreter is a symlink.
-    return [sys.executable, "-m", "aboard", *words]
 
 
 def build_absent_error(where: JobRun, words: Sequence[str]) -> AboardError:
@@ -59,8 +54,10 @@ def build_absent_error(where: JobRun, words: Sequence[str]) -> AboardError:
     if where.batch_host:
         how = f" {describe_end(status)}" if status is not None and status.phase is JobPhase.ENDED else " has ended"
         seen = f"job {where.job.id}{how}; the record of {run} is on its batch host, {where.batch_host}"
-        command = [f"--nodelist={where.batch_host}", *build_aboard_command(words)]
-        return AboardError(remote_runs.RECORD_AWAY, seen, "srun", command=command)
+        typed = quote_typed_words(words)
+        return AboardError(
+            remote_runs.RECORD_AWAY, seen, "srun", node=where.batch_host, python=sys.executable, typed=typed
+        )
     seen = f"Slurm does not know job {where.job.id} of {run}, and this machine has no record of it"
     return AboardError(remote_runs.RECORD_AWAY, seen, "accounting", job=where.job.id)
 
@@ -77,3 +74,9 @@ def _build_step(where: JobRun) -> list[str]:
 def _build_environment() -> dict[str, str]:
     """Without variables that srun would take as options, such as those of a job that this shell is in."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_"))}
+
+
+def _build_aboard_command(words: Sequence[str]) -> list[str]:
+    """The same Aboard as this one, by the path of its interpreter."""
+    # Not resolved: a virtual environment's interpreter is a symlink.
+    return [sys.executable, "-m", "aboard", *words]
