@@ -86,7 +86,7 @@ def test_logs_of_a_job_that_waits_say_why(slurm: SlurmStandIns) -> None:
     slurm.show(12, PENDING)
     refused = aboard("logs", RUN)
     assert refused.code == 3
-    assert "[slurm-not-started]" in refused.stderr
+    assert "[slurm-waiting]" in refused.stderr
     assert "squeue --start --jobs=12" in refused.stderr
 
 
