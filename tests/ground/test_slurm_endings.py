@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from deadlines import wait_until
@@ -95,6 +96,20 @@ def test_scancel(cluster: Sandbox) -> None:
     assert f"job {job.number} was cancelled" in job.said
     assert "[ranks 0-3 ×4] saved" in job.said
     assert "exit code 130" in job.said.splitlines()[-1]
+
+
+def test_scancel_of_an_interactive_job(cluster: Sandbox) -> None:
+    """The conductor in salloc's shell gets no signal, and yet its ranks save, and the reason is said."""
+    typed = "echo $SLURM_JOB_ID; exec aboard launch --check none -- /shared/rank.py"
+    with cluster.head.popen(["salloc", "-Q", "-N2", "sh", "-c", typed], stdout=PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        number = shell.stdout.readline().strip()
+        said = next(line for line in shell.stdout if "began" in line)
+        assert cluster.head.run(["scancel", number]).returncode == 0
+        said += shell.stdout.read()
+    assert "[ranks 0-1 ×2] saved" in said
+    assert f"job {number} was cancelled; exit code 130" in said.splitlines()[-1]
+    nothing_is_left(cluster)
 
 
 def test_scancel_with_kill(cluster: Sandbox) -> None:
