@@ -197,7 +197,7 @@ def test_equal_records_give_equal_bytes(run: RunDirectory) -> None:
 def test_a_bundle_replays_the_verdict(run: RunDirectory, tmp_path: Path) -> None:
     """From its events, by the rules of this version: the same cause, node and rank."""
     path = tmp_path / "b.tar.gz"
-    write_bundle(pack_run(run, SecretScrubber()), path)
+    write_bundle(run.id, pack_run(run, SecretScrubber()).data(), path)
     assert path.stat().st_mode & 0o777 == 0o600
     told = replay_bundle(path).replayed
     assert told.run == run.id
@@ -205,7 +205,7 @@ def test_a_bundle_replays_the_verdict(run: RunDirectory, tmp_path: Path) -> None
     assert (first.code, first.nodes, first.ranks) == ("run-raised", ("n2",), (1,))
     assert not told.changed
     with pytest.raises(AboardError):
-        write_bundle(pack_run(run, SecretScrubber()), path)
+        write_bundle(run.id, pack_run(run, SecretScrubber()).data(), path)
 
 
 def test_a_record_knows_the_interpreter_of_its_ranks() -> None:

@@ -121,6 +121,12 @@ def test_picked_slots_are_the_devices() -> None:
     assert _env(_plan(Node(name="n1", slots=1)), "CUDA_VISIBLE_DEVICES") == [None]
 
 
+def test_picked_slots_of_a_slurm_job_are_its_devices() -> None:
+    """Slot 1 is the second GPU of the job, wherever that is on the node."""
+    seat = NodeResources(address="a", visible_gpus=("2", "GPU-7f"))
+    assert _env(_plan(Node(name="n1", slots=2, picked=(1,)), seat=seat), "CUDA_VISIBLE_DEVICES") == ["GPU-7f"]
+
+
 def test_one_node_names_no_interface() -> None:
     """Its ranks meet on loopback, whatever its cards are called."""
     assert _env(_plan(Node(name="n1", slots=1)), "GLOO_SOCKET_IFNAME") == [None]

@@ -109,7 +109,7 @@ SCENES = [locked, cut_link, mismatch, dead_mount, barred_store]
 
 def bundled(run: RunDirectory, scrub: SecretScrubber | None = None) -> Path:
     path = run.path.parent / "b.tar.gz"
-    write_bundle(pack_run(run, scrub or SecretScrubber(users=["adalove"])), path)
+    write_bundle(run.id, pack_run(run, scrub or SecretScrubber(users=["adalove"])).data(), path)
     return path
 
 

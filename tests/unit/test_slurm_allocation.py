@@ -133,9 +133,24 @@ def test_named_nodes_of_the_job(files: Path) -> None:
     assert (cluster.source, slots(cluster)) == ("aboard.yaml", {"n1": 1, "n2": 2})
     assert {(node.port, node.user) for node in cluster} == {(None, None)}
     assert load("n2.cluster.example", allocation=job(2, 2)).nodes == (
-        Node(name="n2", address="n2.cluster.example", slots=2, env={}, transport=TransportKind.SLURM),
+        Node(
+            name="n2",
+            address="n2.cluster.example",
+            slots=2,
+            env={},
+            step_options=("--gres=gpu:2",),
+            transport=TransportKind.SLURM,
+        ),
     )
     assert guess_nodes(here=HERE, allocation=job(2, 2, 2)) == cluster.nodes
+
+
+def test_a_step_gets_all_gpus_of_the_job_on_its_nodes() -> None:
+    """Nodes with different numbers need a step each; a node without GPUs in a job that has some asks for none."""
+    even, uneven = load(allocation=job(2, 2)), load(allocation=job(2, 1, 0))
+    assert [node.step_options for node in even] == [("--gres=gpu:2",)] * 2
+    assert [node.step_options for node in uneven] == [("--gpus=2",), ("--gpus=1",), ("--gres=none",)]
+    assert [node.step_options for node in load(allocation=job(0, 0))] == [()] * 2
 
 
 def test_settings_of_the_cluster_apply_to_the_job(files: Path) -> None:

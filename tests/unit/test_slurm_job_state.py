@@ -53,7 +53,6 @@ def test_other_output_is_not_a_job(text: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("None", "the scheduler has not looked at the job yet"),
         ("Priority", "jobs with a higher priority come first (Priority)"),
         ("Resources", "the nodes or GPUs it needs are in use (Resources)"),
         (
@@ -77,6 +76,11 @@ def test_a_pending_job_says_why_it_waits(reason: str, words: str) -> None:
     """In words, then Slurm's code; a code that we don't know is shown without control characters."""
     said = describe_job(parse(state="PENDING", reason=reason, nodes="(null)"), NOW)
     assert said == f"is waiting: {words}; Slurm has no estimate of its start"
+
+
+def test_a_new_job_has_no_reason_yet() -> None:
+    """Nothing is said about its start, which Slurm can't know."""
+    assert describe_job(parse(state="PENDING"), NOW) == "is waiting: the scheduler has not looked at the job yet"
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ import pytest
 from run_states import PROGRAM, cluster, plan_of
 
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.program import Program, ProgramKind
+from aboard.flows.why.recorded_run import parse_recorded_plan
 from aboard.ui.launch.plan_json import format_plan_json
 from aboard.ui.launch.plan_view import format_plan_text
 from aboard.ui.launch.secret_redaction import HIDDEN
@@ -98,3 +99,21 @@ def test_what_can_be_typed_means_the_same() -> None:
     """An apostrophe survives every login shell."""
     text = format_plan_text(plan_of(cluster(1, slots=1), program=PROGRAM))
     assert r"  runs   python3 train.py --lr 2e-5 --name 'it'\''s mine'" in text
+
+
+@pytest.mark.parametrize("kind", TransportKind)
+def test_a_record_keeps_how_nodes_were_reached(kind: TransportKind) -> None:
+    """A verdict on the record suggests commands that reach them in the same way."""
+    made = plan_of(Cluster(nodes=(Node(name="n1", slots=1, transport=kind),)))
+    read = parse_recorded_plan(json.loads(format_plan_json(made)), "r")
+    assert read is not None
+    assert [part.node.transport for part in read.parts] == [kind]
+
+
+def test_records_of_older_versions() -> None:
+    """They say only whether a node was this machine; what else a record claims is not believed."""
+    node = {"name": "n1", "starts": [{"child": "0"}]}
+    for said, kind in (({"local": True}, "local"), ({"local": False}, "ssh"), ({"transport": "telnet"}, "ssh")):
+        read = parse_recorded_plan({"nodes": [{**node, **said}]}, "r")
+        assert read is not None
+        assert read.parts[0].node.transport.value == kind

@@ -8,7 +8,7 @@ import pytest
 from evidence_builders import at_collective, ending, evidence, in_collective, process, stack, stuck_socket
 
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.cluster.setup_commands import prepend_setup
 from aboard.core.evidence.node_snapshot import (
@@ -275,6 +275,21 @@ def test_a_missing_module_is_installed_into_the_interpreter_of_the_ranks() -> No
     assert "(/a/python3.11 on n[1-3], python3 on n4)" in two.why
     assert two.fix.startswith("ssh -p 22 ann@n1 '/a/python3.11 -m pip install apex'    # here; ")
     assert "\nssh -p 22 ann@n4 'python3 -m pip install apex'    # here; " in two.fix
+
+
+def test_a_missing_module_is_installed_by_srun_inside_a_job() -> None:
+    """One step for each node, with GPUs as the job has them: Slurm would refuse some steps without."""
+    plan = evidence(eight()).plan
+    missing = ("ModuleNotFoundError", "No module named 'apex'")
+    inside = with_argv(plan, *[("python3",)] * 4, transport=TransportKind.SLURM, step_options=("--gres=gpu:2",))
+    assert died(inside, *missing, *range(8)).fix.startswith(
+        'for node in n1 n2 n3 n4; do srun --overlap --gpus=2 -N1 -n1 -w "$node" bash -c'
+        " 'python3 -m pip install apex'; done    # here; "
+    )
+    without = with_argv(plan, *[("python3",)] * 4, transport=TransportKind.SLURM)
+    assert died(without, *missing, 0).fix.startswith(
+        "srun --overlap -N1 -n1 -w n1 bash -c 'python3 -m pip install apex'    # here; "
+    )
 
 
 def test_a_missing_module_names_the_environment_of_the_head_that_nodes_lack() -> None:

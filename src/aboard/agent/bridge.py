@@ -45,7 +45,8 @@ def main(
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     loop = EventLoop()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        loop.on_signal(number, loop.stop)
+        # Slurm signals all of a job at once. The conductor decides what happens, and needs this task to tell its ranks.
+        loop.on_signal(number, loop.stop if anchor is None else lambda: None)
     bridge = AgentBridge(loop, head_fds, silence, open_channel, anchor)
     bridge.open(marker)
     try:

@@ -1,7 +1,8 @@
 """Probes that run a small Python script in the ranks' environment and print one line of JSON."""
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from aboard.core.cluster.node import Node, TransportKind
@@ -29,7 +30,9 @@ def build_rank_argv(node: Node, *words: str) -> tuple[str, ...]:
 
 def format_node_command(node: Node, command: Shell) -> Shell:
     """The command line that runs a shell command on the node from the head."""
-    if node.transport is not TransportKind.SSH:
+    if node.transport is TransportKind.SLURM:
+        return format_srun_command([node], command)
+    if node.transport is TransportKind.LOCAL:
         return command
     target = f"{node.user}@{node.target}" if node.user else node.target
     # The node's login shell is unknown, so this quotes for any of them.
@@ -37,6 +40,32 @@ def format_node_command(node: Node, command: Shell) -> Shell:
     if node.port is None:
         return format_shell("ssh {target} {there:shell}", target=target, there=there)
     return format_shell("ssh -p {port} {target} {there:shell}", port=node.port, target=target, there=there)
+
+
+def format_srun_command(nodes: Sequence[Node], command: Shell) -> Shell:
+    """The command line that runs a shell command on nodes of the Slurm job, from a shell of the job."""
+    gpus = min(map(_count_step_gpus, nodes))
+    # With the job's variables of a shell, Slurm refuses some steps that do not say in this way how many GPUs they need.
+    options = format_shell("--overlap --gpus={gpus}", gpus=gpus) if gpus else format_shell("--overlap")
+    if len(nodes) == 1:
+        return format_shell(
+            "srun {options:shell} -N1 -n1 -w {name} bash -c {command}",
+            options=options,
+            name=nodes[0].name,
+            command=command,
+        )
+    return format_shell(
+        'for node in {names:words}; do srun {options:shell} -N1 -n1 -w "$node" bash -c {command}; done',
+        names=[node.name for node in nodes],
+        options=options,
+        command=command,
+    )
+
+
+def _count_step_gpus(node: Node) -> int:
+    """The GPUs that the agent's step has on the node."""
+    counts = [found[0] for option in node.step_options if (found := re.search("[0-9]+$", option))]
+    return int(counts[0]) if counts else 0
 
 
 def format_python_command(node: Node, words: Shell, *before: Shell) -> Shell:

@@ -19,14 +19,18 @@ from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.plan.launch_request import LaunchRequest, resolve_request
 from aboard.core.plan.program import Program, ProgramKind, parse_python_command
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
+from aboard.core.slurm.conductor_command import refuse_outside_job
+from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import find_env_name_error
-from aboard.diagnoses import NO_FIX, InputError, Problem
+from aboard.diagnoses import NO_FIX, AboardError, InputError, Problem
+from aboard.diagnoses.slurm import submission
 from aboard.diagnoses.usage import commands, configuration
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.open_file_limit import raise_open_file_limit
 
 CHECKS = ("quick", "full", "none")
-OTHERS = ("torchrun", "deepspeed")
+NEEDS_DRY_RUN = "this option needs --dry-run; without it, the command would start a run"
+OTHERS = ("torchrun", "deepspeed", "sbatch")
 
 
 @click.command(cls=LaunchCommand)
@@ -109,7 +113,7 @@ OTHERS = ("torchrun", "deepspeed")
 @click.option("--on", "host", metavar="HOST", help="Control the run from HOST, detached; needs aboard and ssh there.")
 @click.option("--dry-run", "dry", is_flag=True, help="Show what would be started on each node; start nothing.")
 @click.option(
-    "--as", "other", type=click.Choice(OTHERS), help="With --dry-run: print equivalent commands for this launcher."
+    "--as", "other", type=click.Choice(OTHERS), help="With --dry-run: print equivalent commands, or a batch script."
 )
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the plan as JSON.")
 @submitted_run
@@ -179,6 +183,7 @@ def launch(
         raise_open_file_limit(len(cluster))
         last = Lease(seconds=seconds, grace=grace)
         command_again = format_typed_command(sys.argv[1:])
+        notes += where.check_job(command_again)
         return ResolvedLaunch(
             cluster=cluster,
             request=request,
@@ -192,6 +197,11 @@ def launch(
         )
 
     # Imported only when used: a launch dials its nodes first.
+    if where.job_to_submit is not None or other == "sbatch":
+        if other or as_json:
+            _require_dry_run(dry, other, as_json=as_json)
+        read_environment(envs, env_file)
+        sys.exit(_submit(typed_words, detach=detach, dry=dry, script_only=not as_json and other in (None, "sbatch")))
     if dry or other or as_json:
         _require_dry_run(dry, other, as_json=as_json)
         from aboard.cli.runs.dry_run import print_dry_run  # noqa: PLC0415 - the reason is above
@@ -208,6 +218,28 @@ def launch(
     nodes = typed_words.guess()
     raise_open_file_limit(len(nodes))
     sys.exit(dial_while_parsing(nodes, read))
+
+
+def _submit(typed: "_TypedCommand", *, detach: bool, dry: bool, script_only: bool) -> int:
+    """Submits the launch as a Slurm job, or prints the script; other plans need the nodes of a job."""
+    from aboard.cli.runs.slurm_submission import print_batch_script, submit_and_follow  # noqa: PLC0415 - only for Slurm
+
+    settings = require_slurm_settings(typed.where)
+    if dry and not script_only:
+        refuse_outside_job(settings, sys.argv[1:])
+    if dry:
+        return print_batch_script(settings, sys.argv[1:])
+    for note in typed.check_alone():
+        click.echo(f"note: {note}", err=True)
+    return submit_and_follow(settings, sys.argv[1:], detach=detach)
+
+
+def require_slurm_settings(where: NodeArguments) -> SlurmSettings:
+    """The job that cluster.slurm describes; raises if there is none."""
+    if where.slurm_settings is None:
+        seen = "--as sbatch needs the section cluster.slurm"
+        raise AboardError(submission.REQUEST, seen)
+    return where.slurm_settings
 
 
 def _parse_sync_limit(text: str) -> int:
@@ -241,6 +273,18 @@ class _TypedCommand:
         cluster = where.cluster()
         return pasted.request, replace(cluster, nodes=select_nodes(pasted, cluster.nodes)), pasted.notes
 
+    def check_alone(self) -> tuple[str, ...]:
+        """Refuses a wrong command before its nodes are known; returns notes for the user."""
+        if self.module or self.no_python or self.command[0].endswith(".py"):
+            return _note_missing_script(self._program())
+        from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - for those who paste
+        from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - for those who paste
+
+        pasted = parse_launcher_command(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
+        if pasted is None:
+            return _note_missing_script(self._program())
+        return (*pasted.notes, *_note_missing_script(pasted.request.program))
+
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial first; a pasted command may name others."""
         return self.where.guess() if self.module or self.no_python or self.command[0].endswith(".py") else ()
@@ -268,6 +312,12 @@ def _check_script_exists(program: Program, cluster: Cluster) -> tuple[str, ...]:
     if all(node.transport is TransportKind.LOCAL and node.workdir is None for node in cluster):
         raise InputError(configuration.FILE, [Problem(where=program.target, seen="there is no such file", fix=fix)])
     return (f"there is no {program.target} on this machine; {fix}",)
+
+
+def _note_missing_script(program: Program) -> tuple[str, ...]:
+    if program.kind is not ProgramKind.SCRIPT or Path(program.target).exists():
+        return ()
+    return (f"there is no {program.target} on this machine",)
 
 
 def read_environment(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
@@ -301,9 +351,7 @@ def _require_dry_run(dry: bool, other: str | None, *, as_json: bool) -> None:
     if not dry:
         option = f"--as {other}" if other else "--json"
         fix = commands.LAUNCH_DRY.fix("as", launcher=other) if other else commands.LAUNCH_DRY.fix("json")
-        problem = Problem(
-            where=option, seen="this option needs --dry-run; without it, the command would start a run", fix=fix
-        )
+        problem = Problem(where=option, seen=NEEDS_DRY_RUN, fix=fix)
         raise InputError(commands.LAUNCH_DRY, [problem])
     if other and as_json:
         seen = "--as prints commands for a launcher, not JSON"

@@ -8,6 +8,7 @@ from time import time
 
 import click
 
+from aboard.cli.runs.slurm_forwarding import forward_to_batch_host
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.run.events import STREAMS
 from aboard.core.text.durations import parse_duration
@@ -81,6 +82,7 @@ def logs(
         folded=not (no_fold or as_raw),
     )
     run_directory = Runs.of(os.environ).find(run)
+    forward_to_batch_host(run_directory, run)
     if sys.stderr.isatty():
         click.secho(f"{run_directory.id}, {run_directory.state.value}", err=True, dim=True)
     log_lines = read_logs(run_directory, query, now=time())

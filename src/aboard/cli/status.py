@@ -8,8 +8,9 @@ from time import time
 import click
 from rich.console import Console
 
+from aboard.cli.runs.slurm_forwarding import find_slurm_runs, forward_to_batch_host
 from aboard.flows.launch.control_socket import ask_roster, watch_roster
-from aboard.flows.status import RunSummary, list_summaries, summarize_run
+from aboard.flows.status import RunSummary, list_summaries, summarize_job_run, summarize_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 from aboard.ui.findings_view import FindingsView
@@ -33,17 +34,19 @@ def status(run: str | None, live: bool, every: bool) -> None:
     runs = Runs.of(os.environ)
     console = Console(highlight=False)
     if run is None and not live:
-        lines = [_build_run_line(each) for each in list_summaries(runs, len(runs.all()) if every else MAX_RUNS)]
+        shown = runs.all() if every else runs.all()[:MAX_RUNS]
+        lines = [_build_run_line(each) for each in list_summaries(shown, find_slurm_runs(shown))]
         if console.is_terminal:
             console.print(RunListView(lines), crop=False)
         else:
             sys.stdout.writelines(f"{line}\n" for line in format_run_lines(lines))
         return
     run_directory = runs.find(run)
+    where = forward_to_batch_host(run_directory, run, must_be_here=False)
     if run_directory.live:
         asyncio.run(_follow_roster(run_directory, console) if live else _show_roster(run_directory, console))
     else:
-        run_summary = summarize_run(run_directory)
+        run_summary = summarize_run(run_directory) if where is None else summarize_job_run(where)
         console.print(RunListView([_build_run_line(run_summary)]), crop=False)
         if run_summary.findings:
             console.print(FindingsView(run_summary.findings, in_full=False), crop=False)
@@ -75,5 +78,5 @@ def _build_run_line(run_summary: RunSummary) -> RunListEntry:
         age=time() - run_summary.began,
         world=run_summary.world,
         step=run_summary.step,
-        verdict=run_summary.findings[0].seen if run_summary.findings else "",
+        verdict=run_summary.findings[0].seen if run_summary.findings else run_summary.note,
     )

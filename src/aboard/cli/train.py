@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from aboard.cli.launch import CHECKS, read_environment
+from aboard.cli.launch import CHECKS, NEEDS_DRY_RUN, read_environment, require_slurm_settings
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
 from aboard.cli.options.submitted_run import submitted_run
 from aboard.cli.options.train_extra import require_train_extra
@@ -16,6 +16,7 @@ from aboard.config.input_files import YAML_SUFFIXES
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.trainer import training
+from aboard.diagnoses.usage import commands
 from aboard.transport.open_file_limit import raise_open_file_limit
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ FAREWELL_SECONDS = 300.0
 @node_arguments
 @click.option("--print-config", is_flag=True, help="Print every setting and its source as YAML, then exit.")
 @click.option("--dry-run", "dry", is_flag=True, help="Prepare data and model and check the nodes; start nothing.")
+@click.option("--as", "other", type=click.Choice(("sbatch",)), help="With --dry-run: only print the batch script.")
 @click.option("--ranks", type=click.IntRange(1), metavar="N", help="Ranks per node; default: one per slot.")
 @click.option(
     "--env",
@@ -52,6 +54,7 @@ def train(
     where: NodeArguments,
     print_config: bool,
     dry: bool,
+    other: str | None,
     ranks: int | None,
     envs: tuple[str, ...],
     how: str,
@@ -76,10 +79,22 @@ def train(
     if print_config:
         _print_settings(settings)
         return
+    if other is not None:
+        if not dry:
+            problem = Problem(where=f"--as {other}", seen=NEEDS_DRY_RUN, fix=commands.LAUNCH_DRY.fix("train"))
+            raise InputError(commands.LAUNCH_DRY, [problem])
+        from aboard.cli.runs.slurm_submission import print_batch_script  # noqa: PLC0415 - only for Slurm
+
+        sys.exit(print_batch_script(require_slurm_settings(where), sys.argv[1:]))
     require_train_extra("training")
     # This process does not import torch; the import below loads only the data part.
     from aboard.cli.runs.training import TrainOptions, prepare_and_train  # noqa: PLC0415 - the reason is above
 
+    if (job := where.job_to_submit) is not None:
+        from aboard.cli.runs.submit_training import prepare_and_submit  # noqa: PLC0415 - only for Slurm
+
+        read_environment(envs, ())
+        sys.exit(prepare_and_submit(settings, job, sys.argv[1:], ranks=ranks, dry=dry, detach=detach))
     cluster = where.cluster()
     raise_open_file_limit(len(cluster))
     seconds = DETACHED_SECONDS if detach else ATTACHED_SECONDS
@@ -91,6 +106,7 @@ def train(
         check=how,
         lease=lease,
         command=command,
+        notes=where.check_job(command, resumes=settings.settings["resume"] == "auto"),
         dry=dry,
         detach=detach,
         run=run,

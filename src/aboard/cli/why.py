@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from aboard import __version__
+from aboard.cli.runs.slurm_forwarding import forward_to_batch_host
 from aboard.cli.why_external_jobs import print_nodes_verdict, print_pids_verdict
 from aboard.core.text.input_text import find_nearest
 from aboard.diagnoses import AboardError, InputError, Problem
@@ -93,6 +94,7 @@ def why(
         console.print(DiagnosisView(*DIAGNOSES_BY_CODE[what]), crop=False)
     else:
         run = find_default_run(Runs.of(os.environ)) if what is None else _find_run(what)
+        forward_to_batch_host(run, what)
         _print_run_verdict(console, run, verbose=verbose)
 
 

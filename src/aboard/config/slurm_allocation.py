@@ -1,10 +1,14 @@
 """Reads the nodes of the Slurm job that this process runs in."""
 
+import os
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from aboard.core.slurm.allocation import SlurmAllocation, is_job_over, manages_gpus, parse_allocation, parse_job_id
+from aboard.core.slurm.no_kill import describe_missing_no_kill, find_no_kill
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import allocation
 
@@ -17,24 +21,49 @@ def read_allocation(environ: Mapping[str, str]) -> SlurmAllocation | None:
     job = parse_job_id(environ)
     if job is None:
         return None
-    shown, error = _show(environ, "--details", "job", str(job))
+    shown, error = _run_scontrol(environ, "show", "--details", "job", str(job))
     if is_job_over(shown) or "Invalid job id" in error:
         raise AboardError(allocation.OVER, f"SLURM_JOB_ID is {job} in this shell, but that job has ended")
     found = parse_allocation(environ, shown)
     if found is None:
         seen = f"neither SLURM_JOB_NODELIST nor scontrol lists the nodes of Slurm job {job}"
         raise AboardError(allocation.NODE_LIST, seen, job=job)
-    if found.has_gpus or manages_gpus(_show(environ, "config")[0]):
+    if found.has_gpus or manages_gpus(_run_scontrol(environ, "show", "config")[0]):
         return found
     # Slurm does not know of GPUs: each node's own count applies.
     return replace(found, nodes=tuple(replace(node, gpus=None) for node in found.nodes))
 
 
-def _show(environ: Mapping[str, str], *words: str) -> tuple[str, str]:
-    """The output of `scontrol show`, and its errors; both are empty if it can't run here."""
+def describe_node_failure(environ: Mapping[str, str], found: SlurmAllocation) -> str | None:
+    """A note if Slurm would end the whole job when one node fails."""
+    script, _ = _run_scontrol(environ, "write", "batch_script", str(found.job), "-")
+    batch = script.startswith("#!")
+    no_kill = find_no_kill(environ, script=script if batch else None, salloc=() if batch else _find_salloc_argv())
+    return describe_missing_no_kill(found, no_kill=no_kill, batch=batch)
+
+
+def _find_salloc_argv() -> list[str]:
+    """The argv of the salloc that this process is a descendant of; empty if there is none."""
+    process = os.getpid()
+    while process > 1:
+        try:
+            words = Path(f"/proc/{process}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+            parent = re.search(
+                r"^PPid:\s*(\d+)$", Path(f"/proc/{process}/status").read_text("utf-8", "replace"), re.MULTILINE
+            )
+        except OSError:
+            return []
+        if words[0].rpartition("/")[2] == "salloc":
+            return words
+        process = int(parent[1]) if parent else 0
+    return []
+
+
+def _run_scontrol(environ: Mapping[str, str], *words: str) -> tuple[str, str]:
+    """The output of scontrol, and its errors; both are empty if it can't run here."""
     try:
         done = subprocess.run(
-            ["scontrol", "show", *words],
+            ["scontrol", *words],
             env={**environ, "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

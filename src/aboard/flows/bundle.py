@@ -76,9 +76,8 @@ def pack_run(run: RunDirectory, scrub: SecretScrubber) -> Bundle:
     return Bundle(run=run.id, parts={MANIFEST: encode_json(manifest, indent=1), **parts}, removed=removed)
 
 
-def write_bundle(bundle: Bundle, path: Path) -> int:
-    """Writes the archive, readable only by its owner, never overwriting a file; returns its size."""
-    data = bundle.data()
+def write_bundle(run: str, data: bytes, path: Path) -> None:
+    """Writes the archive, readable only by its owner, never overwriting a file."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         with os.fdopen(fd, "wb") as file:
@@ -87,8 +86,7 @@ def write_bundle(bundle: Bundle, path: Path) -> int:
         raise AboardError(run_records.BUNDLE_THERE, f"{path} already exists", path=path) from None
     except OSError as error:
         seen = f"{path} can't be written: {error.strerror}"
-        raise AboardError(run_records.BUNDLE_WRITE, seen, run=bundle.run, name=path.name) from None
-    return len(data)
+        raise AboardError(run_records.BUNDLE_WRITE, seen, run=run, name=path.name) from None
 
 
 def _scrub_part(name: str, data: bytes, scrub: SecretScrubber) -> bytes | None:

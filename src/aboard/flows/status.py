@@ -1,26 +1,33 @@
 """`aboard status`: summarizes the user's runs from their records."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from time import time
 from typing import Any
 
 from aboard.core.run.events import Measurement
 from aboard.core.run.run_state import Run
+from aboard.core.slurm.job_state import JobPhase, JobStatus, describe_job
 from aboard.diagnoses import Finding, Shell, format_shell
+from aboard.flows.launch.conductor import INTERRUPTED
+from aboard.flows.slurm.job_runs import JobRun
 from aboard.flows.train.local_checkpoints import list_checkpoints
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
 from aboard.record.json_documents import read_document, read_findings, read_training
 from aboard.record.measurement_log import read_measurements
 from aboard.record.run_directory import RunDirectory, RunState
-from aboard.record.runs import Runs
 from aboard.verdicts.death.lost_conductor import LostConductor, explain_lost_conductor
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One run: `state` is running, finished, failed, stopped, blocked or lost."""
+    """One run: `state` is running, finished, failed, stopped, blocked or lost; pending or ended for a Slurm job.
+
+    `note` is what Slurm says about its job.
+    """
 
     id: str
     state: str
@@ -28,12 +35,27 @@ class RunSummary:
     world: int | None
     step: int | None
     findings: tuple[Finding, ...]
+    note: str = ""
 
 
-def list_summaries(runs: Runs, most: int) -> Iterator[RunSummary]:
-    """Newest first."""
-    for run in runs.all()[:most]:
-        yield summarize_run(run)
+def list_summaries(runs: Iterable[RunDirectory], jobs: Mapping[str, JobRun]) -> Iterator[RunSummary]:
+    """In the same order; `jobs` has what Slurm says about some of them."""
+    for run in runs:
+        yield summarize_job_run(jobs[run.id]) if run.id in jobs else summarize_run(run)
+
+
+def summarize_job_run(where: JobRun) -> RunSummary:
+    """A run in a Slurm job: Slurm knows its state before its conductor starts, and if this machine has no record."""
+    summary, status = summarize_run(where.run), where.status
+    if status is None:
+        return summary if where.is_recorded else replace(summary, state="ended", note=_describe_forgotten(where))
+    note = f"job {status.id} {describe_job(status, datetime.now())}"  # noqa: DTZ005 - Slurm's times are local
+    if status.phase is JobPhase.PENDING:
+        return replace(summary, state="pending", note=note, findings=())
+    if status.phase is JobPhase.ENDED:
+        state = summary.state if where.is_recorded else _translate_end(status)
+        return replace(summary, state=state, note=note)
+    return replace(summary, state="running", note=note, findings=())
 
 
 def summarize_run(run: RunDirectory) -> RunSummary:
@@ -51,6 +73,18 @@ def summarize_run(run: RunDirectory) -> RunSummary:
         step=step,
         findings=(_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings)),
     )
+
+
+def _translate_end(status: JobStatus) -> str:
+    """How a run ended whose record is elsewhere, by the state of its job; the conductor's exit code is the job's."""
+    if status.state == "CANCELLED" or status.exit_code == INTERRUPTED:
+        return "stopped"
+    return "finished" if status.state == "COMPLETED" else "failed"
+
+
+def _describe_forgotten(where: JobRun) -> str:
+    place = f"; its record is on {where.batch_host}" if where.batch_host else ""
+    return f"Slurm no longer knows job {where.job.id}{place}"
 
 
 def _describe_state(run: RunDirectory, folded: Run) -> str:

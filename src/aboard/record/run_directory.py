@@ -81,6 +81,11 @@ class RunDirectory:
         return self.path / "slurm.json"
 
     @property
+    def batch_script(self) -> Path:
+        """The script of a run that was submitted from a login node."""
+        return self.path / "job.sh"
+
+    @property
     def conductor_log(self) -> Path:
         return self.path / "conductor.log"
 

@@ -11,12 +11,22 @@ from aboard.lazy_dataclass import dataclass
 from aboard.ui.bounded_height import BoundedHeight
 
 GAP = "  "
-STYLES = {"running": "bold cyan", "finished": "green", "failed": "bold red", "stopped": "yellow", "lost": "bold red"}
+STYLES = {
+    "running": "bold cyan",
+    "pending": "cyan",
+    "finished": "green",
+    "failed": "bold red",
+    "stopped": "yellow",
+    "lost": "bold red",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunListEntry:
-    """One run. `state` is running, finished, failed, stopped or lost; `age` is how long ago it began, in seconds."""
+    """One run. `state` is running, finished, failed, stopped or lost, and pending or ended for a Slurm job.
+
+    `age` is how long ago it began, in seconds.
+    """
 
     id: str
     state: str

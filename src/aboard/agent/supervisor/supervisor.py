@@ -161,6 +161,8 @@ class Supervisor:
             self._end("Slurm ended the step on this node")
 
         self._loop.on_readable(anchor, end)
+        # From Slurm, which signals the head as well: the ranks get the time that the head gives them.
+        self._loop.on_signal(signal.SIGTERM, lambda: None)
 
     # -- the lease ---------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from aboard.checks.answer_text import extract_file_text
+from aboard.core.cluster.node import TransportKind
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
@@ -36,12 +37,15 @@ def find_narrow_affinity(facts: Facts) -> Iterator[Finding]:
     """Ranks that share one core, or have fewer cores than ranks, are slow without any error."""
     online = facts.of(ONLINE_CORES)
     for name, allowed in facts.of(CORES).items():
-        ranks = facts.cluster.node(name).slots or 1
+        node = facts.cluster.node(name)
+        ranks = node.slots or 1
         if allowed < online.get(name, 0) and allowed < max(2, ranks):
+            in_job = node.transport is TransportKind.SLURM
+            of_job = ", which is all that the Slurm job has there" if in_job and node.cores == allowed else ""
             yield host.AFFINITY.finding(
                 nodes=(name,),
-                seen=f"a process can use {_format_cores(allowed)} of {online[name]}",
-                fix=host.AFFINITY.fix(node=name),
+                seen=f"a process can use {_format_cores(allowed)} of {online[name]}{of_job}",
+                fix=host.AFFINITY.fix("job", cores=online[name]) if in_job else host.AFFINITY.fix("sshd", node=name),
             )
 
 

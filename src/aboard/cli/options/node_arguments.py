@@ -11,12 +11,16 @@ import click
 
 from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.config.slurm_allocation import read_allocation
+from aboard.config.slurm_request import load_slurm_settings
 from aboard.config.this_machine import inspect_this_machine
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.node import Node
 from aboard.core.slurm.allocation import SlurmAllocation
+from aboard.core.slurm.conductor_command import refuse_outside_job
+from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.slurm.srun_copies import refuse_srun_copies
+from aboard.diagnoses import Shell
 from aboard.lazy_dataclass import dataclass
 
 
@@ -47,6 +51,8 @@ class NodeArguments:
 
     def cluster(self) -> Cluster:
         refuse_srun_copies(os.environ, sys.argv[1:])
+        if self.job_to_submit is not None:
+            refuse_outside_job(self.job_to_submit, sys.argv[1:])
         return load_cluster(
             self.nodes,
             hostfile=self.hostfile,
@@ -56,6 +62,24 @@ class NodeArguments:
             here=self._here,
             allocation=self.allocation,
         )
+
+    @cached_property
+    def slurm_settings(self) -> SlurmSettings | None:
+        """The job that cluster.slurm describes."""
+        return load_slurm_settings(self.nodes, hostfile=self.hostfile, sets=self.sets)
+
+    @property
+    def job_to_submit(self) -> SlurmSettings | None:
+        """The same; None inside a job, where its nodes are used."""
+        return None if self.allocation is not None else self.slurm_settings
+
+    def check_job(self, command: Shell, *, resumes: bool | None = None) -> tuple[str, ...]:
+        """Notes on the Slurm job; refuses a run that would start over. `resumes` as in `check_job_start`."""
+        if self.allocation is None:
+            return ()
+        from aboard.flows.slurm.job_start import check_job_start  # noqa: PLC0415 - only inside a job
+
+        return check_job_start(self.allocation, command, resumes=resumes)
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial while the rest is parsed; none if finding them needs parsing."""

@@ -26,6 +26,7 @@ from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
 from aboard.flows.launch.launch_run import LaunchResult, Preflight
 from aboard.flows.launch.launch_session import LaunchSpec, run_launch_session
+from aboard.flows.slurm.continue_job import requeue_job
 from aboard.flows.slurm.job_conductor import JobWatch, record_own_job
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.record.run_directory import RunDirectory
@@ -54,6 +55,10 @@ async def run_attached(arguments: ResolvedLaunch, dialer: NodeDialer) -> int:
         view.close()
     code = show_end(console, spec.run, launched, dropped, command=arguments.command)
     Runs(spec.run.path.parent).prune()
+    if spec.watch is not None:
+        # Slurm ends this process as soon as it requeues the job.
+        sys.stdout.flush()
+        await requeue_job(spec.watch)
     return code
 
 
@@ -74,6 +79,7 @@ def build_launch_spec(arguments: ResolvedLaunch) -> LaunchSpec:
         encode_plan=lambda plan: build_plan_document(plan, arguments.lease),
         payload=arguments.cargo,
         watch=None if job is None else JobWatch(job, os.environ),
+        resubmits=arguments.resubmits,
     )
 
 

@@ -101,7 +101,9 @@ class LaunchView:
     def began(self, conductor: Conductor) -> None:
         self._conductor = conductor
         self._reader = LogReader(self._run.logs)
-        self._follower = LogFollower(self._reader, LogQuery(selection=LineSelection()))
+        # A run that a further Slurm job continues has output already.
+        earlier = self._reader.list_segments()
+        self._follower = LogFollower(self._reader, LogQuery(selection=LineSelection()), behind=earlier)
 
     def event(self, event: Event) -> None:
         pass
@@ -188,6 +190,7 @@ def show_end(
         directory=str(run.path),
         command=command,
         dropped=dropped,
+        continuation=launched.continuation,
     )
     if console.is_terminal:
         console.print(FinishedRunView(end), crop=False)

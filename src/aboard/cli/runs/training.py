@@ -41,6 +41,7 @@ class TrainOptions:
     check: str
     lease: Lease
     command: Shell
+    notes: tuple[str, ...] = ()
     dry: bool = False
     detach: bool = False
     run: str | None = None
@@ -107,6 +108,7 @@ def _train_prepared(
         check=options.check,
         lease=options.lease,
         command=build_resume_command(options.command, inputs.settings),
+        notes=options.notes,
         cargo=payload,
         subjects=(payload.subject,),
         run=options.run,

@@ -9,6 +9,8 @@ from aboard.lazy_dataclass import dataclass
 THIS_MACHINE = "this machine"
 # `Cluster.source` when the user named the nodes as arguments.
 COMMAND_LINE = "the command line"
+# How `Cluster.source` begins when the Slurm job gave the nodes; its id follows.
+SLURM_JOB = "Slurm job"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,9 +31,9 @@ class Node:
 
     `name` is what the user wrote, and what findings show. ssh gets `address`; None means the name, so that the user's
     ssh_config can map it. Peers use `fabric_address` for training traffic. `picked` lists the slots that
-    include/exclude left; None means all. `gpus` is how many GPUs a Slurm job has on the node. `env` is not in the repr,
-    since it may hold tokens that tracebacks and logs must not show. `python` runs the agent; `interpreter` runs ranks,
-    and is None until it is configured or chosen.
+    include/exclude left; None means all. `env` is not in the repr, since it may hold tokens that tracebacks and logs
+    must not show. `python` runs the agent; `interpreter` runs ranks, and is None until it is configured or chosen.
+    `cores` and `step_options` come from a Slurm job: its cores on the node, and srun's options to use all its GPUs.
     """
 
     name: str
@@ -49,7 +49,8 @@ class Node:
     setup: tuple[str, ...] = ()
     container: Container | None = None
     picked: tuple[int, ...] | None = None
-    gpus: int | None = None
+    cores: int | None = None
+    step_options: tuple[str, ...] = ()
     transport: TransportKind = TransportKind.SSH
 
     @property

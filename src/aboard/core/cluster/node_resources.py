@@ -8,11 +8,12 @@ class NodeResources:
     """`accelerators` and `cores` are None where unknown.
 
     Peers reach the node at `address` through `interface`, which is "" where there is only one. `memory_nodes` lists
-    the cores of each NUMA node.
+    the cores of each NUMA node. `visible_gpus` are CUDA's names of the GPUs that a Slurm job has on the node.
     """
 
     address: str
     interface: str = ""
     accelerators: int | None = None
     cores: int | None = None
+    visible_gpus: tuple[str, ...] = ()
     memory_nodes: tuple[tuple[int, ...], ...] = ()

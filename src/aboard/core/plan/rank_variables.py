@@ -1,6 +1,6 @@
 """The environment of a rank: torchrun's variables, DeepSpeed's, and the network settings from preflight."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_resources import NodeResources
@@ -72,7 +72,7 @@ def build_node_env(node: Node, resources: NodeResources, layout: RankLayout, thr
     if node.interpreter is not None:
         env |= node.interpreter.env
     if node.picked is not None:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, node.picked))
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(_name_gpus(node.picked, resources.visible_gpus))
     return env
 
 
@@ -80,6 +80,11 @@ def list_overridden_names(env: Mapping[str, str]) -> list[str]:
     """Per-rank variables that the user's env would override with one value for all."""
     own = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK")
     return [name for name in own if name in env]
+
+
+def _name_gpus(picked: Sequence[int], visible: Sequence[str]) -> list[str]:
+    """Slots count from the first GPU that the ranks may use, which in a Slurm job need not be the node's first."""
+    return [visible[slot] if slot < len(visible) else str(slot) for slot in picked]
 
 
 def _count_threads(resources: NodeResources, layout: RankLayout) -> int:

@@ -17,7 +17,7 @@ _GPU_TYPES = re.compile(r"(?:^|,)(?:[^:,]+:)?([0-9]{1,5})(?=,|$)")
 _REPEATED = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,6})\))?")
 _GRES_TYPES = re.compile(r"^GresTypes\s*=\s*(\S+)", re.MULTILINE)
 # States in which the nodes of a job are its own.
-_ACTIVE = {"RUNNING", "SUSPENDED", "CONFIGURING"}
+_ACTIVE = {"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,9 +84,12 @@ def parse_option_name(text: str) -> str | None:
     return None if found is None else found[1] or found[2]
 
 
-def _format_options(settings: SlurmSettings, name: str) -> Iterator[str]:
-    yield "#!/bin/bash"
-    yield f"#SBATCH --job-name={name}"
+def list_request_options(settings: SlurmSettings) -> list[str]:
+    """The options for what to ask Slurm for, which salloc takes too."""
+    return [*_list_key_options(settings), *settings.extra]
+
+
+def _list_key_options(settings: SlurmSettings) -> Iterator[str]:
     for option, value in (
         ("--partition", settings.partition),
         ("--account", settings.account),
@@ -98,8 +101,13 @@ def _format_options(settings: SlurmSettings, name: str) -> Iterator[str]:
         ("--time", settings.time),
     ):
         if value is not None:
-            yield f"#SBATCH {option}={value}"
-    for option in settings.extra:
+            yield f"{option}={value}"
+
+
+def _format_options(settings: SlurmSettings, name: str) -> Iterator[str]:
+    yield "#!/bin/bash"
+    yield f"#SBATCH --job-name={name}"
+    for option in list_request_options(settings):
         yield f"#SBATCH {option}"
     yield "# One task on each node: an agent of Aboard, which starts the ranks there."
     yield "#SBATCH --ntasks-per-node=1"

@@ -29,11 +29,15 @@ class EndingCause(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnding:
-    """Why a job ends, in words, and how long its ranks have; None if Slurm sets no limit."""
+    """Why a job ends, in words, and how long its ranks have; None if Slurm sets no limit.
+
+    `is_notice`: the job still runs, and Slurm ends it later.
+    """
 
     cause: EndingCause
     why: str
     seconds: float | None = None
+    is_notice: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +117,7 @@ def _describe_notice(job: int, fields: dict[str, str], now: datetime, conditions
     seconds = max(0.0, end + conditions.kill_wait - RESERVE_SECONDS)
     requeues = conditions.preempt_mode.startswith("REQUEUE") and fields.get("Requeue") == "1"
     cause = EndingCause.REQUEUED if requeues else EndingCause.PREEMPTED
-    return JobEnding(cause=cause, why=_describe_preemption(job), seconds=seconds)
+    return JobEnding(cause=cause, why=_describe_preemption(job), seconds=seconds, is_notice=True)
 
 
 def _describe_preemption(job: int) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from aboard.core.cluster.cluster import SLURM_JOB
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names, split_node_set
 from aboard.core.slurm.allocation import AllocatedNode, SlurmAllocation
@@ -11,10 +12,13 @@ from aboard.diagnoses.slurm import allocation as diagnoses
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage.configuration import quote_doubly
 
+# This option counts the GPUs of a whole step, so a step with it can have one node only.
+ALONE_OPTION = "--gpus="
+
 
 def format_job_source(allocation: SlurmAllocation) -> str:
     """`Cluster.source` of nodes that the job gave."""
-    return f"Slurm job {allocation.job}"
+    return f"{SLURM_JOB} {allocation.job}"
 
 
 def assign_srun(nodes: Sequence[Node], allocation: SlurmAllocation, user: str) -> tuple[Node, ...]:
@@ -50,11 +54,25 @@ def _assign_node(node: Node, allocation: SlurmAllocation, user: str) -> Node:
         name=found.name,
         address=address,
         slots=slots,
-        gpus=found.gpus,
+        cores=found.cpus,
+        step_options=_list_gpu_options(found, allocation),
         port=None,
         user=None,
         transport=TransportKind.SLURM,
     )
+
+
+def _list_gpu_options(node: AllocatedNode, allocation: SlurmAllocation) -> tuple[str, ...]:
+    """The options of a step that gives it all GPUs of the job on the node, whatever the job asked for per task.
+
+    In a job whose nodes have different numbers of GPUs, Slurm 22.05 refuses --gres with more than the fewest.
+    """
+    if not allocation.has_gpus or node.gpus is None:
+        return ()
+    if node.gpus == 0:
+        return ("--gres=none",)
+    is_even = len({other.gpus for other in allocation.nodes if other.group == node.group}) == 1
+    return (f"--gres=gpu:{node.gpus}",) if is_even else (f"{ALONE_OPTION}{node.gpus}",)
 
 
 def _count_slots(node: AllocatedNode, allocation: SlurmAllocation) -> int | None:

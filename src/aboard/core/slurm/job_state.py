@@ -43,6 +43,7 @@ _PENDING_REASONS: tuple[tuple[str, str], ...] = (
     (r"Dependency", "another job has to end first"),
     (r"PartitionDown|PartitionInactive", "the partition is closed"),
     (r"PartitionNodeLimit", "it asks for more nodes than the partition allows, or they are down or drained"),
+    (r"PartitionConfig", "the partition does not have what it asks for"),
     (r"PartitionTimeLimit", "its time limit is above the partition's"),
     (r"BeginTime", "its start time has not come"),
     (r"Licenses", "it needs a license that is in use"),
@@ -65,9 +66,10 @@ _PENDING_REASONS: tuple[tuple[str, str], ...] = (
     (r"Assoc\w*", "your account uses as much as it may"),
     (r"MaxMemPerLimit", "it asks for more memory than the partition allows"),
 )
+_NO_REASON = ("None", "WaitingForScheduling")
 # Reasons that only a person can remove; the others pass by themselves.
 _STUCK = re.compile(
-    r"(?i:DependencyNeverSatisfied|PartitionTimeLimit|JobHeld\w+|launch.failed.requeued.held|JobLaunchFailure"
+    r"(?i:DependencyNeverSatisfied|PartitionConfig|PartitionTimeLimit|JobHeld\w+|launch.failed.requeued.held|JobLaunchFailure"
     r"|job.requeued.in.held.state|BadConstraints|InvalidAccount|InvalidQOS|QOSMax\w*PerJob|AssocMax\w*PerJob.*)"
 )
 
@@ -143,7 +145,8 @@ def parse_job_status(text: str) -> JobStatus | None:
 def describe_job(status: JobStatus, now: datetime) -> str:
     """The state and its reason in words, without the job's id: "is waiting: …", "is running on n[1-4]"."""
     if status.phase is JobPhase.PENDING:
-        return f"is waiting: {describe_reason(status.reason)}{_describe_start(status.start, now)}"
+        start = "" if status.reason.as_known(_NO_REASON) else _describe_start(status.start, now)
+        return f"is waiting: {describe_reason(status.reason)}{start}"
     if status.phase is JobPhase.RUNNING:
         special = {"CONFIGURING": "is starting", "SUSPENDED": "is suspended", "STOPPED": "is stopped"}
         return f"{special.get(status.state, 'is running')}{f' on {status.nodes}' if status.nodes else ''}"
@@ -158,7 +161,7 @@ def describe_reason(reason: Untrusted) -> str:
     words = next((words for pattern, words in _PENDING_REASONS if re.fullmatch(pattern, code)), None)
     if words is None:
         return f"Slurm says {reason.visible(200)}"
-    return words if code in ("None", "WaitingForScheduling") else f"{words} ({reason.visible(200)})"
+    return words if code in _NO_REASON else f"{words} ({reason.visible(200)})"
 
 
 def describe_end(status: JobStatus) -> str:

@@ -291,8 +291,16 @@ AFFINITY = Diagnosis(
     explanation="A rank can use only the cores of the sshd, Slurm step or container that started it (`grep"
     " Cpus_allowed_list /proc/self/status`). All ranks, data loaders and communication threads share these cores, so"
     " every step is slow, without any error.",
-    fixes="sudo systemctl restart ssh    # on {node}; sessions inherit sshd's cores. If that doesn't help, check"
-    " CPUAffinity= in ssh.service, cpusets, or the Slurm job's --cpus-per-task",
+    fixes={
+        "sshd": FixCommand(
+            "sudo systemctl restart ssh    # on {node}; sessions inherit sshd's cores. If that doesn't help, check"
+            " CPUAffinity= in ssh.service, cpusets, or the container's cores"
+        ),
+        "job": FixCommand(
+            "sbatch --ntasks-per-node=1 --cpus-per-task={cores} …    # or in #SBATCH lines, or under"
+            " cluster.slurm.extra in aboard.yaml; --exclusive gives all cores"
+        ),
+    },
 )
 
 CPU_QUOTA = Diagnosis(

@@ -178,6 +178,14 @@ NO_NODES = Diagnosis(
     fixes=Advice("name the nodes: aboard trust gpu[01-16]"),
 )
 
+SLURM_NODES = Diagnosis(
+    code="trust-slurm",
+    title="nodes of a Slurm job need no ssh",
+    symptoms=("n[1-4] belong to the Slurm job: Aboard reaches them by srun",),
+    explanation="Inside a Slurm job, Aboard starts its agents with srun, so no login is needed.",
+    fixes="env -u SLURM_JOB_ID aboard trust {nodes}    # to set up ssh to them anyway",
+)
+
 UNDO_WAITS = Diagnosis(
     code="trust-undo-waits",
     title="this machine's own files are unchanged until every node is undone",

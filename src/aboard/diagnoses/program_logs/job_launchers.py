@@ -53,9 +53,10 @@ SLURM_REQUEST = Diagnosis(
     " account or resource that does not exist.",
     fixes="sinfo -o '%P %D %c %m %G %l'    # shows what is available; scontrol show job JOBID",
     patterns=cause(
-        r"(?:srun|sbatch|salloc): error: .*(?:Requested node configuration is not available|Invalid (?:account"
-        r"|partition|qos|generic resource)|More processors requested than permitted|Job violates accounting"
-        r"|Unable to (?:allocate|create step)[^:]*: )"
+        r"(?:srun|sbatch|salloc): error: (?!Unable to (?:create step|confirm)).*(?:Requested node configuration is not"
+        r" available|Invalid (?:account|partition|qos|feature|generic resource)|More processors requested than"
+        r" permitted|[Jj]ob violates accounting|Requested time limit is invalid|Node count specification invalid"
+        r"|Requested partition configuration not available|Unable to allocate[^:]*: (?!Unable to contact|Socket timed))"
     ),
 )
 

@@ -1,6 +1,7 @@
 """Diagnoses of commands that contradict the Slurm job they run in."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.fixes import FixCommand
 
 COPIES = Diagnosis(
     code="slurm-copies",
@@ -40,4 +41,24 @@ NODE_LIST = Diagnosis(
     " on this node alone would leave the others idle.",
     fixes="scontrol show job -d {job}    # does Slurm know the job?\n"
     "unset SLURM_JOB_ID    # to use this machine without the job",
+)
+
+REQUEUED = Diagnosis(
+    code="slurm-requeued",
+    title="Slurm requeued the job, and its command would start over",
+    symptoms=("Slurm requeued job 7, and run 20250102-0304-calm-otter had started before: the same command would",),
+    explanation="After a node failure or a preemption, Slurm runs the batch script again from its first line. Aboard"
+    " does not repeat a run that had started: it could overwrite results. Only `aboard train` with `train.resume: auto`"
+    " continues by itself.",
+    fixes={
+        "launch": FixCommand(
+            "env -u SLURM_RESTART_COUNT {command:shell aboard launch -- train.py}"
+            "    # in the batch script, if the program continues from its own checkpoint\n"
+            "#SBATCH --no-requeue    # or in the batch script, so that Slurm never starts it again"
+        ),
+        "train": FixCommand(
+            "{command:shell aboard train} --set train.resume=auto    # in the batch script; or, to start over:\n"
+            "env -u SLURM_RESTART_COUNT {command:shell aboard train}"
+        ),
+    },
 )

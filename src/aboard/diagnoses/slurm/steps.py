@@ -110,8 +110,8 @@ SRUN_PORTS = Diagnosis(
     code="reach-srun-ports",
     title="there is no free port for srun",
     symptoms=("all ports in range (60001, 60100) exhausted, cannot establish listening port",),
-    explanation="Each srun listens on several ports on the machine where it runs: one for messages, and one or more for"
-    " output. slurm.conf limits them to SrunPortRange, and other sruns on this machine use them all.",
+    explanation="Each srun listens on several ports on the machine where it runs. slurm.conf limits them"
+    " to SrunPortRange, and other sruns on this machine use them all.",
     fixes="scontrol show config | grep SrunPortRange    # here; the range\n"
     "ps -C srun -o pid,user,etime,args    # here; who uses it\n"
     "# then widen SrunPortRange in slurm.conf, in the firewall, too, and run: sudo scontrol reconfigure",
@@ -180,11 +180,6 @@ NODE_FAILED = Diagnosis(
     explanation="slurmd on the node did not respond for SlurmdTimeout seconds, or an administrator set the node down."
     " Slurm cancels and requeues the whole job, unless it was submitted with --no-kill.",
     fixes=_SHOW_NODE + "#SBATCH --no-kill    # in the batch script; the other nodes keep running\n" + _RESUME,
-    patterns=cause(
-        r"Node failure on (?P<nodes>[\w.,\[\]-]+)"
-        r"|(?:(?:STEP|JOB) (?P<job>[\d.]+) (?:ON (?P<node>[\w.-]+) )?)?CANCELLED AT (?P<at>\S+) DUE TO NODE FAILURE"
-        r"|DUE TO NODE FAILURE"
-    ),
 )
 
 SRUN_FAILED = Diagnosis(

@@ -28,6 +28,7 @@ LAUNCH_DRY = Diagnosis(
     fixes={
         "as": FixCommand("aboard launch --dry-run --as {launcher} -- …"),
         "json": FixCommand("aboard launch --dry-run --json -- …"),
+        "train": FixCommand("aboard train --dry-run --as sbatch"),
         "both": Advice("remove --json"),
     },
 )

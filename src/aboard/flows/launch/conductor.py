@@ -103,6 +103,7 @@ class Conductor:
         self._ending = False
         self._stops = 0
         self._grace_limit: float | None = None
+        self._expects_stop = False
         self._hurry = asyncio.Event()
         self._stopped_since: dict[tuple[str, str], float] = {}
         self._collected = CollectedEvidence()
@@ -125,6 +126,10 @@ class Conductor:
         if self._stops > 1:
             self._hurry.set()
         self._request_end(EndDecision(why=why, asked=True))
+
+    def expect_stop(self) -> None:
+        """Blames no rank for its death until `stop` is called: Slurm is ending the job, and is being asked why."""
+        self._expects_stop = True
 
     def tail(self, rank: int) -> tuple[Untrusted, ...]:
         """The last lines that a rank printed."""
@@ -379,7 +384,7 @@ class Conductor:
             self._note("looked", number=self._snapshot_count)
 
     def _judge(self) -> None:
-        if self._ending or self._end is None or self._end.done():
+        if self._ending or self._expects_stop or self._end is None or self._end.done():
             return
         first = self.run.generation.first_death
         last_output = "\n".join(line.raw() for line in self._last_lines(self._ranks[first.name])) if first else ""

@@ -50,12 +50,16 @@ class Payload(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchResult:
-    """How far a launch got: blocked by the node check, refused because of its payload, or run to its end."""
+    """How far a launch got: blocked by the node check, refused because of its payload, or run to its end.
+
+    `continuation` says whether a further Slurm job continues it.
+    """
 
     report: CheckReport | None
     refused: tuple[Finding, ...] = ()
     outcome: RunOutcome | None = None
     roster: RunProgress | None = None
+    continuation: str = ""
 
 
 async def plan_launch(

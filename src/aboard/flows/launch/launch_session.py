@@ -1,9 +1,11 @@
 """One launch as a session: sets up its record, run claim, control socket and signal handlers, and cleans them up."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any, Self
 
 from aboard.core.cluster.cluster import Cluster
@@ -13,9 +15,10 @@ from aboard.core.run.lease import Lease
 from aboard.core.slurm.job_ending import JobEnding
 from aboard.flows.check.check_cluster import CheckReport
 from aboard.flows.check.check_observer import CheckObserver
-from aboard.flows.launch.conductor import Conductor, RunObserver
+from aboard.flows.launch.conductor import INTERRUPTED, Conductor, RunObserver
 from aboard.flows.launch.control_socket import serve_control
 from aboard.flows.launch.launch_run import LaunchResult, Payload, Preflight, launch
+from aboard.flows.slurm.continue_job import continue_training
 from aboard.flows.slurm.job_conductor import JobWatch
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import RunDirectory
@@ -30,7 +33,7 @@ USUAL_SLOTS = 8
 class LaunchSpec:
     """The inputs of a launch. `encode_plan` encodes a plan for the record, without its secrets.
 
-    In a Slurm job, `watch` knows why Slurm ends it.
+    In a Slurm job, `watch` knows why Slurm ends it; up to `resubmits` further jobs continue a training.
     """
 
     cluster: Cluster
@@ -41,6 +44,7 @@ class LaunchSpec:
     encode_plan: Callable[[Plan], Any]
     payload: Payload | None = None
     watch: JobWatch | None = None
+    resubmits: int = 0
 
 
 async def run_launch_session(
@@ -88,6 +92,7 @@ async def run_launch_session(
                 record.write_plan(spec.encode_plan(stop.conductor.plan))
         if result.outcome is not None:
             record.write_findings(result.outcome.findings)
+            result = replace(result, continuation=await _continue_job(spec, result))
         return result, dict(record.dropped)
     except asyncio.CancelledError:
         if stop.interrupt is not None:
@@ -96,6 +101,14 @@ async def run_launch_session(
     finally:
         record.close()
         claim.release()
+
+
+async def _continue_job(spec: LaunchSpec, result: LaunchResult) -> str:
+    if spec.watch is None or result.outcome is None or result.outcome.code != INTERRUPTED or result.roster is None:
+        return ""
+    way = result.roster.way
+    saved = way.saved if way is not None else None
+    return await continue_training(spec.watch, spec.run, os.environ, limit=spec.resubmits, saved=saved)
 
 
 class _SignalHandler:
@@ -118,8 +131,8 @@ class _SignalHandler:
             loop.add_signal_handler(number, self._handle_signal, number.name)
         if self._watch is not None:
             for number in (signal.SIGTERM, signal.SIGUSR1):
-                loop.add_signal_handler(number, self._ask, self._watch.explain_signal, number.name)
-            self._ask(self._watch.wait_for_notice)
+                loop.add_signal_handler(number, self._handle_slurm_signal, self._watch, number.name)
+            self._stop_after(self._watch.wait_for_notice())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,8 +147,13 @@ class _SignalHandler:
     def _handle_signal(self, name: str) -> None:
         self._stop(f"aboard received {name}", None)
 
-    def _ask(self, explain: Callable[..., Awaitable[JobEnding]], *arguments: str) -> None:
-        task = asyncio.create_task(self._stop_for_slurm(explain(*arguments)))
+    def _handle_slurm_signal(self, watch: JobWatch, name: str) -> None:
+        if self.conductor is not None:
+            self.conductor.expect_stop()
+        self._stop_after(watch.explain_signal(name))
+
+    def _stop_after(self, explanation: Awaitable[JobEnding]) -> None:
+        task = asyncio.create_task(self._stop_for_slurm(explanation))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 

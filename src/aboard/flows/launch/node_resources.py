@@ -1,20 +1,25 @@
 """Derives from the check's facts what each node offers a run, and where rank 0 listens."""
 
+import re
 from collections import Counter
 
 from aboard.checks.gpu.nvidia_smi import DRIVER
+from aboard.checks.gpu.visible_devices import VISIBLE
 from aboard.checks.host.cpu_cores import CORES
 from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult, PortKind
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import MasterAddress
 from aboard.core.plan.plan_builder import find_rank_zero_node
 from aboard.core.probes.facts import Facts
+from aboard.diagnoses.untrusted import Untrusted
 
 LOOPBACK = "127.0.0.1"
+# An index, a GPU's UUID, or a part of a GPU.
+_GPU_NAME = re.compile(r"[0-9]{1,4}|(GPU|MIG)-[\w/-]{1,100}")
 
 
 def collect_node_resources(facts: Facts) -> dict[str, NodeResources]:
@@ -22,6 +27,7 @@ def collect_node_resources(facts: Facts) -> dict[str, NodeResources]:
     mesh = MESH.outcome(facts)
     cores = facts.of(CORES)
     drivers = facts.of(DRIVER)
+    visible = facts.of(VISIBLE)
     resources = {}
     for node in facts.cluster:
         known_mesh = mesh if isinstance(mesh, MeshResult) else None
@@ -30,6 +36,7 @@ def collect_node_resources(facts: Facts) -> dict[str, NodeResources]:
             interface=known_mesh.interfaces.get(node.name, "") if known_mesh else "",
             accelerators=drivers[node.name].cards or None if node.name in drivers else None,
             cores=cores.get(node.name),
+            visible_gpus=_list_visible_gpus(node, visible.get(node.name)),
         )
     return resources
 
@@ -46,6 +53,14 @@ def choose_master(cluster: Cluster, request: LaunchRequest, facts: Facts) -> Mas
     else:
         address = _find_address(first, known_mesh)
     return MasterAddress(node=first.name, address=address, port=request.master_port or _choose_port(first, known_mesh))
+
+
+def _list_visible_gpus(node: Node, value: Untrusted | None) -> tuple[str, ...]:
+    """The GPUs that Slurm gave the agent's step; elsewhere, slots are the node's own numbers."""
+    if node.transport is not TransportKind.SLURM or value is None:
+        return ()
+    names = value.raw().split(",")
+    return tuple(names) if all(_GPU_NAME.fullmatch(name) for name in names) else ()
 
 
 def _find_address(node: Node, mesh: MeshResult | None) -> str:

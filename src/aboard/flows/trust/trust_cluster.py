@@ -10,6 +10,7 @@ from time import monotonic
 
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.cluster.node_sets import fold_names
 from aboard.core.text.input_text import find_host_error
 from aboard.core.trust.public_keys import list_authorized_keys
 from aboard.core.trust.trust_report import TrustedNode, TrustReport
@@ -46,6 +47,11 @@ async def trust_cluster(
         if mesh or node.transport is TransportKind.SSH
     }
     nodes = list(reversed(logins_by_target.values()))
+    if any(node.transport is TransportKind.SLURM for node in cluster):
+        names = fold_names(node.name for node in cluster)
+        raise AboardError(
+            trust.SLURM_NODES, f"{names} belong to the Slurm job: Aboard reaches them by srun", nodes=names
+        )
     if not nodes or (len(cluster) == 1 and cluster.nodes[0].transport is TransportKind.LOCAL):
         raise AboardError(trust.NO_NODES, "the only node is this machine")
     began = monotonic()

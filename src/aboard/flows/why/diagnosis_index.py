@@ -9,7 +9,7 @@ from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import agent_protocol, trust
 from aboard.diagnoses.program_logs import collectives, job_launchers, rank_programs, undetermined
 from aboard.diagnoses.runs import death, external_jobs, hang, loss, nccl_ras, rendezvous, slow
-from aboard.diagnoses.slurm import allocation
+from aboard.diagnoses.slurm import allocation, submission
 from aboard.diagnoses.trainer import (
     checkpoint,
     data,
@@ -52,7 +52,7 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
     _build_subject("files", "aboard.yaml and other files are valid", "aboard", configuration),
     _build_subject(
         *("commands", "commands and their arguments are valid", "aboard"),
-        *(commands, planning, pasted_commands, allocation),
+        *(commands, planning, pasted_commands, allocation, submission),
     ),
     _build_subject("runs", "a run can be found, described and stopped", "aboard", run_records, agent_protocol),
     _build_subject("sandbox", "the practice cluster works", "aboard sandbox", sandbox),

@@ -74,6 +74,8 @@ class _RecordedNode:
     address: Annotated[str, CustomDecoder(_decode_host)] | None = None
     user: Annotated[str, CustomDecoder(_decode_user)] | None = None
     port: int | None = None
+    # Older records have `local` instead.
+    transport: Word = ""
     local: bool = False
     argv: Annotated[tuple[str, ...], MaxLength(5)] = ()
     starts: Annotated[tuple[_RecordedStart, ...], MaxLength(MOST_RANKS)] = ()
@@ -84,13 +86,17 @@ class _RecordedNode:
             address=self.address if self.address != self.name else None,
             user=self.user,
             port=self.port if self.port and self.port <= MAX_PORT else None,
-            transport=TransportKind.LOCAL if self.local else TransportKind.SSH,
+            transport=self._choose_transport(),
         )
         starts = (
             Start(child=each.child, argv=self.argv if each.argv is None else each.argv, rank=each.rank)
             for each in self.starts
         )
         return NodePlan(node=node, starts=tuple(starts))
+
+    def _choose_transport(self) -> TransportKind:
+        known = {kind.value: kind for kind in TransportKind}
+        return known.get(self.transport, TransportKind.LOCAL if self.local else TransportKind.SSH)
 
 
 @dataclass(frozen=True, kw_only=True)

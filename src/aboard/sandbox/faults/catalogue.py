@@ -13,6 +13,8 @@ from aboard.sandbox.faults.network.connection_tracking import ConntrackFull
 from aboard.sandbox.faults.network.firewall import FirewallDrop, FirewallReject
 from aboard.sandbox.faults.network.links import LinkDelay, LinkDown, LinkRateLimit, MtuBlackHole, PacketLoss
 from aboard.sandbox.faults.network.name_resolution import OwnNameOnLoopback, UnresolvedName
+from aboard.sandbox.faults.slurm.daemons import MungeClock, SlurmctldStopped, SlurmdKilled
+from aboard.sandbox.faults.slurm.node_state import FewSrunPorts, NodeDrained, PrologFails
 
 FAULTS: tuple[type[Fault], ...] = (
     FirewallDrop,
@@ -48,4 +50,10 @@ FAULTS: tuple[type[Fault], ...] = (
     ProcessStopped,
     ProcessKilled,
     PowerLoss,
+    SlurmdKilled,
+    SlurmctldStopped,
+    MungeClock,
+    NodeDrained,
+    PrologFails,
+    FewSrunPorts,
 )

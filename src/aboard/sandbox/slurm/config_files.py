@@ -6,6 +6,12 @@ CONTROLLER = HEAD
 LOGS = "/var/log/slurm"
 STATE = "/var/spool/slurmctld"
 SPOOL = "/var/spool/slurmd"
+SLURM_CONF = "/etc/slurm/slurm.conf"
+SLURMCTLD_PID = "/run/slurmctld.pid"
+SLURMD_PID = "/run/slurmd.pid"
+MUNGED_PID = "/run/munge/munged.pid"
+#: Above the ports that the kernel chooses, and enough for hundreds of sruns at once.
+SRUN_PORTS = (61001, 63000)
 
 CGROUP_CONF = """\
 # A host has no cgroups. By default slurmd looks for some and exits; with version 1 it uses none.
@@ -21,15 +27,15 @@ def format_slurm_conf(layout: SandboxLayout, *, cpus: int, memory: int) -> str:
 ClusterName=sandbox
 SlurmctldHost={CONTROLLER}
 SlurmUser=root
-SlurmctldPidFile=/run/slurmctld.pid
-SlurmdPidFile=/run/slurmd.pid
+SlurmctldPidFile={SLURMCTLD_PID}
+SlurmdPidFile={SLURMD_PID}
 SlurmctldLogFile={LOGS}/slurmctld.log
 SlurmdLogFile={LOGS}/slurmd.log
 StateSaveLocation={STATE}
 SlurmdSpoolDir={SPOOL}
 
-# One range, so that a firewall rule can cover srun's ports; above the kernel's own choices, wide enough for many sruns.
-SrunPortRange=61001-63000
+# One range, so that a firewall rule can cover srun's ports.
+SrunPortRange={SRUN_PORTS[0]}-{SRUN_PORTS[1]}
 
 # Plugins that work without cgroups.
 ProctrackType=proctrack/linuxproc

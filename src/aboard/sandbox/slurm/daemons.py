@@ -34,7 +34,7 @@ def install_slurm(layout: SandboxLayout, *, secret: str) -> None:
     os.chown(_MUNGE_KEY, munge.pw_uid, munge.pw_gid)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB
     cpus = len(os.sched_getaffinity(0))
-    Path("/etc/slurm/slurm.conf").write_text(config_files.format_slurm_conf(layout, cpus=cpus, memory=memory))
+    Path(config_files.SLURM_CONF).write_text(config_files.format_slurm_conf(layout, cpus=cpus, memory=memory))
     Path("/etc/slurm/cgroup.conf").write_text(config_files.CGROUP_CONF)
     Path("/etc/slurm/gres.conf").write_text(config_files.format_gres_conf(layout))
 

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import expand_node_set
+from aboard.core.slurm.job_nodes import ALONE_OPTION
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
@@ -61,7 +62,7 @@ class _StepGatherer:
         steps: list[_StepPlan] = []
         for node, joined in waiting:
             if not joined.cancelled():
-                key = (node.python, (*_find_component_options(node.name), *_list_gpu_options(node)))
+                key = (node.python, (*_find_component_options(node.name), *node.step_options))
                 plan = next((plan for plan in steps if plan.key == key and plan.has_room(node.name)), None)
                 if plan is None:
                     plan = _StepPlan(key=key)
@@ -81,7 +82,8 @@ class _StepPlan:
     joined: "dict[str, asyncio.Future[SrunStep]]" = field(default_factory=dict)
 
     def has_room(self, name: str) -> bool:
-        return name not in self.joined and len(self.joined) < NODES_PER_STEP
+        is_shared = not any(option.startswith(ALONE_OPTION) for option in self.key[1])
+        return is_shared and name not in self.joined and len(self.joined) < NODES_PER_STEP
 
 
 async def _start_planned_step(plan: _StepPlan) -> None:
@@ -100,11 +102,6 @@ async def _start_planned_step(plan: _StepPlan) -> None:
             await step.streams[name].close()
         else:
             joined.set_result(step)
-
-
-def _list_gpu_options(node: Node) -> tuple[str, ...]:
-    """All GPUs of the job on the node: a step would otherwise get what the job asked for per task."""
-    return () if not node.gpus else (f"--gres=gpu:{node.gpus}",)
 
 
 def _find_component_options(name: str) -> tuple[str, ...]:

@@ -37,6 +37,8 @@ OPTIONS = (
     "--input=all",
     "--label",
 )
+# What the job asked for as a whole contradicts --gres, which says what these nodes have.
+_GPU_OPTIONS = re.compile(r"SLURM_(?:GPUS|GPUS_PER_\w+|NTASKS_PER_GPU|GRES|TRES_\w+|GPU_FREQ)")
 _LABEL = re.compile(rb" *([0-9]{1,5}): ?")
 _TASK_END = re.compile(
     r"srun: error: (?P<nodes>\S+): tasks? [\d,-]+: (?P<how>Exited with exit code (?P<code>\d+)|.*)\Z"
@@ -260,4 +262,8 @@ def build_environment() -> dict[str, str]:
 
     With an inherited SLURM_NTASKS, srun would start several agents on a node; SLURM_GPUS_PER_TASK hides GPUs.
     """
-    return {name: value for name, value in os.environ.items() if not slurm_task.STEP_VARIABLES.fullmatch(name)}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not (slurm_task.STEP_VARIABLES.fullmatch(name) or _GPU_OPTIONS.fullmatch(name))
+    }

@@ -20,7 +20,7 @@ from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import escape_text
 from aboard.ui.check.collective_table import format_collective_lines
 from aboard.ui.check.node_table import format_milliseconds, format_offset
-from aboard.ui.check.subject_results import SubjectStatus, format_conclusion, format_local_note, summarize_subjects
+from aboard.ui.check.subject_results import SubjectStatus, format_conclusion, format_source_note, summarize_subjects
 
 
 def format_check_lines(
@@ -31,7 +31,7 @@ def format_check_lines(
     seconds: float,
 ) -> Iterator[str]:
     """The findings come in the given order and unmerged, so that grep finds every node and command."""
-    if note := format_local_note(facts):
+    if note := format_source_note(facts):
         yield f"note: {note}"
     for finding in findings:
         yield from format_finding_lines(finding)

@@ -10,7 +10,7 @@ from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding
 from aboard.ui.check.collective_table import CollectiveTable
 from aboard.ui.check.node_table import CheckNodeTable
-from aboard.ui.check.subject_results import SubjectStatus, format_conclusion, format_local_note, summarize_subjects
+from aboard.ui.check.subject_results import SubjectStatus, format_conclusion, format_source_note, summarize_subjects
 from aboard.ui.findings_view import FindingsView
 from aboard.ui.labelled_text import wrap_labelled
 from aboard.ui.merge_findings import merge_findings
@@ -36,7 +36,7 @@ class CheckReportView:
         self._findings = FindingsView(merged, in_full=verbose)
         self._collective = CollectiveTable(facts)
         self._last = f"{format_conclusion(facts, merged, self._outcomes)}.  {seconds:.1f} s"
-        self._note = format_local_note(facts)
+        self._note = format_source_note(facts)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._table

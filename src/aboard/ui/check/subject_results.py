@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from aboard.checks.majority import group_by_value
-from aboard.core.cluster.cluster import THIS_MACHINE
+from aboard.core.cluster.cluster import SLURM_JOB, THIS_MACHINE
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
@@ -79,9 +79,12 @@ def format_conclusion(facts: Facts, findings: Sequence[Finding], outcomes: Seque
     return f"{who}; {', '.join(counts) or 'no problems found'}{left_out}"
 
 
-def format_local_note(facts: Facts) -> str:
-    """A hint if no node was named; else empty."""
-    if facts.cluster.source != THIS_MACHINE:
+def format_source_note(facts: Facts) -> str:
+    """Where the nodes came from, if the user named none; else empty."""
+    source = facts.cluster.source
+    if source.startswith(SLURM_JOB):
+        return f"checked the nodes of {source}: {fold_names(node.name for node in facts.cluster)}"
+    if source != THIS_MACHINE:
         return ""
     return "checked this machine only; to check a cluster, pass its nodes: `aboard check gpu01 gpu02`"
 

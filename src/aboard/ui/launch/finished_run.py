@@ -41,7 +41,7 @@ _WHEN = {
 class FinishedRun:
     """How a run ended; the verdict is the first finding. `dropped` is bytes of lost output by who printed them.
 
-    `command` starts the same run again.
+    `command` starts the same run again. `continuation` says whether a further Slurm job continues it.
     """
 
     roster: RunProgress
@@ -50,6 +50,7 @@ class FinishedRun:
     directory: str
     command: str
     dropped: Mapping[str, int] = field(default_factory=dict)
+    continuation: str = ""
 
 
 class FinishedRunView:
@@ -68,6 +69,8 @@ class FinishedRunView:
             yield FindingsView(ended.findings, in_full=self._verbose)
         for line in _format_dropped(ended.dropped):
             yield from wrap_labelled(Text("! ", style="bold yellow"), line, width)
+        if ended.continuation:
+            yield from wrap_labelled(Text("  slurm   ", style="dim"), ended.continuation, width)
         yield CopyableCommands(_format_next_steps(ended), first=Text("  next    ", style="dim"))
         yield Text.assemble(("  record  ", "dim"), ended.directory, no_wrap=True, overflow="ignore")
 
@@ -78,6 +81,8 @@ def format_summary_lines(ended: FinishedRun) -> Iterator[str]:
         yield from format_finding_lines(finding)
     for line in _format_dropped(ended.dropped):
         yield f"dropped {line}"
+    if ended.continuation:
+        yield f"slurm {ended.continuation}"
     yield from (f"next {line}" for line in _format_next_steps(ended).splitlines())
     yield f"record {ended.directory}"
     yield f"done: {_format_outcome(ended)[1]}"

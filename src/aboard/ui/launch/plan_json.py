@@ -52,6 +52,7 @@ def _describe_node(plan: Plan, env: PlanEnvironment, place: int, hide: Callable[
         "name": part.node.name,
         "address": part.node.target,
         "local": part.node.transport is TransportKind.LOCAL,
+        "transport": part.node.transport.value,
         **{key: value for key, value in (("user", part.node.user), ("port", part.node.port)) if value is not None},
         "interpreter": describe_interpreter(part.node),
         "env": own,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from aboard.checks.node_scripts import format_node_command, get_setup_lines
+from aboard.checks.node_scripts import format_node_command, format_srun_command, get_setup_lines
 from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.cluster.setup_commands import strip_setup
@@ -298,11 +298,13 @@ def _build_install_fix(diagnosis: Diagnosis, module: str, context: DeathContext)
     if _MODULE.fullmatch(module):
         parts = [part for part in context.parts if part.starts and command(part)]
         for line, same in groupby(sorted(parts, key=command), command):
-            fixes += [diagnosis.fix("install", command=each, module=module) for each in _build_ssh_commands(line, same)]
+            fixes += [
+                diagnosis.fix("install", command=each, module=module) for each in _build_node_commands(line, same)
+            ]
     return join_fixes(*fixes, diagnosis.fix("interpreter"))
 
 
-def _build_ssh_commands(command: Shell, parts: Iterable[NodePlan]) -> Iterator[Shell]:
+def _build_node_commands(command: Shell, parts: Iterable[NodePlan]) -> Iterator[Shell]:
     """Commands for the head that run a command on these nodes: a loop, except for nodes that need ssh options."""
     # A record may come from someone else: its names go into a command only if they are valid hostnames.
     nodes = [part.node for part in parts if find_host_error(part.node.target) is None]
@@ -312,7 +314,11 @@ def _build_ssh_commands(command: Shell, parts: Iterable[NodePlan]) -> Iterator[S
         yield format_shell(
             'for node in {targets:words}; do ssh "$node" {command}; done', targets=targets, command=command
         )
-    yield from (format_node_command(node, command) for node in nodes if node not in plain or len(plain) == 1)
+    in_job = [node for node in nodes if node.transport is TransportKind.SLURM]
+    if in_job:
+        yield format_srun_command(in_job, command)
+    single = [node for node in nodes if node not in in_job and (node not in plain or len(plain) == 1)]
+    yield from (format_node_command(node, command) for node in single)
 
 
 def _format_excerpt(text: Untrusted) -> str:

@@ -17,10 +17,9 @@ from aboard.sandbox.sandbox import Sandbox
 _PRELOAD = "/etc/ld.so.preload"
 _OFFSET = "/etc/faketimerc"
 _LIBRARY = "faketime/libfaketimeMT.so.1"
-# A wrong wall clock does not affect timers: without this, a lock's timeout would be off by as much as the clock.
-_TIMERS_STAY = "FAKETIME_DONT_FAKE_MONOTONIC=1"
+#: A wrong wall clock does not affect timers: without this, a lock's timeout would be off by as much as the clock.
+TIMERS_STAY = "FAKETIME_DONT_FAKE_MONOTONIC=1"
 
-# What libfaketime leaves in shared memory for each process that was killed.
 _SWEEP = "rm -f /dev/shm/faketime_shm_* /dev/shm/sem.faketime_sem_*"
 
 
@@ -33,10 +32,10 @@ class ClockOffset(Fault):
     seconds: Annotated[float, "How far ahead; negative is behind."] = 30.0
 
     def check(self, box: Sandbox, host: Host) -> None:
-        _find_faketime()
+        find_faketime()
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        library = _find_faketime()
+        library = find_faketime()
         file_edits.edit_lines(
             host, f"{self.key}-env", SSHD_CONFIG, first=[_SETENV], drop=lambda line: line == _PLAIN_SETENV
         )
@@ -48,7 +47,7 @@ class ClockOffset(Fault):
         file_edits.undo_edit(host, f"{self.key}-preload")
         # Running programs read this file every ten seconds and return to the true time.
         run_as_root(host, "rm", "-f", _OFFSET)
-        run_script(host, _SWEEP)
+        remove_faketime_files(host)
         file_edits.undo_edit(host, f"{self.key}-env")
         reload_sshd(host)
 
@@ -58,10 +57,16 @@ class ClockOffset(Fault):
 
 
 _PLAIN_SETENV = f"SetEnv PATH={CREW_PATH}"
-_SETENV = f"{_PLAIN_SETENV} {_TIMERS_STAY}"
+_SETENV = f"{_PLAIN_SETENV} {TIMERS_STAY}"
 
 
-def _find_faketime() -> str:
+def remove_faketime_files(host: Host) -> None:
+    """Removes what libfaketime leaves in shared memory for each process that was killed."""
+    run_script(host, _SWEEP)
+
+
+def find_faketime() -> str:
+    """The path of libfaketime; raises with its package if it is missing."""
     candidates = [*Path("/usr/lib").glob(f"*/{_LIBRARY}"), Path("/usr/lib64", _LIBRARY), Path("/usr/lib", _LIBRARY)]
     for path in candidates:
         if path.exists():

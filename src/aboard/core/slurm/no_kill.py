@@ -1,0 +1,48 @@
+"""Whether a Slurm job was submitted with --no-kill: without it, Slurm ends the whole job when one node fails.
+
+Slurm does not report it, so this reads what the user wrote: the batch script, salloc's arguments, their variables.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from aboard.core.slurm.allocation import SlurmAllocation
+
+_DIRECTIVE = re.compile(r"#SBATCH(?:\s.*)?\s(?:--no-kill(?:=(?P<value>\S*))?|-k)(?=\s|$)")
+_VARIABLES = ("SBATCH_NO_KILL", "SALLOC_NO_KILL")
+
+
+def find_no_kill(env: Mapping[str, str], *, script: str | None = None, salloc: Sequence[str] = ()) -> bool | None:
+    """Whether the job has --no-kill; None if nothing that can be read here decides it.
+
+    `script` is the batch script, and `salloc` the argv of the salloc that started this shell. sbatch's own command line
+    can't be read, so False is for what the script says.
+    """
+    if any(name in env for name in _VARIABLES) or any(word in {"--no-kill", "-k"} for word in salloc):
+        return True
+    if script is not None:
+        return any(found["value"] != "off" for line in _list_directives(script) if (found := _DIRECTIVE.match(line)))
+    return False if salloc else None
+
+
+def describe_missing_no_kill(allocation: SlurmAllocation, *, no_kill: bool | None, batch: bool) -> str | None:
+    """A note for a job that a failed node would end; None if there is nothing to say."""
+    if no_kill or len(allocation.nodes) == 1:
+        return None
+    ends = f"Slurm ends job {allocation.job} when one of its nodes fails"
+    if batch:
+        return f"unless sbatch got --no-kill on its command line, {ends}; add to the script: #SBATCH --no-kill"
+    if no_kill is None:
+        return f"unless the job was requested with --no-kill, {ends}"
+    return f"{ends}, because salloc ran without --no-kill"
+
+
+def _list_directives(script: str) -> list[str]:
+    """The lines that sbatch reads: those before the first command."""
+    directives: list[str] = []
+    for line in script.splitlines():
+        if line.startswith("#SBATCH"):
+            directives.append(line)
+        elif line.strip() and not line.startswith("#"):
+            break
+    return directives

@@ -1,0 +1,81 @@
+"""Runs a command of ours on the batch host of a job, where the conductor and its record are."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+
+from aboard.core.slurm.job_state import JobPhase, describe_end, describe_job
+from aboard.core.text.shell_quoting import quote_typed_words
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.slurm import remote_runs
+from aboard.flows.slurm.job_runs import JobRun
+
+_OPTIONS = (
+    "--overlap",  # with the steps of the run
+    *("--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none", "--gpu-bind=none", "--mpi=none"),
+    "--quiet",
+    "--chdir=/",  # this directory may not exist there
+)
+
+
+def forward_command(where: JobRun, words: Sequence[str]) -> int:
+    """Runs `aboard WORDS` on the batch host, at this terminal if there is one, and returns its exit code."""
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    # srun asks for a second Ctrl-C unless it is told to quit; with a terminal, Ctrl-C goes to the command itself.
+    streams = ("--pty",) if terminal else ("--input=none", "--quit-on-interrupt")
+    return subprocess.call([*_build_step(where), *streams, *_build_aboard_command(words)], env=_build_environment())
+
+
+def call_forwarded(where: JobRun, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """The exit code and output of `aboard WORDS` on the batch host."""
+    command = [*_build_step(where), "--input=none", *_build_aboard_command(words)]
+    return subprocess.run(command, env=_build_environment(), capture_output=True, text=True, check=False)
+
+
+def read_forwarded(where: JobRun, words: Sequence[str]) -> bytes:
+    """What `aboard WORDS` on the batch host writes to its stdout; its stderr is shown here."""
+    command = [*_build_step(where), "--input=none", *_build_aboard_command(words)]
+    done = subprocess.run(command, env=_build_environment(), stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        seen = f"`aboard {words[0]}` on {where.batch_host} failed with exit code {done.returncode}"
+        raise AboardError(remote_runs.FORWARD, seen, job=where.job.id, node=where.batch_host)
+    return done.stdout
+
+
+def build_absent_error(where: JobRun, words: Sequence[str]) -> AboardError:
+    """Why a run can't be read from here: its job has not started, or ended elsewhere, or Slurm does not know it."""
+    run, status = where.run.id, where.status
+    if status is not None and where.is_waiting:
+        seen = f"job {status.id} of {run} {describe_job(status, datetime.now())}"  # noqa: DTZ005 - Slurm's times are local
+        return AboardError(remote_runs.WAITING, seen, job=status.id, run=run)
+    if where.batch_host:
+        how = f" {describe_end(status)}" if status is not None and status.phase is JobPhase.ENDED else " has ended"
+        seen = f"job {where.job.id}{how}; the record of {run} is on its batch host, {where.batch_host}"
+        typed = quote_typed_words(words)
+        return AboardError(
+            remote_runs.RECORD_AWAY, seen, "srun", node=where.batch_host, python=sys.executable, typed=typed
+        )
+    seen = f"Slurm does not know job {where.job.id} of {run}, and this machine has no record of it"
+    return AboardError(remote_runs.RECORD_AWAY, seen, "accounting", job=where.job.id)
+
+
+def build_step(job: int, host: str) -> list[str]:
+    """An srun of one task on a node of a job."""
+    return ["srun", f"--jobid={job}", f"--nodelist={host}", *_OPTIONS]
+
+
+def _build_step(where: JobRun) -> list[str]:
+    return build_step(where.job.id, where.batch_host)
+
+
+def _build_environment() -> dict[str, str]:
+    """Without variables that srun would take as options, such as those of a job that this shell is in."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_"))}
+
+
+def _build_aboard_command(words: Sequence[str]) -> list[str]:
+    """The same Aboard as this one, by the path of its interpreter."""
+    # Not resolved: a virtual environment's interpreter is a symlink.
+    return [sys.executable, "-m", "aboard", *words]

@@ -1,0 +1,53 @@
+"""What a run has to know about its Slurm job before it starts: that it was requeued, or that one node ends it."""
+
+import os
+from collections.abc import Mapping
+
+from aboard.config.slurm_allocation import describe_node_failure
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.slurm.allocation import SlurmAllocation
+from aboard.diagnoses import AboardError, Shell
+from aboard.diagnoses.slurm import allocation as diagnoses
+from aboard.record.json_documents import read_document
+from aboard.record.run_directory import RunDirectory
+from aboard.record.runs import Runs
+from aboard.record.slurm_job import read_slurm_job
+
+
+def check_job_start(job: SlurmAllocation, command: Shell, *, resumes: bool | None = None) -> tuple[str, ...]:
+    """Notes for the user; refuses a run that would start over because Slurm requeued the job.
+
+    `resumes` says whether a training continues from its newest checkpoint; None is for other programs.
+    """
+    notes = [_check_requeue(job, command, os.environ, resumes=resumes)]
+    idle = [node.name for node in job.nodes if node.gpus == 0]
+    if job.has_gpus and idle:
+        notes.append(f"job {job.job} has no GPUs on {fold_names(idle)}: no ranks run there")
+    notes.append(describe_node_failure(os.environ, job))
+    return tuple(note for note in notes if note)
+
+
+def _check_requeue(
+    job: SlurmAllocation, command: Shell, environ: Mapping[str, str], *, resumes: bool | None
+) -> str | None:
+    if not job.restarts:
+        return None
+    again = f"Slurm requeued job {job.job}"
+    if resumes:
+        return f"{again}: the training continues from its newest checkpoint, or from the beginning if none was saved"
+    earlier = _find_earlier_run(Runs.of(environ), job.job, command)
+    if earlier is None:
+        return f"{again}, and no earlier start of this command is recorded here: it starts from the beginning"
+    seen = f"{again}, and run {earlier.id} had started before: the same command would start over"
+    raise AboardError(diagnoses.REQUEUED, seen, "launch" if resumes is None else "train", command=command)
+
+
+def _find_earlier_run(runs: Runs, job: int, command: Shell) -> RunDirectory | None:
+    """The run of this command that an earlier start of the job got as far as starting ranks."""
+    for run in runs.all():
+        recorded = read_slurm_job(run)
+        if recorded is not None and recorded.id == job:
+            plan = read_document(run.plan)
+            if isinstance(plan, dict) and plan.get("command") == command:
+                return run
+    return None

@@ -1,0 +1,68 @@
+"""Submits a batch script, and says what to change if Slurm refuses it."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from aboard.core.slurm.batch_script import list_overriding_variables
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.slurm import submission
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.record.run_directory import PRIVATE_FILE, RunDirectory
+from aboard.record.slurm_job import SlurmJob, write_slurm_job
+from aboard.transport.slurm.slurm_commands import SlurmOutput, run_slurm_command
+
+_ACCEPTED = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
+# The first that matches what sbatch writes, and the variant of the fix.
+_REFUSALS = (
+    ("there is no sbatch", "missing"),
+    ("did not end within|Unable to contact slurm controller|Socket timed out|Connection refused", "controller"),
+    ("(?i)invalid partition|partition .*(required|configuration)", "partition"),
+    ("(?i)invalid account", "account"),
+    ("(?i)qos", "qos"),
+    ("(?i)time limit", "time"),
+    (
+        "(?i)node configuration|node count|more processors|not available|invalid feature|gres|memory specification",
+        "nodes",
+    ),
+    ("(?i)unrecognized option|invalid option|invalid argument|invalid .* specification", "option"),
+)
+
+
+def write_batch_script(run: RunDirectory, text: str) -> Path:
+    """Writes the script into the run directory, readable only by the user."""
+    path = run.batch_script
+    path.touch(mode=PRIVATE_FILE)
+    path.write_text(text, "utf-8", "surrogateescape")
+    return path
+
+
+async def submit_run(run: RunDirectory, script: str, environ: Mapping[str, str]) -> SlurmJob:
+    """Submits a new run from the current directory, and records its job."""
+    path = write_batch_script(run, script)
+    job = SlurmJob(id=await submit_script(path, environ), script=str(path))
+    write_slurm_job(run, job)
+    return job
+
+
+async def submit_script(script: Path, environ: Mapping[str, str], options: Sequence[str] = ()) -> int:
+    """The id of the new job; `options` come before the script's own, and `environ` is what it exports."""
+    text = await asyncio.to_thread(script.read_text, "utf-8", "surrogateescape")
+    dropped = set(list_overriding_variables(text))
+    env = {name: value for name, value in environ.items() if name not in dropped}
+    said = await run_slurm_command(["sbatch", "--parsable", *options, str(script)], env=env)
+    found = _ACCEPTED.search(said.stdout)
+    if said.code or found is None:
+        raise _build_refusal(said, script)
+    return int(found[1])
+
+
+def _build_refusal(said: SlurmOutput, script: Path) -> AboardError:
+    text = said.stderr.strip() or said.stdout.strip()
+    variant = next((variant for pattern, variant in _REFUSALS if re.search(pattern, text)), "other")
+    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines()]
+    seen = Untrusted("; ".join(lines)).visible(500) or f"sbatch failed with exit code {said.code}"
+    if variant == "other":
+        return AboardError(submission.SUBMIT, seen, variant, script=script)
+    return AboardError(submission.SUBMIT, seen, variant)

@@ -1,0 +1,1 @@
+"""Faults of a sandbox's Slurm: daemons, node states, munge, prologs, ports."""

@@ -1,0 +1,133 @@
+"""How a job of Slurm ends, by hand or by accident: nothing of the run is left on any host, and the reason is said."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deadlines import wait_until
+from launching import build_sandbox
+
+from aboard.sandbox import Sandbox
+from aboard.sandbox.faults import inject_fault
+from aboard.sandbox.faults.network.links import LinkDown
+from aboard.sandbox.faults.slurm.daemons import SlurmdKilled
+
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm")]
+
+# A rank with a daemon: under a parent, session and group of its own, which Slurm does not find here.
+RANK = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(null, stream)
+        time.sleep(600)
+    os._exit(0)
+print("began", flush=True)
+time.sleep(600)
+"""
+SCRIPT = "#!/bin/sh\nexec aboard launch --check none -- /shared/rank.py\n"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Sandbox]:
+    """Four nodes with Slurm; the last test loses two of them."""
+    with build_sandbox("slurm-endings", nodes=4, slurm=True) as made:
+        assert made.head.run(["tee", "/shared/rank.py"], input=RANK).returncode == 0
+        yield made
+
+
+class Job:
+    """A submitted job whose ranks have begun."""
+
+    def __init__(self, box: Sandbox, name: str, *options: str) -> None:
+        self.box, self.out = box, f"/shared/{name}.out"
+        done = box.head.run(["sbatch", "--parsable", "--no-kill", "-o", self.out, *options], input=SCRIPT)
+        assert done.returncode == 0, done.stderr
+        self.number = done.stdout.strip()
+        wait_until(lambda: "phase python" in self.said, 30, lambda: f"its ranks: {self.said}")
+
+    @property
+    def said(self) -> str:
+        return self.box.head.run(["cat", self.out]).stdout
+
+    @property
+    def state(self) -> str:
+        return self.box.head.run(["squeue", "-h", "-t", "all", "-o", "%T", "-j", self.number]).stdout.strip()
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Waits until Slurm has its nodes back, which a process that is left of it prevents."""
+        wait_until(lambda: self.state not in {"RUNNING", "COMPLETING"}, seconds, lambda: f"its end: {self.said}")
+
+
+def users_processes(box: Sandbox) -> dict[str, list[str]]:
+    """The user's processes on the nodes: all are of a job."""
+    found: dict[str, list[str]] = {}
+    for host in box.nodes:
+        for pid in host.pids():
+            try:
+                proc = Path(f"/proc/{pid}")
+                if proc.stat().st_uid == box.crew_id:
+                    found.setdefault(host.name, []).append((proc / "cmdline").read_text().replace("\0", " ")[:80])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return found
+
+
+def nothing_is_left(box: Sandbox, seconds: float = 10) -> None:
+    wait_until(lambda: not users_processes(box), seconds, lambda: f"no processes: {users_processes(box)}")
+
+
+def test_scancel(cluster: Sandbox) -> None:
+    """The ranks are stopped by their conductor within KillWait, and their daemons with them."""
+    job = Job(cluster, "cancelled", "-N4")
+    assert len(users_processes(cluster)) == 4
+    assert cluster.head.run(["scancel", job.number]).returncode == 0
+    job.wait_for_end(20)
+    nothing_is_left(cluster)
+    assert f"job {job.number} was cancelled" in job.said
+    assert "exit code 130" in job.said.splitlines()[-1]
+
+
+def test_scancel_with_kill(cluster: Sandbox) -> None:
+    """Even if Slurm kills the conductor and the agents at once, nothing is left behind."""
+    job = Job(cluster, "killed", "-N4")
+    assert cluster.head.run(["scancel", "--full", "--signal=KILL", job.number]).returncode == 0
+    job.wait_for_end(30)
+    nothing_is_left(cluster, 30)
+
+
+def test_preemption(cluster: Sandbox) -> None:
+    """The run ends within the grace time, says that the job was preempted, and the other job gets the nodes."""
+    job = Job(cluster, "preempted", "-N4", "--exclusive", "-p", "preempt-cancel")
+    assert len(cluster.head.run(["srun", "-N4", "--exclusive", "hostname"]).stdout.split()) == 4
+    job.wait_for_end(20)
+    nothing_is_left(cluster)
+    assert f"job {job.number} is preempted" in job.said
+
+
+def test_time_limit(cluster: Sandbox) -> None:
+    """A job whose time is over is stopped like a cancelled one, with the reason."""
+    job = Job(cluster, "late", "-N2", "--time=5")
+    # A limit is in minutes; its end can be moved to the second.
+    update = ["scontrol", "update", f"jobid={job.number}", "endtime=now+1"]
+    assert cluster.head.run(update, root=True).returncode == 0
+    # slurmctld looks every 30 s.
+    job.wait_for_end(60)
+    nothing_is_left(cluster)
+    assert job.state == "TIMEOUT"
+    assert "TIME LIMIT" in job.said
+
+
+def test_losing_a_node(cluster: Sandbox) -> None:
+    """One job loses a node's slurmd, another a node's network: each names its node, and nothing stays anywhere."""
+    first = Job(cluster, "without-slurmd", "-w", "n[1-2]", "-N2")
+    second = Job(cluster, "without-network", "-w", "n[3-4]", "-N2")
+    inject_fault(cluster, cluster.host("n2"), SlurmdKilled())
+    inject_fault(cluster, cluster.host("n4"), LinkDown())
+    for job, lost in ((first, "n2"), (second, "n4")):
+        job.wait_for_end(120)
+        assert f"run-node-gone {lost} seen: {lost} (1 rank) was lost" in job.said
+    nothing_is_left(cluster, 30)

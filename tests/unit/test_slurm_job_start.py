@@ -1,0 +1,135 @@
+"""What a run says about its Slurm job before it starts, and when a requeued job refuses to start over."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aboard.config.slurm_allocation import describe_node_failure
+from aboard.core.slurm.allocation import AllocatedNode, SlurmAllocation
+from aboard.core.slurm.no_kill import find_no_kill
+from aboard.diagnoses import AboardError, format_shell
+from aboard.flows.slurm.job_start import check_job_start
+from aboard.record.run_directory import RunDirectory
+from aboard.record.runs import Runs
+from aboard.record.slurm_job import SlurmJob, write_slurm_job
+
+COMMAND = format_shell("aboard launch -- train.py")
+RUN = "20250102-0304-calm-otter"
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """An empty state directory, and a scontrol that shows a batch script with --no-kill."""
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/script\n")
+    program.chmod(0o755)
+    write_script(tmp_path, "#SBATCH --no-kill")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return Runs(tmp_path / "aboard" / "runs")
+
+
+def write_script(folder: Path, *directives: str) -> None:
+    (folder / "script").write_text("\n".join(["#!/bin/bash", *directives, "aboard launch -- train.py"]))
+
+
+def job(*gpus: int | None, restarts: int = 0) -> SlurmAllocation:
+    nodes = tuple(AllocatedNode(name=f"n{index}", gpus=count) for index, count in enumerate(gpus, 1))
+    return SlurmAllocation(job=7, nodes=nodes, restarts=restarts)
+
+
+def record(runs: Runs, *, id: int = 7, command: str = COMMAND) -> RunDirectory:  # noqa: A002 - Slurm's word
+    """A run that got as far as a plan."""
+    run = runs.open_or_create(RUN)
+    write_slurm_job(run, SlurmJob(id=id))
+    run.plan.write_text(json.dumps({"command": command}))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("#!/bin/sh\n#SBATCH -N2 --no-kill\nsrun x", True),
+        ("#!/bin/sh\n#SBATCH -k\n", True),
+        ("#!/bin/sh\n# a comment\n\n#SBATCH --nodes=2\t--no-kill --time=1\n", True),
+        ("#!/bin/sh\n#SBATCH --no-kill=off\n", False),
+        ("#!/bin/sh\n#SBATCH --comment=--no-killer\n", False),
+        ("#!/bin/sh\n##SBATCH --no-kill\n", False),
+        ("#!/bin/sh\n#SBATCH -N2\necho\n#SBATCH --no-kill\n", False),
+        (None, None),
+    ],
+)
+def test_no_kill_of_a_batch_script(script: str | None, found: bool | None) -> None:  # noqa: FBT001 - a table
+    """As sbatch reads the script: only the lines before the first command count."""
+    assert find_no_kill({}, script=script) is found
+
+
+def test_no_kill_elsewhere() -> None:
+    """The arguments of salloc decide, and the variables that stand for the option."""
+    assert find_no_kill({}, salloc=["salloc", "-N2", "--no-kill", "bash"]) is True
+    assert find_no_kill({}, salloc=["salloc", "-N2", "bash"]) is False
+    assert find_no_kill({"SBATCH_NO_KILL": ""}, script="#!/bin/sh\n") is True
+
+
+def test_a_job_that_one_failed_node_ends(tmp_path: Path) -> None:
+    """The note names the line to add; a job of one node, or with the option, gets none."""
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    assert describe_node_failure(env, job(2, 2)) is None
+    write_script(tmp_path, "#SBATCH -N2")
+    note = describe_node_failure(env, job(2, 2))
+    assert note == (
+        "unless sbatch got --no-kill on its command line, Slurm ends job 7 when one of its nodes fails;"
+        " add to the script: #SBATCH --no-kill"
+    )
+    assert describe_node_failure(env, job(2)) is None
+    (tmp_path / "script").write_text("")
+    note = describe_node_failure(env, job(2, 2))
+    assert note == "unless the job was requested with --no-kill, Slurm ends job 7 when one of its nodes fails"
+
+
+def test_the_first_start_of_a_job(runs: Runs) -> None:
+    """There is nothing to say, not even after another run in the same job."""
+    record(runs)
+    assert check_job_start(job(2, 2), COMMAND) == ()
+
+
+def test_nodes_without_gpus() -> None:
+    """A node where the job has no GPUs is named: no ranks run there."""
+    assert check_job_start(job(2, 0, 0), COMMAND) == ("job 7 has no GPUs on n[2-3]: no ranks run there",)
+    assert check_job_start(job(0, 0), COMMAND) == ()
+
+
+def test_a_requeued_launch_is_refused(runs: Runs) -> None:
+    """A program that had started would start over; the fix says so to Slurm's variable, or to Slurm."""
+    record(runs)
+    with pytest.raises(AboardError) as caught:
+        check_job_start(job(2, 2, restarts=1), COMMAND)
+    assert caught.value.code == "slurm-requeued"
+    assert (
+        caught.value.seen
+        == f"Slurm requeued job 7, and run {RUN} had started before: the same command would start over"
+    )
+    first, second = caught.value.fix.splitlines()
+    assert first.startswith("env -u SLURM_RESTART_COUNT aboard launch -- train.py    # in the batch script, if")
+    assert second.startswith("#SBATCH --no-requeue    #")
+
+
+@pytest.mark.parametrize("other", [{"id": 8}, {"command": "aboard launch -- evaluate.py"}])
+def test_a_requeued_job_whose_command_had_not_started(runs: Runs, other: dict[str, int | str]) -> None:
+    """It starts, and says so: a node may have failed before Aboard ran."""
+    record(runs, **other)  # type: ignore[arg-type] # a table of one or the other
+    assert check_job_start(job(2, 2, restarts=1), COMMAND) == (
+        "Slurm requeued job 7, and no earlier start of this command is recorded here: it starts from the beginning",
+    )
+
+
+def test_a_requeued_training(runs: Runs) -> None:
+    """It continues if it may; with another `resume`, it would start over and is refused."""
+    command = format_shell("aboard train run.yaml")
+    record(runs, command=command)
+    (note,) = check_job_start(job(2, 2, restarts=2), command, resumes=True)
+    assert note.startswith("Slurm requeued job 7: the training continues from its newest checkpoint, or from")
+    with pytest.raises(AboardError) as caught:
+        check_job_start(job(2, 2, restarts=2), command, resumes=False)
+    assert caught.value.fix.startswith("aboard train run.yaml --set train.resume=auto    # in the batch script")
