@@ -29,6 +29,13 @@ srun: error: Unable to confirm allocation for job 7: Unable to contact slurm con
 {NOT_CONFIRMED}
 """
 REFUSED = "srun: error: Unable to create step for job 7: "
+# What the stream of n1 keeps of it.
+ABORTED = """\
+slurmstepd-n1: error: *** STEP 4.0 ON n1 CANCELLED AT 2026-11-16T19:55:35 ***
+srun: error: Application launch failed: Job prolog failed
+srun: Job step aborted
+srun: error: n1: task 0: Killed
+"""
 CANCELLED = """\
 slurmstepd-n1: error: *** STEP 1.5 ON n1 CANCELLED AT 2026-11-16T19:31:00 DUE TO TIME LIMIT ***
 srun: error: n2: task 1: Terminated
@@ -79,6 +86,12 @@ def test_a_node_is_not_blamed_for_another_one(stderr: str) -> None:
     reason, line = classify_srun_failure(stderr, "n1")
     assert reason is UnreachableReason.DROPPED
     assert "n2" in line
+
+
+def test_a_step_that_another_node_ended_is_not_cancelled_by_anybody() -> None:
+    """The lines about the other node may be missing: another try tells."""
+    line = "srun: error: Application launch failed: Job prolog failed"
+    assert classify_srun_failure(ABORTED, "n1") == (UnreachableReason.DROPPED, line)
 
 
 def test_a_cancelled_step_says_why() -> None:

@@ -1,10 +1,11 @@
 """Preflight: one subject per package, each with its probes and rules; a new one is its package and one line here."""
 
-from aboard.checks import collective, fabric, gpu, host, network, reach, software, storage
+from aboard.checks import collective, fabric, gpu, host, network, reach, slurm, software, storage
 from aboard.core.probes.check_subject import Subject
 
 SUBJECTS: tuple[Subject, ...] = (
     reach.SUBJECT,
+    slurm.SUBJECT,
     host.SUBJECT,
     network.SUBJECT,
     fabric.SUBJECT,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from aboard.checks.reach.rank_shell import SHELL, find_failed_setup, find_lost_python
 from aboard.core.cluster.cluster import COMMAND_LINE, Cluster
 from aboard.core.cluster.contact import NO_KEY, ReachedNode, UnreachedNode
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
@@ -23,6 +23,18 @@ from aboard.diagnoses.untrusted import Untrusted
 
 # ssh(1) skips such a key and then has none to offer.
 _KEY_FILE = re.compile(r"Permissions [0-7]+ for '(.+)' are too open")
+
+# Why no step starts on any node.
+_REASONS_OF_ALL = frozenset(
+    {
+        UnreachableReason.NO_SSH,
+        UnreachableReason.NO_SRUN,
+        UnreachableReason.NO_SLURMCTLD,
+        UnreachableReason.MUNGE,
+        UnreachableReason.JOB_ENDED,
+        UnreachableReason.SRUN_PORTS,
+    }
+)
 
 SLOW_SECONDS = 3.0
 # The head's own load: a handshake takes up to 150 ms of a core, and 64 run at once.
@@ -51,9 +63,10 @@ def find_unreachable_nodes(facts: Facts) -> Iterator[Finding]:
     for node in facts.cluster:
         contact = facts.contacts.get(node.name)
         if isinstance(contact, UnreachedNode):
-            # A bad key on the head is one finding, however many nodes it affects.
+            # A bad key on the head is one finding, however many nodes it affects; so is a job that has ended.
             here = NO_KEY if contact.said.startswith(NO_KEY) else _KEY_FILE.match(contact.said) and contact.said
-            found.setdefault((contact.reason, here or node.name), []).append(node.name)
+            of_all = here or (contact.reason.value if contact.reason in _REASONS_OF_ALL else "")
+            found.setdefault((contact.reason, of_all or node.name), []).append(node.name)
     for (reason, _), names in found.items():
         node, contact = facts.cluster.node(names[0]), facts.contacts[names[0]]
         if isinstance(contact, UnreachedNode):
@@ -70,7 +83,9 @@ def find_unreachable_nodes(facts: Facts) -> Iterator[Finding]:
 def find_dropped_logins(facts: Facts) -> Iterator[Finding]:
     """Logins that sshd dropped and that worked on the retry: more nodes make it worse."""
     for name, contact in facts.contacts.items():
-        if isinstance(contact, ReachedNode) and contact.drops:
+        # A step that another node ended is not sshd's doing.
+        ssh = facts.cluster.node(name).transport is TransportKind.SSH
+        if isinstance(contact, ReachedNode) and contact.drops and ssh:
             yield reach.DROPPED_AT_FIRST.finding(
                 nodes=(name,),
                 seen=f"sshd dropped {contact.drops} of {contact.drops + 1} logins",

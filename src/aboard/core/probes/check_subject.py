@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from aboard.core.cluster.cluster import Cluster
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.multi_node_probe import MultiNodeProbe
 from aboard.core.probes.probe import Probe
@@ -17,7 +18,8 @@ class Subject:
     """What one package in `checks/` adds: probes, rules that judge their replies, and the diagnosis of each code.
 
     `untested` maps each node that could not be tested to the reason: no finding there is not a pass. `asked` is the
-    command that runs this check, if it isn't `aboard check --only`.
+    command that runs this check, if it isn't `aboard check --only`. A subject that does not apply to a cluster is left
+    out.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Subject:
     diagnoses: tuple[Diagnosis, ...] = ()
     untested: Callable[[Facts], Mapping[str, str]] = lambda _facts: {}
     asked: str = ""
+    applies: Callable[[Cluster], bool] = lambda _cluster: True
 
     @property
     def command(self) -> str:

@@ -110,8 +110,8 @@ SRUN_PORTS = Diagnosis(
     code="reach-srun-ports",
     title="there is no free port for srun",
     symptoms=("all ports in range (60001, 60100) exhausted, cannot establish listening port",),
-    explanation="Each srun listens on several ports on the machine where it runs: one for messages, and one or more for"
-    " output. slurm.conf limits them to SrunPortRange, and other sruns on this machine use them all.",
+    explanation="Each srun listens on several ports on the machine where it runs. slurm.conf limits them"
+    " to SrunPortRange, and other sruns on this machine use them all.",
     fixes="scontrol show config | grep SrunPortRange    # here; the range\n"
     "ps -C srun -o pid,user,etime,args    # here; who uses it\n"
     "# then widen SrunPortRange in slurm.conf, in the firewall, too, and run: sudo scontrol reconfigure",

@@ -1,6 +1,7 @@
 """`aboard check`: probes all nodes in parallel, runs the multi-node probes, and judges the facts."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -8,6 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from aboard.checks import slurm
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import Contact
 from aboard.core.cluster.node import Node
@@ -18,6 +20,7 @@ from aboard.core.probes.probe import Probe
 from aboard.core.probes.rank_environment import RankSpec
 from aboard.diagnoses import Diagnosis, Finding, sort_by_severity
 from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
+from aboard.flows.check.inspect_slurm import inspect_slurm
 from aboard.flows.check.probe_node import ProbedNode, probe_node
 from aboard.flows.check.run_multi_node_probe import run_multi_node_probe
 from aboard.lazy_dataclass import dataclass
@@ -80,7 +83,7 @@ async def probe_cluster(
     Without `keep`, the link of a node that no multi-node probe needs is closed as soon as possible.
     """
     began = monotonic()
-    subjects = list(_select_probes(subjects, quick=quick))
+    subjects = list(_select_probes([each for each in subjects if each.applies(cluster)], quick=quick))
     probes = [probe for subject in subjects for probe in subject.probes]
     exercises = [exercise for subject in subjects for exercise in subject.multi_node_probes]
     watcher.began(cluster, subjects)
@@ -109,6 +112,7 @@ async def probe_cluster(
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(early.run())
+            group.create_task(_ask_slurm(cluster, subjects, early.outcomes))
             for node in cluster:
                 group.create_task(call(node))
         facts = replace(_build_facts(cluster, visits, probes), outcomes=early.outcomes)
@@ -161,6 +165,11 @@ class _EarlyMultiNodeProbes:
                 exercise, facts, self._links, on_round=on_round, on_reply=self._watcher.replied
             )
         self.outcomes |= facts.outcomes
+
+
+async def _ask_slurm(cluster: Cluster, subjects: Sequence[Subject], outcomes: dict[str, Any]) -> None:
+    if any(subject.name == slurm.SUBJECT.name for subject in subjects):
+        outcomes[slurm.SUBJECT.name] = await inspect_slurm(cluster, os.environ)
 
 
 def _select_probes(subjects: Sequence[Subject], *, quick: bool) -> Iterator[Subject]:

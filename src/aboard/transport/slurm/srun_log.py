@@ -36,8 +36,9 @@ _EXIT_CODE = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: Exited with exit co
 # slurmstepd could not start Python; the task's exit code is then errno.
 _NOT_STARTED = re.compile(r"^.*error: (?:execve\(\)|.*chdir)[^\n]*$", re.MULTILINE)
 _CANCELLED = re.compile(r"^.*\*\*\* (?:STEP|JOB) .* CANCELLED AT [^\n]*$", re.MULTILINE)
-# One node that can't start its task ends the step on all of them.
+# One node that can't start its task ends the step on all of them; a line above names the node and its reason.
 _ABORTED = re.compile(r"^srun: (?:Job step aborted|Force Terminated).*$", re.MULTILINE)
+_LAUNCH_FAILED = re.compile(r"^srun: error: Application launch failed:.*$", re.MULTILINE)
 
 
 def classify_srun_failure(stderr: str, node: str, exit_code: int | None = None) -> tuple[UnreachableReason, str]:
@@ -46,19 +47,21 @@ def classify_srun_failure(stderr: str, node: str, exit_code: int | None = None) 
     DROPPED means that another node ended the step: without that node it may start.
     """
     text = select_node_lines(stderr, node)
+    launch_failed = _LAUNCH_FAILED.search(text)
+    text = _LAUNCH_FAILED.sub("", text)
     for reason, diagnosis in _REASONS:
         matches = (message.regex.search(text) for message in diagnosis.messages)
         if match := next(filter(None, matches), None):
             return reason, _extract_line(text, match.start())
-    if cancelled := _CANCELLED.search(text):
-        return UnreachableReason.JOB_ENDED, cancelled[0].strip()
-    if missing := _NOT_STARTED.search(text):
-        return UnreachableReason.NO_PYTHON, missing[0].strip()
+    if launch_failed:
+        return UnreachableReason.DROPPED, _find_culprit(stderr, node) or launch_failed[0].strip()
+    for reason, pattern in ((UnreachableReason.JOB_ENDED, _CANCELLED), (UnreachableReason.NO_PYTHON, _NOT_STARTED)):
+        if match := pattern.search(text):
+            return reason, match[0].strip()
     ended = _EXIT_CODE.search(text)
-    code = int(ended[1]) if ended else exit_code
     if ended or TOO_OLD in text:
         own = "\n".join(line for line in text.splitlines() if not line.startswith("srun: "))
-        return classify_start_failure(StreamEnding(exit_code=code, stderr=own))
+        return classify_start_failure(StreamEnding(exit_code=int(ended[1]) if ended else exit_code, stderr=own))
     if aborted := _ABORTED.search(text):
         return UnreachableReason.DROPPED, _find_culprit(stderr, node) or aborted[0].strip()
     return UnreachableReason.SRUN_FAILED, find_last_line(text) or "srun printed nothing"

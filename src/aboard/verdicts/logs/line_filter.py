@@ -17,7 +17,7 @@ _WORDS = (
     *("No route", "nreachable", "resolve", "kex_", "returned", "ssh:", "command not", "chdir", "execve", "WorkNCCL"),
     *("dump signal", "process down", "nv files", "device driver", "key in", "identification", "network addresses"),
     *("monitoredBarrier", "Terminat", "terminat", "failed", "Enabled", "isabled", "retrying", "mark a variable"),
-    *("manag",),
+    *("manag", " PD ", "PENDING", "Reason=", "exhausted"),
 )
 # Searched one by one: a pattern of all these words is three times as slow.
 _TRIGGERS = tuple(dict.fromkeys(_WORDS))
