@@ -20,6 +20,7 @@ from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
+from aboard.core.slurm.job_state import JobStatus
 from aboard.diagnoses import AboardError, Finding, InputError, Severity
 from aboard.flows.status import summarize_run
 from aboard.flows.why.judge_finished_run import judge_finished_run
@@ -271,6 +272,15 @@ def test_a_conductor_that_was_killed_before_ranks_started(lost: Lost) -> None:
     """Nothing was planned yet: that is all there is to say."""
     assert summarize_run(lost.run).findings[0].seen == "the conductor (process 4711) died before any rank was started"
     assert judge_finished_run(lost.run).why.findings[0].code == "run-conductor-lost"
+
+
+def test_a_conductor_that_slurm_killed_has_slurms_reason(lost: Lost) -> None:
+    """How the job ended comes before the conductor that was lost with it."""
+    lost.write(command="aboard launch -- train.py")
+    job = JobStatus(id=12, state="NODE_FAIL", nodes="n[1-2]")
+    first, second = judge_finished_run(lost.run, job).why.findings
+    assert (first.code, second.code) == ("run-node-gone", "run-conductor-lost")
+    assert "job 12 lost a node" in first.seen
 
 
 def test_the_recorded_command_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from aboard import __version__
 from aboard.cli.runs.slurm_forwarding import forward_to_batch_host
 from aboard.cli.why_external_jobs import print_nodes_verdict, print_pids_verdict
+from aboard.core.slurm.job_state import JobStatus
 from aboard.core.text.input_text import find_nearest
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
@@ -94,8 +95,8 @@ def why(
         console.print(DiagnosisView(*DIAGNOSES_BY_CODE[what]), crop=False)
     else:
         run = find_default_run(Runs.of(os.environ)) if what is None else _find_run(what)
-        forward_to_batch_host(run, what)
-        _print_run_verdict(console, run, verbose=verbose)
+        where = forward_to_batch_host(run, what)
+        _print_run_verdict(console, run, where.status if where else None, verbose=verbose)
 
 
 def _refuse_combined_options(
@@ -138,11 +139,11 @@ def _find_run(what: str) -> RunDirectory:
         raise InputError(commands.WHY_CODE, [Problem(where="aboard why", seen=seen, fix=fix)]) from None
 
 
-def _print_run_verdict(console: Console, run: RunDirectory, *, verbose: bool) -> None:
+def _print_run_verdict(console: Console, run: RunDirectory, job: JobStatus | None, *, verbose: bool) -> None:
     if run.live:
         console.print(VerdictView(run.id, asyncio.run(ask_why(run)), verbose=verbose), crop=False)
         return
-    judgement = judge_finished_run(run)
+    judgement = judge_finished_run(run, job)
     if not judgement.why.findings and not judgement.changed:
         click.echo(f"{run.id} is {summarize_run(run).state}; nothing wrong was found")
         return

@@ -3,15 +3,6 @@
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import FixCommand
 
-WAITING = Diagnosis(
-    code="slurm-waiting",
-    title="the run's job has not started",
-    symptoms=("job 12 of RUN is waiting",),
-    explanation="Slurm starts the job when its nodes are free and its turn has come. The conductor starts with it, so"
-    " there is no output yet.",
-    fixes="squeue --start --jobs={job}    # Slurm's estimate; to cancel the job: aboard stop {run}",
-)
-
 RECORD_AWAY = Diagnosis(
     code="slurm-record-away",
     title="the run's record is on another machine",
@@ -39,5 +30,5 @@ CANCEL = Diagnosis(
     title="a job could not be cancelled",
     symptoms=("scancel: error: Kill job error on job id 12", "job 12 is still running"),
     explanation="Slurm did not accept the cancellation, or the processes of the job do not end.",
-    fixes={"again": FixCommand("scancel --full {job} && squeue --jobs={job}")},
+    fixes="scancel --full {job} && squeue --jobs={job}",
 )

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 
-from aboard.core.slurm.job_state import JobPhase, describe_end, describe_job
+from aboard.core.slurm.job_state import JobPhase, describe_end
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import remote_runs
 from aboard.flows.slurm.job_runs import JobRun
+from aboard.verdicts.slurm_jobs import judge_job
 
 _OPTIONS = (
     "--overlap",  # with the steps of the run
@@ -47,9 +48,9 @@ def read_forwarded(where: JobRun, words: Sequence[str]) -> bytes:
 def build_absent_error(where: JobRun, words: Sequence[str]) -> AboardError:
     """Why a run can't be read from here: its job has not started, or ended elsewhere, or Slurm does not know it."""
     run, status = where.run.id, where.status
-    if status is not None and where.is_waiting:
-        seen = f"job {status.id} of {run} {describe_job(status, datetime.now())}"  # noqa: DTZ005 - Slurm's times are local
-        return AboardError(remote_runs.WAITING, seen, job=status.id, run=run)
+    waiting = judge_job(status, datetime.now()) if status is not None and where.is_waiting else None  # noqa: DTZ005 - as Slurm's times
+    if waiting is not None:
+        return AboardError(waiting.diagnosis, f"{run} has not started: {waiting.seen}", fix=waiting.fix)
     if where.batch_host:
         how = f" {describe_end(status)}" if status is not None and status.phase is JobPhase.ENDED else " has ended"
         seen = f"job {where.job.id}{how}; the record of {run} is on its batch host, {where.batch_host}"

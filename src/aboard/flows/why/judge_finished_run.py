@@ -1,8 +1,10 @@
 """`aboard why RUN` for a run that is over: judges it again from its record."""
 
 from dataclasses import replace
+from datetime import datetime
 
 from aboard.core.evidence.verdict import ReplayedJudgement
+from aboard.core.slurm.job_state import JobStatus
 from aboard.diagnoses import AboardError, Severity
 from aboard.diagnoses.usage import run_records
 from aboard.flows.status import summarize_run
@@ -11,6 +13,7 @@ from aboard.flows.why.recorded_run import parse_recorded_run
 from aboard.flows.why.replay_run import replay_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
+from aboard.verdicts.slurm_jobs import judge_job
 
 
 def find_default_run(runs: Runs) -> RunDirectory:
@@ -21,15 +24,18 @@ def find_default_run(runs: Runs) -> RunDirectory:
     return next((run for run in all_runs if run.live), all_runs[0])
 
 
-def judge_finished_run(run: RunDirectory) -> ReplayedJudgement:
-    """Judges a record by today's rules, like a bundle; only here a killed conductor is detected as well."""
+def judge_finished_run(run: RunDirectory, job: JobStatus | None = None) -> ReplayedJudgement:
+    """Judges a record by today's rules, like a bundle; only here a killed conductor is detected as well.
+
+    If Slurm ended the `job` of the conductor, that is the reason.
+    """
     replayed = replay_run(parse_recorded_run(run.id, read_record_parts(run), own=True))
     run_summary = summarize_run(run)
     if run_summary.state != "lost":
         return replayed
     # If a rank had died before, the lost conductor is only a warning, and comes second.
     blocks = run_summary.findings[0].severity is Severity.BLOCK
-    findings = (
-        (*run_summary.findings, *replayed.why.findings) if blocks else (*replayed.why.findings, *run_summary.findings)
-    )
+    ended = judge_job(job, datetime.now()) if job is not None else None  # noqa: DTZ005 - as Slurm's times
+    lost = (*(() if ended is None else (ended,)), *run_summary.findings)
+    findings = (*lost, *replayed.why.findings) if blocks else (*replayed.why.findings, *lost)
     return replace(replayed, why=replace(replayed.why, findings=findings))
