@@ -11,6 +11,7 @@ from aboard.core.slurm.slurm_facts import SlurmFacts, count_srun_ports
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.catalogue import list_diagnoses
+from aboard.diagnoses.nodes import host
 from aboard.diagnoses.slurm import jobs, steps
 
 # The batch script's signal comes this long before the limit, and Aboard then stops the run.
@@ -42,6 +43,19 @@ def find_drained_nodes(facts: Facts) -> Iterator[Finding]:
                 seen=f"the node is drained: {node.reason.visible(200) or 'no reason was given'}",
                 fix=diagnosis.fix(node=name),
                 severity=Severity.WARN,
+            )
+
+
+def find_wrong_clocks(facts: Facts) -> Iterator[Finding]:
+    """Clocks that are so far off that munge rejects all credentials, and slurmd all steps."""
+    for name, reply in _get_facts(facts).munge.items():
+        if reply.shows_wrong_clock:
+            side = "ahead of" if reply.ahead > 0 else "behind"
+            yield host.CLOCK.finding(
+                nodes=(name,),
+                seen=f"munge there rejects credentials of this machine ({reply.status.visible()}): its clock is"
+                f" {format_duration(abs(reply.ahead))} {side} this machine's",
+                fix=host.CLOCK.fix(node=name),
             )
 
 
@@ -88,7 +102,7 @@ SUBJECT = Subject(
     name="slurm",
     title="the Slurm job and its nodes are in order",
     probes=(),
-    rules=(find_lost_nodes, find_drained_nodes, find_short_time, find_few_ports),
+    rules=(find_lost_nodes, find_drained_nodes, find_wrong_clocks, find_short_time, find_few_ports),
     diagnoses=list_diagnoses(jobs),
     untested=_list_untested,
     applies=applies_to,
