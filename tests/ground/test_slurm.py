@@ -79,23 +79,6 @@ def test_a_batch_job_writes_to_the_shared_directory(cluster: Sandbox) -> None:
     wait_until(lambda: not ok(cluster.head, "squeue", "--noheader"), 10)
 
 
-def test_a_job_of_two_nodes_is_never_run_on_one_of_them(cluster: Sandbox) -> None:
-    """`aboard launch` in the job names its nodes and what to type, which runs on both; copies by srun all refuse."""
-    script = "#!/bin/sh\n#SBATCH --nodes=2 --output=/shared/batch.out\naboard launch -- train.py\n"
-    assert cluster.head.run(["sbatch", "--wait"], input=script).returncode == 3
-    assert "this is a Slurm job of 2 nodes (n[1-2])" in ok(cluster.head, "cat", "/shared/batch.out")
-    refused = cluster.head.run(["salloc", "-N2", "aboard", "launch", "--check", "none", "--", "hostname"])
-    fix = refused.stderr.partition("  fix  ")[2].partition("    #")[0].split()
-    assert (refused.returncode, fix) == (3, ["aboard", "launch", "n1", "n2", "--check", "none", "--", "hostname"])
-    obeyed = cluster.head.run(["salloc", "-N2", *fix])
-    assert obeyed.returncode == 0, obeyed.stderr
-    assert "done: finished: 2 ranks" in obeyed.stdout, obeyed.stdout
-    copies = cluster.head.run(["srun", "-N2", *fix])
-    assert copies.returncode == 3
-    assert copies.stderr.count("srun started 2 copies of aboard; start only one") == 2
-    wait_until(lambda: not ok(cluster.head, "squeue", "--noheader"), 10)
-
-
 def test_the_head_submits_and_computes_nothing(cluster: Sandbox) -> None:
     """It has slurmctld and no slurmd; a node has slurmd alone, also the one where batch scripts start."""
     assert daemons(cluster.head) == {"munged", "slurmctld"}

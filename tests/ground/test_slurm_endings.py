@@ -28,7 +28,7 @@ if os.fork() == 0:
 print("began", flush=True)
 time.sleep(600)
 """
-SCRIPT = "#!/bin/sh\nexec aboard launch --check none -- /shared/rank.py\n"
+SCRIPT = "#!/bin/sh\n#SBATCH --no-kill\nexec aboard launch --check none -- /shared/rank.py\n"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ class Job:
 
     def __init__(self, box: Sandbox, name: str, *options: str) -> None:
         self.box, self.out = box, f"/shared/{name}.out"
-        done = box.head.run(["sbatch", "--parsable", "--no-kill", "-o", self.out, *options], input=SCRIPT)
+        done = box.head.run(["sbatch", "--parsable", "-o", self.out, *options], input=SCRIPT)
         assert done.returncode == 0, done.stderr
         self.number = done.stdout.strip()
         wait_until(lambda: "phase python" in self.said, 30, lambda: f"its ranks: {self.said}")
@@ -130,4 +130,5 @@ def test_losing_a_node(cluster: Sandbox) -> None:
     for job, lost in ((first, "n2"), (second, "n4")):
         job.wait_for_end(120)
         assert f"run-node-gone {lost} seen: {lost} (1 rank) was lost" in job.said
+        assert "Traceback" not in job.said
     nothing_is_left(cluster, 30)

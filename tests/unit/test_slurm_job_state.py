@@ -113,6 +113,10 @@ def test_a_job_that_cannot_start_is_recognised(reason: str, *, stuck: bool) -> N
         ("COMPLETED", "0:0", JobPhase.ENDED, "completed", 0),
         ("FAILED", "3:0", JobPhase.ENDED, "failed with exit code 3", 3),
         ("FAILED", "0:9", JobPhase.ENDED, "failed with exit code 137", 137),
+        (
+            *("FAILED", "0:53", JobPhase.ENDED),
+            *("failed: Slurm can't open its output, because the directory is missing on the node", 181),
+        ),
         ("TIMEOUT", "0:15", JobPhase.ENDED, "reached its time limit of 1-00:00:00", 143),
         ("PREEMPTED", "0:0", JobPhase.ENDED, "was preempted by a job with a higher priority", 0),
         ("NEW_STATE", "0:0", JobPhase.ENDED, "ended as NEW_STATE", 0),

@@ -58,7 +58,8 @@ def check(
 ) -> None:
     """Check all nodes in parallel: reachability, hardware, software, network, and what would stop a run.
 
-    NODES are names, node sets (n1 gpu[01-16]) or aboard.yaml files. The default is ./aboard.yaml.
+    NODES are names, node sets (n1 gpu[01-16]) or aboard.yaml files. The default is ./aboard.yaml, or else the
+    nodes of the Slurm job.
 
     A terminal shows a live table, then the findings, worst first, then one line for each subject that passed or was
     not tested. A pipe or file gets plain lines. A finding's lines have the severity (block, warn, info), the code, the

@@ -150,7 +150,7 @@ def launch(
     aboard launch [NODES] [OPTIONS] -- COMMAND
 
     COMMAND is train.py with its arguments, or an existing torchrun …, deepspeed … or accelerate launch … command. The
-    default for NODES is ./aboard.yaml, or else this machine alone.
+    default for NODES is ./aboard.yaml, or else the nodes of the Slurm job, or else this machine alone.
 
     Aboard checks the nodes first. Then it starts every rank with torchrun's environment and shows the progress of each
     node and the ranks that the others are waiting for. It reports the first rank to fail and terminates the others.

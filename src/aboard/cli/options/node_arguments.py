@@ -113,7 +113,7 @@ ON_OPTION = click.option(
     "nodes",
     multiple=True,
     metavar="NODES",
-    help="Names, node sets or an aboard.yaml file; repeatable. Default: ./aboard.yaml.",
+    help="Names, node sets or an aboard.yaml file; repeatable. Default: ./aboard.yaml, or the Slurm job.",
 )
 
 

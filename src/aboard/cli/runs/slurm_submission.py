@@ -13,7 +13,7 @@ from rich.console import Console
 
 from aboard.core.slurm.batch_script import BatchCommand, format_batch_script
 from aboard.core.slurm.conductor_command import ConductorCommand, build_conductor_command
-from aboard.core.slurm.job_state import describe_end
+from aboard.core.slurm.job_state import NO_OUTPUT_CODE, describe_end
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import format_count
 from aboard.core.text.shell_quoting import quote_typed_words
@@ -29,8 +29,6 @@ from aboard.ui.launch.job_view import JobView
 EXIT_INTERRUPTED = 130
 # What bash returns for a program that it can't start, and the script for a directory that is missing.
 _START_FAILURES = {126: b"exec: ", 127: b"exec: ", 3: b"cd: "}
-# Slurm's own code, as if the script had died by signal 53: the output can't be opened, since its directory is missing.
-_NO_OUTPUT = 128 + 53
 
 
 def print_batch_script(settings: SlurmSettings, argv: Sequence[str]) -> int:
@@ -95,7 +93,7 @@ def _format_commands(run: RunDirectory) -> str:
 def _refuse_failed_start(followed: FollowedJob, settings: SlurmSettings) -> None:
     """Explains a script that ended before Aboard started: the node lacks its directory or its Python."""
     mark = _START_FAILURES.get(followed.exit_code)
-    if followed.exit_code != _NO_OUTPUT and (mark is None or mark not in followed.last_output):
+    if followed.exit_code != NO_OUTPUT_CODE and (mark is None or mark not in followed.last_output):
         return
     partition = [] if settings.partition is None else [f"--partition={settings.partition}"]
     srun = quote_typed_words(["srun", *partition])

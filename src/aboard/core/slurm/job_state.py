@@ -17,6 +17,10 @@ _NAME = re.compile(r"[\w.,:*\[\]-]+")
 _DUE_SECONDS = 60
 
 
+# Slurm reports signal 53, which Linux does not have by that name, for a script whose output it can't open.
+NO_OUTPUT_CODE = 128 + 53
+
+
 class JobPhase(Enum):
     """What a job's state means for somebody who follows it; a job that ends is ENDING until all nodes are free."""
 
@@ -167,6 +171,8 @@ def describe_reason(reason: Untrusted) -> str:
 def describe_end(status: JobStatus) -> str:
     """How a job ended, with the exit code of its script if Slurm did not end it."""
     words = _END_WORDS.get(status.state, f"ended as {status.state}")
+    if status.exit_code == NO_OUTPUT_CODE:
+        return f"{words}: Slurm can't open its output, because the directory is missing on the node"
     if status.state == "FAILED" and status.exit_code:
         return f"{words} with exit code {status.exit_code}"
     if status.state == "TIMEOUT" and status.time_limit:

@@ -181,7 +181,7 @@ NO_NODES = Diagnosis(
 SLURM_NODES = Diagnosis(
     code="trust-slurm",
     title="nodes of a Slurm job need no ssh",
-    symptoms=("n[1-4] belong to the Slurm job: Aboard reaches them by srun",),
+    symptoms=("Aboard reaches n[1-4] by srun, as part of the Slurm job",),
     explanation="Inside a Slurm job, Aboard starts its agents with srun, so no login is needed.",
     fixes="env -u SLURM_JOB_ID aboard trust {nodes}    # to set up ssh to them anyway",
 )

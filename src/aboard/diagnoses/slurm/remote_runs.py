@@ -30,5 +30,5 @@ CANCEL = Diagnosis(
     title="a job could not be cancelled",
     symptoms=("scancel: error: Kill job error on job id 12", "job 12 is still running"),
     explanation="Slurm did not accept the cancellation, or the processes of the job do not end.",
-    fixes={"again": FixCommand("scancel --full {job} && squeue --jobs={job}")},
+    fixes="scancel --full {job} && squeue --jobs={job}",
 )

@@ -49,9 +49,7 @@ async def trust_cluster(
     nodes = list(reversed(logins_by_target.values()))
     if any(node.transport is TransportKind.SLURM for node in cluster):
         names = fold_names(node.name for node in cluster)
-        raise AboardError(
-            trust.SLURM_NODES, f"{names} belong to the Slurm job: Aboard reaches them by srun", nodes=names
-        )
+        raise AboardError(trust.SLURM_NODES, f"Aboard reaches {names} by srun, as part of the Slurm job", nodes=names)
     if not nodes or (len(cluster) == 1 and cluster.nodes[0].transport is TransportKind.LOCAL):
         raise AboardError(trust.NO_NODES, "the only node is this machine")
     began = monotonic()

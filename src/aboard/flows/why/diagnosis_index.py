@@ -9,7 +9,7 @@ from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import agent_protocol, trust
 from aboard.diagnoses.program_logs import collectives, job_launchers, rank_programs, undetermined
 from aboard.diagnoses.runs import death, external_jobs, hang, loss, nccl_ras, rendezvous, slow
-from aboard.diagnoses.slurm import allocation, submission
+from aboard.diagnoses.slurm import allocation, remote_runs, submission
 from aboard.diagnoses.trainer import (
     checkpoint,
     data,
@@ -54,6 +54,8 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
         *("commands", "commands and their arguments are valid", "aboard"),
         *(commands, planning, pasted_commands, allocation, submission),
     ),
-    _build_subject("runs", "a run can be found, described and stopped", "aboard", run_records, agent_protocol),
+    _build_subject(
+        "runs", "a run can be found, described and stopped", "aboard", run_records, remote_runs, agent_protocol
+    ),
     _build_subject("sandbox", "the practice cluster works", "aboard sandbox", sandbox),
 )

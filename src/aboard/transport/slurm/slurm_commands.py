@@ -1,6 +1,7 @@
 """Runs one of Slurm's commands and returns its output."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -38,9 +39,12 @@ async def run_slurm_command(
     try:
         out, err = await asyncio.wait_for(process.communicate(stdin.encode()), seconds)
     except TimeoutError:
-        process.kill()
-        await process.wait()
         return SlurmOutput(code=_TIMED_OUT, stderr=f"{argv[0]} did not end within {seconds:g} s")
+    finally:
+        # Also when we are cancelled.
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
     return SlurmOutput(
         code=process.returncode or 0, stdout=out.decode("utf-8", "replace"), stderr=err.decode("utf-8", "replace")
     )

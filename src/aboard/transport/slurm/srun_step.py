@@ -97,8 +97,9 @@ class SrunStep:
             _ENDING.add(self._closing)
             self._closing.add_done_callback(_ENDING.discard)
         if hurry:
-            self._closing.cancel()
-        await asyncio.wait([self._closing], timeout=LAST_CALL)
+            # In a moment: a task that is cancelled before it began never runs its `finally`, and srun would stay.
+            asyncio.get_running_loop().call_soon(self._closing.cancel)
+        await asyncio.wait([self._closing], timeout=None if hurry else LAST_CALL)
 
     async def _end(self) -> None:
         """Lets srun exit when its tasks have.
