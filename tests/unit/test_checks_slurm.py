@@ -114,6 +114,8 @@ def test_a_clock_that_munge_rejects_is_the_cause() -> None:
     assert (finding.code, finding.nodes) == ("host-clock", ("n2",))
     assert "its clock is 10 min 1 s ahead of this machine's" in finding.seen
     assert "reach-slurmd-refused" in finding.diagnosis.leads_to
+    (here,) = _judge(SlurmFacts(job=3, munge={"n1": reply, "n2": reply}))
+    assert "this machine's clock is 10 min 1 s behind theirs" in here.seen
     fine = parse_unmunge(UNMUNGE.format(status="Success (0)", decoded=1794859075))
     assert fine is not None
     assert _judge(SlurmFacts(job=3, munge={"n2": fine})) == []

@@ -41,7 +41,9 @@ class CheckReport:
     def findings(self) -> list[Finding]:
         """Worst first, with consequences folded under the finding that explains them."""
         every = [finding for findings in self.by_subject.values() for finding in findings]
-        return sort_by_severity(fold_consequences(every, self.diagnoses))
+        # A subject may also find what belongs to another one that was not checked.
+        found = [finding.diagnosis for finding in every]
+        return sort_by_severity(fold_consequences(every, (*self.diagnoses, *found)))
 
 
 async def check_cluster(
