@@ -106,7 +106,7 @@ def train(
         check=how,
         lease=lease,
         command=command,
-        notes=where.check_job(command, resumes=settings.settings["resume"] == "auto"),
+        notes=where.check_job(command, detach=detach, resumes=settings.settings["resume"] == "auto"),
         dry=dry,
         detach=detach,
         run=run,

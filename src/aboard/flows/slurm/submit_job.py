@@ -5,7 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aboard.core.slurm.batch_script import list_overriding_variables
+from aboard.core.slurm.batch_script import describe_missing_cores, list_overriding_variables
+from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import submission
 from aboard.diagnoses.untrusted import Untrusted
@@ -36,6 +37,13 @@ def write_batch_script(run: RunDirectory, text: str) -> Path:
     path.touch(mode=PRIVATE_FILE)
     path.write_text(text, "utf-8", "surrogateescape")
     return path
+
+
+async def find_request_note(settings: SlurmSettings) -> str | None:
+    """What the request probably misses, given this cluster's configuration."""
+    partitions = await run_slurm_command(["scontrol", "--oneliner", "show", "partition"])
+    config = await run_slurm_command(["scontrol", "show", "config"])
+    return describe_missing_cores(settings, partitions.stdout, config.stdout)
 
 
 async def submit_run(run: RunDirectory, script: str, environ: Mapping[str, str]) -> SlurmJob:
