@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from aboard.config.accelerate_config import parse_accelerate_config
 from aboard.core.launchers.launcher_command import LauncherCommand
 from aboard.core.launchers.parse_command import parse_launcher_command
+from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import InputError
 
 
@@ -23,6 +24,9 @@ class TextFiles:
 
     def settings(self, path: str) -> Mapping[str, object]:
         return parse_accelerate_config(self._texts[path], file=path)
+
+    def parse_settings(self, text: str, path: str) -> Mapping[str, object]:
+        return parse_accelerate_config(text, file=path)
 
 
 def pasted(
@@ -44,6 +48,11 @@ def as_text(command: str, files: Mapping[str, str], environ: Mapping[str, str] |
         return "".join(f"refused [{error.code}] {problem}\n  fix: {problem.fix}\n" for problem in error.problems)
 
 
+def _format_job(settings: SlurmSettings) -> str:
+    fields = {name: value for name, value in vars(settings).items() if value not in {None, 0, ()}}
+    return ", ".join(f"{name} {' '.join(value) if name == 'extra' else value}" for name, value in fields.items())
+
+
 def _lines(got: LauncherCommand) -> list[str]:
     request, program = got.request, got.request.program
     rows = {
@@ -58,6 +67,8 @@ def _lines(got: LauncherCommand) -> list[str]:
         "threads": request.threads,
         "bound to cores": request.bind or None,
         "ssh port": got.ssh_port,
+        "workdir": got.workdir,
+        "job": _format_job(got.slurm) if got.slurm else None,
         "setup": "; ".join(got.setup),
         f"{program.kind.value}": program.target + (f" {program.local_rank}=N" if program.local_rank else ""),
     }

@@ -7,26 +7,30 @@ import pytest
 from aboard.core.launchers import accelerate_flags, deepspeed, torchrun
 from aboard.core.launchers.flag_parser import FlagGrammar
 from aboard.core.launchers.flag_table import FlagHandling, FlagValueKind
+from aboard.core.launchers.slurm import sbatch, srun
 
 RECORDED = Path(__file__).parent / "golden" / "paste" / "flags"
 GRAMMARS = {
     "deepspeed": deepspeed.GRAMMAR,
     "torchrun": torchrun.GRAMMAR,
     "accelerate": accelerate_flags.GRAMMAR,
+    "srun": srun.GRAMMAR,
+    "sbatch": sbatch.GRAMMAR,
 }
 
 
-def recorded(name: str) -> dict[str, bool]:
-    """Every spelling that the launcher takes, and whether a value stands behind it."""
+def recorded(name: str) -> dict[str, str]:
+    """Every spelling that the launcher takes, with VALUE if a value stands behind it, OPTIONAL if one may."""
     lines = [line.split() for line in (RECORDED / f"{name}.txt").read_text("utf-8").splitlines()[1:]]
-    return {word: line[-1] == "VALUE" for line in lines for word in line if word != "VALUE"}
+    return {word: line[-1] for line in lines for word in line if word.startswith("-")}
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_every_flag_of_the_launcher_is_in_the_table(name: str) -> None:
     """A flag that the real launcher takes is never unknown here, and takes a value if it does there."""
-    known = {word: flag.takes is not FlagValueKind.NOTHING for word, flag in GRAMMARS[name].spellings().items()}
-    real = recorded(name)
+    takes = {FlagValueKind.NOTHING: "NOTHING", FlagValueKind.OPTIONAL: "OPTIONAL"}
+    known = {word: takes.get(flag.takes, "VALUE") for word, flag in GRAMMARS[name].spellings().items()}
+    real = {word: "NOTHING" if last.startswith("-") else last for word, last in recorded(name).items()}
     assert {word: known.get(word) for word in real} == real
 
 

@@ -31,6 +31,9 @@ class HeadFiles:
         fix = configuration.FILE.fix("accelerate", path=path)
         return parse_accelerate_config(read_text(_expand_home(path), fix=fix), file=path)
 
+    def parse_settings(self, text: str, path: str) -> "Mapping[str, object]":
+        return parse_accelerate_config(text, file=path)
+
 
 def parse_accelerate_config(text: str, *, file: str) -> dict[str, Any]:
     """The file's values; all unknown keys and values of the wrong type are reported at once, with their lines.

@@ -13,7 +13,7 @@ from aboard.diagnoses.usage import pasted_commands
 
 NAME = "deepspeed"
 DEFAULT_HOSTFILE = "/job/hostfile"
-OTHER_LAUNCHER = "Aboard starts the ranks itself, over ssh, and can't use a different launcher"
+OTHER_LAUNCHER = "Aboard starts the ranks itself, and can't use a different launcher"
 
 _NODE_RANK = "is not needed: Aboard assigns it to each node"
 _OWN_MESSAGES = "is not needed: Aboard prints its own messages"

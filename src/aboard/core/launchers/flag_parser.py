@@ -125,6 +125,9 @@ class _Reader:
             if flag is None:
                 self._unknown(name)
                 break  # the next word could be its value or the script
+            if flag.takes is FlagValueKind.NOTHING and attached and word[1] != "-" and word[2] != "=":
+                self.rest.insert(0, f"-{attached}")  # several switches in one word
+                attached = None
             for value in self._value(flag, name, attached):
                 values[flag.dest] = value
         return values
@@ -158,6 +161,8 @@ class _Reader:
                 self._problem(name, seen, pasted_commands.FLAG.fix("alone", flag=name))
                 return
             text = "true"
+        elif flag.takes is FlagValueKind.OPTIONAL:
+            text = attached or ""
         elif text is None:
             if not self.rest or not _is_value(self.rest[0]):
                 fix = pasted_commands.FLAG.fix("value", flag=name)
@@ -176,7 +181,7 @@ class _Reader:
     def _convert_value(self, flag: LauncherFlag, name: str, text: str) -> Iterator[Value]:
         if flag.takes is FlagValueKind.NOTHING:
             yield True
-        elif flag.takes is FlagValueKind.TEXT:
+        elif flag.takes in {FlagValueKind.TEXT, FlagValueKind.OPTIONAL}:
             yield text
         elif flag.takes is FlagValueKind.NUMBER and _NUMBER.fullmatch(text.strip()):
             yield int(text)

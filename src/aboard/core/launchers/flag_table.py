@@ -16,6 +16,8 @@ class FlagValueKind(Enum):
     TEXT = "text"
     NUMBER = "a whole number"
     DECIMAL = "a number"
+    # Only as --flag=value.
+    OPTIONAL = "an optional value"
 
 
 class FlagHandling(Enum):

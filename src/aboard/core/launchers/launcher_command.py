@@ -1,9 +1,10 @@
 """A launcher's command after parsing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.lazy_dataclass import dataclass
 
 
@@ -18,14 +19,22 @@ class LauncherFiles(Protocol):
         """An accelerate config file as a mapping with validated keys; the InputError names the line."""
         ...
 
+    def parse_settings(self, text: str, path: str) -> Mapping[str, object]:
+        """The same for the text of a file that a script would write."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherContext:
-    """What a launcher would see: the head's files, its environment, and the current directory."""
+    """What a launcher would see: the head's files, its environment, and the current directory.
+
+    `parse_inner` parses the command that srun or a batch script starts; None if it is no launcher's.
+    """
 
     files: LauncherFiles
     environ: Mapping[str, str]
     cwd: str
+    parse_inner: "Callable[[Sequence[str], LauncherContext], LauncherCommand | None]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +42,8 @@ class LauncherCommand:
     """The request, and what the launcher's flags say about the nodes.
 
     `include` and `exclude` are DeepSpeed's filters. `picked` are the slots to use on every node, `setup` lines are
-    appended to each node's own, `ssh_port` is for nodes without a port. `notes` say which flags were dropped, and why.
+    appended to each node's own, `ssh_port` and `workdir` are for nodes without their own. `notes` say which flags were
+    dropped, and why. `slurm` is the job that srun or sbatch would ask for; None inside a job.
     """
 
     launcher: str
@@ -44,6 +54,8 @@ class LauncherCommand:
     picked: tuple[int, ...] | None = None
     setup: tuple[str, ...] = ()
     ssh_port: int | None = None
+    workdir: str | None = None
+    slurm: SlurmSettings | None = None
     notes: tuple[str, ...] = ()
 
     @property

@@ -2,6 +2,7 @@
 
 import re
 
+from aboard.core.launchers.shell.variables import find_unknown
 from aboard.core.text.input_text import MAX_PORT, find_host_error
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
@@ -22,9 +23,9 @@ class RequestedMaster:
 
 
 def parse_master(address: str | None, port: int | None, *, where: str) -> RequestedMaster:
-    """Leaves a loopback address, which differs on each node, and port 0, which means any, to Aboard."""
+    """Leaves an address to Aboard that differs on each node or that only a running script knows, and port 0, any."""
     host = address.strip().removeprefix("[").removesuffix("]") if address else None
-    if host and _LOOPBACK.fullmatch(host):
+    if host and (_LOOPBACK.fullmatch(host) or find_unknown(host) is not None):
         host = None
     if host and (trouble := find_host_error(host)):
         fix = pasted_commands.MASTER.fix("host", option=where)

@@ -7,17 +7,18 @@ from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.launchers.deepspeed import NAME as DEEPSPEED
 from aboard.core.launchers.launcher_command import LauncherCommand
+from aboard.core.launchers.slurm.srun import SLURM_COMMANDS
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import pasted_commands
 
 
 def select_nodes(command: LauncherCommand, nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The first N nodes if DeepSpeed's flags give a number, each with its slots, setup lines and ssh port.
+    """The first N nodes if flags of DeepSpeed or Slurm give a number, each with its slots, setup lines and ssh port.
 
     Call it after the filters. Other launchers have no list of nodes to take the first ones from: their number must
     match, and the plan refuses any other.
     """
-    if command.launcher == DEEPSPEED and command.nodes:
+    if command.launcher in {DEEPSPEED, *SLURM_COMMANDS} and command.nodes:
         nodes = nodes[: command.nodes]
     if command.picked is not None:
         short = [node.name for node in nodes if node.slots is not None and max(command.picked) >= node.slots]
@@ -34,6 +35,7 @@ def select_nodes(command: LauncherCommand, nodes: Sequence[Node]) -> tuple[Node,
             picked=node.picked if command.picked is None else command.picked,
             setup=(*node.setup, *command.setup),
             port=node.port or command.ssh_port,
+            workdir=node.workdir or command.workdir,
         )
         for node in nodes
     )

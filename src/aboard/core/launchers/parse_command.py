@@ -11,6 +11,10 @@ from aboard.core.cluster.interpreter import NO_ENV
 from aboard.core.launchers.accelerate import parse_accelerate
 from aboard.core.launchers.deepspeed import parse_deepspeed
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext, LauncherFiles
+from aboard.core.launchers.slurm.sbatch import parse_sbatch
+from aboard.core.launchers.slurm.srun import NAME as SRUN
+from aboard.core.launchers.slurm.srun import parse_srun
+from aboard.core.launchers.slurm.task_shell import find_unknown_value
 from aboard.core.launchers.torchrun import parse_torch_launch, parse_torchrun
 from aboard.core.launchers.wrapped_commands import refuse_wrapped_command
 from aboard.diagnoses import InputError, Problem
@@ -25,6 +29,8 @@ _BY_NAME: Mapping[str, _Reader] = {
     "torchrun": parse_torchrun,
     "accelerate": parse_accelerate,
     "accelerate-launch": parse_accelerate,
+    "srun": parse_srun,
+    "sbatch": parse_sbatch,
 }
 _BY_MODULE: Mapping[str, _Reader] = {
     "deepspeed.launcher.runner": parse_deepspeed,
@@ -46,6 +52,19 @@ def parse_launcher_command(
     words: Sequence[str], files: LauncherFiles, *, environ: Mapping[str, str] = NO_ENV, cwd: str = "."
 ) -> LauncherCommand | None:
     """Parses a launcher's command; None if the words are a script with its arguments."""
+    context = LauncherContext(files=files, environ=environ, cwd=cwd, parse_inner=_parse_words)
+    command = _parse_words(words, context)
+    if (
+        command is not None
+        and command.launcher == SRUN
+        and (unknown := find_unknown_value(command.request)) is not None
+    ):
+        seen = f"the ranks depend on {escape_text(unknown)}, which differs by task"
+        raise InputError(diagnoses.WRAPPED, [Problem(where=SRUN, seen=seen, fix=diagnoses.WRAPPED.fix("bash"))])
+    return command
+
+
+def _parse_words(words: Sequence[str], context: LauncherContext) -> LauncherCommand | None:
     set_before, command = _split_assignments(words)
     if not command:
         return None
@@ -56,7 +75,7 @@ def parse_launcher_command(
         return None
     if name in _NEED_LAUNCH:
         rest = _strip_launch_word(name, rest)
-    result = reader(rest, LauncherContext(files=files, environ={**environ, **set_before}, cwd=cwd))
+    result = reader(rest, replace(context, environ={**context.environ, **set_before}))
     return _apply_assignments(_add_path_note(result, command[0]), set_before)
 
 

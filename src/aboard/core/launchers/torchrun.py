@@ -183,7 +183,9 @@ def _find_master(flags: ParsedFlags) -> RequestedMaster:
         return RequestedMaster(notes=notes)
     if address:
         requested = parse_endpoint(address, where="--rdzv-endpoint")
-        return replace(requested, notes=(*notes, f"--rdzv-endpoint {escape_text(address)} is where rank 0 listens."))
+        if requested.address:
+            notes = (*notes, f"--rdzv-endpoint {escape_text(address)} is where rank 0 listens.")
+        return replace(requested, notes=notes)
     port = flags.values.get("master_port")
     requested = parse_master(flags.text("master_addr"), port if isinstance(port, int) else None, where="--master-addr")
     return replace(requested, notes=notes)

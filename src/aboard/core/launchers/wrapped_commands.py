@@ -11,7 +11,7 @@ from aboard.diagnoses import Fix, InputError, Problem, Shell
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 
-_STARTERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "clush", "ssh"})
+_STARTERS = frozenset({"mpirun", "mpiexec", "pdsh", "clush", "ssh"})
 _CONTAINERS = frozenset({"singularity", "apptainer", "docker", "podman"})
 _SHELL_SCRIPT = re.compile(r".*\.(sh|bash|sbatch|slurm)")
 # gpt-neox writes hundreds of derived values into the command that deepy.py passes to DeepSpeed; only its own code can
@@ -26,10 +26,6 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
     """Raises if the command isn't a launcher's but would start one on every rank."""
     first = _get_base_name(words[0])
     launcher_at = next((index for index, word in enumerate(words) if index and _get_base_name(word) in launchers), None)
-    if first == "sbatch":
-        seen = "sbatch submits a script to Slurm, and Aboard can't read what that script starts"
-        fix = pasted_commands.WRAPPED.fix("sbatch")
-        raise _build_refusal(first, seen, fix)
     if first in _STARTERS | _CONTAINERS and launcher_at is not None:
         launcher = _get_base_name(words[launcher_at])
         container_at = next(

@@ -8,7 +8,13 @@ from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
-from aboard.core.plan.rank_variables import RankLayout, build_node_env, build_torchrun_env, list_overridden_names
+from aboard.core.plan.rank_variables import (
+    RankLayout,
+    build_node_env,
+    build_task_env,
+    build_torchrun_env,
+    list_overridden_names,
+)
 from aboard.core.text.input_text import format_count
 from aboard.core.text.secret_names import list_secret_names
 from aboard.diagnoses import InputError, Problem
@@ -109,6 +115,7 @@ def _build_start(
         **node.env,
         **request.env,
         **build_torchrun_env(layout, master, run),
+        **(build_task_env(layout) if request.slurm_tasks else {}),
     }
     return Start(
         child=str(layout.rank),

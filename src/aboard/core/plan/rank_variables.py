@@ -50,6 +50,18 @@ def build_torchrun_env(layout: RankLayout, master: MasterAddress, run: str) -> d
     }
 
 
+def build_task_env(layout: RankLayout) -> dict[str, str]:
+    """The variables of a task of srun, from which programs without a launcher take their rank."""
+    return {
+        "SLURM_PROCID": str(layout.rank),
+        "SLURM_LOCALID": str(layout.local),
+        "SLURM_NODEID": str(layout.group),
+        "SLURM_NTASKS": str(layout.world),
+        "SLURM_NPROCS": str(layout.world),
+        "SLURM_NTASKS_PER_NODE": str(layout.local_world),
+    }
+
+
 def build_node_env(node: Node, resources: NodeResources, layout: RankLayout, threads: int | None) -> dict[str, str]:
     """The node's own variables; the user's override all of them."""
     # torchrun sets the second one, too: a failing collective then terminates its process instead of hanging it.

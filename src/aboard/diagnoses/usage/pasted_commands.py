@@ -26,7 +26,8 @@ FLAG = Diagnosis(
     code="paste-flag",
     title="a flag from another launcher is not supported",
     symptoms=("torchrun --nproc_per_node",),
-    explanation="torchrun, deepspeed and accelerate commands can be pasted after `--`, but not with this flag.",
+    explanation="torchrun, deepspeed, accelerate, srun and sbatch commands can be pasted after `--`, but not with this"
+    " flag.",
     remedy="Follow the `fix`. Usually you can just remove the flag.",
     fixes={
         "near": NEAR,
@@ -40,7 +41,7 @@ FLAG = Diagnosis(
         "leave-one": Advice("remove one of the two flags"),
         "filtered": Advice("remove --{counted}: --{filter} selects the nodes and slots"),
         "no-restarts": Advice("remove {flag}, or write {flag} 0"),
-        "slurm": FixCommand("remove --launcher; inside a Slurm job: aboard launch -- deepspeed …"),
+        "slurm": Advice("remove --launcher: inside a Slurm job, Aboard uses the nodes of the job"),
         "ssh-config": Advice("remove --launcher_args; put ssh options into ~/.ssh/config"),
         "autotuning": Advice("remove --autotuning, or tune with deepspeed itself"),
         "cores": Advice("remove --bind_core_list, and keep --bind_cores_to_rank"),
@@ -58,6 +59,16 @@ FLAG = Diagnosis(
         "processes": Advice("remove num_processes: each node then starts one rank per slot"),
         "pdsh": Advice("write pdsh, or remove it"),
         "gpus": Advice("write --gpu_ids 0,1"),
+        "placeholder": Advice("write {flag} with your own value"),
+        "tasks-per-node": Advice("write the ranks of each node: --ntasks-per-node=8"),
+        "one-task": Advice("write --ntasks-per-node=1"),
+        "nodes": Advice("add --nodes=2"),
+        "nodes-of": Advice("write --nodes={count}"),
+        "nodelist": Advice("write --nodelist with the names of the nodes"),
+        "setup": Advice("write its commands as lines of setup: in aboard.yaml"),
+        "export": Advice("write --export=ALL,NAME=VALUE"),
+        "dry-run": Advice("use aboard launch --dry-run"),
+        "array": Advice("write aboard launch -- before srun in the script, and submit it with sbatch itself"),
     },
 )
 
@@ -109,13 +120,34 @@ WRAPPED = Diagnosis(
     explanation="The pasted command is a script that starts deepspeed or torchrun, such as gpt-neox's deepy.py or a"
     " shell script. Every rank would run it, and start a run of its own.",
     fixes={
-        "sbatch": FixCommand("use the command that the script runs: aboard launch -- accelerate launch …"),
+        "bash": FixCommand("paste the command that it runs: aboard launch -- srun … torchrun …"),
         "container": FixCommand("let each rank start the container: aboard launch -- {command:shell}"),
         "starter": FixCommand("remove {starter}: aboard launch -- {command:shell}"),
         "deepy": FixCommand("let gpt-neox print that command: eval aboard launch -- deepspeed {printed:shell}"),
         "script": FixCommand(
             "use the command that it runs, with script and arguments: aboard launch -- deepspeed {flags:shell} …"
         ),
+    },
+)
+
+BATCH = Diagnosis(
+    code="paste-batch",
+    title="a batch script can't be read into a plan",
+    symptoms=("sbatch script.sh",),
+    explanation="Aboard follows a batch script without running it: its variables, loops and choices, up to the one"
+    " command that starts the training. It doesn't run other commands, so it refuses a script that needs them.",
+    remedy="Keep the script, and let it start Aboard in place of srun: `aboard launch -- srun …`. The shell then does"
+    " the rest, and `sbatch` submits the script as before.",
+    fixes={
+        "line": FixCommand("let the script start Aboard: sed -i.bak -e {edit} {script} && sbatch {script}"),
+        "lines": FixCommand(
+            "in {script}, write one aboard launch -- torchrun … in place of the commands that start the training, then:"
+            " sbatch {script}"
+        ),
+        "shell": Advice("use a script of bash, with #!/bin/bash as its first line"),
+        "quote": Advice("close the quote"),
+        "failed": Advice("give the script the arguments and variables that it asks for"),
+        "placeholder": Advice("replace it by your own value"),
     },
 )
 

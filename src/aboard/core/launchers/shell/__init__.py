@@ -1,0 +1,1 @@
+"""A subset of bash, for reading batch scripts without running them."""

@@ -1,0 +1,168 @@
+"""Follows a script step by step without running it, and lists the programs that it would start."""
+
+from collections.abc import Callable, Sequence
+
+from aboard.core.launchers.shell.captured_output import JobNodes
+from aboard.core.launchers.shell.commands import PRINTING, ScriptExitError, ShellCommands, StartedProgram
+from aboard.core.launchers.shell.expansion import match_pattern
+from aboard.core.launchers.shell.parser import parse_script
+from aboard.core.launchers.shell.syntax import (
+    Arithmetic,
+    Block,
+    Case,
+    Choice,
+    Command,
+    CountingLoop,
+    Function,
+    Group,
+    Loop,
+    Pipeline,
+    SimpleCommand,
+    UnreadableScriptError,
+)
+from aboard.core.launchers.shell.variables import Variables, find_unknown
+from aboard.lazy_dataclass import dataclass
+
+_MOST_STEPS = 20_000
+_DEEPEST = 20
+# What a pipe may lead to: it changes nothing but the output.
+_FILTERS = frozenset({*PRINTING, "tee", "head", "tail", "grep", "sed", "awk", "tr", "sort"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptReading:
+    """What a script does: programs in their order, commands that prepare the environment, and files it writes."""
+
+    programs: tuple[StartedProgram, ...]
+    setup: tuple[str, ...]
+    files: dict[str, str]
+    changes_directory: bool
+
+
+class ScriptReader:
+    """Follows a script with the given variables; `starts_program` tells a program of interest by its words."""
+
+    def __init__(
+        self, variables: Variables, nodes: JobNodes, *, cwd: str, starts_program: Callable[[Sequence[str]], bool]
+    ) -> None:
+        self._variables = variables
+        self._commands = ShellCommands(variables, nodes, cwd=cwd, starts_program=starts_program)
+        self._expander = self._commands.expander
+        self._functions: dict[str, Block] = {}
+        self._steps = 0
+        self._depth = 0
+
+    def read(self, text: str) -> ScriptReading:
+        """Reads the whole script; raises UnreadableScriptError at the first line that it can't follow."""
+        try:
+            self._run_block(parse_script(text))
+        except ScriptExitError:
+            pass
+        except RecursionError:
+            raise UnreadableScriptError(1, "a deeply nested script") from None
+        return ScriptReading(
+            programs=tuple(self._commands.programs),
+            setup=tuple(self._commands.setup),
+            files=dict(self._commands.files),
+            changes_directory=self._commands.has_changed_directory,
+        )
+
+    def _run_block(self, block: Block) -> bool:
+        succeeded = True
+        for step in block:
+            if (step.joined == "&&" and not succeeded) or (step.joined == "||" and succeeded):
+                continue
+            succeeded = self._run_pipeline(step.pipeline)
+        return succeeded
+
+    def _run_pipeline(self, pipeline: Pipeline) -> bool:
+        self._count_step(pipeline.line)
+        first, *others = pipeline.commands
+        for command in others:
+            if not isinstance(command, SimpleCommand) or self._expand_words(command)[:1] not in [
+                [name] for name in _FILTERS
+            ]:
+                raise UnreadableScriptError(pipeline.line, "a pipe |")
+        return self._run_command(first) != pipeline.negated
+
+    def _run_command(self, command: Command) -> bool:
+        if isinstance(command, SimpleCommand):
+            return self._run_simple(command)
+        if isinstance(command, Arithmetic):
+            return self._expander.expand_arithmetic(command.text, command.line) != 0
+        if isinstance(command, Function):
+            self._functions[command.name] = command.body
+            return True
+        return self._run_compound(command)
+
+    def _run_compound(self, command: Loop | CountingLoop | Choice | Case | Group) -> bool:
+        match command:
+            case Group():
+                return self._run_block(command.body)
+            case Choice():
+                chosen = (body for condition, body in command.branches if not condition or self._run_block(condition))
+                return self._run_block(next(chosen, ()))
+            case Case():
+                return self._run_case(command)
+            case CountingLoop():
+                return self._run_counting_loop(command)
+            case Loop():
+                return self._run_loop(command)
+
+    def _run_case(self, command: Case) -> bool:
+        subject = self._expander.expand_text(command.subject, command.line)
+        if (unknown := find_unknown(subject)) is not None:
+            raise UnreadableScriptError(command.line, f"a choice by {unknown}, which is known only at run time")
+        for patterns, body in command.branches:
+            if any(match_pattern(subject, self._expander.expand_text(each, command.line)) for each in patterns):
+                return self._run_block(body)
+        return True
+
+    def _run_counting_loop(self, loop: CountingLoop) -> bool:
+        self._expander.expand_arithmetic(loop.first, loop.line)
+        while self._expander.expand_arithmetic(loop.condition, loop.line):
+            self._run_block(loop.body)
+            self._expander.expand_arithmetic(loop.step, loop.line)
+            self._count_step(loop.line)
+        return True
+
+    def _run_loop(self, loop: Loop) -> bool:
+        if loop.name:
+            for value in [field for word in loop.words for field in self._expander.expand_fields(word, loop.line)]:
+                self._variables.set(loop.name, value)
+                self._run_block(loop.body)
+                self._count_step(loop.line)
+            return True
+        while self._run_block(loop.condition) != loop.negated:
+            self._run_block(loop.body)
+            self._count_step(loop.line)
+        return True
+
+    def _count_step(self, line: int) -> None:
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise UnreadableScriptError(line, "a loop without end")
+
+    def _run_simple(self, command: SimpleCommand) -> bool:
+        words = self._expand_words(command)
+        if not words or words[0] not in self._functions:
+            return self._commands.run(words, command)
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise UnreadableScriptError(command.line, f"the function {words[0]}, which calls itself")
+        before, self._variables.arguments = self._variables.arguments, words[1:]
+        succeeded = self._run_block(self._functions[words[0]])
+        self._variables.arguments = before
+        self._depth -= 1
+        return succeeded
+
+    def _expand_words(self, command: SimpleCommand) -> list[str]:
+        """The words of a command; those of a test are not split, and patterns matter only where they are used."""
+        if not command.words:
+            return []
+        first, line = command.words[0], command.line
+        name = "".join(self._expander.expand_fields(first, line, globs=True)[:1])
+        if name in {"[", "[[", "test"}:
+            return [self._expander.expand_text(word, line) for word in command.words]
+        globs = name in PRINTING
+        return [field for word in command.words for field in self._expander.expand_fields(word, line, globs=globs)]

@@ -1,0 +1,1 @@
+"""Slurm's own commands, pasted: srun and sbatch with its script."""

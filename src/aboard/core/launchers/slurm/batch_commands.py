@@ -1,0 +1,208 @@
+"""Reads the commands of a batch script into one run."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from aboard.core.launchers.flag_parser import parse_flags
+from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
+from aboard.core.launchers.shell.captured_output import JobNodes
+from aboard.core.launchers.shell.commands import StartedProgram
+from aboard.core.launchers.shell.evaluation import ScriptReader, ScriptReading
+from aboard.core.launchers.shell.syntax import FailedScriptError, UnreadableScriptError
+from aboard.core.launchers.shell.variables import Variables, find_unknown, format_unknown, has_marker_characters
+from aboard.core.launchers.slurm.srun import GRAMMAR as SRUN_GRAMMAR
+from aboard.core.launchers.slurm.task_shell import (
+    WrittenFiles,
+    find_task_script,
+    find_unknown_value,
+    follow_task_script,
+    list_job_nodes,
+)
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.diagnoses import Fix, InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands
+
+# Known only once the job runs.
+JOB_VARIABLES = frozenset(
+    {
+        "SLURM_JOB_ID",
+        "SLURM_JOBID",
+        "SLURM_JOB_NODELIST",
+        "SLURM_NODELIST",
+        "SLURM_JOB_NAME",
+        "SLURM_JOB_PARTITION",
+        "SLURM_JOB_CPUS_PER_NODE",
+        "SLURM_CPUS_ON_NODE",
+        "SLURM_TASKS_PER_NODE",
+        "SLURM_RESTART_COUNT",
+        "SLURM_TMPDIR",
+    }
+)
+_STARTERS = frozenset(
+    {
+        *("srun", "torchrun", "deepspeed", "ds", "accelerate", "accelerate-launch", "python", "python3", "bash", "sh"),
+        *("mpirun", "mpiexec", "singularity", "apptainer", "docker", "podman"),
+    }
+)
+_SRUN = re.compile(r"^\s*(exec\s+|time\s+)?srun\b")
+_PRINTING = frozenset({"hostname", "date", "nvidia-smi", "echo", "env", "printenv", "rocm-smi", "uname", "true"})
+_NODE_NUMBER = re.compile(r"--(node|machine)[-_]rank(=.*)?")
+_NODE_FLAG = re.compile(r"(-w|--nodelist)(=?)(.*)")
+
+
+def parse_batch_commands(
+    text: str, arguments: Sequence[str], context: LauncherContext, *, script: str
+) -> LauncherCommand:
+    """The one run that the commands start; the InputError names the line that can't be followed, with the way out.
+
+    Before the job starts, values that only the job knows are shown as `$NAME`; the job reads the script again.
+    """
+    job_nodes = list_job_nodes(context.environ)
+    try:
+        reading = _follow(text, arguments, job_nodes, context)
+        reading = _expand_task_shells(reading, context)
+        program = _merge_programs(reading.programs, job_nodes)
+    except UnreadableScriptError as error:
+        raise _build_error(script, text, error) from None
+    environ = {**context.environ, **program.env}
+    inner_context = replace(context, environ=environ, files=WrittenFiles(files=context.files, written=reading.files))
+    command = context.parse_inner(program.words, inner_context)
+    if command is None:
+        raise _build_error(script, text, UnreadableScriptError(program.line, f"'{program.words[0]}' without srun"))
+    _refuse_written_files(command, reading.files, script, text, program.line)
+    env = {**program.env, **command.env}
+    command = replace(
+        command,
+        request=replace(command.request, env=_select_variables(env)),
+        setup=(*reading.setup, *command.setup),
+        workdir=program.cwd if reading.changes_directory else command.workdir,
+        notes=(
+            *command.notes,
+            *(f"{escape_text(path)} is read, but not written to the nodes." for path in reading.files),
+        ),
+    )
+    known = JOB_VARIABLES.union(map(find_unknown, job_nodes.names))
+    if (unknown := find_unknown_value(command.request, known)) is not None:
+        reason = f"{unknown} in the command or the variables of the ranks"
+        raise _build_error(script, text, UnreadableScriptError(program.line, reason))
+    return replace(command, request=_show_unknown_values(command.request))
+
+
+def _show_unknown_values(request: LaunchRequest) -> LaunchRequest:
+    args = tuple(map(format_unknown, request.program.args))
+    env = {name: format_unknown(value) for name, value in request.env.items()}
+    return replace(request, program=replace(request.program, args=args), env=env)
+
+
+def _follow(text: str, arguments: Sequence[str], nodes: JobNodes, context: LauncherContext) -> ScriptReading:
+    if has_marker_characters(text) or any(map(has_marker_characters, arguments)):
+        raise UnreadableScriptError(1, "a character that is reserved")
+    variables = Variables(context.environ, arguments, frozenset({"RANDOM", "SECONDS"}))
+    reader = ScriptReader(variables, nodes, cwd=context.cwd, starts_program=lambda words: words[0] in _STARTERS)
+    return reader.read(text)
+
+
+def _expand_task_shells(reading: ScriptReading, context: LauncherContext) -> ScriptReading:
+    """Leaves out steps that only print, and takes over files that a step writes with `bash -c`."""
+    programs, files = [], dict(reading.files)
+    for program in reading.programs:
+        command = _strip_srun_flags(program.words)
+        if command and command[0].rpartition("/")[2] in _PRINTING and program.words[0] == "srun":
+            continue
+        found = find_task_script(command, context) if command and program.words[0] == "srun" else None
+        if found is not None:
+            inside = follow_task_script(*found, replace(context, environ={**context.environ, **program.env}))
+            if not inside.programs and not inside.setup:
+                files |= inside.files
+                continue
+        programs.append(program)
+    return replace(reading, programs=tuple(programs), files=files)
+
+
+def _strip_srun_flags(words: Sequence[str]) -> Sequence[str]:
+    """The command after srun's flags."""
+    if words[0] != "srun":
+        return words
+    flags = parse_flags(SRUN_GRAMMAR, words[1:])
+    return [flags.target, *flags.args]
+
+
+def _merge_programs(programs: Sequence[StartedProgram], nodes: JobNodes) -> StartedProgram:
+    """One program, or one for each node that differs only by the node's name and number."""
+    if not programs:
+        raise UnreadableScriptError(1, "a script that starts nothing with srun")
+    if len(programs) == 1:
+        return programs[0]
+    generic = [_generalize(program, nodes.names) for program in programs]
+    different = next((program for program, words in zip(programs, generic, strict=True) if words != generic[0]), None)
+    if different is not None:
+        raise UnreadableScriptError(different.line, "a second program: Aboard starts one on all nodes")
+    if len(programs) != len(nodes.names):
+        raise UnreadableScriptError(
+            programs[-1].line, f"a loop that starts {len(programs)} programs on {len(nodes.names)} nodes"
+        )
+    return replace(programs[0], words=tuple(generic[0]))
+
+
+def _generalize(program: StartedProgram, names: Sequence[str]) -> list[str]:
+    """The words without the node they are for, and with srun over all nodes."""
+    words: list[str] = []
+    rest = list(program.words)
+    is_srun = rest[0] == "srun"
+    while rest:
+        word = rest.pop(0)
+        match = _NODE_FLAG.fullmatch(word) if is_srun else None
+        if match and (match[3] or rest[:1]) and (match[3] or rest[0]).strip() in names:
+            rest = rest if match[3] else rest[1:]
+        elif is_srun and re.fullmatch(r"(--nodes|--ntasks)=1|-[Nn]1", word):
+            continue
+        elif is_srun and word in {"-N", "-n", "--nodes", "--ntasks"} and rest[:1] == ["1"]:
+            rest.pop(0)
+        elif (found := _NODE_NUMBER.fullmatch(word)) is not None:
+            rest = rest if found[2] else rest[1:]
+        else:
+            words.append(word)
+            is_srun = is_srun and (word == "srun" or word.startswith("-"))
+    return [words[0], f"--nodes={len(names)}", "--ntasks-per-node=1", *words[1:]] if words[0] == "srun" else words
+
+
+def _select_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Without those for srun itself, and without an address that Aboard chooses."""
+    return {
+        name: value
+        for name, value in env.items()
+        if not name.startswith(("SLURM_", "SRUN_", "SBATCH_"))
+        and (name not in {"MASTER_ADDR", "MASTER_PORT"} or find_unknown(value) is None)
+    }
+
+
+def _refuse_written_files(
+    command: LauncherCommand, files: Mapping[str, str], script: str, text: str, line: int
+) -> None:
+    """A file that the script writes exists on no node, so only the launcher may have read it."""
+    for argument in command.request.program.args:
+        if path := next((path for path in files if path in argument), None):
+            reason = f"{path}, which the script writes and the program reads"
+            raise _build_error(script, text, UnreadableScriptError(line, reason))
+
+
+def _build_error(script: str, text: str, error: UnreadableScriptError) -> InputError:
+    where = f"{escape_text(script)}, line {error.line}"
+    if isinstance(error, FailedScriptError):
+        seen = f"the script ends here with an error ({escape_text(format_unknown(error.reason))})"
+        return InputError(
+            pasted_commands.BATCH, [Problem(where=where, seen=seen, fix=pasted_commands.BATCH.fix("failed"))]
+        )
+    seen = f"Aboard can't follow {escape_text(format_unknown(error.reason))}"
+    return InputError(pasted_commands.BATCH, [Problem(where=where, seen=seen, fix=_find_way_out(script, text))])
+
+
+def _find_way_out(script: str, text: str) -> Fix:
+    """How to start the run from within the script, where the shell itself does the rest."""
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if _SRUN.match(line)]
+    in_loop = any(re.match(r"\s*(for|while)\b", line) for line in text.splitlines())
+    if len(lines) == 1 and not in_loop and script != "--wrap":
+        return pasted_commands.BATCH.fix("line", edit=f"{lines[0]}s/srun/aboard launch -- srun/", script=script)
+    return pasted_commands.BATCH.fix("lines", script=script)

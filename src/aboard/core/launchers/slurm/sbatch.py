@@ -1,0 +1,174 @@
+"""Parses `sbatch [flags] script.sh [arguments]`: the job of its #SBATCH lines, and the run that its commands start."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
+from aboard.core.launchers.flag_table import obey_flag, obey_switch, refuse_flag, skip_flag
+from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
+from aboard.core.launchers.shell.variables import mark_unknown
+from aboard.core.launchers.slurm.batch_commands import JOB_VARIABLES, parse_batch_commands
+from aboard.core.launchers.slurm.job_flags import NOTHING, OPTIONAL, list_common_flags
+from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error, read_job_request
+from aboard.core.launchers.slurm.task_layout import is_in_job
+from aboard.core.launchers.slurm.task_shell import list_job_nodes
+from aboard.core.text.input_text import format_count
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands
+
+NAME = "sbatch"
+
+_OWN_WAIT = "is not needed: Aboard follows the job; aboard launch -d doesn't"
+# Passed on to Aboard's own batch script.
+BATCH_PASSED_FLAGS = (
+    obey_flag("--batch"),
+    obey_flag("--kill-on-invalid-dep"),
+    obey_flag("--wait-all-nodes"),
+    obey_switch("--no-requeue"),
+    obey_switch("--requeue"),
+)
+GRAMMAR = FlagGrammar(
+    launcher=NAME,
+    flags=(
+        *list_common_flags(NAME),
+        *BATCH_PASSED_FLAGS,
+        obey_flag("--wrap"),
+        skip_flag("--ignore-pbs", takes=NOTHING, note="is not needed: only #SBATCH lines are read", accepted=("true",)),
+        skip_flag("--parsable", takes=NOTHING, note=_OWN_WAIT),
+        skip_flag("--wait", "-W", takes=NOTHING, note=_OWN_WAIT, accepted=("true",)),
+        refuse_flag(
+            "--array",
+            "-a",
+            note="each task of an array is a run of its own",
+            fix=pasted_commands.FLAG.fix("array"),
+        ),
+        refuse_flag("--export-file", note="Aboard passes on the variables of this shell"),
+        refuse_flag("--get-user-env", takes=OPTIONAL, note="Aboard passes on the variables of this shell"),
+    ),
+)
+_HEADER = re.compile(r"#SBATCH\s+(.*)")
+_PLACEHOLDER = re.compile(r"(?<!<)<[A-Z][A-Z0-9_]{2,}>")
+_LONGEST = 1_000_000
+_LONGEST_COMMAND = 300
+
+
+def parse_sbatch(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
+    """Parses `sbatch WORDS`. Inside a job, the script's commands run there; its #SBATCH lines are not applied again."""
+    typed = parse_flags(GRAMMAR, [*words, "wrap"] if _has_wrap(words) else words)
+    script, text = _read_script(typed, context)
+    header = _read_header(text, script)
+    flags = (
+        parse_flags(GRAMMAR, [*header, *words[: len(words) - len(typed.args) - 1], typed.target]) if header else typed
+    )
+    flags = replace(flags, args=typed.args)
+    if (exported := flags.text("export")) not in {None, "ALL"}:
+        seen = f"--export={escape_text(exported)} changes the variables that the script sees"
+        raise build_flag_error(flags, "--export", seen, pasted_commands.FLAG.fix("leave-out", flag="--export"))
+    request = read_job_request(flags, BATCH_PASSED_FLAGS)
+    _refuse_placeholders(text, script)
+    in_job = is_in_job(context.environ)
+    inside = replace(
+        context,
+        environ={**context.environ, **_predict_variables(request, flags, context)},
+        cwd=flags.text("chdir") or context.cwd,
+    )
+    command = parse_batch_commands(text, flags.args, inside, script=script)
+    return replace(
+        command,
+        launcher=NAME,
+        slurm=None if in_job else request.build_settings(),
+        workdir=command.workdir or flags.text("chdir"),
+        notes=(_describe_run(script, command), *flags.notes, *command.notes),
+    )
+
+
+def _describe_run(script: str, command: LauncherCommand) -> str:
+    program = command.request.program
+    words = escape_text(shlex.join([program.target, *program.args]), _LONGEST_COMMAND)
+    ranks = "one rank per slot" if command.ranks is None else format_count(command.ranks, "rank")
+    nodes = "all nodes" if command.nodes is None else format_count(command.nodes, "node")
+    return f"{escape_text(script)} starts {ranks} on each of {nodes}: {words}"
+
+
+def _has_wrap(words: Sequence[str]) -> bool:
+    return any(word == "--wrap" or word.startswith("--wrap=") for word in words)
+
+
+def _read_script(flags: ParsedFlags, context: LauncherContext) -> tuple[str, str]:
+    if (wrapped := flags.text("wrap")) is not None:
+        return "--wrap", f"#!/bin/sh\n{wrapped}\n"
+    text = context.files.read(flags.target)
+    first = text.partition("\n")[0]
+    if len(text) > _LONGEST or not re.match(r"#!.*\b(bash|sh|zsh)\b", first):
+        seen = "its first line names no shell" if len(text) <= _LONGEST else "it is very long"
+        problem = Problem(where=escape_text(flags.target), seen=seen, fix=pasted_commands.BATCH.fix("shell"))
+        raise InputError(pasted_commands.BATCH, [problem])
+    return flags.target, text
+
+
+def _read_header(text: str, script: str) -> list[str]:
+    """The words of the #SBATCH lines, which end at the first command."""
+    words: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            break
+        match = _HEADER.match(line)
+        if match and match[1].strip() in {"hetjob", "packjob"}:
+            problem = Problem(
+                where=f"{escape_text(script)}, line {number}",
+                seen="a heterogeneous job is not supported",
+                fix=pasted_commands.BATCH.fix("shell"),
+            )
+            raise InputError(pasted_commands.BATCH, [problem])
+        try:
+            words += shlex.split(match[1], comments=True) if match else []
+        except ValueError:
+            problem = Problem(
+                where=f"{escape_text(script)}, line {number}",
+                seen="a quote is not closed",
+                fix=pasted_commands.BATCH.fix("quote"),
+            )
+            raise InputError(pasted_commands.BATCH, [problem]) from None
+    return words
+
+
+def _refuse_placeholders(text: str, script: str) -> None:
+    """Guides write <YOUR_ACCOUNT>; a shell would read it as the redirection of a file."""
+    problems = [
+        Problem(
+            where=f"{escape_text(script)}, line {number}",
+            seen=f"{match[0]} is a placeholder",
+            fix=pasted_commands.BATCH.fix("placeholder"),
+        )
+        for number, line in enumerate(text.splitlines(), 1)
+        if not line.lstrip().startswith("#") and (match := _PLACEHOLDER.search(line))
+    ]
+    if problems:
+        raise InputError(pasted_commands.BATCH, problems)
+
+
+def _predict_variables(request: JobRequest, flags: ParsedFlags, context: LauncherContext) -> Mapping[str, str]:
+    """The variables that the script's own job would have; Aboard's job has one task on each node instead."""
+    nodes = request.build_settings().nodes
+    tasks = request.count_tasks() or nodes
+    variables = {"SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_SUBMIT_DIR": context.cwd}
+    variables |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(tasks))
+    variables |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes))
+    for name, value in (
+        ("SLURM_NTASKS_PER_NODE", request.tasks_per_node),
+        ("SLURM_CPUS_PER_TASK", request.cpus_per_task),
+        ("SLURM_GPUS_PER_NODE", flags.text("gpus_per_node")),
+        ("SLURM_GPUS_PER_TASK", flags.text("gpus_per_task")),
+    ):
+        if value is not None:
+            variables[name] = str(value)
+    if is_in_job(context.environ):
+        names = list_job_nodes(context.environ).names
+        return variables | dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), ",".join(names[:nodes]))
+    if request.gpus_per_node:
+        variables["SLURM_GPUS_ON_NODE"] = str(request.gpus_per_node)
+        variables["SLURM_JOB_GPUS"] = ",".join(map(str, range(request.gpus_per_node)))
+    return variables | {name: mark_unknown(name) for name in JOB_VARIABLES}

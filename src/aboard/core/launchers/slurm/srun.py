@@ -1,0 +1,160 @@
+"""Parses `srun …` as Slurm 22.05 does: each task is a launcher on its node, or a rank."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
+from aboard.core.launchers.flag_table import obey_flag, refuse_flag, skip_flag
+from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
+from aboard.core.launchers.slurm.job_flags import NOTHING, OPTIONAL, OWN_LOGS, list_common_flags
+from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error, read_job_request
+from aboard.core.launchers.slurm.task_layout import TaskLayout, is_in_job, plan_tasks
+from aboard.core.launchers.slurm.task_shell import read_task_shell
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.program import Program, ProgramKind, parse_python_command
+from aboard.core.text.input_text import find_env_name_error
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands
+
+NAME = "srun"
+SLURM_COMMANDS = ("srun", "sbatch")
+
+_OWN_BINDING = "is not needed: each rank sees all cores of its node; aboard launch --bind pins ranks"
+_OWN_STOP = "is not needed: Aboard stops all ranks when one fails"
+_OTHER_PROGRAM = "Aboard runs no other programs before or after a rank"
+_SET_UP = pasted_commands.FLAG.fix("setup")
+_CONTAINER = "Aboard doesn't start containers of a Slurm plug-in"
+
+GRAMMAR = FlagGrammar(
+    launcher=NAME,
+    flags=(
+        *list_common_flags(NAME),
+        obey_flag("--jobid"),
+        skip_flag("--accel-bind", note=_OWN_BINDING),
+        skip_flag("--cpu-bind", note=_OWN_BINDING, accepted=("none", "no")),
+        skip_flag("--disable-status", "-X", takes=NOTHING, note=_OWN_STOP, accepted=("true",)),
+        skip_flag("--exact", takes=NOTHING, note=_OWN_BINDING),
+        skip_flag("--immediate", "-I", takes=OPTIONAL, note="is not used: the job waits for its nodes"),
+        skip_flag("--kill-on-bad-exit", "-K", takes=OPTIONAL, note=_OWN_STOP, accepted=("", "1")),
+        skip_flag("--label", "-l", takes=NOTHING, note=OWN_LOGS, accepted=("true",)),
+        skip_flag("--mpi", note="is not used: torch's ranks don't start with MPI", accepted=("none",)),
+        skip_flag("--msg-timeout", note=_OWN_STOP),
+        skip_flag("--overlap", takes=NOTHING, note=_OWN_BINDING, accepted=("true",)),
+        skip_flag("--preserve-env", "-E", takes=NOTHING, note="is not used: flags decide", accepted=("true",)),
+        skip_flag("--quit-on-interrupt", takes=NOTHING, note=_OWN_STOP, accepted=("true",)),
+        skip_flag("--resv-ports", takes=OPTIONAL, note="is not needed: Aboard chooses a free port"),
+        skip_flag("--slurmd-debug", note=OWN_LOGS),
+        skip_flag("--threads", "-T", note=_OWN_STOP),
+        skip_flag("--unbuffered", "-u", takes=NOTHING, note=OWN_LOGS, accepted=("true",)),
+        skip_flag("--wait", "-W", note=_OWN_STOP),
+        refuse_flag("--bcast", takes=OPTIONAL, note="files are copied by aboard launch --sync"),
+        refuse_flag("--bcast-exclude", note="files are copied by aboard launch --sync"),
+        refuse_flag("--compress", takes=OPTIONAL, note="files are copied by aboard launch --sync"),
+        refuse_flag("--send-libs", takes=OPTIONAL, note="files are copied by aboard launch --sync"),
+        refuse_flag("--prolog", note=_OTHER_PROGRAM, fix=_SET_UP),
+        refuse_flag("--epilog", note=_OTHER_PROGRAM, accepted=("none",)),
+        refuse_flag("--task-prolog", note=_OTHER_PROGRAM, fix=_SET_UP),
+        refuse_flag("--task-epilog", note=_OTHER_PROGRAM),
+        refuse_flag("--het-group", note="ranks on a part of a heterogeneous job are not supported"),
+        refuse_flag("--multi-prog", takes=NOTHING, note="all ranks run the same program"),
+        refuse_flag("--no-allocate", "-Z", takes=NOTHING, note="Aboard runs inside a job only"),
+        refuse_flag("--pty", takes=NOTHING, note="ranks have no terminal"),
+        refuse_flag("--relative", "-r", note="nodes are chosen by name", fix=pasted_commands.FLAG.fix("nodelist")),
+        refuse_flag("--x11", takes=OPTIONAL, note="ranks have no display"),
+    ),
+)
+# Of the plug-in pyxis, which guides show.
+PLUGIN_FLAGS = (
+    refuse_flag("--container-image", note=_CONTAINER),
+    refuse_flag("--container-mounts", note=_CONTAINER),
+    refuse_flag("--container-name", note=_CONTAINER),
+    refuse_flag("--container-workdir", note=_CONTAINER),
+    refuse_flag("--no-container-mount-home", takes=NOTHING, note=_CONTAINER),
+)
+_ALL_FLAGS = FlagGrammar(launcher=NAME, flags=(*GRAMMAR.flags, *PLUGIN_FLAGS))
+
+
+def parse_srun(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
+    """Parses `srun WORDS`: the job it would ask for, or its nodes inside a job, and what it starts there."""
+    flags = parse_flags(_ALL_FLAGS, words)
+    request = read_job_request(flags)
+    environ = context.environ
+    _check_job(flags, environ)
+    layout = plan_tasks(flags, request, environ)
+    command = _parse_tasks(flags, layout, context)
+    in_job = is_in_job(environ)
+    exclude = flags.text("exclude") if in_job else None
+    env = {**command.env, **_read_exports(flags, environ)}
+    return replace(
+        command,
+        launcher=NAME,
+        request=replace(command.request, nodes=_agree_on_nodes(flags, layout, command), env=env),
+        include="@".join(layout.names) if in_job else "",
+        exclude=exclude.replace(",", "@") if exclude else "",
+        slurm=None if in_job else request.build_settings(),
+        workdir=flags.text("chdir") or command.workdir,
+        notes=(*flags.notes, *_note_job_flags(flags, request, in_job=in_job), *command.notes),
+    )
+
+
+def _check_job(flags: ParsedFlags, environ: Mapping[str, str]) -> None:
+    job = flags.text("jobid")
+    if job is not None and job not in (environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOBID")):
+        seen = f"job {escape_text(job)} is not the job that this command runs in"
+        raise build_flag_error(flags, "--jobid", seen, pasted_commands.FLAG.fix("leave-out", flag="--jobid"))
+
+
+def _parse_tasks(flags: ParsedFlags, layout: TaskLayout, context: LauncherContext) -> LauncherCommand:
+    """What each task starts: a launcher, which starts the ranks of its node, or a rank."""
+    started = read_task_shell([flags.target, *flags.args], context)
+    inner = context.parse_inner(started.words, started.context)
+    if inner is None:
+        request = LaunchRequest(
+            program=_build_program(started.words), ranks=layout.tasks_per_node, env=started.env, slurm_tasks=True
+        )
+        return LauncherCommand(launcher=NAME, request=request)
+    if layout.tasks_per_node > 1:
+        seen = f"it would start {inner.launcher} {layout.tasks_per_node} times on each node, and each starts all ranks"
+        raise build_flag_error(flags, "--ntasks-per-node", seen, pasted_commands.FLAG.fix("one-task"))
+    return replace(inner, request=replace(inner.request, env={**started.env, **inner.env}))
+
+
+def _agree_on_nodes(flags: ParsedFlags, layout: TaskLayout, command: LauncherCommand) -> int | None:
+    if command.nodes is None or layout.nodes is None or command.nodes == layout.nodes:
+        return layout.nodes if command.nodes is None else command.nodes
+    seen = f"srun starts {command.launcher} on {layout.nodes} of {command.nodes} nodes, so it would wait for the others"
+    raise build_flag_error(flags, "--nodes", seen, pasted_commands.FLAG.fix("nodes-of", count=command.nodes))
+
+
+def _build_program(words: Sequence[str]) -> Program:
+    if (python := parse_python_command(words)) is not None:
+        return python
+    kind = ProgramKind.SCRIPT if words[0].endswith(".py") else ProgramKind.PROGRAM
+    return Program(kind=kind, target=words[0], args=tuple(words[1:]))
+
+
+def _read_exports(flags: ParsedFlags, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `--export=ALL,NAME=VALUE`; without ALL, ranks would lose the others."""
+    text = flags.text("export")
+    if text is None or text == "ALL":
+        return {}
+    first, *items = text.split(",")
+    if first != "ALL":
+        seen = f"--export={escape_text(text)} hides all other variables from the ranks"
+        raise build_flag_error(flags, "--export", seen, pasted_commands.FLAG.fix("export"))
+    env: dict[str, str] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if trouble := find_env_name_error(name):
+            problem = Problem(where=f"{NAME} --export", seen=trouble, fix=pasted_commands.FLAG.fix("export"))
+            raise InputError(pasted_commands.FLAG, [problem])
+        if equals or name in environ:
+            env[name] = value if equals else environ[name]
+    return env
+
+
+def _note_job_flags(flags: ParsedFlags, request: JobRequest, *, in_job: bool) -> tuple[str, ...]:
+    names = [f"--{name}" for name in ("partition", "account", "time", "qos", "constraint") if flags.text(name)]
+    names += [each.partition("=")[0] for each in request.extra]
+    return (f"{', '.join(names)}: the running job is not changed.",) if in_job and names else ()

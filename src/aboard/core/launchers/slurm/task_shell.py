@@ -1,0 +1,116 @@
+"""Reads `bash -c TEXT`, with which a task starts its launcher."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from aboard.core.cluster.node_sets import expand_node_set
+from aboard.core.launchers.launcher_command import LauncherContext, LauncherFiles
+from aboard.core.launchers.shell.captured_output import JobNodes
+from aboard.core.launchers.shell.evaluation import ScriptReader, ScriptReading
+from aboard.core.launchers.shell.syntax import UnreadableScriptError
+from aboard.core.launchers.shell.variables import Variables, find_unknown, list_unknown, mark_unknown
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands
+from aboard.lazy_dataclass import dataclass
+
+_LAUNCHER = re.compile(r"\b(torchrun|deepspeed|accelerate|torch\.distributed)\b")
+_SHELLS = frozenset({"bash", "sh"})
+_COMMAND_FLAGS = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})
+# They differ by task.
+TASK_VARIABLES = frozenset(
+    {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURMD_NODENAME", "HOSTNAME", "RANDOM"}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskCommand:
+    """The words that a task runs at last, the variables set for them, and the files written before."""
+
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+    context: LauncherContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenFiles:
+    """The head's files, and those that a script would write before its launcher reads them."""
+
+    files: LauncherFiles
+    written: Mapping[str, str]
+
+    def exists(self, path: str) -> bool:
+        return path in self.written or self.files.exists(path)
+
+    def read(self, path: str) -> str:
+        return self.written[path] if path in self.written else self.files.read(path)
+
+    def settings(self, path: str) -> Mapping[str, object]:
+        if path in self.written:
+            return self.parse_settings(self.written[path], path)
+        return self.files.settings(path)
+
+    def parse_settings(self, text: str, path: str) -> Mapping[str, object]:
+        return self.files.parse_settings(text, path)
+
+
+def list_job_nodes(environ: Mapping[str, str]) -> JobNodes:
+    """The job's nodes; unknown names before it starts."""
+    written = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
+    if written and find_unknown(written) is None:
+        return JobNodes(names=expand_node_set(written), written=written)
+    count = environ.get("SLURM_NNODES", "1")
+    names = tuple(mark_unknown(f"node{number}") for number in range(int(count) if count.isdecimal() else 1))
+    return JobNodes(names=names, written=mark_unknown("SLURM_JOB_NODELIST"))
+
+
+def read_task_shell(words: Sequence[str], context: LauncherContext) -> TaskCommand:
+    """Follows `bash -c TEXT`, or a script that starts a launcher, to its one program; other words stay as they are."""
+    found = find_task_script(words, context)
+    if found is None:
+        return TaskCommand(words=tuple(words), env={}, context=context)
+    try:
+        reading = follow_task_script(*found, context)
+    except UnreadableScriptError as error:
+        raise _build_error(words, f"{error.reason}, which Aboard can't follow") from None
+    if len(reading.programs) != 1 or reading.setup or reading.changes_directory:
+        raise _build_error(words, f"{len(reading.programs)} programs, or commands that prepare something for them")
+    program = reading.programs[0]
+    files = WrittenFiles(files=context.files, written=reading.files)
+    return TaskCommand(words=program.words, env=program.env, context=replace(context, files=files))
+
+
+def find_task_script(words: Sequence[str], context: LauncherContext) -> tuple[str, Sequence[str]] | None:
+    """The text that a shell would run in each task, and its arguments; None for other programs.
+
+    A script without a launcher is a rank's own program, which needs no reading.
+    """
+    is_shell = words[0].rpartition("/")[2] in _SHELLS
+    if is_shell and words[1:2] and words[1] in _COMMAND_FLAGS and words[2:]:
+        return words[2], words[4:]
+    script = words[1:2] if is_shell else words[:1]
+    if not script or not script[0].endswith((".sh", ".bash")) or not context.files.exists(script[0]):
+        return None
+    text = context.files.read(script[0])
+    return (text, words[2:] if is_shell else words[1:]) if _LAUNCHER.search(text) else None
+
+
+def follow_task_script(text: str, arguments: Sequence[str], context: LauncherContext) -> ScriptReading:
+    """What the text does in each task."""
+    variables = Variables(context.environ, arguments, TASK_VARIABLES)
+    nodes = list_job_nodes(context.environ)
+    return ScriptReader(variables, nodes, cwd=context.cwd, starts_program=lambda _: True).read(text)
+
+
+def find_unknown_value(request: LaunchRequest, known: frozenset[str | None] = frozenset()) -> str | None:
+    """A value that only a running script knows, in the program, its arguments or variables; `known` ones are fine."""
+    texts = (request.program.target, *request.program.args, *request.env.values())
+    return next((name for text in texts for name in list_unknown(text) if name not in known), None)
+
+
+def _build_error(words: Sequence[str], seen: str) -> InputError:
+    where = escape_text(" ".join(words[:2]))
+    problem = Problem(where=where, seen=f"it has {escape_text(seen)}", fix=pasted_commands.WRAPPED.fix("bash"))
+    return InputError(pasted_commands.WRAPPED, [problem])

@@ -1,0 +1,184 @@
+"""Pasted srun commands, and batch scripts that are read without being run."""
+
+from pathlib import Path
+
+import pytest
+from launcher_texts import as_text, pasted
+
+from aboard.core.cluster.node import Node
+from aboard.core.launchers.node_selection import select_nodes
+from aboard.core.plan.rank_variables import RankLayout, build_task_env
+from aboard.diagnoses import InputError
+
+GOLDEN = Path(__file__).parent / "golden" / "paste" / "scripts"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "slurm"
+SCRIPTS = {path.name: path.read_text("utf-8") for path in (*GOLDEN.glob("*.sh"), *EXAMPLES.glob("*.sh"))}
+HOME = {"HOME": "/home/me", "SCRATCH": "/scratch"}
+ARGUMENTS = {"start_job_llama": " --work-dir /w --train-options '--batch-size 1 --use-flash-attn --train-file j.jsonl'"}
+
+
+def build_job(nodes: int = 4, **more: str) -> dict[str, str]:
+    """The variables of a shell inside job 7, on the nodes n1 to nN."""
+    count = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS"), str(nodes))
+    names = dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), f"n[1-{nodes}]")
+    return {**HOME, "SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_JOB_GPUS": "4,5", **count, **names, **more}
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_what_becomes_of_a_script(name: str) -> None:
+    """The job and the run that a script asks for, on a login node and inside its job."""
+    stem = name.removesuffix(".sh")
+    command = f"sbatch {name}{ARGUMENTS.get(stem, '')}"
+    before, inside = as_text(command, SCRIPTS, HOME), as_text(command, SCRIPTS, build_job())
+    text = f"$ {command}\n\n{before}" + (f"\ninside the job\n\n{inside}" if inside != before else "")
+    assert text == (GOLDEN / f"{stem}.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("flags", "nodes", "ranks", "include"),
+    [
+        ("", 4, 1, ""),
+        ("-N 2", 2, 1, ""),
+        ("-N2 --ntasks-per-node=8", 2, 8, ""),
+        ("--ntasks 8", 4, 2, ""),
+        ("-n1", 1, 1, ""),
+        ("-N4 -n2", 2, 1, ""),
+        ("-n 8 --tasks-per-node 4", 2, 4, ""),
+        ("-w n3 -N1", 1, 1, "n3"),
+        ("--nodelist=n[2-3] --nodes 2", 2, 1, "n2@n3"),
+        ("-w n2", 4, 1, ""),  # srun starts the others too
+        ("-x n2", None, 1, ""),
+        ("-lu -K1 --cpu-bind=none --mpi=none --overlap --exclusive --jobid 7", 4, 1, ""),
+    ],
+)
+def test_tasks_inside_a_job(flags: str, nodes: int | None, ranks: int, include: str) -> None:
+    """Nodes and tasks are those that srun itself would choose in a job of four nodes; each task is a rank."""
+    got = pasted(f"srun {flags} python train.py", environ=build_job())
+    assert (got.nodes, got.ranks, got.include) == (nodes, ranks, include)
+    assert got.slurm is None
+
+
+def test_excluded_nodes_of_the_job() -> None:
+    """Nodes that srun excludes are filtered out of the job's."""
+    assert pasted("srun -x n2,n3 python train.py", environ=build_job()).exclude == "n2@n3"
+
+
+def test_the_first_nodes_of_the_job() -> None:
+    """An srun over two of the job's four nodes uses the first two."""
+    nodes = tuple(Node(name=f"n{number}", slots=2) for number in range(1, 5))
+    got = pasted("srun -N2 -D /data torchrun --nproc-per-node 2 x.py", environ=build_job())
+    assert [(node.name, node.workdir) for node in select_nodes(got, nodes)] == [("n1", "/data"), ("n2", "/data")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "job"),
+    [
+        (
+            "-N 2 -p gpu -A me -t 1:00 -q high -C a100 -x n9",
+            "nodes 2, partition gpu, account me, time 1:00, qos high, constraint a100, exclude n9",
+        ),
+        ("-N2 --gpus-per-node=4", "nodes 2, gpus_per_node 4"),
+        ("-N2 --gres=gpu:4", "nodes 2, gpus_per_node 4"),
+        ("-N2 --gres=gpu:a100:4,lustre", "nodes 2, extra --gres=gpu:a100:4,lustre"),
+        ("-N2 -G 8", "nodes 2, gpus_per_node 4"),
+        ("-N2 --gpus=7", "nodes 2, extra --gpus=7"),
+        ("-N2 --ntasks-per-node=4 --gpus-per-task=1 -c 8", "nodes 2, gpus_per_node 4, extra --cpus-per-task=32"),
+        ("-N2 --mem=0 --exclusive --reservation=r", "nodes 2, extra --mem=0 --reservation=r --exclusive"),
+        ("-N2 -w n[1-2] --contiguous", "nodes 2, extra --contiguous --nodelist=n[1-2]"),
+        ("-n1", "nodes 1"),
+        ("", "nodes 1"),
+    ],
+)
+def test_the_job_of_srun(flags: str, job: str) -> None:
+    """Outside of a job, srun's flags are the request of a job with one task, the agent, on each node."""
+    lines = as_text(f"srun {flags} python train.py", {}).splitlines()
+    assert next(line for line in lines if line.startswith("job: ")) == f"job: {job}"
+
+
+@pytest.mark.parametrize(
+    ("command", "seen"),
+    [
+        ("srun -N2 --ntasks-per-node=8 torchrun x.py", "it would start torchrun 8 times on each node"),
+        ("srun -N2 torchrun --nnodes 4 x.py", "srun starts torchrun on 2 of 4 nodes"),
+        ("srun -N3 -n4 python x.py", "4 tasks can't be divided evenly among 3 nodes"),
+        ("srun -n4 python x.py", "the number of nodes is not given"),
+        ("srun -N1-4 python x.py", "1-4 is not one number of nodes"),
+        ("srun -N2 -w n1 python x.py", "it has 1 name, but --nodes is 2"),
+        ("srun --export=NONE python x.py", "hides all other variables"),
+        ("srun --export=ALL,1=2 python x.py", "'1' is not a"),
+        ("srun --container-image=x.sqsh python x.py", "containers of a Slurm plug-in"),
+        ("srun --multi-prog x.conf", "all ranks run the same program"),
+        ("srun --pty bash", "ranks have no terminal"),
+        ("srun --jobid 9 python x.py", "job 9 is not the job"),
+        ("srun --comment='a b' python x.py", "can't be written into a batch script"),
+        ("srun --version", "starts nothing"),
+        ("srun", "has no script"),
+        ("srun bash -c 'cd /x; torchrun x.py'", "it has 1 programs, or commands that prepare"),
+        ("srun bash -c 'rsync a b; torchrun x.py'", "it has 2 programs"),
+        ("srun bash -c 'torchrun x.py < y'", "the input of torchrun"),
+        ("srun bash -c 'python x.py $SLURM_PROCID'", "SLURM_PROCID, which differs by task"),
+        ("sbatch --array=0-3 job.sh", "each task of an array is a run of its own"),
+        ("sbatch --export=A job.sh", "changes the variables that the script sees"),
+        ("sbatch python.sh", "its first line names no shell"),
+        ("sbatch het.sh", "a heterogeneous job is not supported"),
+        ("sbatch quote.sh", "a quote is not closed"),
+        ("sbatch forged.sh", "a character that is reserved"),
+        (
+            "sbatch start_job_llama.sh --nope",
+            "line 19: the script ends here with an error (exit 1: unknown option: --nope)",
+        ),
+    ],
+)
+def test_refusals(command: str, seen: str) -> None:
+    """What can't be obeyed is refused with the reason, and with what to do instead."""
+    shell = "#!/bin/bash\n"
+    files = {
+        **SCRIPTS,
+        "job.sh": f"{shell}srun torchrun x.py\n",
+        "python.sh": "#!/usr/bin/env python\n",
+        "het.sh": f"{shell}#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -N2\nsrun x\n",
+        "quote.sh": f"{shell}#SBATCH --comment='a\nsrun x\n",
+        "forged.sh": f"{shell}srun torchrun x.py \ue000SLURM_JOB_ID\ue001\n",
+    }
+    with pytest.raises(InputError) as error:
+        pasted(command, files=files)
+    assert seen in f"{error.value.problems[0].where}: {error.value.seen}"
+    assert error.value.fix
+
+
+def test_exported_variables() -> None:
+    """--export adds variables, from its own text or from the shell; a name that isn't set is left out, as by srun."""
+    got = pasted("srun --export=ALL,A=1,HOME,NO python x.py", environ=build_job())
+    assert got.env == {"A": "1", "HOME": "/home/me"}
+
+
+def test_the_variables_of_a_task() -> None:
+    """A rank that srun would start itself finds its number where srun puts it; a launcher's ranks don't."""
+    layout = RankLayout(rank=5, world=8, local=1, local_world=4, group=1, groups=2)
+    expected = {"PROCID": "5", "LOCALID": "1", "NODEID": "1", "NTASKS": "8", "NPROCS": "8", "NTASKS_PER_NODE": "4"}
+    assert build_task_env(layout) == {f"SLURM_{name}": value for name, value in expected.items()}
+    assert pasted("srun python x.py").request.slurm_tasks
+    assert not pasted("srun torchrun x.py").request.slurm_tasks
+
+
+def test_a_script_of_ranks() -> None:
+    """A script without a launcher is each rank's own program; one with a launcher is read."""
+    files = {"run.sh": "python x.py $SLURM_PROCID\n", "launch.sh": 'torchrun --nproc-per-node 2 "$1" --seed 1\n'}
+    own = pasted("srun -N2 -n4 ./run.sh a", files={"./run.sh": files["run.sh"]}).request
+    assert (own.program.target, own.program.args, own.ranks) == ("./run.sh", ("a",), 2)
+    read = pasted("srun -N2 bash launch.sh y.py", files=files).request
+    assert (read.program.target, read.program.args, read.ranks) == ("y.py", ("--seed", "1"), 2)
+
+
+def test_flags_of_the_command_line_win() -> None:
+    """As in sbatch, a typed flag overrides the script's line; --wrap is a script of its own."""
+    files = {
+        "job.sh": "#!/bin/sh\n#SBATCH -N2\n#SBATCH -p a\n\n#SBATCH -t 9\nx=1\n#SBATCH -A no\nsrun python x.py $1\n"
+    }
+    got = pasted("sbatch -p b job.sh z", files=files)
+    assert got.slurm is not None
+    assert (got.slurm.nodes, got.slurm.partition, got.slurm.time, got.slurm.account) == (2, "b", "9", None)
+    assert got.request.program.args == ("z",)
+    wrapped = pasted("sbatch -N 3 --wrap='srun torchrun x.py'")
+    assert wrapped.slurm is not None
+    assert (wrapped.slurm.nodes, wrapped.nodes) == (3, 3)
