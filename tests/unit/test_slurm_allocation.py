@@ -154,6 +154,9 @@ def test_a_step_gets_all_gpus_of_the_job_on_its_nodes() -> None:
     assert [node.step_options for node in even] == [("--gres=gpu:2",)] * 2
     assert [node.step_options for node in uneven] == [("--gpus=2",), ("--gpus=1",), ("--gres=none",)]
     assert [node.step_options for node in load(allocation=job(0, 0))] == [()] * 2
+    components = SlurmAllocation(job=7, nodes=(named("n1", gpus=2, group=0), named("n2", gpus=0, group=1)))
+    options = [node.step_options for node in load(allocation=components)]
+    assert options == [("--het-group=0", "--gres=gpu:2"), ("--het-group=1", "--gres=none")]
 
 
 def test_settings_of_the_cluster_apply_to_the_job(files: Path) -> None:

@@ -14,6 +14,7 @@ from aboard.diagnoses.usage.configuration import quote_doubly
 
 # This option counts the GPUs of a whole step, so a step with it can have one node only.
 ALONE_OPTION = "--gpus="
+COMPONENT_OPTION = "--het-group="
 
 
 def format_job_source(allocation: SlurmAllocation) -> str:
@@ -63,11 +64,16 @@ def _assign_node(node: Node, allocation: SlurmAllocation, user: str) -> Node:
         address=address,
         slots=slots,
         cores=found.cpus,
-        step_options=_list_gpu_options(found, allocation),
+        step_options=(*_list_component_options(found), *_list_gpu_options(found, allocation)),
         port=None,
         user=None,
         transport=TransportKind.SLURM,
     )
+
+
+def _list_component_options(node: AllocatedNode) -> tuple[str, ...]:
+    """The option for a node of a heterogeneous job: srun uses the first component unless told otherwise."""
+    return () if node.group is None else (f"{COMPONENT_OPTION}{node.group}",)
 
 
 def _list_gpu_options(node: AllocatedNode, allocation: SlurmAllocation) -> tuple[str, ...]:
