@@ -1,8 +1,6 @@
 """The hidden options of a batch script: the run that was submitted, and how often its training is continued."""
 
-import signal
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any, TypeVar
 
 import click
@@ -35,11 +33,4 @@ def _parse_run_id(_context: click.Context, _option: click.Parameter, text: str |
     # It becomes a path.
     if text is not None and not RUN_ID.fullmatch(text):
         raise click.BadParameter("this is not the id of a run")
-    if text is not None:
-        # Until the run begins, which handles it: the default would end this process without a word.
-        signal.signal(signal.SIGUSR1, _stop_at_time_limit)
     return text
-
-
-def _stop_at_time_limit(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt("the job reaches its time limit, and the run has not begun")
