@@ -66,7 +66,7 @@ def test_a_command_runs_on_the_batch_host(
         "srun", "echo from n1; echo error >&2; echo 'srun: error: n1: task 0: Exited with exit code 7' >&2; exit 7"
     )
     ran = aboard(*typed)
-    assert (ran.code, ran.stderr) == (7, "no\n")
+    assert (ran.code, ran.stderr) == (7, "error\n")
     assert capfd.readouterr().out == "from n1\n"
     (call,) = slurm.calls
     named = () if "calm-crane" in typed else (RUN,)
