@@ -13,7 +13,7 @@ from rich.console import Console
 
 from aboard.core.slurm.batch_script import BatchCommand, format_batch_script
 from aboard.core.slurm.conductor_command import ConductorCommand, build_conductor_command
-from aboard.core.slurm.job_state import NO_OUTPUT_CODE, describe_end
+from aboard.core.slurm.job_state import NO_OUTPUT_CODE, JobPhase, describe_end
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import format_count
 from aboard.core.text.shell_quoting import quote_typed_words
@@ -89,9 +89,13 @@ def _follow(run: RunDirectory, job: SlurmJob, settings: SlurmSettings) -> int:
         return EXIT_INTERRUPTED
     finally:
         view.close()
+    if followed.status is None or followed.status.phase is not JobPhase.ENDED:
+        view.say(
+            f"Slurm no longer answers about job {followed.id}; the run may go on:\n{_format_commands(run)}".rstrip()
+        )
+        return followed.exit_code
     _refuse_failed_start(followed, settings)
-    how = "is no longer known to Slurm" if followed.status is None else describe_end(followed.status)
-    view.say(f"job {followed.id} {how}")
+    view.say(f"job {followed.id} {describe_end(followed.status)}")
     return followed.exit_code
 
 
