@@ -21,7 +21,16 @@ def build_job(nodes: int = 4, **more: str) -> dict[str, str]:
     """The variables of a shell inside job 7, on the nodes n1 to nN."""
     count = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS"), str(nodes))
     names = dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), f"n[1-{nodes}]")
-    return {**HOME, "SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_JOB_GPUS": "4,5", **count, **names, **more}
+    return {
+        **HOME,
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOBID": "7",
+        "SLURM_JOB_GPUS": "4,5",
+        "SLURM_NTASKS_PER_NODE": "1",
+        **count,
+        **names,
+        **more,
+    }
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
@@ -56,6 +65,16 @@ def test_tasks_inside_a_job(flags: str, nodes: int | None, ranks: int, include: 
     got = pasted(f"srun {flags} python train.py", environ=build_job())
     assert (got.nodes, got.ranks, got.include) == (nodes, ranks, include)
     assert got.slurm is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "nodes", "ranks"), [("", 2, 2), ("-N 2", 2, 2), ("-N1", 1, 4), ("-n 6", 2, 3), ("-n1", 1, 1)]
+)
+def test_tasks_of_the_job(flags: str, nodes: int, ranks: int) -> None:
+    """In `salloc -N2 -n4`, srun starts four tasks, on however many nodes."""
+    environ = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n[1-2]"}
+    got = pasted(f"srun {flags} python train.py", environ=environ)
+    assert (got.nodes, got.ranks) == (nodes, ranks)
 
 
 def test_excluded_nodes_of_the_job() -> None:

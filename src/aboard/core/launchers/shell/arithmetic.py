@@ -51,7 +51,7 @@ def evaluate_arithmetic(text: str, get: Getter, set_value: Setter, line: int) ->
     try:
         tree = ast.parse(source or "0", mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UnreadableScriptError(line, f"the arithmetic expression '{text.strip()}'") from None
+        raise UnreadableScriptError(line, f"the arithmetic expression '{text.strip()[:80]}'") from None
     return _evaluate(tree.body, get, line)
 
 

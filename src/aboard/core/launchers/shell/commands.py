@@ -2,7 +2,8 @@
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 
 from aboard.core.launchers.shell.captured_output import JobNodes, format_echo, predict_output
 from aboard.core.launchers.shell.conditions import evaluate_condition
@@ -44,7 +45,7 @@ _ENVIRONMENT_NAMES = re.compile(
     r".*(PATH|HOME|ROOT|DIR|PREFIX|ENV|BIN|LIB|VERSION)|(CONDA|CUDA|EB|MODULE|LMOD|LOADED).*"
 )
 _ANY_NAME = re.compile(".*")
-_ENVIRONMENT_FILE = re.compile(
+ENVIRONMENT_FILE = re.compile(
     r"(.*/)?(activate|conda\.sh|\.?bashrc|\.?bash_profile|\.?profile|modules?\.sh|init\.sh)|/etc/.*"
 )
 _NO_FILES = frozenset({"/dev/null", "/dev/stderr", "/dev/stdout", "1", "2"})
@@ -62,6 +63,22 @@ class StartedProgram:
 
 class ScriptExitError(Exception):
     """The script ends here, successfully."""
+
+
+class ReturnError(Exception):
+    """The function or sourced file ends here."""
+
+    def __init__(self, *, succeeded: bool) -> None:
+        super().__init__()
+        self.succeeded = succeeded
+
+
+class LoopControlError(Exception):
+    """`break`, or `continue` if `goes_on`, in the innermost loop."""
+
+    def __init__(self, *, goes_on: bool) -> None:
+        super().__init__()
+        self.goes_on = goes_on
 
 
 class ShellCommands:
@@ -104,13 +121,25 @@ class ShellCommands:
             self._start(words, command)
         return True
 
+    def save(self) -> dict[str, object]:
+        """The state to `restore` if a part of the script can't be followed."""
+        collected = {name: copy(value) for name, value in vars(self).items() if isinstance(value, (list, dict))}
+        return {**collected, "cwd": self.cwd, "has_changed_directory": self.has_changed_directory}
+
+    def restore(self, saved: Mapping[str, object]) -> None:
+        vars(self).update(saved)
+
     def _run_builtin(self, words: list[str], command: SimpleCommand) -> bool:
         name, *rest = words
-        if name in {"exit", "return"}:
+        if name == "return":
+            raise ReturnError(succeeded=rest in ([], ["0"]))
+        if name == "exit":
             if rest in ([], ["0"]):
                 raise ScriptExitError
             detail = f": {format_unknown(self._printed).strip()}" if self._printed.strip() else ""
             raise FailedScriptError(command.line, f"{' '.join(words)}{detail}")
+        if name in {"break", "continue"} and not rest:
+            raise LoopControlError(goes_on=name == "continue")
         if name == "shift":
             count = int(rest[0]) if rest and rest[0].isdecimal() else 1
             self._variables.arguments = self._variables.arguments[count:]
@@ -208,7 +237,7 @@ class ShellCommands:
             if (unknown := find_unknown(word)) is not None:
                 raise UnreadableScriptError(command.line, f"'{words[0]}' with {unknown}")
         self.setup.append(shlex.join(words))
-        if words[0] in {"source", "."} and not (words[1:] and _ENVIRONMENT_FILE.fullmatch(words[1])):
+        if words[0] in {"source", "."} and not (words[1:] and ENVIRONMENT_FILE.fullmatch(words[1])):
             self._variables.forget(_CHANGED, _ANY_NAME)
         elif words[0] != "mkdir":
             self._variables.forget(_CHANGED, _ENVIRONMENT_NAMES)

@@ -51,7 +51,7 @@ GRAMMAR = FlagGrammar(
 )
 _HEADER = re.compile(r"#SBATCH\s+(.*)")
 _PLACEHOLDER = re.compile(r"(?<!<)<[A-Z][A-Z0-9_]{2,}>")
-_LONGEST = 1_000_000
+_LONGEST = 200_000
 _LONGEST_COMMAND = 300
 
 
