@@ -26,7 +26,7 @@ class JobNodes:
 
 def predict_output(words: Sequence[str], given: str, nodes: JobNodes, cwd: str) -> str:
     """The output of a command whose input is `given`; an unknown value for a command that isn't known."""
-    name, args = words[0].rpartition("/")[2], list(words[1:])
+    name, args = "".join(words[:1]).rpartition("/")[2], list(words[1:])
     filters: dict[str, Callable[[list[str], str], str | None]] = {
         "head": _take_first,
         "tail": _take_last,

@@ -16,29 +16,26 @@ from aboard.lazy_dataclass import dataclass
 # They only print, or wait, so they have no effect on the run.
 PRINTING = frozenset(
     {
-        *(
-            "cat",
-            "date",
-            "df",
-            "echo",
-            "env",
-            "free",
-            "hostname",
-            "id",
-            "ls",
-            "lscpu",
-            "nproc",
-            "nvidia-smi",
-            "printenv",
-        ),
-        *("printf", "ps", "pwd", "rocm-smi", "sacct", "scontrol", "sinfo", "sleep", "squeue", "trap", "type", "ulimit"),
-        *("umask", "uname", "uptime", "wait", "which", "whoami"),
+        *("cat", "clear", "date", "df", "echo", "env", "free", "hostname", "id", "ls", "lscpu", "nproc", "nvidia-smi"),
+        *("printenv", "printf", "ps", "pwd", "rocm-smi", "sacct", "scontrol", "sinfo", "sleep", "squeue", "type"),
+        *("uname", "uptime", "wait", "which", "whoami"),
     }
 )
+# Some of them do more than print with other arguments.
+_ONLY_PRINTING = {
+    "env": re.compile(""),
+    "printf": re.compile(r"(?!-v).*", re.DOTALL),
+    "scontrol": re.compile("show .*", re.DOTALL),
+    "nvidia-smi": re.compile(r"|(-L|-q|--query|topo|nvlink|--list).*"),
+    "rocm-smi": re.compile(r"|--show.*"),
+}
 _WITHOUT_EFFECT = frozenset({"true", ":", "shopt"})
 _DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _READING = frozenset({"read", "mapfile", "readarray"})
-_PREPARING = frozenset({"module", "ml", "source", ".", "conda", "mamba", "micromamba", "spack", "mkdir"})
+_PREPARING = frozenset(
+    {"module", "ml", "source", ".", "conda", "mamba", "micromamba", "spack", "mkdir", "ulimit", "umask"}
+)
+_WITHOUT_VARIABLES = frozenset({"mkdir", "ulimit", "umask"})
 # What activating an environment changes.
 _CHANGED = frozenset({"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CONDA_PREFIX", "VIRTUAL_ENV", "CUDA_HOME"})
 _ENVIRONMENT_NAMES = re.compile(
@@ -113,7 +110,7 @@ class ShellCommands:
             self._declare(words, command)
         elif name in _READING:
             self._read_values(words, command)
-        elif name in PRINTING and not command.assignments:
+        elif only_prints(words) and not command.assignments:
             self._print(name, words, command)
         elif name in _PREPARING:
             self._prepare(words, command)
@@ -239,7 +236,7 @@ class ShellCommands:
         self.setup.append(shlex.join(words))
         if words[0] in {"source", "."} and not (words[1:] and ENVIRONMENT_FILE.fullmatch(words[1])):
             self._variables.forget(_CHANGED, _ANY_NAME)
-        elif words[0] != "mkdir":
+        elif words[0] not in _WITHOUT_VARIABLES:
             self._variables.forget(_CHANGED, _ENVIRONMENT_NAMES)
 
     def _refuse_redirects(self, command: SimpleCommand) -> None:
@@ -263,6 +260,12 @@ class ShellCommands:
             if len(block) == 1:
                 return output
         return mark_unknown(f"({text.strip()})")
+
+
+def only_prints(words: Sequence[str]) -> bool:
+    """Whether a command has no effect but its output."""
+    pattern = _ONLY_PRINTING.get(words[0])
+    return words[0] in PRINTING and (pattern is None or pattern.fullmatch(" ".join(words[1:])) is not None)
 
 
 def _are_shell_options(words: list[str]) -> bool:

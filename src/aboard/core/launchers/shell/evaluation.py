@@ -31,7 +31,8 @@ from aboard.core.launchers.shell.syntax import (
 from aboard.core.launchers.shell.variables import Variables, find_unknown
 from aboard.lazy_dataclass import dataclass
 
-_MOST_STEPS = 20_000
+# Enough for a loop over 2,000 nodes.
+_MOST_STEPS = 10_000
 _DEEPEST = 20
 # What a pipe may lead to: it changes nothing but the output.
 _FILTERS = frozenset({*PRINTING, "tee", "head", "tail", "grep", "sed", "awk", "tr", "sort"})
@@ -97,12 +98,14 @@ class ScriptReader:
     def _run_pipeline(self, pipeline: Pipeline) -> bool:
         self._count_step(pipeline.line)
         first, *others = pipeline.commands
-        for command in others:
-            if not isinstance(command, SimpleCommand) or self._expand_words(command)[:1] not in [
-                [name] for name in _FILTERS
-            ]:
-                raise UnreadableScriptError(pipeline.line, "a pipe |")
-        return self._run_command(first) != pipeline.negated
+        names = ["".join(self._expand_words(each)[:1]) if isinstance(each, SimpleCommand) else "" for each in others]
+        if not _FILTERS.issuperset(names):
+            raise UnreadableScriptError(pipeline.line, "a pipe |")
+        before = len(self._commands.programs)
+        succeeded = self._run_command(first)
+        if "tee" in names and len(self._commands.programs) == before:
+            raise UnreadableScriptError(pipeline.line, "a file that tee writes")
+        return succeeded != pipeline.negated
 
     def _run_command(self, command: Command) -> bool:
         if isinstance(command, SimpleCommand):

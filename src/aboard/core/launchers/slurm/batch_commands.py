@@ -44,10 +44,12 @@ JOB_VARIABLES = frozenset(
 )
 _STARTERS = frozenset(
     {
-        *("srun", "torchrun", "deepspeed", "ds", "accelerate", "accelerate-launch", "python", "python3", "bash", "sh"),
-        *("mpirun", "mpiexec", "singularity", "apptainer", "docker", "podman"),
+        *("srun", "torchrun", "deepspeed", "ds", "accelerate", "accelerate-launch", "python", "python3"),
+        *("bash", "sh", "env", "mpirun", "mpiexec", "singularity", "apptainer", "docker", "podman"),
     }
 )
+# Slots of the run, if they are numbers.
+_DEVICES = "CUDA_VISIBLE_DEVICES"
 _SRUN = re.compile(r"^\s*(exec\s+|time\s+)?srun\b")
 _PRINTING = frozenset({"hostname", "date", "nvidia-smi", "echo", "env", "printenv", "rocm-smi", "uname", "true"})
 _NODE_NUMBER = re.compile(r"--(node|machine)[-_]rank(=.*)?")
@@ -68,9 +70,11 @@ def parse_batch_commands(
         program = _merge_programs(reading.programs, job_nodes)
     except UnreadableScriptError as error:
         raise _build_error(script, text, error) from None
+    devices = [f"{_DEVICES}={program.env[_DEVICES]}"] if _DEVICES in program.env else []
+    program = replace(program, env={name: value for name, value in program.env.items() if name != _DEVICES})
     environ = {**context.environ, **program.env}
     inner_context = replace(context, environ=environ, files=WrittenFiles(files=context.files, written=reading.files))
-    command = _parse_program(program.words, inner_context)
+    command = _parse_program([*devices, *program.words], inner_context)
     if command is None:
         reason = f"'{program.words[0]}' without srun, which starts it on the first node only"
         raise _build_error(script, text, UnreadableScriptError(program.line, reason))
@@ -97,7 +101,8 @@ def _parse_program(words: Sequence[str], context: LauncherContext) -> LauncherCo
     """The command of srun; without srun, it runs on the first node alone, and can't wait for others."""
     command = context.parse_inner(words, context)
     if command is None:
-        return context.parse_inner(["srun", "--nodes=1", "--ntasks=1", *words], context)
+        at = next((index for index, word in enumerate(words) if not word.startswith(f"{_DEVICES}=")), 0)
+        return context.parse_inner([*words[:at], "srun", "--nodes=1", "--ntasks=1", *words[at:]], context)
     if command.launcher == SRUN or command.hostfile is not None:
         return command
     return None if (command.nodes or 1) > 1 else replace(command, request=replace(command.request, nodes=1))

@@ -89,8 +89,8 @@ def _describe_run(script: str, command: LauncherCommand) -> str:
     program = command.request.program
     words = escape_text(shlex.join([program.target, *program.args]), _LONGEST_COMMAND)
     ranks = "one rank per slot" if command.ranks is None else format_count(command.ranks, "rank")
-    nodes = "all nodes" if command.nodes is None else format_count(command.nodes, "node")
-    return f"{escape_text(script)} starts {ranks} on each of {nodes}: {words}"
+    nodes = "each node" if command.nodes is None else format_count(command.nodes, "node")
+    return f"{escape_text(script)} starts {ranks} on {'each of ' if (command.nodes or 1) > 1 else ''}{nodes}: {words}"
 
 
 def _has_wrap(words: Sequence[str]) -> bool:
