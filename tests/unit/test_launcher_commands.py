@@ -56,7 +56,7 @@ def test_what_is_behind_the_script_is_the_scripts() -> None:
         ("--master_addr --master_port 5", "its value is missing", "that variable is empty"),
         ("--num_gpus two", "'two' is not a whole number", "write --num_gpus 2"),
         ("--module=yes", "it takes no value", "write --module"),
-        ("--launcher SLURM", "can't use a different launcher", "inside a Slurm job: aboard launch -- "),
+        ("--launcher SLURM", "can't use a different launcher", "uses the nodes of the job"),
         ("--launcher_args '-x A'", "options of pdsh or MPI", "remove --launcher_args"),
         ("--elastic_training", "refuses a smaller world size than requested", "remove --elastic_training"),
         ("--autotuning run", "the autotuner starts its own runs", "tune with deepspeed itself"),

@@ -189,7 +189,7 @@ def launch(
         raise_open_file_limit(len(cluster))
         last = Lease(seconds=seconds, grace=grace)
         command_again = format_typed_command(sys.argv[1:])
-        notes += where.check_job(command_again)
+        notes += where.check_job(command_again, detach=detach)
         return ResolvedLaunch(
             cluster=cluster,
             request=request,

@@ -67,7 +67,8 @@ def find_unreachable_nodes(facts: Facts) -> Iterator[Finding]:
             here = NO_KEY if contact.said.startswith(NO_KEY) else _KEY_FILE.match(contact.said) and contact.said
             of_all = here or (contact.reason.value if contact.reason in _REASONS_OF_ALL else "")
             found.setdefault((contact.reason, of_all or node.name), []).append(node.name)
-    for (reason, _), names in found.items():
+    # A job may have ended because of a node that is named, too.
+    for (reason, _), names in sorted(found.items(), key=lambda each: each[0][0] is UnreachableReason.JOB_ENDED):
         node, contact = facts.cluster.node(names[0]), facts.contacts[names[0]]
         if isinstance(contact, UnreachedNode):
             diagnosis = reach.UNREACHED[reason]

@@ -182,6 +182,15 @@ NODE_FAILED = Diagnosis(
     fixes=_SHOW_NODE + "#SBATCH --no-kill    # in the batch script; the other nodes keep running\n" + _RESUME,
 )
 
+STEP_ABORTED = Diagnosis(
+    code="reach-step-aborted",
+    title="a step was aborted because of another node",
+    symptoms=("srun: error: Application launch failed: Communication connection failure", "srun: Job step aborted"),
+    explanation="One srun starts the agents of many nodes. If it fails on one of them, Slurm ends the step on all of"
+    " them, so Aboard tried again without the nodes that were named. Fix those first.",
+    fixes="srun --overlap --nodes=1 --ntasks=1 --nodelist={node} hostname    # in the job; does it work alone?",
+)
+
 SRUN_FAILED = Diagnosis(
     code="reach-srun-failed",
     title="srun failed with an unrecognized error",
