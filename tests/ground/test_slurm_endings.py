@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from deadlines import wait_until
@@ -14,9 +15,10 @@ from aboard.sandbox.faults.slurm.daemons import SlurmdKilled
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm")]
 
-# A rank with a daemon: under a parent, session and group of its own, which Slurm does not find here.
+# A rank that saves when it is told to stop, and its daemon, which Slurm does not find here: it has another parent,
+# session and group.
 RANK = """
-import os, time
+import os, signal, time
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
@@ -25,6 +27,10 @@ if os.fork() == 0:
             os.dup2(null, stream)
         time.sleep(600)
     os._exit(0)
+def save(*_):
+    os.write(1, b"saved\\n")
+    os._exit(1)
+signal.signal(signal.SIGTERM, save)
 print("began", flush=True)
 time.sleep(600)
 """
@@ -81,14 +87,29 @@ def nothing_is_left(box: Sandbox, seconds: float = 10) -> None:
 
 
 def test_scancel(cluster: Sandbox) -> None:
-    """The ranks are stopped by their conductor within KillWait, and their daemons with them."""
+    """The ranks are told to stop and save within KillWait, and their daemons end with them."""
     job = Job(cluster, "cancelled", "-N4")
     assert len(users_processes(cluster)) == 4
     assert cluster.head.run(["scancel", job.number]).returncode == 0
     job.wait_for_end(20)
     nothing_is_left(cluster)
     assert f"job {job.number} was cancelled" in job.said
+    assert "[ranks 0-3 ×4] saved" in job.said
     assert "exit code 130" in job.said.splitlines()[-1]
+
+
+def test_scancel_of_an_interactive_job(cluster: Sandbox) -> None:
+    """The conductor in salloc's shell gets no signal, and yet its ranks save, and the reason is said."""
+    typed = "echo $SLURM_JOB_ID; exec aboard launch --check none -- /shared/rank.py"
+    with cluster.head.popen(["salloc", "-Q", "-N2", "sh", "-c", typed], stdout=PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        number = shell.stdout.readline().strip()
+        said = next(line for line in shell.stdout if "began" in line)
+        assert cluster.head.run(["scancel", number]).returncode == 0
+        said += shell.stdout.read()
+    assert "[ranks 0-1 ×2] saved" in said
+    assert f"job {number} was cancelled; exit code 130" in said.splitlines()[-1]
+    nothing_is_left(cluster)
 
 
 def test_scancel_with_kill(cluster: Sandbox) -> None:
@@ -100,25 +121,29 @@ def test_scancel_with_kill(cluster: Sandbox) -> None:
 
 
 def test_preemption(cluster: Sandbox) -> None:
-    """The run ends within the grace time, says that the job was preempted, and the other job gets the nodes."""
+    """The ranks save within the grace time, the reason is said, and the other job gets the nodes."""
     job = Job(cluster, "preempted", "-N4", "--exclusive", "-p", "preempt-cancel")
     assert len(cluster.head.run(["srun", "-N4", "--exclusive", "hostname"]).stdout.split()) == 4
     job.wait_for_end(20)
     nothing_is_left(cluster)
     assert f"job {job.number} is preempted" in job.said
+    assert " saved" in job.said
 
 
 def test_time_limit(cluster: Sandbox) -> None:
-    """A job whose time is over is stopped like a cancelled one, with the reason."""
-    job = Job(cluster, "late", "-N2", "--time=5")
+    """One job asked for a notice before its time is over, another did not: ranks of both save, with the reason."""
+    told = Job(cluster, "told", "-w", "n[1-2]", "-N2", "--time=2", "--signal=B:USR1@110")
+    late = Job(cluster, "late", "-w", "n[3-4]", "-N2", "--time=5")
     # A limit is in minutes; its end can be moved to the second.
-    update = ["scontrol", "update", f"jobid={job.number}", "endtime=now+1"]
+    update = ["scontrol", "update", f"jobid={late.number}", "endtime=now+1"]
     assert cluster.head.run(update, root=True).returncode == 0
-    # slurmctld looks every 30 s.
-    job.wait_for_end(60)
+    for job in (told, late):
+        # slurmctld looks every 30 s.
+        job.wait_for_end(60)
+        assert "[ranks 0-1 ×2] saved" in job.said
+        assert "time limit" in job.said.splitlines()[-1]
+    assert late.state == "TIMEOUT"
     nothing_is_left(cluster)
-    assert job.state == "TIMEOUT"
-    assert "TIME LIMIT" in job.said
 
 
 def test_losing_a_node(cluster: Sandbox) -> None:

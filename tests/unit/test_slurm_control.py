@@ -62,8 +62,11 @@ def test_a_command_runs_on_the_batch_host(
     """As one step of the job, with the same Python, the run's name, and its exit code."""
     make_job_run(RUN, JOB)
     slurm.show(12, RUNNING)
-    slurm.put("srun", "echo from n1; exit 7")
-    assert aboard(*typed).code == 7
+    slurm.put(
+        "srun", "echo from n1; echo error >&2; echo 'srun: error: n1: task 0: Exited with exit code 7' >&2; exit 7"
+    )
+    ran = aboard(*typed)
+    assert (ran.code, ran.stderr) == (7, "error\n")
     assert capfd.readouterr().out == "from n1\n"
     (call,) = slurm.calls
     named = () if "calm-crane" in typed else (RUN,)

@@ -20,7 +20,7 @@ from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import submission
 from aboard.flows.slurm.follow_job import FollowedJob, follow_run
-from aboard.flows.slurm.submit_job import submit_run
+from aboard.flows.slurm.submit_job import check_request, find_request_note, submit_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 from aboard.record.slurm_job import SlurmJob
@@ -38,6 +38,13 @@ def print_batch_script(settings: SlurmSettings, argv: Sequence[str]) -> int:
     return 0
 
 
+def check_submission(settings: SlurmSettings, argv: Sequence[str]) -> None:
+    """Asks Slurm whether it would accept the job, before anything takes time."""
+    script = format_script(settings, build_conductor_command(argv, run=None, resubmits=0), name="aboard-test")
+    if (note := asyncio.run(check_request(script, os.environ))) is not None:
+        click.echo(f"note: {note}", err=True)
+
+
 def submit_and_follow(settings: SlurmSettings, argv: Sequence[str], *, detach: bool) -> int:
     """Submits the typed command as a job; returns at once if detached, or with the run's exit code."""
     runs = Runs.of(os.environ)
@@ -50,6 +57,8 @@ def submit_and_follow(settings: SlurmSettings, argv: Sequence[str], *, detach: b
         runs.remove(run)
         raise
     click.echo(f"{run.id}: submitted job {job.id} for {format_count(settings.nodes, 'node')}; script {job.script}")
+    if (note := asyncio.run(find_request_note(settings))) is not None:
+        click.echo(f"note: {note}", err=True)
     if detach:
         click.echo(_format_commands(run), nl=False)
         return 0

@@ -32,3 +32,13 @@ CANCEL = Diagnosis(
     explanation="Slurm did not accept the cancellation, or the processes of the job do not end.",
     fixes="scancel --full {job} && squeue --jobs={job}",
 )
+
+RESUBMIT = Diagnosis(
+    code="slurm-resubmit",
+    title="further jobs would not continue the training",
+    symptoms=("further jobs are to continue this training, but train.resume is none",),
+    explanation="With `cluster.slurm.resubmit`, a training that Slurm ended continues in a further job with the same"
+    " command. Only `train.resume: auto` resumes from the newest checkpoint; otherwise every job would repeat the same"
+    " steps.",
+    fixes="{command:shell aboard train} --set train.resume=auto",
+)

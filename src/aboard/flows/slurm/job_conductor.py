@@ -1,6 +1,7 @@
 """The conductor's side of a Slurm job: its record, and the reason and time left when Slurm ends the job."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -17,6 +18,7 @@ from aboard.core.slurm.job_ending import (
 from aboard.record.run_directory import RunDirectory
 from aboard.record.slurm_job import SlurmJob, read_slurm_job, write_slurm_job
 from aboard.transport.slurm.slurm_commands import run_slurm_command
+from aboard.transport.slurm.step_notices import find_cancel_notice
 
 # The variables by which a job tells the one that continues it.
 ATTEMPT, SAVED_STEP = "ABOARD_ATTEMPT", "ABOARD_SAVED_STEP"
@@ -47,7 +49,7 @@ def record_own_job(run: RunDirectory, environ: Mapping[str, str]) -> SlurmJob | 
 
 
 class JobWatch:
-    """Knows how Slurm ends this job. `on_notice` is called when the job is to be preempted, before any signal."""
+    """Knows how Slurm ends this job; `ending` is the first sign of it."""
 
     def __init__(self, job: SlurmJob, environ: Mapping[str, str]) -> None:
         self.job = job
@@ -55,25 +57,30 @@ class JobWatch:
         self._conditions = JobConditions(restarts=_read_number(environ, "SLURM_RESTART_COUNT") or 0)
 
     async def wait_for_notice(self) -> JobEnding:
-        """Returns when Slurm gives notice of a preemption, which only the job's steps get as a signal.
+        """Returns when Slurm gives notice of a preemption or cancels a step of ours.
 
-        Slurm is asked repeatedly only in a partition that gives notice.
+        Only steps get a signal then, and a conductor in salloc's shell never does. Slurm is asked repeatedly only in a
+        partition that gives notice of a preemption.
         """
         await self._read_conditions()
         grace = self._conditions.preempt_grace
-        if self._conditions.preempt_mode == "OFF" or not grace:
-            await asyncio.Event().wait()
+        is_polling = self._conditions.preempt_mode != "OFF" and grace
+        poll = max(LEAST_POLL_SECONDS, grace * NOTICE_SHARE) if is_polling else None
+        cancelled = find_cancel_notice()
         while True:
-            await asyncio.sleep(max(LEAST_POLL_SECONDS, grace * NOTICE_SHARE))
-            if is_preempted(shown := await self._show_job()):
-                return self._classify(shown, "SIGTERM")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(cancelled.wait(), poll)
+            if is_preempted(shown := await self._show_job()) or cancelled.is_set():
+                return self._classify(shown, "SIGTERM for its step")
 
     async def explain_signal(self, signal: str) -> JobEnding:
         """Why this process got a signal."""
         return self._classify(await self._show_job(), signal)
 
     def _classify(self, shown: str, signal: str) -> JobEnding:
-        self.ending = classify_ending(self.job.id, shown, signal, datetime.now(), self._conditions)  # noqa: DTZ005 - Slurm's times are local
+        now = datetime.now()  # noqa: DTZ005 - Slurm's times are local
+        if self.ending is None:
+            self.ending = classify_ending(self.job.id, shown, signal, now, self._conditions)
         return self.ending
 
     async def _read_conditions(self) -> None:

@@ -31,6 +31,9 @@ class SlurmTransport:
         on_phase("starting a step")
         if shutil.which("srun") is None:
             raise Unreachable(UnreachableReason.NO_SRUN, "there is no srun program on this machine")
+        if "SLURM_JOB_ID" not in os.environ:
+            # srun would submit a job of its own, and wait for it.
+            raise Unreachable(UnreachableReason.SRUN_FAILED, "this process does not run inside a Slurm job")
         step = await _find_gatherer().join(node)
         return step.streams[node.name]
 

@@ -14,6 +14,7 @@ from aboard.diagnoses import InputError
 from aboard.transport import agent_bootstrap
 from aboard.transport.agent_bootstrap import Bootstrap
 from aboard.transport.slurm.srun_log import SHARED_STEP, select_node_lines
+from aboard.transport.slurm.step_notices import find_cancel_notice, is_cancel_notice
 from aboard.transport.subprocess_stream import LAST_CALL, ProcessStream, start_program
 from aboard.transport.transport import StreamEnding
 
@@ -161,7 +162,10 @@ class SrunStep:
                 self._tasks[task] = stream
 
     def take_message(self, line: str) -> str | None:
-        """Notes which nodes a line of srun's stderr says have ended."""
+        """Notes what a line of srun's stderr says: which nodes have ended, or that Slurm cancels the step."""
+        # When we end srun, Slurm says the same.
+        if self._closing is None and is_cancel_notice(line):
+            find_cancel_notice().set()
         ended = _TASK_END.match(line) or _NODE_FAILURE.match(line)
         if ended:
             code = ended.groupdict().get("code")
