@@ -12,7 +12,7 @@ from aboard.core.probes.facts import Unknown
 from aboard.core.probes.probe import CommandOutput, ProbeAnswer, ProbeParseError
 from aboard.core.slurm.job_nodes import COMPONENT_OPTION
 from aboard.core.text.input_text import decode_latin1, format_count
-from aboard.core.text.shell_quoting import join_argv, quote_word
+from aboard.core.text.shell_quoting import quote_typed_words, quote_word
 from aboard.diagnoses import Shell, chain_commands, format_shell, join_lines
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 
@@ -47,7 +47,7 @@ def format_srun_command(nodes: Sequence[Node], command: Shell) -> Shell:
     """The command line that runs a shell command on nodes of one component of the job, from a shell of the job."""
     gpus = min(map(_count_step_gpus, nodes))
     # With the job's variables of a shell, Slurm refuses some steps that do not say in this way how many GPUs they need.
-    options = join_argv(["--overlap", *find_component(nodes[0]), *([f"--gpus={gpus}"] if gpus else [])])
+    options = quote_typed_words(["--overlap", *find_component(nodes[0]), *([f"--gpus={gpus}"] if gpus else [])])
     if len(nodes) == 1:
         return format_shell(
             "srun {options:shell} -N1 -n1 -w {name} bash -c {command}",
