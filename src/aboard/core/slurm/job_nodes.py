@@ -15,6 +15,7 @@ from aboard.diagnoses.usage.configuration import quote_doubly
 # This option counts the GPUs of a whole step, so a step with it can have one node only.
 ALONE_OPTION = "--gpus="
 COMPONENT_OPTION = "--het-group="
+NO_GPUS_OPTION = "--gres=none"
 
 
 def format_job_source(allocation: SlurmAllocation) -> str:
@@ -81,16 +82,14 @@ def _list_gpu_options(node: AllocatedNode, allocation: SlurmAllocation) -> tuple
 
     In a job whose nodes have different numbers of GPUs, Slurm 22.05 refuses --gres with more than the fewest.
     """
-    if not allocation.has_gpus or node.gpus is None:
+    if node.gpus is None:
         return ()
     if node.gpus == 0:
-        return ("--gres=none",)
+        return (NO_GPUS_OPTION,)
     is_even = len({other.gpus for other in allocation.nodes if other.group == node.group}) == 1
     return (f"--gres=gpu:{node.gpus}",) if is_even else (f"{ALONE_OPTION}{node.gpus}",)
 
 
 def _count_slots(node: AllocatedNode, allocation: SlurmAllocation) -> int | None:
-    """The job's GPUs on the node. Without any GPUs in the job, one process; None if Slurm does not count GPUs."""
-    if node.gpus == 0:
-        return 0 if allocation.has_gpus else 1
-    return node.gpus
+    """The job's GPUs on the node; None, as for a machine without GPUs, if the job has none at all."""
+    return node.gpus if allocation.has_gpus else None
