@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import zip_longest
 
 from aboard.core.cluster.node_sets import expand_node_set
@@ -49,8 +50,23 @@ class SlurmAllocation:
 
     def find_node(self, host: str) -> AllocatedNode | None:
         """The node that a host name means: Slurm's name for it, or that with a domain."""
-        by_name = {node.name: node for node in self.nodes}
-        return by_name.get(host) or by_name.get(host.partition(".")[0])
+        return self._by_name.get(host) or self._by_name.get(host.partition(".")[0])
+
+    def has_even_gpus(self, group: int | None) -> bool:
+        """Whether all nodes of a component have the same number of GPUs."""
+        return len(self._gpus_by_group[group]) == 1
+
+    # Cached: a cluster of a thousand nodes asks for each of them.
+    @cached_property
+    def _by_name(self) -> dict[str, AllocatedNode]:
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def _gpus_by_group(self) -> dict[int | None, set[int | None]]:
+        gpus: dict[int | None, set[int | None]] = {}
+        for node in self.nodes:
+            gpus.setdefault(node.group, set()).add(node.gpus)
+        return gpus
 
 
 def parse_job_id(env: Mapping[str, str]) -> int | None:

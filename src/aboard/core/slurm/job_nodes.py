@@ -86,7 +86,7 @@ def _list_gpu_options(node: AllocatedNode, allocation: SlurmAllocation) -> tuple
         return ()
     if node.gpus == 0:
         return (NO_GPUS_OPTION,)
-    is_even = len({other.gpus for other in allocation.nodes if other.group == node.group}) == 1
+    is_even = allocation.has_even_gpus(node.group)
     return (f"--gres=gpu:{node.gpus}",) if is_even else (f"{ALONE_OPTION}{node.gpus}",)
 
 
