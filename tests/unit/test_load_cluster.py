@@ -103,6 +103,13 @@ def test_one_copy_in_a_slurm_job(monkeypatch: pytest.MonkeyPatch, env: dict[str,
     assert typed_in(env, monkeypatch, "check", "--only", "reach", "localhost").code == 0
 
 
+def test_trust_in_a_slurm_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its nodes need no ssh; the fix sets it up all the same."""
+    ran = typed_in(ALLOCATION, monkeypatch, "trust")
+    assert (ran.code, "[trust-slurm]" in ran.stderr) == (3, True)
+    assert "fix  env -u SLURM_JOB_ID aboard trust 'gpu[07-08]'    # to set up ssh" in ran.stderr
+
+
 def test_copies_that_srun_started_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would start the whole run, also when nodes are named."""
     ran = typed_in(STEP, monkeypatch, "launch", "localhost", "--", "train.py")

@@ -233,6 +233,13 @@ def test_nobody_named_a_node() -> None:
     )
 
 
+def test_the_nodes_of_a_slurm_job() -> None:
+    """The last line says that Slurm named them."""
+    facts = facts_of({"n1": reached(1), "n2": reached(2)})
+    text = drawn(view(replace(facts, cluster=replace(facts.cluster, source="Slurm job 7")), sorted_out([])), 80)
+    assert text.endswith("checked the nodes of Slurm job 7: n[1-2]\n")
+
+
 NO_GPU = "no NVIDIA GPU and no driver for one"
 NOT_HELD = made_finding(
     code="fabric-none", severity=Severity.INFO, nodes=("n1", "n2", "n3", "n4"), seen="there is none", why="-", fix="-"
