@@ -15,6 +15,7 @@ from aboard.core.slurm.slurm_facts import (
     parse_job_times,
     parse_node_states,
     parse_srun_ports,
+    parse_unmunge,
 )
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.unreachable_reason import UnreachableReason
@@ -26,6 +27,13 @@ NODES = """\
 NodeName=n1 Arch=x86_64 OS=Linux 6.1 #1 SMP @0  RealMemory=24104 State=MIXED ThreadsPerCore=1 Partitions=debug  ExtSensorsTemp=n/s
 NodeName=n2 Arch=x86_64 OS=Linux 6.1 #1 SMP @0  RealMemory=24104 State={state} ThreadsPerCore=1 Partitions=debug  ExtSensorsTemp=n/s Reason={reason} [root@2026-11-16T19:46:05]
 """  # noqa: E501 - as Slurm prints it
+UNMUNGE = """\
+STATUS:          {status}
+ENCODE_HOST:     head (10.77.255.1)
+ENCODE_TIME:     2026-11-16 19:57:55 +0000 (1794859075)
+DECODE_TIME:     2026-11-16 20:07:56 +0000 ({decoded})
+TTL:             300
+"""
 JOB = (
     "JobId=3 JobName=x JobState=RUNNING RunTime=00:00:24 TimeLimit=00:05:00 SubmitTime=2026-11-16T19:46:05"
     " StartTime=2026-11-16T19:46:05 EndTime={end} Deadline=N/A NodeList=n[1-2]"
@@ -88,6 +96,13 @@ def test_a_job_that_ends_soon_is_a_warning(at: str, limit: str, *, warned: bool)
     assert codes == (["slurm-time-left"] if warned else [])
 
 
+def test_a_suspended_job_is_named() -> None:
+    """Its steps wait without a word, so that nodes seem to be silent."""
+    (finding,) = _judge(SlurmFacts(job=3, is_suspended=True))
+    assert (finding.code, finding.severity) == ("slurm-suspended", Severity.BLOCK)
+    assert "reach-silent" in finding.diagnosis.leads_to
+
+
 def test_few_ports_are_a_warning() -> None:
     """A range of forty is too small even for two nodes; a range that is not set is any free port."""
     (finding,) = _judge(SlurmFacts(job=3, srun_ports=parse_srun_ports("SrunPortRange           = 60001-60040\n")))
@@ -96,6 +111,22 @@ def test_few_ports_are_a_warning() -> None:
     assert parse_srun_ports("SrunPortRange           = 0-0\n") is None
     assert count_srun_ports(64) == 2 * 6 + 64
     assert count_srun_ports(1000) == 2 * (15 * 6 + 4) + 64
+
+
+def test_a_clock_that_munge_rejects_is_the_cause() -> None:
+    """The reply has both times, so the offset is known; a credential that munge accepts is no finding."""
+    reply = parse_unmunge(UNMUNGE.format(status="Expired credential (15)", decoded=1794859676))
+    assert reply is not None
+    (finding,) = _judge(SlurmFacts(job=3, munge={"n2": reply}))
+    assert (finding.code, finding.nodes) == ("host-clock", ("n2",))
+    assert "its clock is 10 min 1 s ahead of this machine's" in finding.seen
+    assert "reach-slurmd-refused" in finding.diagnosis.leads_to
+    (here,) = _judge(SlurmFacts(job=3, munge={"n1": reply, "n2": reply}))
+    assert "this machine's clock is 10 min 1 s behind theirs" in here.seen
+    fine = parse_unmunge(UNMUNGE.format(status="Success (0)", decoded=1794859075))
+    assert fine is not None
+    assert _judge(SlurmFacts(job=3, munge={"n2": fine})) == []
+    assert parse_unmunge("unmunge: Error: Failed to access") is None
 
 
 def test_without_a_word_from_slurm_nothing_has_passed() -> None:

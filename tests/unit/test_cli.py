@@ -1,8 +1,10 @@
 """The command line as a person meets it: help, typing mistakes, exit codes."""
 
 import json
+import os
 import select
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -151,3 +153,20 @@ if os.fork() == 0:
         process.stdin.close()
         assert ended
         assert process.stdout.read() == b""
+
+
+def test_a_batch_script_says_that_its_time_is_over(tmp_path: Path) -> None:
+    """Slurm's signal before the time limit stops a command that has no run yet, with the reason."""
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    command = [sys.executable, "-m", "aboard", "why", "--log", str(pipe)]
+    with (
+        subprocess.Popen(
+            command, env={**os.environ, "SLURM_JOB_ID": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process,
+        pipe.open("w"),
+    ):  # once the command reads
+        process.send_signal(signal.SIGUSR1)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "stopped: the Slurm job reaches its time limit" in said

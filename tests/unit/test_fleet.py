@@ -36,9 +36,13 @@ class Flaky(LocalTransport):
         return await LocalTransport().open(node, on_phase)
 
 
-def test_a_dropped_handshake_is_tried_again() -> None:
-    """As sshd's MaxStartups drops at random; what it took is told."""
-    wire = Flaky(UnreachableReason.DROPPED, 2)
+RETRIED = (UnreachableReason.DROPPED, UnreachableReason.STEP_ABORTED)
+
+
+@pytest.mark.parametrize("reason", RETRIED)
+def test_a_dropped_handshake_is_tried_again(reason: UnreachableReason) -> None:
+    """As sshd's MaxStartups drops at random, and as Slurm aborts a step for another node; what it took is told."""
+    wire = Flaky(reason, 2)
     phases: list[str] = []
 
     async def story() -> int:
@@ -52,7 +56,7 @@ def test_a_dropped_handshake_is_tried_again() -> None:
     assert phases.count("dropped, trying again") == 2
 
 
-@pytest.mark.parametrize("reason", [reason for reason in UnreachableReason if reason is not UnreachableReason.DROPPED])
+@pytest.mark.parametrize("reason", [reason for reason in UnreachableReason if reason not in RETRIED])
 def test_any_other_reason_is_final(reason: UnreachableReason) -> None:
     """A refused key does not become right by asking again, and asking again may lock the account."""
     wire = Flaky(reason, 9)

@@ -1,5 +1,6 @@
 """The nodes, CPUs and GPUs of a Slurm job: from its environment and from what scontrol says."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.slurm.allocation import AllocatedNode, SlurmAllocation, expand_counts, parse_allocation
-from aboard.diagnoses import AboardError, InputError
+from aboard.core.slurm.job_nodes import reassign_recorded_nodes
+from aboard.diagnoses import AboardError, InputError, Unreachable
+from aboard.transport.slurm.slurm_transport import SlurmTransport
 
 HERE = HeadMachine(names=frozenset({"n1"}), addresses=("10.0.0.1",), user="alice")
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_CPUS_PER_NODE": "64(x2),32"}
@@ -176,6 +179,26 @@ def test_nodes_inside_and_outside_the_job_are_refused() -> None:
     assert problem.seen == "n[1-2] belong to Slurm job 7, but n3 does not"
     assert problem.fix.startswith('add: --include "n[1-2]"    # only')
     assert slots(load("n[1-3]", allocation=job(2, 2), include="n[1-2]")) == {"n1": 2, "n2": 2}
+
+
+def test_nodes_of_an_earlier_job() -> None:
+    """By srun only if they belong to this job too, with its GPUs; else over ssh, and nothing else changes."""
+    nodes = [Node(name=name, transport=TransportKind.SLURM) for name in ("n1", "n9")]
+    local = Node(name="head", transport=TransportKind.LOCAL)
+    first, second, here = reassign_recorded_nodes([*nodes, local], job(2, 2))
+    assert (first.transport, first.step_options) == (TransportKind.SLURM, ("--gres=gpu:2",))
+    assert (second.transport, here.transport) == (TransportKind.SSH, TransportKind.LOCAL)
+    assert [node.transport for node in reassign_recorded_nodes(nodes, None)] == [TransportKind.SSH] * 2
+
+
+def test_srun_outside_a_job(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would submit a job of its own: it is not started."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    (files / "srun").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(files))
+    node = Node(name="n1", transport=TransportKind.SLURM)
+    with pytest.raises(Unreachable, match="not run inside a Slurm job"):
+        asyncio.run(SlurmTransport().open(node, lambda _phase: None))
 
 
 def install_scontrol(folder: Path, script: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from commands import aboard
 from slurm_commands import SlurmStandIns, make_job_run
 
 from aboard.cli.options.submitted_run import remove_run_options
@@ -191,3 +192,13 @@ def test_slurms_signals_let_the_ranks_save_and_say_why(
 
 def _build_environment() -> Mapping[str, str]:
     return {**os.environ, **IN_JOB, "HOME": os.environ["XDG_STATE_HOME"]}
+
+
+def test_further_jobs_that_would_start_over_are_refused(slurm: SlurmStandIns, tmp_path: Path) -> None:
+    """Before anything is prepared or submitted; the fix resumes from the newest checkpoint."""
+    settings = "train: {model: m, resume: none}\ndata: {files: x.jsonl}\n"
+    (tmp_path / "t.yaml").write_text(f"{settings}cluster: {{slurm: {{nodes: 2, resubmit: {{limit: 2}}}}}}\n")
+    refused = aboard("train", str(tmp_path / "t.yaml"))
+    assert refused.code == 3
+    assert "[slurm-resubmit]" in refused.stderr
+    assert f"aboard train {tmp_path}/t.yaml --set train.resume=auto" in refused.stderr

@@ -133,3 +133,26 @@ def test_a_requeued_training(runs: Runs) -> None:
     with pytest.raises(AboardError) as caught:
         check_job_start(job(2, 2, restarts=2), command, resumes=False)
     assert caught.value.fix.startswith("aboard train run.yaml --set train.resume=auto    # in the batch script")
+
+
+@pytest.mark.parametrize(
+    ("env", "refused"),
+    [
+        ({"SLURMD_NODENAME": "n1"}, True),
+        ({"SLURMD_NODENAME": "n1", "SLURM_STEP_ID": "4294967291"}, True),
+        ({"SLURMD_NODENAME": "n1", "SLURM_STEP_ID": "4294967290"}, False),
+        ({}, False),
+    ],
+)
+def test_a_detached_run(monkeypatch: pytest.MonkeyPatch, env: dict[str, str], refused: bool) -> None:  # noqa: FBT001 - a table
+    """It would end with the batch script; a shell of salloc stays."""
+    for name in ("SLURMD_NODENAME", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    if not refused:
+        assert check_job_start(job(2, 2), COMMAND, detach=True) == ()
+        return
+    with pytest.raises(AboardError) as caught:
+        check_job_start(job(2, 2), COMMAND, detach=True)
+    assert caught.value.code == "slurm-detached"

@@ -8,7 +8,7 @@ import pytest
 from commands import aboard
 
 from aboard.diagnoses import AboardError
-from aboard.flows.slurm.submit_job import submit_run, submit_script
+from aboard.flows.slurm.submit_job import check_request, submit_run, submit_script
 from aboard.record.run_directory import RunDirectory
 from aboard.record.slurm_job import SlurmJob, read_slurm_job
 
@@ -57,6 +57,7 @@ def test_a_run_is_submitted_and_recorded(programs: Path, tmp_path: Path) -> None
             "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
             "sinfo --format='%P %l'",
         ),
+        ("Batch job submission failed: Node count specification invalid", "sinfo --format='%P %D"),
         ("Batch job submission failed: Unable to contact slurm controller (connect failure)", "scontrol ping"),
         ("unrecognized option '--foo'", "sbatch --help"),
         ("something new", "sbatch --test-only"),
@@ -69,7 +70,7 @@ def test_a_refusal_is_explained(programs: Path, tmp_path: Path, said: str, fix: 
     script.write_text(SCRIPT)
     with pytest.raises(AboardError) as caught:
         asyncio.run(submit_script(script, os.environ))
-    assert caught.value.seen == said
+    assert caught.value.seen == said.removeprefix("Batch job submission failed: ")
     assert caught.value.fix.startswith(fix)
 
 
@@ -103,3 +104,16 @@ def test_a_script_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert printed.stdout.endswith(" -P -m aboard train t.yaml\n"), printed.stderr
     nodes = aboard("check", "--set", "cluster.slurm.nodes=2")
     assert "slurm-outside-job" in nodes.stderr
+
+
+def test_a_request_is_tested_before_data_is_prepared(programs: Path) -> None:
+    """What Slurm would refuse is an error; what no node can fulfil now is a note."""
+    put_sbatch(programs, 'cat > /dev/null; test "$*" = --test-only || exit 2')
+    assert asyncio.run(check_request(SCRIPT, os.environ)) is None
+    put_sbatch(programs, 'echo "allocation failure: Requested node configuration is not available" >&2; exit 1')
+    note = asyncio.run(check_request(SCRIPT, os.environ))
+    assert note is not None
+    assert note.startswith("Requested node configuration is not available; sinfo ")
+    put_sbatch(programs, 'echo "allocation failure: Invalid partition name specified" >&2; exit 1')
+    with pytest.raises(AboardError, match="Invalid partition name specified"):
+        asyncio.run(check_request(SCRIPT, os.environ))

@@ -1,7 +1,10 @@
 """The `aboard` command. A subcommand's module is imported only when that subcommand is used, to keep start-up fast."""
 
+import os
+import signal
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
@@ -61,9 +64,15 @@ def cli() -> None:
 
 def main() -> None:
     """Prints errors with their codes, and maps each kind to an exit code."""
+    if "SLURM_JOB_ID" in os.environ:
+        # Until a run begins, which handles it: the default would end a batch script without a word.
+        signal.signal(signal.SIGUSR1, _interrupt_before_time_limit)
     try:
         sys.exit(cli.main(prog_name="aboard", standalone_mode=False))
-    except click.exceptions.Abort:
+    except click.exceptions.Abort as error:
+        # click has caught a KeyboardInterrupt, which may have a reason.
+        if str(error.__cause__ or ""):
+            click.echo(f"stopped: {error.__cause__}", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except KeyboardInterrupt as error:
         click.echo(f"\nstopped: {error}" if str(error) else "\nstopped.", err=True)
@@ -74,6 +83,10 @@ def main() -> None:
     except AboardError as error:
         _show_error(error)
         sys.exit(EXIT_ERROR)
+
+
+def _interrupt_before_time_limit(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt("the Slurm job reaches its time limit")
 
 
 def _show_error(error: AboardError) -> None:

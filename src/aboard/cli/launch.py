@@ -4,7 +4,9 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +15,7 @@ from aboard.cli.options.node_arguments import NodeArguments, node_arguments
 from aboard.cli.options.submitted_run import submitted_run
 from aboard.cli.runs.start_launch import ResolvedLaunch, dial_while_parsing, format_typed_command, send_files_first
 from aboard.config.input_files import suggest_similar_file
-from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.plan.launch_request import LaunchRequest, resolve_request
@@ -27,6 +29,9 @@ from aboard.diagnoses.slurm import submission
 from aboard.diagnoses.usage import commands, configuration
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.open_file_limit import raise_open_file_limit
+
+if TYPE_CHECKING:
+    from aboard.core.launchers.launcher_command import LauncherCommand
 
 CHECKS = ("quick", "full", "none")
 NEEDS_DRY_RUN = "this option needs --dry-run; without it, the command would start a run"
@@ -149,12 +154,16 @@ def launch(
 
     aboard launch [NODES] [OPTIONS] -- COMMAND
 
-    COMMAND is train.py with its arguments, or an existing torchrun …, deepspeed … or accelerate launch … command. The
-    default for NODES is ./aboard.yaml, or else the nodes of the Slurm job, or else this machine alone.
+    COMMAND is train.py with its arguments, or an existing torchrun …, deepspeed …, accelerate launch …, srun … or
+    sbatch … command. The default for NODES is ./aboard.yaml, or else the nodes of the Slurm job, or else this machine
+    alone.
 
     Aboard checks the nodes first. Then it starts every rank with torchrun's environment and shows the progress of each
     node and the ranks that the others are waiting for. It reports the first rank to fail and terminates the others.
     Ctrl-C stops the run with SIGTERM and the grace period; a second Ctrl-C skips the grace period.
+
+    On a login node of a Slurm cluster, with `cluster.slurm` in aboard.yaml, the run is submitted as a job and followed;
+    Ctrl-C then ends only the view.
 
     Exit code: the failed rank's (128 + N for signal N); 2 the preflight check stopped the launch; 3 the command
     is wrong; 130 after Ctrl-C.
@@ -183,7 +192,7 @@ def launch(
         raise_open_file_limit(len(cluster))
         last = Lease(seconds=seconds, grace=grace)
         command_again = format_typed_command(sys.argv[1:])
-        notes += where.check_job(command_again)
+        notes += where.check_job(command_again, detach=detach)
         return ResolvedLaunch(
             cluster=cluster,
             request=request,
@@ -197,11 +206,15 @@ def launch(
         )
 
     # Imported only when used: a launch dials its nodes first.
-    if where.job_to_submit is not None or other == "sbatch":
+    job = typed_words.find_job()
+    if job is not None or other == "sbatch":
         if other or as_json:
             _require_dry_run(dry, other, as_json=as_json)
         read_environment(envs, env_file)
-        sys.exit(_submit(typed_words, detach=detach, dry=dry, script_only=not as_json and other in (None, "sbatch")))
+        job = job or require_slurm_settings(where)
+        sys.exit(
+            _submit(job, typed_words, detach=detach, dry=dry, script_only=not as_json and other in (None, "sbatch"))
+        )
     if dry or other or as_json:
         _require_dry_run(dry, other, as_json=as_json)
         from aboard.cli.runs.dry_run import print_dry_run  # noqa: PLC0415 - the reason is above
@@ -220,17 +233,16 @@ def launch(
     sys.exit(dial_while_parsing(nodes, read))
 
 
-def _submit(typed: "_TypedCommand", *, detach: bool, dry: bool, script_only: bool) -> int:
+def _submit(settings: SlurmSettings, typed: "_TypedCommand", *, detach: bool, dry: bool, script_only: bool) -> int:
     """Submits the launch as a Slurm job, or prints the script; other plans need the nodes of a job."""
     from aboard.cli.runs.slurm_submission import print_batch_script, submit_and_follow  # noqa: PLC0415 - only for Slurm
 
-    settings = require_slurm_settings(typed.where)
     if dry and not script_only:
         refuse_outside_job(settings, sys.argv[1:])
-    if dry:
-        return print_batch_script(settings, sys.argv[1:])
     for note in typed.check_alone():
         click.echo(f"note: {note}", err=True)
+    if dry:
+        return print_batch_script(settings, sys.argv[1:])
     return submit_and_follow(settings, sys.argv[1:], detach=detach)
 
 
@@ -259,31 +271,43 @@ class _TypedCommand:
 
     def read(self) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
         """What to run, on which nodes, and notes for the user; a pasted launcher command may name nodes itself."""
-        if self.module or self.no_python or self.command[0].endswith(".py"):
-            return LaunchRequest(program=self._program()), self.where.cluster(), ()
-        # The tables of three launchers' flags, for those who paste.
-        from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - the reason is above
-        from aboard.core.launchers.node_selection import select_nodes  # noqa: PLC0415 - the reason is above
-        from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - the reason is above
-
-        pasted = parse_launcher_command(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
+        pasted = self._pasted
         if pasted is None:
             return LaunchRequest(program=self._program()), self.where.cluster(), ()
+        from aboard.core.launchers.node_selection import select_nodes  # noqa: PLC0415 - for those who paste
+
         where = self.where.with_default(hostfile=pasted.hostfile, include=pasted.include, exclude=pasted.exclude)
         cluster = where.cluster()
         return pasted.request, replace(cluster, nodes=select_nodes(pasted, cluster.nodes)), pasted.notes
 
+    def find_job(self) -> SlurmSettings | None:
+        """The job to submit: that of a pasted srun or sbatch, unless nodes are named, or that of cluster.slurm."""
+        described = self.where.job_to_submit
+        if self.where.allocation is not None or not _is_slurm_command(self.command):
+            return described
+        if described is None and self.where.cluster().source != THIS_MACHINE:
+            return None
+        return self._pasted.slurm if self._pasted is not None else described
+
     def check_alone(self) -> tuple[str, ...]:
         """Refuses a wrong command before its nodes are known; returns notes for the user."""
-        if self.module or self.no_python or self.command[0].endswith(".py"):
-            return _note_missing_script(self._program())
-        from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - for those who paste
-        from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - for those who paste
-
-        pasted = parse_launcher_command(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
+        pasted = self._pasted
         if pasted is None:
             return _note_missing_script(self._program())
-        return (*pasted.notes, *_note_missing_script(pasted.request.program))
+        replaced = pasted.slurm is not None and self.where.job_to_submit is not None
+        notes = ("the pasted command asks for the job; cluster.slurm is not used",) if replaced else ()
+        return (*notes, *pasted.notes, *_note_missing_script(pasted.request.program))
+
+    @cached_property
+    def _pasted(self) -> "LauncherCommand | None":
+        """The launcher's command that was pasted; None if the words are a program of their own."""
+        if self.module or self.no_python or self.command[0].endswith(".py"):
+            return None
+        # The tables of the launchers' flags, for those who paste.
+        from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - the reason is above
+        from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - the reason is above
+
+        return parse_launcher_command(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial first; a pasted command may name others."""
@@ -299,6 +323,12 @@ class _TypedCommand:
         if first.endswith(".py") and not self.no_python and not self.module:
             kind = ProgramKind.SCRIPT
         return Program(kind=kind, target=first, args=tuple(args))
+
+
+def _is_slurm_command(words: Sequence[str]) -> bool:
+    """Whether the words start with srun or sbatch, after assignments of variables."""
+    command = next((word for word in words if "=" not in word and word != "env"), "")
+    return command.rpartition("/")[2] in {"srun", "sbatch"}
 
 
 def _check_script_exists(program: Program, cluster: Cluster) -> tuple[str, ...]:

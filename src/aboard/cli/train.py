@@ -14,13 +14,15 @@ from aboard.cli.options.train_extra import require_train_extra
 from aboard.cli.runs.start_launch import format_typed_command
 from aboard.config.input_files import YAML_SUFFIXES
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import AboardError, InputError, Problem
+from aboard.diagnoses.slurm import remote_runs
 from aboard.diagnoses.trainer import training
 from aboard.diagnoses.usage import commands
 from aboard.transport.open_file_limit import raise_open_file_limit
 
 if TYPE_CHECKING:
     from aboard.config.training.train_settings import TrainSettings
+    from aboard.core.slurm.slurm_settings import SlurmSettings
 
 DEFAULT_FILE = "aboard.yaml"
 # Between SIGTERM and SIGKILL when the user stops the run: time to save a last checkpoint.
@@ -70,6 +72,9 @@ def train(
     Aboard checks and tokenizes the data, downloads the model once, and refuses a run that does not fit in memory. It
     checks the nodes and copies missing files to them. Ranks run offline, with this machine's version of Aboard.
 
+    On a login node of a Slurm cluster, with `cluster.slurm` in FILE, the training is submitted as a job and followed;
+    Ctrl-C then ends only the view.
+
     The losses are the same on one rank or many. Ctrl-C saves a checkpoint and stops; the same command resumes from it.
 
     Exit code: the failed rank's; 2 the data, the nodes or the memory estimate stopped the run; 3 the command or
@@ -94,6 +99,7 @@ def train(
         from aboard.cli.runs.submit_training import prepare_and_submit  # noqa: PLC0415 - only for Slurm
 
         read_environment(envs, ())
+        _require_resume(settings, job)
         sys.exit(prepare_and_submit(settings, job, sys.argv[1:], ranks=ranks, dry=dry, detach=detach))
     cluster = where.cluster()
     raise_open_file_limit(len(cluster))
@@ -106,13 +112,21 @@ def train(
         check=how,
         lease=lease,
         command=command,
-        notes=where.check_job(command, resumes=settings.settings["resume"] == "auto"),
+        notes=where.check_job(command, detach=detach, resumes=settings.settings["resume"] == "auto"),
         dry=dry,
         detach=detach,
         run=run,
         resubmits=resubmits,
     )
     sys.exit(prepare_and_train(settings, cluster, options))
+
+
+def _require_resume(settings: "TrainSettings", job: "SlurmSettings") -> None:
+    """Refuses further jobs that would all start at the same step."""
+    resume = settings.settings["resume"]
+    if job.resubmit_limit and resume != "auto":
+        seen = f"further jobs are to continue this training, but train.resume is {resume}"
+        raise AboardError(remote_runs.RESUBMIT, seen, command=format_typed_command(sys.argv[1:]))
 
 
 def _load_settings(where: NodeArguments) -> "TrainSettings":

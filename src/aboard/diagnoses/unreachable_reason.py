@@ -33,4 +33,5 @@ class UnreachableReason(Enum):
     SLURMD_REFUSED = "slurmd-refused"
     PROLOG = "prolog"
     NODE_FAILED = "node-failed"
+    STEP_ABORTED = "step-aborted"
     SRUN_FAILED = "srun-failed"

@@ -1,11 +1,13 @@
 """`aboard export`: converts a checkpoint, by default a run's newest, to a model that transformers loads."""
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from aboard.config.slurm_allocation import read_allocation
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.flows.sync.download import OnDownload
@@ -67,7 +69,8 @@ async def export_checkpoint(
     training = read_training(read_document(run.plan))
     if training is None:
         raise AboardError(checkpoints.EXPORT_RUN, f"{run.id} was not started by `aboard train`")
-    recorded = read_recorded_training([run], training["output_dir"])
+    job = await asyncio.to_thread(read_allocation, os.environ)
+    recorded = read_recorded_training([run], training["output_dir"], job)
     local = _find_local(training["output_dir"], recorded, request.name)
     if local is not None:
         return await _convert_checkpoint(request, local, training)

@@ -19,6 +19,8 @@ from aboard.transport.transport import Transport
 HANDSHAKES = 64
 DIAL_SECONDS = 20.0
 TRIES = 6
+# The node itself may be fine.
+_RETRIED = (UnreachableReason.DROPPED, UnreachableReason.STEP_ABORTED)
 
 OnDial = Callable[[Node, str], None]
 TransportFor = Callable[[Node], Transport]
@@ -120,7 +122,7 @@ class NodeDialer:
                         node, self._transport_for(node), self._seconds, lambda phase: self.on_phase(node, phase)
                     )
                 except Unreachable as error:
-                    if error.reason is not UnreachableReason.DROPPED or drops == TRIES - 1:
+                    if error.reason not in _RETRIED or drops == TRIES - 1:
                         raise
                 else:
                     return DialResult(link=link, seconds=monotonic() - now, drops=drops)

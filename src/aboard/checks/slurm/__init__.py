@@ -11,6 +11,7 @@ from aboard.core.slurm.slurm_facts import SlurmFacts, count_srun_ports
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.catalogue import list_diagnoses
+from aboard.diagnoses.nodes import host
 from aboard.diagnoses.slurm import jobs, steps
 
 # The batch script's signal comes this long before the limit, and Aboard then stops the run.
@@ -45,6 +46,38 @@ def find_drained_nodes(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def find_suspended_job(facts: Facts) -> Iterator[Finding]:
+    """A job that Slurm has stopped: its steps wait without a word."""
+    slurm = _get_facts(facts)
+    if slurm.is_suspended:
+        yield jobs.SUSPENDED.finding(
+            nodes=tuple(node.name for node in facts.cluster),
+            seen=f"job {slurm.job} is suspended",
+            fix=jobs.SUSPENDED.fix(job=slurm.job),
+        )
+
+
+def find_wrong_clocks(facts: Facts) -> Iterator[Finding]:
+    """Clocks that are so far off that munge rejects all credentials, and slurmd all steps."""
+    wrong = {name: reply for name, reply in _get_facts(facts).munge.items() if reply.shows_wrong_clock}
+    if len(wrong) == len(facts.cluster) > 1:
+        ahead = -max(reply.ahead for reply in wrong.values())
+        yield host.CLOCK.finding(
+            nodes=tuple(wrong),
+            seen=f"munge on all {len(wrong)} nodes rejects credentials of this machine: this machine's clock is"
+            f" {_format_offset(ahead)} theirs",
+            fix=host.CLOCK.fix(node="localhost"),
+        )
+        return
+    for name, reply in wrong.items():
+        yield host.CLOCK.finding(
+            nodes=(name,),
+            seen=f"munge there rejects credentials of this machine ({reply.status.visible()}): its clock is"
+            f" {_format_offset(reply.ahead)} this machine's",
+            fix=host.CLOCK.fix(node=name),
+        )
+
+
 def find_short_time(facts: Facts) -> Iterator[Finding]:
     """A job that reaches its time limit in minutes, or in the last tenth of its time."""
     slurm = _get_facts(facts)
@@ -74,6 +107,10 @@ def applies_to(cluster: Cluster) -> bool:
     return any(node.transport is TransportKind.SLURM for node in cluster)
 
 
+def _format_offset(ahead: float) -> str:
+    return f"{format_duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'}"
+
+
 def _get_facts(facts: Facts) -> SlurmFacts:
     found = facts.outcomes.get(SUBJECT.name)
     return found if isinstance(found, SlurmFacts) else SlurmFacts(job=0)
@@ -88,7 +125,7 @@ SUBJECT = Subject(
     name="slurm",
     title="the Slurm job and its nodes are in order",
     probes=(),
-    rules=(find_lost_nodes, find_drained_nodes, find_short_time, find_few_ports),
+    rules=(find_suspended_job, find_wrong_clocks, find_lost_nodes, find_drained_nodes, find_short_time, find_few_ports),
     diagnoses=list_diagnoses(jobs),
     untested=_list_untested,
     applies=applies_to,

@@ -73,13 +73,13 @@ class NodeArguments:
         """The same; None inside a job, where its nodes are used."""
         return None if self.allocation is not None else self.slurm_settings
 
-    def check_job(self, command: Shell, *, resumes: bool | None = None) -> tuple[str, ...]:
-        """Notes on the Slurm job; refuses a run that would start over. `resumes` as in `check_job_start`."""
+    def check_job(self, command: Shell, *, detach: bool, resumes: bool | None = None) -> tuple[str, ...]:
+        """Notes on the Slurm job; see `check_job_start`."""
         if self.allocation is None:
             return ()
         from aboard.flows.slurm.job_start import check_job_start  # noqa: PLC0415 - only inside a job
 
-        return check_job_start(self.allocation, command, resumes=resumes)
+        return check_job_start(self.allocation, command, detach=detach, resumes=resumes)
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial while the rest is parsed; none if finding them needs parsing."""

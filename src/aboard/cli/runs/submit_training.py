@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from aboard.cli.runs.prepare_training import PreparationReporter
-from aboard.cli.runs.slurm_submission import print_batch_script, submit_and_follow
+from aboard.cli.runs.slurm_submission import check_submission, print_batch_script, submit_and_follow
 from aboard.cli.runs.training import EXIT_BLOCKED, find_early_findings
 from aboard.config.this_machine import get_cache_folder
 from aboard.config.training.train_settings import TrainSettings
@@ -29,6 +29,8 @@ def prepare_and_submit(
     if early := find_early_findings(config, Cluster(nodes=nodes), ranks):
         console.print(FindingsView(early, in_full=False), crop=False)
         return EXIT_BLOCKED
+    if not dry:
+        check_submission(job, argv)
     if PreparationReporter(console, config).provide(get_cache_folder(os.environ)) is None:
         return EXIT_BLOCKED
     if dry:

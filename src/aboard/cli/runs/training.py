@@ -11,6 +11,7 @@ from rich.console import Console
 from aboard.checks.train.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
 from aboard.cli.runs.prepare_training import PreparationReporter
 from aboard.cli.runs.start_launch import ResolvedLaunch, dial_and_launch
+from aboard.config.slurm_allocation import read_allocation
 from aboard.config.this_machine import get_cache_folder
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.cluster.cluster import Cluster
@@ -86,7 +87,8 @@ def _train_prepared(
 
     async def share_parts(plan: Plan, dialer: NodeDialer, training: Training) -> None:
         runs = Runs.of(os.environ).all()
-        recorded = await asyncio.to_thread(read_recorded_training, runs, training.output_dir)
+        job = await asyncio.to_thread(read_allocation, os.environ)
+        recorded = await asyncio.to_thread(read_recorded_training, runs, training.output_dir, job)
         parts_cache = cache.with_name("checkpoints")
         request = ShareRequest(plan=plan, training=training, recorded=recorded, cache=parts_cache)
         progress = ShareProgress(receiving=reporter.receiving, sending=reporter.sending)

@@ -16,6 +16,8 @@ _GPUS = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::[^:(),]+)?:([0-9]{1,5})(?=[(,]|$
 _GPU_TYPES = re.compile(r"(?:^|,)(?:[^:,]+:)?([0-9]{1,5})(?=,|$)")
 _REPEATED = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,6})\))?")
 _GRES_TYPES = re.compile(r"^GresTypes\s*=\s*(\S+)", re.MULTILINE)
+# SLURM_BATCH_SCRIPT in slurm.h.
+_BATCH_STEP = str(0xFFFF_FFFB)
 # States in which the nodes of a job are its own.
 _ACTIVE = {"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"}
 
@@ -55,6 +57,11 @@ def parse_job_id(env: Mapping[str, str]) -> int | None:
     """The id of the job that this process runs in; the leader's for a heterogeneous job."""
     text = env.get("SLURM_JOB_ID", "")
     return int(text) if text.isdecimal() else None
+
+
+def is_batch_script(env: Mapping[str, str]) -> bool:
+    """Whether this process belongs to the batch script of a job: newer versions of Slurm give that a step id, too."""
+    return "SLURMD_NODENAME" in env and env.get("SLURM_STEP_ID", _BATCH_STEP) == _BATCH_STEP
 
 
 def is_job_over(shown: str) -> bool:

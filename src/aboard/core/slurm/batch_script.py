@@ -7,6 +7,7 @@ from dataclasses import field
 
 from aboard.core.cluster.interpreter import NO_ENV
 from aboard.core.slurm.slurm_settings import SlurmSettings
+from aboard.core.text.secret_scrubber import SecretScrubber
 from aboard.lazy_dataclass import dataclass
 
 # Slurm signals the conductor this long before the time limit, or up to a minute earlier: its events are that coarse.
@@ -47,6 +48,7 @@ OWN_OPTIONS = frozenset(
         *("--help", "-h", "--usage", "--version", "-V"),
     }
 )
+_CORE_OPTIONS = {"--exclusive", "--cpus-per-task", "-c", "--cpus-per-gpu", "--mincpus", "--cores-per-socket"}
 # Names of variables that differ from their option's.
 _VARIABLES = {"--time": "SBATCH_TIMELIMIT", "--mem": "SBATCH_MEM_PER_NODE"}
 # Variables that would change what a script does, whatever options it has.
@@ -69,6 +71,36 @@ class BatchCommand:
 def format_batch_script(settings: SlurmSettings, command: BatchCommand, *, name: str) -> str:
     """The whole script; `name` is the job's name, which is the run's id once there is a run."""
     return "\n".join([*_format_options(settings, name), "", *_format_commands(command), ""])
+
+
+def describe_written_secret(script: str) -> str | None:
+    """A note if the user's own command seems to contain a secret."""
+    scrubber = SecretScrubber()
+    scrubber.text(script)
+    if not scrubber.removed["secrets"]:
+        return None
+    return (
+        "the command seems to contain a secret, and Slurm keeps a copy of the script; pass it as a variable: --env NAME"
+    )
+
+
+def describe_missing_cores(settings: SlurmSettings, partitions: str, config: str) -> str | None:
+    """A note if the job would get one core of each node; from `scontrol show partition -o` and `show config`.
+
+    Slurm gives a task one core by default. It gives all of them if nodes are allocated whole, and some if the
+    cluster has a number of cores for each GPU.
+    """
+    asked = {parse_option_name(option) for option in settings.extra}
+    names = settings.partition.split(",") if settings.partition else []
+    lines = [
+        line
+        for line in partitions.splitlines()
+        if any(f"PartitionName={name} " in line for name in names) or (not names and "Default=YES" in line)
+    ]
+    whole = any("OverSubscribe=EXCLUSIVE" in line or "DefCpuPerGPU=" in line for line in lines)
+    if asked & _CORE_OPTIONS or not lines or whole or re.search(r"SelectType\s*= select/linear", config):
+        return None
+    return "Slurm may allocate only one core of each node; add to cluster.slurm: extra: [--exclusive, --mem=0]"
 
 
 def list_overriding_variables(script: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The command in a batch script: the one that the user typed, without what belongs to its submission."""
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
@@ -17,6 +18,7 @@ from aboard.lazy_dataclass import dataclass
 
 _SETTINGS = ("--env", "--set")
 _NODE_VARIABLE = "cluster.env."
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 # The short options without a value, which may be written as one word.
 _SHORT_FLAGS = re.compile(r"-[dm]+")
 
@@ -41,6 +43,7 @@ def build_conductor_command(argv: Sequence[str], *, run: str | None, resubmits: 
     if resubmits and verb == "train":
         named += ("--resubmit", str(resubmits))
     words = _drop_submission(_take_out_secrets(rest[:end], secrets))
+    _refuse_pasted_secrets(rest[end + 1 :])
     return ConductorCommand(words=(verb, *named, *words, *rest[end:]), secrets=secrets)
 
 
@@ -78,6 +81,18 @@ def _replace_secret(option: str, setting: str, secrets: dict[str, str]) -> tuple
         raise InputError(submission.SECRET, [Problem(where=f"--set {key}", seen=seen, fix=fix)])
     secrets[name] = value
     return "--env", name
+
+
+def _refuse_pasted_secrets(command: Sequence[str]) -> None:
+    """Refuses `NAME=VALUE srun …` and `--export=ALL,NAME=VALUE` if the value may be a secret."""
+    before = itertools.takewhile(lambda word: _ASSIGNMENT.match(word) or word == "env", command)
+    exported = (item for word in command if word.startswith("--export=") for item in word.split("=", 1)[1].split(","))
+    for text in (*before, *exported):
+        name, equals, value = text.partition("=")
+        if equals and value and is_secret(name):
+            seen = "its value may be a secret, and a batch script is no place for one"
+            fix = submission.SECRET.fix("variable", name=name)
+            raise InputError(submission.SECRET, [Problem(where=name, seen=seen, fix=fix)])
 
 
 def _drop_submission(words: Iterator[str]) -> Iterator[str]:

@@ -29,6 +29,14 @@ def assign_srun(nodes: Sequence[Node], allocation: SlurmAllocation, user: str) -
     return tuple(_assign_node(node, allocation, user) for node in nodes)
 
 
+def reassign_recorded_nodes(nodes: Sequence[Node], allocation: SlurmAllocation | None) -> tuple[Node, ...]:
+    """Nodes of an earlier job as they can be reached now: by srun if they belong to this job, else over ssh."""
+    over_ssh = [
+        replace(node, transport=TransportKind.SSH) if node.transport is TransportKind.SLURM else node for node in nodes
+    ]
+    return tuple(over_ssh) if allocation is None else assign_srun(over_ssh, allocation, "")
+
+
 def refuse_mixed_nodes(nodes: Sequence[Node], allocation: SlurmAllocation) -> None:
     """Refuses nodes of which only some belong to the job."""
     inside = [node.name for node in nodes if node.transport is TransportKind.SLURM]

@@ -12,7 +12,8 @@ _NODE = re.compile(
     r"^NodeName=(?P<name>\S+) .*? State=(?P<state>[\w+*~#$@^!%-]+)(?: .*? Reason=(?P<reason>.*))?", re.MULTILINE
 )
 _TIME = re.compile(r"(?:^|\s)(?P<key>StartTime|EndTime)=(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?=\s|$)")
-_PORTS = re.compile(r"^SrunPortRange\s*=\s*(\d{1,5})-(\d{1,5})\s*$", re.MULTILINE)
+_PORTS = re.compile(r"^\s*SrunPortRange\s*=\s*(\d{1,5})-(\d{1,5})\s*(?:#.*)?$", re.MULTILINE | re.IGNORECASE)
+_MUNGE = re.compile(r"^(STATUS|ENCODE_TIME|DECODE_TIME):\s+([^\n(]+?) \((\d{1,12})\)$", re.MULTILINE)
 _DOWN = frozenset({"DOWN", "NOT_RESPONDING", "FAIL", "POWERED_DOWN", "POWERING_DOWN"})
 
 
@@ -33,17 +34,32 @@ class SlurmNodeState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MungeReply:
+    """What munge on a node says of a credential from here, and how far the node's clock is ahead, in seconds."""
+
+    status: Untrusted
+    ahead: float
+
+    @property
+    def shows_wrong_clock(self) -> bool:
+        return self.status.startswith(("Expired", "Rewound"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class SlurmFacts:
     """A job, its nodes by name, and the ports of srun; None for a job without a time limit and for any free port.
 
-    `problem` says why Slurm did not report anything.
+    `munge` has the replies of nodes whose slurmd is silent or refuses steps. `problem` says why Slurm did not report
+    anything.
     """
 
     job: int
+    is_suspended: bool = False
     seconds_left: float | None = None
     limit_seconds: float | None = None
     nodes: Mapping[str, SlurmNodeState] = field(default_factory=dict)
     srun_ports: tuple[int, int] | None = None
+    munge: Mapping[str, MungeReply] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -70,8 +86,17 @@ def parse_job_times(text: str, now: datetime) -> tuple[float | None, float | Non
     return (end - now.replace(tzinfo=None)).total_seconds(), (end - start).total_seconds()
 
 
+def parse_unmunge(text: str) -> MungeReply | None:
+    """The output of `unmunge`; None if it says nothing of a credential."""
+    found = {key: (words, int(number)) for key, words, number in _MUNGE.findall(text)}
+    if len(found) < 3:  # noqa: PLR2004 - the status and both times
+        return None
+    ahead = found["DECODE_TIME"][1] - found["ENCODE_TIME"][1]
+    return MungeReply(status=Untrusted(found["STATUS"][0]), ahead=float(ahead))
+
+
 def parse_srun_ports(text: str) -> tuple[int, int] | None:
-    """The range in the output of `scontrol show config`; None if srun takes any free port."""
+    """The range in slurm.conf or in the output of `scontrol show config`; None if srun takes any free port."""
     found = _PORTS.search(text)
     ports = (int(found[1]), int(found[2])) if found else (0, 0)
     return ports if ports[1] else None

@@ -28,6 +28,7 @@ CLOCK = Diagnosis(
         r"[Mm]unge decode failed: (?:Expired|Rewound) credential|Expired credential|Rewound credential",
         "The clocks of two nodes differ by more than a few minutes, so Slurm rejects their credentials.",
     ),
+    leads_to=("reach-slurmd-refused", "reach-step-aborted", "reach-not-in-job", "reach-node-failed", "slurm-node-down"),
 )
 
 LEFTOVERS = Diagnosis(

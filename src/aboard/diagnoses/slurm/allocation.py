@@ -1,7 +1,7 @@
 """Diagnoses of commands that contradict the Slurm job they run in."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import FixCommand
+from aboard.diagnoses.fixes import Advice, FixCommand
 
 COPIES = Diagnosis(
     code="slurm-copies",
@@ -61,4 +61,13 @@ REQUEUED = Diagnosis(
             "env -u SLURM_RESTART_COUNT {command:shell aboard train}"
         ),
     },
+)
+
+DETACHED = Diagnosis(
+    code="slurm-detached",
+    title="a run in the background would end with the batch script",
+    symptoms=("the batch script of job 7 would end before the run, and Slurm would end the run with it",),
+    explanation="When a batch script ends, Slurm ends the job with all its processes. So the script has to wait for the"
+    " run.",
+    fixes=Advice("remove -d; to run other commands at the same time, put `&` after it, and `wait` at the script's end"),
 )

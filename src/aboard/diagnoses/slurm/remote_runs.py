@@ -12,6 +12,7 @@ RECORD_AWAY = Diagnosis(
     " through srun.",
     fixes={
         "srun": FixCommand("srun --nodes=1 --ntasks=1 --nodelist={node} {python} -m aboard {typed:shell logs RUN}"),
+        "controller": FixCommand("scontrol ping    # is slurmctld up? Then try again"),
         "accounting": FixCommand("sacct --jobs={job} --format=JobID,State,ExitCode,NodeList,End"),
     },
 )
@@ -31,4 +32,14 @@ CANCEL = Diagnosis(
     symptoms=("scancel: error: Kill job error on job id 12", "job 12 is still running"),
     explanation="Slurm did not accept the cancellation, or the processes of the job do not end.",
     fixes="scancel --full {job} && squeue --jobs={job}",
+)
+
+RESUBMIT = Diagnosis(
+    code="slurm-resubmit",
+    title="further jobs would not continue the training",
+    symptoms=("further jobs are to continue this training, but train.resume is none",),
+    explanation="With `cluster.slurm.resubmit`, a training that Slurm ended continues in a further job with the same"
+    " command. Only `train.resume: auto` resumes from the newest checkpoint; otherwise every job would repeat the same"
+    " steps.",
+    fixes="{command:shell aboard train} --set train.resume=auto",
 )

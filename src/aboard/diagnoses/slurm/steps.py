@@ -128,8 +128,8 @@ NO_SLURMD = Diagnosis(
         "Task launch for StepId=7.2 failed on node n2: Communication connection failure",
         "srun: error: Application launch failed: Communication connection failure",
     ),
-    explanation="slurmd starts the steps of a job on its node. It is not running there, or a firewall drops the"
-    " connection to its port (6818).",
+    explanation="slurmd starts the steps of a job on its node. It is not running there, the node is down or cut off,"
+    " or a firewall drops the connection to slurmd's port (6818).",
     fixes=_SHOW_NODE + "sudo systemctl restart slurmd    # on {node}",
     patterns=cause(
         _STARTED + r"(?:Communication connection failure|Socket timed out|Unable to contact|Unexpected message)"
@@ -180,6 +180,15 @@ NODE_FAILED = Diagnosis(
     explanation="slurmd on the node did not respond for SlurmdTimeout seconds, or an administrator set the node down."
     " Slurm cancels and requeues the whole job, unless it was submitted with --no-kill.",
     fixes=_SHOW_NODE + "#SBATCH --no-kill    # in the batch script; the other nodes keep running\n" + _RESUME,
+)
+
+STEP_ABORTED = Diagnosis(
+    code="reach-step-aborted",
+    title="a step was aborted because of another node",
+    symptoms=("srun: error: Application launch failed: Communication connection failure", "srun: Job step aborted"),
+    explanation="One srun starts the agents of many nodes. If it fails on one of them, Slurm ends the step on all of"
+    " them, so Aboard tried again without the nodes that were named. Fix those first.",
+    fixes="srun --overlap --nodes=1 --ntasks=1 --nodelist={node} hostname    # in the job; does it work alone?",
 )
 
 SRUN_FAILED = Diagnosis(

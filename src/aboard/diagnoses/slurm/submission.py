@@ -26,7 +26,10 @@ SECRET = Diagnosis(
     symptoms=("its value may be a secret, and a batch script is no place for one",),
     explanation="Slurm keeps a copy of each script. Variables of ranks are passed by name: `--env HF_TOKEN` takes the"
     " value from the shell that submits the job.",
-    fixes={"file": Advice("write {key} into aboard.yaml instead, readable only by you")},
+    fixes={
+        "file": Advice("write {key} into aboard.yaml instead, readable only by you"),
+        "variable": Advice("export {name} in this shell, and add --env {name} before `--`"),
+    },
 )
 
 SUBMIT = Diagnosis(

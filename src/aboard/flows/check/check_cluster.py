@@ -20,7 +20,7 @@ from aboard.core.probes.probe import Probe
 from aboard.core.probes.rank_environment import RankSpec
 from aboard.diagnoses import Diagnosis, Finding, sort_by_severity
 from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
-from aboard.flows.check.inspect_slurm import inspect_slurm
+from aboard.flows.check.inspect_slurm import ask_munge, inspect_slurm
 from aboard.flows.check.probe_node import ProbedNode, probe_node
 from aboard.flows.check.run_multi_node_probe import run_multi_node_probe
 from aboard.lazy_dataclass import dataclass
@@ -41,7 +41,9 @@ class CheckReport:
     def findings(self) -> list[Finding]:
         """Worst first, with consequences folded under the finding that explains them."""
         every = [finding for findings in self.by_subject.values() for finding in findings]
-        return sort_by_severity(fold_consequences(every, self.diagnoses))
+        # A subject may also find what belongs to another one that was not checked.
+        found = [finding.diagnosis for finding in every]
+        return sort_by_severity(fold_consequences(every, (*self.diagnoses, *found)))
 
 
 async def check_cluster(
@@ -112,7 +114,7 @@ async def probe_cluster(
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(early.run())
-            group.create_task(_ask_slurm(cluster, subjects, early.outcomes))
+            group.create_task(_ask_slurm(cluster, subjects, early))
             for node in cluster:
                 group.create_task(call(node))
         facts = replace(_build_facts(cluster, visits, probes), outcomes=early.outcomes)
@@ -156,9 +158,12 @@ class _EarlyMultiNodeProbes:
         if len(self._contacts) == len(self._cluster):
             self._met.set()
 
-    async def run(self) -> None:
+    async def wait_for_contacts(self) -> Mapping[str, Contact]:
         await self._met.wait()
-        facts = Facts(cluster=self._cluster, contacts=self._contacts)
+        return self._contacts
+
+    async def run(self) -> None:
+        facts = Facts(cluster=self._cluster, contacts=await self.wait_for_contacts())
         for subject, exercise in self._exercises:
             on_round = partial(self._watcher.round, subject)
             facts = await run_multi_node_probe(
@@ -167,9 +172,11 @@ class _EarlyMultiNodeProbes:
         self.outcomes |= facts.outcomes
 
 
-async def _ask_slurm(cluster: Cluster, subjects: Sequence[Subject], outcomes: dict[str, Any]) -> None:
+async def _ask_slurm(cluster: Cluster, subjects: Sequence[Subject], early: _EarlyMultiNodeProbes) -> None:
     if any(subject.name == slurm.SUBJECT.name for subject in subjects):
-        outcomes[slurm.SUBJECT.name] = await inspect_slurm(cluster, os.environ)
+        told = await inspect_slurm(cluster, os.environ)
+        munge = await ask_munge(await early.wait_for_contacts(), os.environ)
+        early.outcomes[slurm.SUBJECT.name] = replace(told, munge=munge)
 
 
 def _select_probes(subjects: Sequence[Subject], *, quick: bool) -> Iterator[Subject]:

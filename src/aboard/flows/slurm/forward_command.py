@@ -1,6 +1,7 @@
 """Runs a command of ours on the batch host of a job, where the conductor and its record are."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,13 +21,23 @@ _OPTIONS = (
     "--chdir=/",  # this directory may not exist there
 )
 
+_TASK_END = re.compile(rb"srun: error: \S+: task 0: Exited with exit code \d+\s*$")
+
 
 def forward_command(where: JobRun, words: Sequence[str]) -> int:
     """Runs `aboard WORDS` on the batch host, at this terminal if there is one, and returns its exit code."""
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     # srun asks for a second Ctrl-C unless it is told to quit; with a terminal, Ctrl-C goes to the command itself.
     streams = ("--pty",) if terminal else ("--input=none", "--quit-on-interrupt")
-    return subprocess.call([*_build_step(where), *streams, *_build_aboard_command(words)], env=_build_environment())
+    command = [*_build_step(where), *streams, *_build_aboard_command(words)]
+    with subprocess.Popen(command, env=_build_environment(), stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None  # noqa: S101 - a pipe was requested
+        for line in process.stderr:
+            # The command has said what failed.
+            if not _TASK_END.match(line):
+                sys.stderr.buffer.write(line)
+                sys.stderr.flush()
+    return process.returncode
 
 
 def call_forwarded(where: JobRun, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
@@ -51,6 +62,9 @@ def build_absent_error(where: JobRun, words: Sequence[str]) -> AboardError:
     waiting = judge_job(status, datetime.now()) if status is not None and where.is_waiting else None  # noqa: DTZ005 - as Slurm's times
     if waiting is not None:
         return AboardError(waiting.diagnosis, f"{run} has not started: {waiting.seen}", fix=waiting.fix)
+    if where.is_silent:
+        seen = f"slurmctld does not reply, and this machine has no record of {run}"
+        return AboardError(remote_runs.RECORD_AWAY, seen, "controller")
     if where.batch_host:
         how = f" {describe_end(status)}" if status is not None and status.phase is JobPhase.ENDED else " has ended"
         seen = f"job {where.job.id}{how}; the record of {run} is on its batch host, {where.batch_host}"

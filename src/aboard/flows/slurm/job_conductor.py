@@ -49,7 +49,7 @@ def record_own_job(run: RunDirectory, environ: Mapping[str, str]) -> SlurmJob | 
 
 
 class JobWatch:
-    """Knows how Slurm ends this job. `on_notice` is called when the job is to be preempted, before any signal."""
+    """Knows how Slurm ends this job; `ending` is the first sign of it."""
 
     def __init__(self, job: SlurmJob, environ: Mapping[str, str]) -> None:
         self.job = job
@@ -78,7 +78,9 @@ class JobWatch:
         return self._classify(await self._show_job(), signal)
 
     def _classify(self, shown: str, signal: str) -> JobEnding:
-        self.ending = classify_ending(self.job.id, shown, signal, datetime.now(), self._conditions)  # noqa: DTZ005 - Slurm's times are local
+        now = datetime.now()  # noqa: DTZ005 - Slurm's times are local
+        if self.ending is None:
+            self.ending = classify_ending(self.job.id, shown, signal, now, self._conditions)
         return self.ending
 
     async def _read_conditions(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from aboard.config.slurm_allocation import describe_node_failure
 from aboard.core.cluster.node_sets import fold_names
-from aboard.core.slurm.allocation import SlurmAllocation
+from aboard.core.slurm.allocation import SlurmAllocation, is_batch_script
 from aboard.diagnoses import AboardError, Shell
 from aboard.diagnoses.slurm import allocation as diagnoses
 from aboard.record.json_documents import read_document
@@ -14,11 +14,16 @@ from aboard.record.runs import Runs
 from aboard.record.slurm_job import read_slurm_job
 
 
-def check_job_start(job: SlurmAllocation, command: Shell, *, resumes: bool | None = None) -> tuple[str, ...]:
-    """Notes for the user; refuses a run that would start over because Slurm requeued the job.
+def check_job_start(
+    job: SlurmAllocation, command: Shell, *, detach: bool = False, resumes: bool | None = None
+) -> tuple[str, ...]:
+    """Notes for the user; refuses a run that would start over because Slurm requeued the job, or end at once.
 
     `resumes` says whether a training continues from its newest checkpoint; None is for other programs.
     """
+    if detach and is_batch_script(os.environ):
+        seen = f"the batch script of job {job.job} would end before the run, and Slurm would end the run with it"
+        raise AboardError(diagnoses.DETACHED, seen)
     notes = [_check_requeue(job, command, os.environ, resumes=resumes)]
     idle = [node.name for node in job.nodes if node.gpus == 0]
     if job.has_gpus and idle:

@@ -5,7 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from aboard.core.slurm.batch_script import list_overriding_variables
+from aboard.core.slurm.batch_script import describe_missing_cores, list_overriding_variables
+from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import submission
 from aboard.diagnoses.untrusted import Untrusted
@@ -14,6 +15,7 @@ from aboard.record.slurm_job import SlurmJob, write_slurm_job
 from aboard.transport.slurm.slurm_commands import SlurmOutput, run_slurm_command
 
 _ACCEPTED = re.compile(r"^(\d+)(?:;\S+)?$", re.MULTILINE)
+_PREFIX = re.compile(r"^(sbatch: )?(error: |allocation failure: )?(Batch job submission failed: )?")
 # The first that matches what sbatch writes, and the variant of the fix.
 _REFUSALS = (
     ("there is no sbatch", "missing"),
@@ -30,12 +32,33 @@ _REFUSALS = (
 )
 
 
+async def check_request(script: str, environ: Mapping[str, str]) -> str | None:
+    """Asks Slurm about a script without submitting it: raises if it would be refused.
+
+    Returns a note about a request that no node can fulfil now, such as while nodes are down.
+    """
+    said = await run_slurm_command(["sbatch", "--test-only"], stdin=script, env=_drop_overrides(script, environ))
+    if not said.code:
+        return None
+    refusal = _build_refusal(said, Path("job.sh"))
+    if refusal.fix.variant in ("nodes", "other"):
+        return f"{refusal.seen}; {refusal.fix}"
+    raise refusal
+
+
 def write_batch_script(run: RunDirectory, text: str) -> Path:
     """Writes the script into the run directory, readable only by the user."""
     path = run.batch_script
     path.touch(mode=PRIVATE_FILE)
     path.write_text(text, "utf-8", "surrogateescape")
     return path
+
+
+async def find_request_note(settings: SlurmSettings) -> str | None:
+    """What the request probably misses, given this cluster's configuration."""
+    partitions = await run_slurm_command(["scontrol", "--oneliner", "show", "partition"])
+    config = await run_slurm_command(["scontrol", "show", "config"])
+    return describe_missing_cores(settings, partitions.stdout, config.stdout)
 
 
 async def submit_run(run: RunDirectory, script: str, environ: Mapping[str, str]) -> SlurmJob:
@@ -49,19 +72,22 @@ async def submit_run(run: RunDirectory, script: str, environ: Mapping[str, str])
 async def submit_script(script: Path, environ: Mapping[str, str], options: Sequence[str] = ()) -> int:
     """The id of the new job; `options` come before the script's own, and `environ` is what it exports."""
     text = await asyncio.to_thread(script.read_text, "utf-8", "surrogateescape")
-    dropped = set(list_overriding_variables(text))
-    env = {name: value for name, value in environ.items() if name not in dropped}
-    said = await run_slurm_command(["sbatch", "--parsable", *options, str(script)], env=env)
+    said = await run_slurm_command(["sbatch", "--parsable", *options, str(script)], env=_drop_overrides(text, environ))
     found = _ACCEPTED.search(said.stdout)
     if said.code or found is None:
         raise _build_refusal(said, script)
     return int(found[1])
 
 
+def _drop_overrides(script: str, environ: Mapping[str, str]) -> dict[str, str]:
+    dropped = set(list_overriding_variables(script))
+    return {name: value for name, value in environ.items() if name not in dropped}
+
+
 def _build_refusal(said: SlurmOutput, script: Path) -> AboardError:
     text = said.stderr.strip() or said.stdout.strip()
     variant = next((variant for pattern, variant in _REFUSALS if re.search(pattern, text)), "other")
-    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines()]
+    lines = [_PREFIX.sub("", line) for line in text.splitlines()]
     seen = Untrusted("; ".join(lines)).visible(500) or f"sbatch failed with exit code {said.code}"
     if variant == "other":
         return AboardError(submission.SUBMIT, seen, variant, script=script)

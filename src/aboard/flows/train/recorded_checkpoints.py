@@ -1,9 +1,12 @@
 """What the records of a training's runs say about its checkpoints: the nodes, and where each part was last."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Plan
+from aboard.core.slurm.allocation import SlurmAllocation
+from aboard.core.slurm.job_nodes import reassign_recorded_nodes
 from aboard.flows.why.recorded_run import parse_recorded_plan
 from aboard.lazy_dataclass import dataclass
 from aboard.record.event_log import read_events
@@ -45,8 +48,13 @@ class RecordedTraining:
         return file.node
 
 
-def read_recorded_training(runs: Iterable[RunDirectory], output_dir: str) -> RecordedTraining:
-    """Reads the newest of these runs that saved into the directory, as it is spelled in their plans."""
+def read_recorded_training(
+    runs: Iterable[RunDirectory], output_dir: str, job: SlurmAllocation | None
+) -> RecordedTraining:
+    """Reads the newest of these runs that saved into the directory, as it is spelled in their plans.
+
+    `job` is the Slurm job that this process runs in: nodes of an earlier job may not belong to it.
+    """
     plans: list[Plan] = []
     checkpoints: dict[str, RecordedCheckpoint] = {}
     for run in runs:
@@ -56,7 +64,12 @@ def read_recorded_training(runs: Iterable[RunDirectory], output_dir: str) -> Rec
             continue
         plan = parse_recorded_plan(document, run.id)
         if plan is not None:
-            plans.append(plan)
+            plans.append(_reassign_nodes(plan, job))
         for name, found in collect_saved_parts(read_events(run.events)).items():
             checkpoints.setdefault(name, found)
     return RecordedTraining(plans=tuple(plans), checkpoints=checkpoints)
+
+
+def _reassign_nodes(plan: Plan, job: SlurmAllocation | None) -> Plan:
+    nodes = reassign_recorded_nodes([part.node for part in plan.parts], job)
+    return replace(plan, parts=tuple(replace(part, node=node) for part, node in zip(plan.parts, nodes, strict=True)))

@@ -28,6 +28,10 @@ _REASONS = (
     (UnreachableReason.NOT_IN_JOB, steps.NOT_IN_JOB),
     (UnreachableReason.STEP_REFUSED, steps.STEP_REFUSED),
 )
+# Reasons that one node of a step can be for all of them.
+_UNNAMED = (UnreachableReason.NOT_IN_JOB, UnreachableReason.STEP_REFUSED)
+# The first line of our own in the messages of a step of several nodes.
+SHARED_STEP = "aboard: a step of several nodes"
 _ABOUT_NODES = re.compile(
     r"failed on node (?P<one>[\w.-]+): |Node failure on (?P<lost>\S+)|^srun: error: (?P<tasks>[\w.,\[\]-]+): tasks?"
     r" [\d,-]+:|slurmstepd-(?P<daemon>[\w.-]+): |slurm_receive_msgs?: \[\[(?P<peer>[\w.-]+)\]:\d+\] failed"
@@ -38,23 +42,27 @@ _NOT_STARTED = re.compile(r"^.*error: (?:execve\(\)|.*chdir)[^\n]*$", re.MULTILI
 _CANCELLED = re.compile(r"^.*\*\*\* (?:STEP|JOB) .* CANCELLED AT [^\n]*$", re.MULTILINE)
 # One node that can't start its task ends the step on all of them; a line above names the node and its reason.
 _ABORTED = re.compile(r"^srun: (?:Job step aborted|Force Terminated).*$", re.MULTILINE)
+# What srun says when we end it while it waits.
+_ENDED_BY_US = re.compile(r"^srun: Cancelled pending job step with signal \d+.*", re.MULTILINE | re.DOTALL)
 _LAUNCH_FAILED = re.compile(r"^srun: error: Application launch failed:.*$", re.MULTILINE)
 
 
 def classify_srun_failure(stderr: str, node: str, exit_code: int | None = None) -> tuple[UnreachableReason, str]:
     """Why srun ended before the agent started on the node, and the line that shows it.
 
-    DROPPED means that another node ended the step: without that node it may start.
+    STEP_ABORTED means that another node ended the step: without that node it may start.
     """
-    text = select_node_lines(stderr, node)
+    text = _ENDED_BY_US.sub("", select_node_lines(stderr, node).replace(SHARED_STEP, ""))
     launch_failed = _LAUNCH_FAILED.search(text)
     text = _LAUNCH_FAILED.sub("", text)
     for reason, diagnosis in _REASONS:
         matches = (message.regex.search(text) for message in diagnosis.messages)
         if match := next(filter(None, matches), None):
-            return reason, _extract_line(text, match.start())
+            # Of several nodes, it does not say which one.
+            unnamed = reason in _UNNAMED and SHARED_STEP in stderr
+            return UnreachableReason.STEP_ABORTED if unnamed else reason, _extract_line(text, match.start())
     if launch_failed:
-        return UnreachableReason.DROPPED, _find_culprit(stderr, node) or launch_failed[0].strip()
+        return UnreachableReason.STEP_ABORTED, _find_culprit(stderr, node) or launch_failed[0].strip()
     for reason, pattern in ((UnreachableReason.JOB_ENDED, _CANCELLED), (UnreachableReason.NO_PYTHON, _NOT_STARTED)):
         if match := pattern.search(text):
             return reason, match[0].strip()
@@ -63,7 +71,7 @@ def classify_srun_failure(stderr: str, node: str, exit_code: int | None = None) 
         own = "\n".join(line for line in text.splitlines() if not line.startswith("srun: "))
         return classify_start_failure(StreamEnding(exit_code=int(ended[1]) if ended else exit_code, stderr=own))
     if aborted := _ABORTED.search(text):
-        return UnreachableReason.DROPPED, _find_culprit(stderr, node) or aborted[0].strip()
+        return UnreachableReason.STEP_ABORTED, _find_culprit(stderr, node) or aborted[0].strip()
     return UnreachableReason.SRUN_FAILED, find_last_line(text) or "srun printed nothing"
 
 

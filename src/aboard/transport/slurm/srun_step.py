@@ -13,7 +13,7 @@ from aboard.core.cluster.node_sets import expand_node_set
 from aboard.diagnoses import InputError
 from aboard.transport import agent_bootstrap
 from aboard.transport.agent_bootstrap import Bootstrap
-from aboard.transport.slurm.srun_log import select_node_lines
+from aboard.transport.slurm.srun_log import SHARED_STEP, select_node_lines
 from aboard.transport.slurm.step_notices import find_cancel_notice, is_cancel_notice
 from aboard.transport.subprocess_stream import LAST_CALL, ProcessStream, start_program
 from aboard.transport.transport import StreamEnding
@@ -233,7 +233,7 @@ class StepStream:
     def _select_messages(self, stderr: str) -> str:
         """What srun said in general and about this node; other nodes' lines carry other labels."""
         own = None if self.task is None else str(self.task)
-        lines = []
+        lines = [SHARED_STEP] if len(self._step.streams) > 1 else []
         for line in stderr.splitlines():
             label = re.match(r" *(\d{1,5}): ", line)
             if label is None or own is None or label[1] == own:

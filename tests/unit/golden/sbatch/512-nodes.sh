@@ -26,4 +26,4 @@
 
 cd /lustre/alice/llama || exit 3
 # exec: Slurm's signals reach the process of this script, which has to be Aboard, not bash.
-exec /home/alice/venv/bin/python -m aboard train --run 20261116-1930-brave-otter llama.yaml
+exec /home/alice/venv/bin/python -P -m aboard train --run 20261116-1930-brave-otter --resubmit 5 llama.yaml

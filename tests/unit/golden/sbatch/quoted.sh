@@ -19,4 +19,4 @@ cd '/home/alice/my project' || exit 3
 export XDG_STATE_HOME='/scratch/alice'"'"'s'
 # HF_TOKEN has to be set in the shell that submits this script: its value is not written here.
 # exec: Slurm's signals reach the process of this script, which has to be Aboard, not bash.
-exec /home/alice/venv/bin/python -m aboard launch --run 20261116-1930-brave-otter --env HF_TOKEN -- run.sh 'it'"'"'s' '$HOME'
+exec /home/alice/venv/bin/python -P -m aboard launch --run 20261116-1930-brave-otter --env HF_TOKEN -- run.sh 'it'"'"'s' '$HOME'

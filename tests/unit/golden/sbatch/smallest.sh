@@ -16,4 +16,4 @@
 
 cd /home/alice/llama || exit 3
 # exec: Slurm's signals reach the process of this script, which has to be Aboard, not bash.
-exec /home/alice/venv/bin/python -m aboard launch -- train.py
+exec /home/alice/venv/bin/python -P -m aboard launch -- train.py

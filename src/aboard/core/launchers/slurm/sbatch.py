@@ -14,6 +14,7 @@ from aboard.core.launchers.slurm.job_flags import NOTHING, OPTIONAL, list_common
 from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error, read_job_request
 from aboard.core.launchers.slurm.task_layout import is_in_job
 from aboard.core.launchers.slurm.task_shell import list_job_nodes
+from aboard.core.text.input_text import format_count
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
@@ -50,7 +51,8 @@ GRAMMAR = FlagGrammar(
 )
 _HEADER = re.compile(r"#SBATCH\s+(.*)")
 _PLACEHOLDER = re.compile(r"(?<!<)<[A-Z][A-Z0-9_]{2,}>")
-_LONGEST = 1_000_000
+_LONGEST = 200_000
+_LONGEST_COMMAND = 300
 
 
 def parse_sbatch(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
@@ -79,8 +81,16 @@ def parse_sbatch(words: Sequence[str], context: LauncherContext) -> LauncherComm
         launcher=NAME,
         slurm=None if in_job else request.build_settings(),
         workdir=command.workdir or flags.text("chdir"),
-        notes=(*flags.notes, *command.notes),
+        notes=(_describe_run(script, command), *flags.notes, *command.notes),
     )
+
+
+def _describe_run(script: str, command: LauncherCommand) -> str:
+    program = command.request.program
+    words = escape_text(shlex.join([program.target, *program.args]), _LONGEST_COMMAND)
+    ranks = "one rank per slot" if command.ranks is None else format_count(command.ranks, "rank")
+    nodes = "each node" if command.nodes is None else format_count(command.nodes, "node")
+    return f"{escape_text(script)} starts {ranks} on {'each of ' if (command.nodes or 1) > 1 else ''}{nodes}: {words}"
 
 
 def _has_wrap(words: Sequence[str]) -> bool:

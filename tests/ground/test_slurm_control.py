@@ -1,0 +1,124 @@
+"""Runs in jobs of a real Slurm, controlled from the login node, with a home that the nodes share and without."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deadlines import wait_until
+from launching import PYTHON, Launches, build_sandbox
+
+# On one worker: what the fixture sets up is dear.
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm-control")]
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "finetune"
+REQUEST = f"cluster:\n  python: {PYTHON}\n  slurm: {{nodes: 2, gpus_per_node: 1, time: 10}}\n"
+# More steps than a test has time for.
+LONG = (
+    *("--set", "train.max_steps=100000", "--set", "train.save_steps=null", "--set", "train.eval_steps=null"),
+    *("--set", "train.output_dir=/shared/job/trained", "--check", "none", "--env", "OMP_NUM_THREADS=1"),
+)
+PREEMPTIBLE = (
+    *("--set", "cluster.slurm.partition=preempt-cancel", "--set", "cluster.slurm.extra=--exclusive"),
+    *("--set", "cluster.slurm.resubmit.limit=1"),
+)
+# Takes a while to save, as trainers do.
+SAVES = """\
+import signal, sys, time
+def save(*_):
+    time.sleep(1.5)
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("training", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture(scope="module", params=["apart", "shared"])
+def login(request: pytest.FixtureRequest) -> Iterator[Launches]:
+    """The head is the login node of two nodes, which share its home or do not."""
+    shape = {"nodes": 2, "slots": 1, "slurm": True, "shared_home": request.param == "shared"}
+    with build_sandbox(f"control-{request.param}", **shape) as box:
+        launches = Launches(box)
+        launches.put("aboard.yaml", REQUEST)
+        launches.put("saves.py", SAVES)
+        yield launches
+
+
+def test_commands_on_the_login_node_reach_the_conductor(login: Launches) -> None:
+    """Status, logs, why and stop of a run that was submitted, and of one that waits behind it."""
+    run = submit(login, "launch", "--check", "none", "--", "saves.py")
+    wait_until(lambda: "training" in login.aboard("logs", run).stdout, 40, lambda: login.aboard("logs", run).stderr)
+    second = submit(login, "launch", "--check", "none", "--", "saves.py")
+    states = {line.split("\t")[0]: line.split("\t") for line in login.aboard("status").stdout.splitlines()}
+    assert states[run][1] == "running"
+    assert (states[second][1], "is waiting: " in states[second][5]) == ("pending", True)
+    assert "2 ranks on 2 nodes" in login.aboard("status", run).stdout
+    assert f"{run}: nothing wrong was found" in login.aboard("why", run).stdout
+    assert "has stopped: job" in login.aboard("stop", second).stdout
+    stopped = login.aboard("stop", run)
+    assert (stopped.returncode, stopped.stdout) == (0, f"{run} has stopped\n")
+    wait_until(lambda: not login.box.head.run(["squeue", "--noheader"]).stdout, 20)
+    assert find_state(login, run) == "stopped"
+    assert login.orphans(run) == {}
+
+
+def test_scancel_leaves_the_ranks_the_time_to_save(login: Launches) -> None:
+    """KillWait is five seconds here; the script's output has what they printed last, and the reason."""
+    run = submit(login, "launch", "--check", "none", "--", "saves.py")
+    wait_until(lambda: "training" in login.aboard("logs", run).stdout, 40)
+    job = json.loads(login.read(run, "slurm.json"))["id"]
+    login.box.head.run(["scancel", str(job)]).check_returncode()
+    wait_until(lambda: not login.box.head.run(["squeue", "--noheader"]).stdout, 20)
+    said = login.box.head.run(["cat", f"{login.folder}/slurm-{job}.out"]).stdout
+    assert "[ranks 0-1 ×2] saved" in said
+    assert f"job {job} was cancelled; exit code 130" in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize("login", ["apart", pytest.param("shared", marks=pytest.mark.nightly)], indirect=True)
+def test_a_preempted_training_continues_in_a_further_job(login: Launches) -> None:
+    """It saves when Slurm gives notice, and the further job resumes from there when the nodes are free again."""
+    for name in ("make_data.py", "make_model.py"):
+        login.put(name, (EXAMPLE / name).read_text("utf-8"))
+        assert login.box.head.run([PYTHON, name], cwd=login.folder).returncode == 0
+    login.put("train.yaml", (EXAMPLE / "aboard.yaml").read_text("utf-8"))
+    run = submit(login, "train", "train.yaml", "aboard.yaml", *LONG, *PREEMPTIBLE)
+    wait_until(
+        lambda: "step 5/100000" in login.aboard("logs", run, "--grep", "step 5/").stdout, 60, lambda: show(login, run)
+    )
+    first = json.loads(login.read(run, "slurm.json"))["id"]
+    login.box.head.run(["srun", "--nodes=2", "--exclusive", "true"], timeout=120).check_returncode()
+    said = login.box.head.run(["cat", f"{login.folder}/slurm-{first}.out"]).stdout
+    assert f"job {first} is preempted" in said
+    saved = int(said.partition(" continues from step ")[2].partition(" ")[0].replace(",", ""))
+    wait_for_step(login, run, saved + 1)
+    assert login.aboard("stop", run).returncode == 0
+    wait_until(lambda: not login.box.head.run(["squeue", "--noheader"]).stdout, 20)
+    second = login.box.head.run(["sh", "-c", f"cat $(ls -t {login.folder}/slurm-*.out | head -1)"]).stdout
+    assert "aboard stop" in second.splitlines()[-1]
+
+
+def submit(login: Launches, *words: str) -> str:
+    """The run of a command that only submits."""
+    done = login.aboard(words[0], "--detach", *words[1:])
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if ": submitted job " in line)
+    return line.partition(":")[0]
+
+
+def wait_for_step(login: Launches, run: str, number: int) -> None:
+    line = f"step {number}/"
+    wait_until(lambda: line in login.aboard("logs", run, "--grep", line).stdout, 60, lambda: show(login, run))
+
+
+def find_state(login: Launches, run: str) -> str:
+    lines = [line.split("\t") for line in login.aboard("status").stdout.splitlines()]
+    return next(line[1] for line in lines if line[0] == run)
+
+
+def show(login: Launches, run: str) -> str:
+    queue = login.box.head.run(["squeue"]).stdout
+    outputs = login.box.head.run(["sh", "-c", f"tail -n 30 {login.folder}/slurm-*.out"]).stdout
+    return f"{queue}{outputs}{login.aboard('logs', run).stderr}"
