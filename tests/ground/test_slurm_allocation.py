@@ -1,25 +1,19 @@
-"""Inside a real Slurm job: the nodes, GPUs and cores that ranks get, jobs side by side, and a requeued job."""
+"""Inside a real Slurm job: its components, jobs side by side on the same nodes, and what a requeued job does."""
 
-import json
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 from deadlines import wait_until
-from launching import build_sandbox
+from launching import PYTHON, build_sandbox
 
 from aboard.sandbox import Sandbox
 
 # On one worker: what the fixture sets up is dear.
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm-allocation")]
 
-# Each rank writes down what it was given.
-SHOW = """\
-import json, os, pathlib
-names = ("RANK", "CUDA_VISIBLE_DEVICES", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID")
-given = {"node": os.uname().nodename, "cores": len(os.sched_getaffinity(0)), **{n: os.environ.get(n) for n in names}}
-pathlib.Path("/shared/given", os.environ["RANK"]).write_text(json.dumps(given) + "\\n")
-"""
+EXAMPLE = Path(__file__).parents[2] / "examples" / "finetune"
+STEPS = 12
 # Rank 0 takes the port that it was given, and says so; nobody leaves before the other job has one too.
 MEET = """\
 import os, pathlib, socket, time
@@ -37,32 +31,16 @@ def cluster() -> Iterator[Sandbox]:
     """Three nodes with Slurm that tests share: leave every node idle."""
     with build_sandbox("allocation", nodes=3, slurm=True) as made:
         # The nodes themselves have no `aboard`.
-        made.head.run(["mkdir", "/shared/given", "/shared/met"]).check_returncode()
+        made.head.run(["mkdir", "/shared/met"]).check_returncode()
         made.head.run(["cp", "/usr/local/bin/aboard", "/shared/aboard"]).check_returncode()
-        for name, text in (("show.py", SHOW), ("meet.py", MEET)):
-            made.head.run(["tee", f"/shared/{name}"], input=text).check_returncode()
+        made.head.run(["tee", "/shared/meet.py"], input=MEET).check_returncode()
         yield made
-
-
-def test_ranks_get_the_gpus_and_cores_of_the_job(cluster: Sandbox) -> None:
-    """One rank for each GPU, of which nodes have different numbers; each sees all cores of its node, and no step."""
-    launch = ["aboard", "launch", "--check", "none", "--", "show.py"]
-    cores = int(cluster.head.run(["sinfo", "-ho", "%c"]).stdout.split()[0])
-    options = ["-N3", "-n3", f"--cpus-per-task={cores}", "--gpus=5"]
-    ran = cluster.head.run(["salloc", *options, *launch], cwd="/shared")
-    assert "done: finished: 5 ranks" in ran.stdout, ran.stdout + ran.stderr
-    ranks = read_given(cluster)
-    gpus = {rank["node"]: rank["CUDA_VISIBLE_DEVICES"] for rank in ranks}
-    assert sorted(gpus.values()) == ["0", "0,1", "0,1"]
-    assert [rank["node"] for rank in ranks] == [node for node in sorted(gpus) for _ in gpus[node].split(",")]
-    assert {rank["cores"] for rank in ranks} == {cores}
-    assert {rank[name] for rank in ranks for name in ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID")} == {None}
 
 
 def test_a_heterogeneous_job(cluster: Sandbox) -> None:
     """Nodes of all components are checked; ranks run where the job has GPUs."""
     words = ["salloc", "-N1", "--gpus-per-node=2", ":", "-N2", "sh", "-c"]
-    script = "aboard check --only reach && aboard launch --check none -- show.py"
+    script = "aboard check --only reach && aboard launch --check none --no-python -- true"
     ran = cluster.head.run([*words, script], cwd="/shared")
     assert "done: 3 of 3 nodes reached" in ran.stdout, ran.stdout + ran.stderr
     assert "note: checked the nodes of Slurm job" in ran.stdout
@@ -82,23 +60,29 @@ def test_array_tasks_on_the_same_nodes(cluster: Sandbox) -> None:
 
 def test_a_requeued_job_refuses_to_start_over(cluster: Sandbox) -> None:
     """The second start names the run of the first."""
-    script = "#!/bin/sh\n#SBATCH --open-mode=append\nexec /shared/aboard launch --check none --no-python -- sleep 600\n"
-    options = ["-N2", "--nodelist=n[1-2]", "--output=/shared/requeue.out"]
-    job = cluster.head.run(["sbatch", "--parsable", *options], input=script).stdout.strip()
-    wait_until(lambda: "started 2/2" in read(cluster, "/shared/requeue.out"), 20)
-    cluster.head.run(["scontrol", "requeue", job]).check_returncode()
-    wait_until(lambda: "(BeginTime)" in cluster.head.run(["squeue", "-hj", job, "-o", "%R"]).stdout, 20)
-    # Slurm would wait two minutes.
-    cluster.head.run(["scontrol", "update", f"jobid={job}", "starttime=now"]).check_returncode()
-    wait_until(lambda: not cluster.head.run(["squeue", "--noheader"]).stdout, 40)
-    first, _, second = read(cluster, "/shared/requeue.out").partition("error [slurm-requeued]")
+    first, second = requeue(cluster, "/shared/aboard launch --check none --no-python -- sleep 600", "started 2/2")
     run = first.partition("run ")[2].partition(":")[0]
-    assert f"Slurm requeued job {job}, and run {run} had started before" in second
+    assert "error [slurm-requeued]" in second
+    assert f"and run {run} had started before: the same command would start over" in second
+
+
+@pytest.mark.nightly
+def test_a_requeued_training_continues(cluster: Sandbox) -> None:
+    """From its newest checkpoint, and it says so."""
+    put_example(cluster)
+    sets = (f"cluster.python={PYTHON}", "train.output_dir=/shared/job/out", f"train.max_steps={STEPS}")
+    words = " ".join(f"--set {each}" for each in (*sets, "train.eval_steps=null", "train.save_steps=2"))
+    first, second = requeue(cluster, f"cd /shared/job && exec /shared/aboard train {words}", f"step 4/{STEPS} ")
+    assert "stopping: Slurm requeued job" in first
+    assert "the training continues from its newest checkpoint" in second
+    assert "resumed from /shared/job/out/step-0" in second
+    assert f"step 1/{STEPS} " not in second
+    assert f"step {STEPS}/{STEPS} " in second
 
 
 def test_copies_that_srun_started_are_refused(cluster: Sandbox) -> None:
     """Each of them."""
-    ran = cluster.head.run(["srun", "-N2", "/shared/aboard", "launch", "--", "show.py"], cwd="/shared")
+    ran = cluster.head.run(["srun", "-N2", "/shared/aboard", "launch", "--no-python", "--", "true"])
     assert ran.returncode == 3
     assert ran.stderr.count("srun started 2 copies of aboard; start only one") == 2
 
@@ -107,7 +91,29 @@ def read(cluster: Sandbox, path: str) -> str:
     return cluster.head.run(["cat", path]).stdout
 
 
-def read_given(cluster: Sandbox) -> list[dict[str, Any]]:
-    """What the ranks wrote down, in their order."""
-    lines = cluster.head.run(["sh", "-c", "cat /shared/given/*"]).stdout.splitlines()
-    return sorted(map(json.loads, lines), key=lambda rank: int(rank["RANK"]))
+def requeue(cluster: Sandbox, command: str, until: str) -> tuple[str, str]:
+    """The output of a job on two nodes that is requeued once it said `until`: of its first and of its second start."""
+    script = f"#!/bin/bash\necho begin $SLURM_RESTART_COUNT\n{command}\n"
+    options = ["-N2", "--nodelist=n[1-2]", "--cpus-per-task=2", "--output=/shared/%j.out", "--open-mode=append"]
+    # Threads that spin for each other take minutes where several tests share two cores.
+    job = cluster.head.run(
+        ["sbatch", "--parsable", *options], input=script, env={"OMP_NUM_THREADS": "1"}
+    ).stdout.strip()
+    out = f"/shared/{job}.out"
+    wait_until(lambda: until in read(cluster, out), 120)
+    cluster.head.run(["scontrol", "requeue", job]).check_returncode()
+    wait_until(lambda: "(BeginTime)" in cluster.head.run(["squeue", "-hj", job, "-o", "%R"]).stdout, 60)
+    # Slurm would wait two minutes.
+    cluster.head.run(["scontrol", "update", f"jobid={job}", "starttime=now"]).check_returncode()
+    wait_until(lambda: not cluster.head.run(["squeue", "--noheader"]).stdout, 300)
+    first, _, second = read(cluster, out).partition("begin 1\n")
+    return first, second
+
+
+def put_example(cluster: Sandbox) -> None:
+    """The data and the model of the example, in the shared directory."""
+    cluster.head.run(["mkdir", "/shared/job"]).check_returncode()
+    for name in ("make_data.py", "make_model.py", "aboard.yaml"):
+        cluster.head.run(["tee", f"/shared/job/{name}"], input=(EXAMPLE / name).read_text("utf-8")).check_returncode()
+    for name in ("make_data.py", "make_model.py"):
+        cluster.head.run([PYTHON, name], cwd="/shared/job", timeout=120).check_returncode()

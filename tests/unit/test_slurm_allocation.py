@@ -2,17 +2,23 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from aboard.checks.gpu.nvidia_smi import DRIVER, GpuDriver
+from aboard.checks.gpu.visible_devices import VISIBLE
 from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.config.slurm_allocation import read_allocation
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.probes.facts import Facts
 from aboard.core.slurm.allocation import AllocatedNode, SlurmAllocation, expand_counts, parse_allocation
 from aboard.core.slurm.job_nodes import reassign_recorded_nodes
 from aboard.diagnoses import AboardError, InputError, Unreachable
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.flows.launch.node_resources import collect_node_resources
 from aboard.transport.slurm.slurm_transport import SlurmTransport
 
 HERE = HeadMachine(names=frozenset({"n1"}), addresses=("10.0.0.1",), user="alice")
@@ -125,8 +131,22 @@ def test_slots_are_the_jobs_gpus() -> None:
 
 def test_a_job_without_gpus() -> None:
     """One process for each node if Slurm gave the job none; the node decides if Slurm does not count GPUs."""
-    assert slots(load(allocation=job(0, 0))) == {"n1": 1, "n2": 1}
+    assert slots(load(allocation=job(0, 0))) == {"n1": None, "n2": None}
     assert slots(load(allocation=job(None, None))) == {"n1": None, "n2": None}
+
+
+def test_gpus_that_the_job_does_not_have() -> None:
+    """A node's GPUs are not used if Slurm gave the job none of them; those of the job have CUDA's names."""
+    driver = GpuDriver(version="550", cards=8, switches=0)
+    answers: dict[str, dict[str, Any]] = {
+        DRIVER.name: dict.fromkeys(("n1", "n2"), driver),
+        VISIBLE.name: dict.fromkeys(("n1", "n2"), Untrusted("2,5")),
+    }
+    without = collect_node_resources(Facts(cluster=load(allocation=job(0, 0)), contacts={}, answers=answers))
+    assert [each.accelerators for each in without.values()] == [None, None]
+    uncounted = collect_node_resources(Facts(cluster=load(allocation=job(None, None)), contacts={}, answers=answers))
+    assert [each.accelerators for each in uncounted.values()] == [8, 8]
+    assert {each.visible_gpus for each in uncounted.values()} == {("2", "5")}
 
 
 def test_named_nodes_of_the_job(files: Path) -> None:
@@ -153,7 +173,11 @@ def test_a_step_gets_all_gpus_of_the_job_on_its_nodes() -> None:
     even, uneven = load(allocation=job(2, 2)), load(allocation=job(2, 1, 0))
     assert [node.step_options for node in even] == [("--gres=gpu:2",)] * 2
     assert [node.step_options for node in uneven] == [("--gpus=2",), ("--gpus=1",), ("--gres=none",)]
-    assert [node.step_options for node in load(allocation=job(0, 0))] == [()] * 2
+    assert [node.step_options for node in load(allocation=job(0, 0))] == [("--gres=none",)] * 2
+    assert [node.step_options for node in load(allocation=job(None, None))] == [()] * 2
+    components = SlurmAllocation(job=7, nodes=(named("n1", gpus=2, group=0), named("n2", gpus=0, group=1)))
+    options = [node.step_options for node in load(allocation=components)]
+    assert options == [("--het-group=0", "--gres=gpu:2"), ("--het-group=1", "--gres=none")]
 
 
 def test_settings_of_the_cluster_apply_to_the_job(files: Path) -> None:

@@ -286,9 +286,10 @@ def test_a_missing_module_is_installed_by_srun_inside_a_job() -> None:
         'for node in n1 n2 n3 n4; do srun --overlap --gpus=2 -N1 -n1 -w "$node" bash -c'
         " 'python3 -m pip install apex'; done    # here; "
     )
-    without = with_argv(plan, *[("python3",)] * 4, transport=TransportKind.SLURM)
+    options = ("--het-group=1", "--gres=none")
+    without = with_argv(plan, *[("python3",)] * 4, transport=TransportKind.SLURM, step_options=options)
     assert died(without, *missing, 0).fix.startswith(
-        "srun --overlap -N1 -n1 -w n1 bash -c 'python3 -m pip install apex'    # here; "
+        "srun --overlap --het-group=1 -N1 -n1 -w n1 bash -c 'python3 -m pip install apex'    # here; "
     )
 
 

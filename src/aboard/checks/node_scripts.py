@@ -10,8 +10,9 @@ from aboard.core.cluster.setup_commands import prepend_setup
 from aboard.core.decoding import DecodeError, Matching, MaxLength, decode
 from aboard.core.probes.facts import Unknown
 from aboard.core.probes.probe import CommandOutput, ProbeAnswer, ProbeParseError
+from aboard.core.slurm.job_nodes import COMPONENT_OPTION
 from aboard.core.text.input_text import decode_latin1, format_count
-from aboard.core.text.shell_quoting import quote_word
+from aboard.core.text.shell_quoting import quote_typed_words, quote_word
 from aboard.diagnoses import Shell, chain_commands, format_shell, join_lines
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 
@@ -43,10 +44,10 @@ def format_node_command(node: Node, command: Shell) -> Shell:
 
 
 def format_srun_command(nodes: Sequence[Node], command: Shell) -> Shell:
-    """The command line that runs a shell command on nodes of the Slurm job, from a shell of the job."""
+    """The command line that runs a shell command on nodes of one component of the job, from a shell of the job."""
     gpus = min(map(_count_step_gpus, nodes))
     # With the job's variables of a shell, Slurm refuses some steps that do not say in this way how many GPUs they need.
-    options = format_shell("--overlap --gpus={gpus}", gpus=gpus) if gpus else format_shell("--overlap")
+    options = quote_typed_words(["--overlap", *find_component(nodes[0]), *([f"--gpus={gpus}"] if gpus else [])])
     if len(nodes) == 1:
         return format_shell(
             "srun {options:shell} -N1 -n1 -w {name} bash -c {command}",
@@ -62,9 +63,14 @@ def format_srun_command(nodes: Sequence[Node], command: Shell) -> Shell:
     )
 
 
+def find_component(node: Node) -> tuple[str, ...]:
+    """The option of srun for the node's component of a heterogeneous job, if it is one."""
+    return tuple(option for option in node.step_options if option.startswith(COMPONENT_OPTION))
+
+
 def _count_step_gpus(node: Node) -> int:
     """The GPUs that the agent's step has on the node."""
-    counts = [found[0] for option in node.step_options if (found := re.search("[0-9]+$", option))]
+    counts = [found[1] for option in node.step_options if (found := re.fullmatch("--g.*[:=]([0-9]+)", option))]
     return int(counts[0]) if counts else 0
 
 

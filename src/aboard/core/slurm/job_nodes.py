@@ -14,6 +14,8 @@ from aboard.diagnoses.usage.configuration import quote_doubly
 
 # This option counts the GPUs of a whole step, so a step with it can have one node only.
 ALONE_OPTION = "--gpus="
+COMPONENT_OPTION = "--het-group="
+NO_GPUS_OPTION = "--gres=none"
 
 
 def format_job_source(allocation: SlurmAllocation) -> str:
@@ -63,11 +65,16 @@ def _assign_node(node: Node, allocation: SlurmAllocation, user: str) -> Node:
         address=address,
         slots=slots,
         cores=found.cpus,
-        step_options=_list_gpu_options(found, allocation),
+        step_options=(*_list_component_options(found), *_list_gpu_options(found, allocation)),
         port=None,
         user=None,
         transport=TransportKind.SLURM,
     )
+
+
+def _list_component_options(node: AllocatedNode) -> tuple[str, ...]:
+    """The option for a node of a heterogeneous job: srun uses the first component unless told otherwise."""
+    return () if node.group is None else (f"{COMPONENT_OPTION}{node.group}",)
 
 
 def _list_gpu_options(node: AllocatedNode, allocation: SlurmAllocation) -> tuple[str, ...]:
@@ -75,16 +82,14 @@ def _list_gpu_options(node: AllocatedNode, allocation: SlurmAllocation) -> tuple
 
     In a job whose nodes have different numbers of GPUs, Slurm 22.05 refuses --gres with more than the fewest.
     """
-    if not allocation.has_gpus or node.gpus is None:
+    if node.gpus is None:
         return ()
     if node.gpus == 0:
-        return ("--gres=none",)
+        return (NO_GPUS_OPTION,)
     is_even = len({other.gpus for other in allocation.nodes if other.group == node.group}) == 1
     return (f"--gres=gpu:{node.gpus}",) if is_even else (f"{ALONE_OPTION}{node.gpus}",)
 
 
 def _count_slots(node: AllocatedNode, allocation: SlurmAllocation) -> int | None:
-    """The job's GPUs on the node. Without any GPUs in the job, one process; None if Slurm does not count GPUs."""
-    if node.gpus == 0:
-        return 0 if allocation.has_gpus else 1
-    return node.gpus
+    """The job's GPUs on the node; None, as for a machine without GPUs, if the job has none at all."""
+    return node.gpus if allocation.has_gpus else None

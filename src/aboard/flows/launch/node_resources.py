@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from aboard.checks.gpu.nvidia_smi import DRIVER
+from aboard.checks.gpu.nvidia_smi import DRIVER, GpuDriver
 from aboard.checks.gpu.visible_devices import VISIBLE
 from aboard.checks.host.cpu_cores import CORES
 from aboard.checks.network.mesh_probe import MESH
@@ -15,6 +15,7 @@ from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import MasterAddress
 from aboard.core.plan.plan_builder import find_rank_zero_node
 from aboard.core.probes.facts import Facts
+from aboard.core.slurm.job_nodes import NO_GPUS_OPTION
 from aboard.diagnoses.untrusted import Untrusted
 
 LOOPBACK = "127.0.0.1"
@@ -34,7 +35,7 @@ def collect_node_resources(facts: Facts) -> dict[str, NodeResources]:
         resources[node.name] = NodeResources(
             address=_find_address(node, known_mesh),
             interface=known_mesh.interfaces.get(node.name, "") if known_mesh else "",
-            accelerators=drivers[node.name].cards or None if node.name in drivers else None,
+            accelerators=_count_accelerators(node, drivers.get(node.name)),
             cores=cores.get(node.name),
             visible_gpus=_list_visible_gpus(node, visible.get(node.name)),
         )
@@ -53,6 +54,11 @@ def choose_master(cluster: Cluster, request: LaunchRequest, facts: Facts) -> Mas
     else:
         address = _find_address(first, known_mesh)
     return MasterAddress(node=first.name, address=address, port=request.master_port or _choose_port(first, known_mesh))
+
+
+def _count_accelerators(node: Node, driver: GpuDriver | None) -> int | None:
+    """The node's own GPUs, unless Slurm counts GPUs and gave the job none of them."""
+    return None if driver is None or NO_GPUS_OPTION in node.step_options else driver.cards or None
 
 
 def _list_visible_gpus(node: Node, value: Untrusted | None) -> tuple[str, ...]:

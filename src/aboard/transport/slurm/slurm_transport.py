@@ -7,7 +7,6 @@ from dataclasses import field
 from weakref import WeakKeyDictionary
 
 from aboard.core.cluster.node import Node
-from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.slurm.job_nodes import ALONE_OPTION
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
@@ -75,7 +74,7 @@ class _StepGatherer:
         steps: list[_StepPlan] = []
         for node, joined in waiting:
             if not joined.cancelled():
-                key = (node.python, (*_find_component_options(node.name), *node.step_options))
+                key = (node.python, node.step_options)
                 plan = next((plan for plan in steps if plan.key == key and plan.has_room(node.name)), None)
                 if plan is None:
                     plan = _StepPlan(key=key)
@@ -115,15 +114,6 @@ async def _start_planned_step(plan: _StepPlan) -> None:
             await step.streams[name].close()
         else:
             joined.set_result(step)
-
-
-def _find_component_options(name: str) -> tuple[str, ...]:
-    """The option for a node of a heterogeneous job: srun uses the first component unless told otherwise."""
-    size = os.environ.get("SLURM_HET_SIZE", "")
-    for number in range(int(size) if size.isdecimal() else 0):
-        if name in expand_node_set(os.environ.get(f"SLURM_JOB_NODELIST_HET_GROUP_{number}", "")):
-            return (f"--het-group={number}",)
-    return ()
 
 
 _GATHERERS: "WeakKeyDictionary[asyncio.AbstractEventLoop, _StepGatherer]" = WeakKeyDictionary()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from aboard.checks.node_scripts import format_node_command, format_srun_command, get_setup_lines
+from aboard.checks.node_scripts import find_component, format_node_command, format_srun_command, get_setup_lines
 from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.cluster.setup_commands import strip_setup
@@ -315,8 +315,8 @@ def _build_node_commands(command: Shell, parts: Iterable[NodePlan]) -> Iterator[
             'for node in {targets:words}; do ssh "$node" {command}; done', targets=targets, command=command
         )
     in_job = [node for node in nodes if node.transport is TransportKind.SLURM]
-    if in_job:
-        yield format_srun_command(in_job, command)
+    for _component, same in groupby(sorted(in_job, key=find_component), find_component):
+        yield format_srun_command(list(same), command)
     single = [node for node in nodes if node not in in_job and (node not in plain or len(plain) == 1)]
     yield from (format_node_command(node, command) for node in single)
 
