@@ -213,7 +213,7 @@ def launch(
         read_environment(envs, env_file)
         job = job or require_slurm_settings(where)
         sys.exit(
-            _submit(job, typed_words, detach=detach, dry=dry, script_only=not as_json and other in (None, "sbatch"))
+            _submit_job(job, typed_words, detach=detach, dry=dry, script_only=not as_json and other in (None, "sbatch"))
         )
     if dry or other or as_json:
         _require_dry_run(dry, other, as_json=as_json)
@@ -233,7 +233,7 @@ def launch(
     sys.exit(dial_while_parsing(nodes, read))
 
 
-def _submit(settings: SlurmSettings, typed: "_TypedCommand", *, detach: bool, dry: bool, script_only: bool) -> int:
+def _submit_job(settings: SlurmSettings, typed: "_TypedCommand", *, detach: bool, dry: bool, script_only: bool) -> int:
     """Submits the launch as a Slurm job, or prints the script; other plans need the nodes of a job."""
     from aboard.cli.runs.slurm_submission import print_batch_script, submit_and_follow  # noqa: PLC0415 - only for Slurm
 
