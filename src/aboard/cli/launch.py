@@ -17,7 +17,6 @@ from aboard.config.input_files import suggest_similar_file
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.plan.launch_request import resolve_request
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
-from aboard.core.slurm.conductor_command import refuse_outside_job
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import find_env_name_error
 from aboard.diagnoses import NO_FIX, AboardError, InputError, Problem
@@ -230,6 +229,8 @@ def _submit_job(settings: SlurmSettings, typed: TypedCommand, *, detach: bool, d
     from aboard.cli.runs.slurm_submission import print_batch_script, submit_and_follow  # noqa: PLC0415 - only for Slurm
 
     if dry and not script_only:
+        from aboard.core.slurm.conductor_command import refuse_outside_job  # noqa: PLC0415 - only for Slurm
+
         refuse_outside_job(settings, sys.argv[1:])
     for note in typed.check_alone():
         click.echo(f"note: {note}", err=True)
