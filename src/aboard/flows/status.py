@@ -55,7 +55,9 @@ def summarize_job_run(where: JobRun) -> RunSummary:
         return replace(summary, state="pending", note=note, findings=())
     if status.phase is JobPhase.ENDED:
         state = summary.state if where.is_recorded else _translate_end(status)
-        return replace(summary, state=state, note=note)
+        # To Slurm, a conductor that was told to stop has failed.
+        stopped = status.exit_code == INTERRUPTED
+        return replace(summary, state=state, note=f"job {status.id} has ended" if stopped else note)
     return replace(summary, state="running", note=note, findings=())
 
 
