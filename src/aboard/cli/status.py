@@ -20,6 +20,7 @@ from aboard.ui.launch.roster_view import RosterView
 from aboard.ui.run_list import RunListEntry, RunListView, format_run_lines
 
 MAX_RUNS = 20
+POLL_SECONDS = 0.2
 
 
 @click.command()
@@ -43,7 +44,8 @@ def status(run: str | None, live: bool, every: bool) -> None:
         return
     run_directory = runs.find(run)
     where = forward_to_batch_host(run_directory, run, must_be_here=False)
-    if run_directory.live:
+    # During the preflight check, the conductor does not serve requests yet.
+    if run_directory.live and (live or run_directory.socket.exists()):
         asyncio.run(_follow_roster(run_directory, console) if live else _show_roster(run_directory, console))
     else:
         run_summary = summarize_run(run_directory) if where is None else summarize_job_run(where)
@@ -57,6 +59,8 @@ async def _show_roster(run: RunDirectory, console: Console) -> None:
 
 
 async def _follow_roster(run: RunDirectory, console: Console) -> None:
+    while run.live and not run.socket.exists():
+        await asyncio.sleep(POLL_SECONDS)
     if not console.is_terminal:
         plain = PlainLaunchWriter(click.echo)
         async for roster in watch_roster(run):
