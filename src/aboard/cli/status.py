@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from time import time
+from time import sleep, time
 
 import click
 from rich.console import Console
@@ -45,7 +45,9 @@ def status(run: str | None, live: bool, every: bool) -> None:
     run_directory = runs.find(run)
     where = forward_to_batch_host(run_directory, run, must_be_here=False)
     # During the preflight check, the conductor does not serve requests yet.
-    if run_directory.live and (live or run_directory.socket.exists()):
+    while live and run_directory.live and not run_directory.socket.exists():
+        sleep(POLL_SECONDS)
+    if run_directory.live and run_directory.socket.exists():
         asyncio.run(_follow_roster(run_directory, console) if live else _show_roster(run_directory, console))
     else:
         run_summary = summarize_run(run_directory) if where is None else summarize_job_run(where)
@@ -59,8 +61,6 @@ async def _show_roster(run: RunDirectory, console: Console) -> None:
 
 
 async def _follow_roster(run: RunDirectory, console: Console) -> None:
-    while run.live and not run.socket.exists():
-        await asyncio.sleep(POLL_SECONDS)
     if not console.is_terminal:
         plain = PlainLaunchWriter(click.echo)
         async for roster in watch_roster(run):
