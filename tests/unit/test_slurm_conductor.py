@@ -190,6 +190,8 @@ def test_slurms_signals_let_the_ranks_save_and_say_why(
     assert "next aboard launch localhost --check none -- job.py" in text
     run = Runs.of(os.environ).open_run(RUN)
     assert read_slurm_job(run) == SlurmJob(id=12, batch_host="n1")
+    assert aboard("why", RUN).stdout.startswith(f"{RUN} is stopped ({why}")
+    assert aboard("status").stdout.split("\t")[5].startswith(why)
 
 
 def _build_environment() -> Mapping[str, str]:
