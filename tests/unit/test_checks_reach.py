@@ -8,7 +8,7 @@ import pytest
 from aboard.checks.reach import ADDRESS_LOOKUP, SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import NO_KEY, Contact, ReachedNode, UnreachedNode
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Severity, sort_by_severity
 from aboard.diagnoses.unreachable_reason import UnreachableReason
@@ -34,6 +34,15 @@ def test_every_reason_has_a_story(reason: UnreachableReason) -> None:
     assert finding.seen == "what ssh said"
     assert finding.why.endswith(".")
     assert not set("{}") & set(finding.fix.replace("{1,9}", ""))
+
+
+@pytest.mark.parametrize("reason", ["timeout", "no-python", "old-python", "garbage", "silent", "lost"])
+def test_a_node_of_a_slurm_job_has_no_fix_by_ssh(reason: str) -> None:
+    """What any transport can meet is tried by srun there."""
+    node = replace(NODE, transport=TransportKind.SLURM)
+    (finding,) = _judge(UnreachedNode(reason=UnreachableReason(reason), said=""), node)
+    assert "ssh" not in finding.fix
+    assert "--nodelist=n1" in finding.fix
 
 
 def test_a_fix_names_the_node_as_ssh_reaches_it() -> None:

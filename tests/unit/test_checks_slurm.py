@@ -96,6 +96,13 @@ def test_a_job_that_ends_soon_is_a_warning(at: str, limit: str, *, warned: bool)
     assert codes == (["slurm-time-left"] if warned else [])
 
 
+def test_a_suspended_job_is_named() -> None:
+    """Its steps wait without a word, so that nodes seem to be silent."""
+    (finding,) = _judge(SlurmFacts(job=3, is_suspended=True))
+    assert (finding.code, finding.severity) == ("slurm-suspended", Severity.BLOCK)
+    assert "reach-silent" in finding.diagnosis.leads_to
+
+
 def test_few_ports_are_a_warning() -> None:
     """A range of forty is too small even for two nodes; a range that is not set is any free port."""
     (finding,) = _judge(SlurmFacts(job=3, srun_ports=parse_srun_ports("SrunPortRange           = 60001-60040\n")))

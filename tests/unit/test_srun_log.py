@@ -2,8 +2,11 @@
 
 import pytest
 
+from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.transport.slurm.slurm_transport import SlurmTransport
 from aboard.transport.slurm.srun_log import SHARED_STEP, classify_srun_failure
+from aboard.transport.transport import StreamEnding
 
 NOT_CONFIRMED = "srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 7"
 NO_MUNGE = f"""\
@@ -98,6 +101,18 @@ def test_a_refusal_of_several_nodes_is_nobodys() -> None:
     """Slurm does not say which node it means; alone, each is told."""
     line = f"{REFUSED}Requested node configuration is not available"
     assert classify_srun_failure(f"{SHARED_STEP}\n{line}", "n1") == (UnreachableReason.STEP_ABORTED, line)
+
+
+def test_an_srun_that_we_end_while_it_waits_has_what_it_waited_for() -> None:
+    """What it says when it is ended is not about the job."""
+    waits = "srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)"
+    ended = "srun: Cancelled pending job step with signal 15\nsrun: error: Unable to create step for job 7: Job/step"
+    stderr = f"{waits}\n{ended} already completing or completed"
+    assert classify_srun_failure(stderr, "n2") == (UnreachableReason.STEP_REFUSED, waits)
+    with pytest.raises(Unreachable, match="temporarily disabled") as error:
+        SlurmTransport().explain_timeout(StreamEnding(exit_code=None, stderr=stderr))
+    assert error.value.reason is UnreachableReason.STEP_REFUSED
+    assert SlurmTransport().explain_timeout(StreamEnding(exit_code=None))[0] == "starting a step"
 
 
 def test_a_cancelled_step_says_why() -> None:

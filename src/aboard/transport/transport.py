@@ -59,5 +59,8 @@ class Transport(Protocol):
         ...
 
     def explain_timeout(self, ending: StreamEnding) -> tuple[str, str]:
-        """The last login phase before the time ran out, and what was still missing; empty without a connection."""
+        """The last login phase before the time ran out, and what was still missing; empty without a connection.
+
+        Raises Unreachable if the program itself said what it was waiting for.
+        """
         ...

@@ -157,8 +157,10 @@ def _build_fix(facts: Facts, node: Node, contact: UnreachedNode) -> Fix:
         best = max(newer, key=lambda path: int(path.rpartition(".")[2]))
         return reach.OLD_PYTHON.fix("newer", path=best, node=node.name)
     address = _get_known_address(facts, node) or "ADDRESS"
-    return reach.UNREACHED[contact.reason].fix(
-        **_build_fix_values(node), trust=_format_trust_command(facts.cluster), line=f"{address} {node.target}"
+    diagnosis = reach.UNREACHED[contact.reason]
+    variant = "srun" if node.transport is TransportKind.SLURM and "srun" in diagnosis.templates else ""
+    return diagnosis.fix(
+        variant, **_build_fix_values(node), trust=_format_trust_command(facts.cluster), line=f"{address} {node.target}"
     )
 
 
@@ -172,6 +174,8 @@ def _build_fix_values(node: Node) -> dict[str, Value]:
         "known": node.target if node.port is None else f"[{node.target}]:{node.port}",
         "find": _format_python_lookup(node),
         "ask": format_shell("{python} --version", python=node.python),
+        "python": node.python,
+        "lookup": format_shell("command -v {python}", python=node.python),
     }
 
 

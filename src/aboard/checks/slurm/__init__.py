@@ -46,6 +46,17 @@ def find_drained_nodes(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def find_suspended_job(facts: Facts) -> Iterator[Finding]:
+    """A job that Slurm has stopped: its steps wait without a word."""
+    slurm = _get_facts(facts)
+    if slurm.is_suspended:
+        yield jobs.SUSPENDED.finding(
+            nodes=tuple(node.name for node in facts.cluster),
+            seen=f"job {slurm.job} is suspended",
+            fix=jobs.SUSPENDED.fix(job=slurm.job),
+        )
+
+
 def find_wrong_clocks(facts: Facts) -> Iterator[Finding]:
     """Clocks that are so far off that munge rejects all credentials, and slurmd all steps."""
     wrong = {name: reply for name, reply in _get_facts(facts).munge.items() if reply.shows_wrong_clock}
@@ -114,7 +125,7 @@ SUBJECT = Subject(
     name="slurm",
     title="the Slurm job and its nodes are in order",
     probes=(),
-    rules=(find_wrong_clocks, find_lost_nodes, find_drained_nodes, find_short_time, find_few_ports),
+    rules=(find_suspended_job, find_wrong_clocks, find_lost_nodes, find_drained_nodes, find_short_time, find_few_ports),
     diagnoses=list_diagnoses(jobs),
     untested=_list_untested,
     applies=applies_to,

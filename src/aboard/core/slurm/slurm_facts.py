@@ -54,6 +54,7 @@ class SlurmFacts:
     """
 
     job: int
+    is_suspended: bool = False
     seconds_left: float | None = None
     limit_seconds: float | None = None
     nodes: Mapping[str, SlurmNodeState] = field(default_factory=dict)

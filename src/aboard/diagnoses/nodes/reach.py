@@ -25,6 +25,9 @@ _QUIET = (
     " shells\n"
     "ssh {ssh:shell} true    # here; must print nothing"
 )
+# In a Slurm job.
+_STEP = "srun --overlap --nodes=1 --ntasks=1 --nodelist={node}"
+_SHOW_NODE = "scontrol show node {node} | grep -E 'State|Reason'    # here\n"
 _DROPS = (
     "sshd closed connections before the key exchange. Either all clients together have more logins in progress than"
     " sshd's MaxStartups allows, or fail2ban has banned this machine."
@@ -55,8 +58,13 @@ TIMEOUT = Diagnosis(
     title="the node does not respond",
     symptoms=("ssh: connect to host n2 port 22: Connection timed out",),
     explanation="No packet came back. Either the machine is down, or a firewall drops the packets.",
-    fixes="ping -c 3 {target}    # here; if it is down, power it on; if it is up, check the cloud's security group\n"
-    + _LET_SSH_IN,
+    fixes={
+        "": FixCommand(
+            "ping -c 3 {target}    # here; if it is down, power it on; if it is up, check the cloud's security group\n"
+            + _LET_SSH_IN
+        ),
+        "srun": FixCommand(_SHOW_NODE + _STEP + " hostname    # in the job; does srun start anything there?"),
+    },
     log_fix="ping -c 3 {node}    # is it up?",
     patterns=cause(
         r"connect to host (?P<node>\S+) port (?P<port>\d+): (?:Connection|Operation) timed out"
@@ -170,6 +178,10 @@ NO_PYTHON = Diagnosis(
             "ssh {ssh:shell} {find:shell}    # here; if a login shell finds it, set `python:` to that path\n"
             "sudo apt-get install -y python3    # on {node}; if no Python is installed"
         ),
+        "srun": FixCommand(
+            _STEP + " bash -lc {lookup}    # in the job; if a login shell finds it, set `python:` to that path\n"
+            "sudo apt-get install -y python3    # on {node}; if no Python is installed"
+        ),
         "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; keeps the existing PATH"),
         "python": Advice("python: {path}    # in aboard.yaml, {where}"),
         "path": FixCommand("command -v {python}    # on {node}; set `python:` in aboard.yaml to its full path"),
@@ -196,6 +208,9 @@ OLD_PYTHON = Diagnosis(
             "ssh {ssh:shell} 'ls /usr/bin/python3* /opt/conda/bin/python'    # here; set `python:` for {node}"
             " to a newer one"
         ),
+        "srun": FixCommand(
+            _STEP + " sh -c 'ls /usr/bin/python3* /opt/conda/bin/python'    # in the job; set `python:` to a newer one"
+        ),
         "newer": Advice("python: {path}    # in aboard.yaml, for {node}; or another Python 3.9+ with your packages"),
     },
 )
@@ -215,7 +230,10 @@ GARBAGE = Diagnosis(
     symptoms=("a forced command or a script replies in place of Python",),
     explanation="Something else replied in the agent's place: usually a forced command in authorized_keys, a restricted"
     " shell, or a script named python3.",
-    fixes="ssh {ssh:shell} {ask}    # must print a version and nothing else",
+    fixes={
+        "": FixCommand("ssh {ssh:shell} {ask}    # must print a version and nothing else"),
+        "srun": FixCommand(_STEP + " {python} --version    # in the job; must print a version and nothing else"),
+    },
 )
 
 WRONG_VERSION = Diagnosis(
@@ -233,7 +251,10 @@ SILENT = Diagnosis(
     symptoms=("Connection timed out during banner exchange", "ssh hangs after `debug1: pledge: filesystem`"),
     explanation="Possible causes: the home directory is on a dead mount (`ssh root@NODE` may still work), the machine"
     " is swapping endlessly, or a process that the connection needs has been stopped.",
-    fixes="timeout 30 ssh -v {ssh:shell} true    # here; note where it stops",
+    fixes={
+        "": FixCommand("timeout 30 ssh -v {ssh:shell} true    # here; note where it stops"),
+        "srun": FixCommand(_SHOW_NODE + "timeout 30 " + _STEP + " -v true    # in the job; note where it stops"),
+    },
 )
 
 NO_SSH = Diagnosis(
@@ -250,7 +271,12 @@ LOST = Diagnosis(
     symptoms=("client_loop: send disconnect: Broken pipe", "Connection to n2 closed by remote host."),
     explanation="Possible causes: two machines have the same address, a session limit (MaxSessions, TasksMax) was"
     " reached, or the network is flapping.",
-    fixes="ssh {ssh:shell} true    # here; run it a few times; if it sometimes fails, check {node}'s network",
+    fixes={
+        "": FixCommand(
+            "ssh {ssh:shell} true    # here; run it a few times; if it sometimes fails, check {node}'s network"
+        ),
+        "srun": FixCommand(_SHOW_NODE + _STEP + " true    # in the job; run it a few times; does it always work?"),
+    },
     log_fix="aboard check --only reach    # shows the reason for every node",
     patterns=end(
         r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code 255|client_loop: send disconnect"

@@ -160,6 +160,17 @@ NODE_DOWN = Diagnosis(
     leads_to=("reach-no-slurmd", "reach-slurmd-refused", "reach-not-in-job", "reach-timeout", "reach-silent"),
 )
 
+SUSPENDED = Diagnosis(
+    code="slurm-suspended",
+    title="the Slurm job is suspended",
+    symptoms=("JobState=SUSPENDED",),
+    explanation="Slurm has stopped the job's processes, and starts no steps: an administrator suspended it, or a job"
+    " with a higher priority uses the nodes (PreemptMode=SUSPEND). It continues by itself in the second case.",
+    fixes="squeue --me --states=suspended    # here\n"
+    "sudo scontrol resume {job}    # here; if an administrator suspended it",
+    leads_to=("reach-silent", "reach-timeout", "reach-step-refused", "reach-step-aborted"),
+)
+
 TIME_LEFT = Diagnosis(
     code="slurm-time-left",
     title="the Slurm job ends soon",

@@ -128,8 +128,8 @@ NO_SLURMD = Diagnosis(
         "Task launch for StepId=7.2 failed on node n2: Communication connection failure",
         "srun: error: Application launch failed: Communication connection failure",
     ),
-    explanation="slurmd starts the steps of a job on its node. It is not running there, or a firewall drops the"
-    " connection to its port (6818).",
+    explanation="slurmd starts the steps of a job on its node. It is not running there, the node is down or cut off,"
+    " or a firewall drops the connection to slurmd's port (6818).",
     fixes=_SHOW_NODE + "sudo systemctl restart slurmd    # on {node}",
     patterns=cause(
         _STARTED + r"(?:Communication connection failure|Socket timed out|Unable to contact|Unexpected message)"

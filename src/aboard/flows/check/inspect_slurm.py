@@ -9,6 +9,7 @@ from pathlib import Path
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import Contact, UnreachedNode
 from aboard.core.cluster.node import TransportKind
+from aboard.core.slurm.job_state import parse_job_status
 from aboard.core.slurm.slurm_facts import (
     MungeReply,
     SlurmFacts,
@@ -49,9 +50,11 @@ async def inspect_slurm(cluster: Cluster, env: Mapping[str, str]) -> SlurmFacts:
         said = find_last_line(failed.stderr) or find_last_line(failed.stdout)
         return SlurmFacts(job=int(job), problem=escape_text(said or f"scontrol exited with code {failed.code}", 200))
     about_job, about_nodes, config = (each.stdout for each in shown)
+    status = parse_job_status(about_job)
     left, limit = parse_job_times(about_job, datetime.now())  # noqa: DTZ005 - Slurm prints local times
     return SlurmFacts(
         job=int(job),
+        is_suspended=status is not None and status.state == "SUSPENDED",
         seconds_left=left,
         limit_seconds=limit,
         nodes=parse_node_states(about_nodes),

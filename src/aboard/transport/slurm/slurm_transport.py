@@ -20,6 +20,13 @@ from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
 SILENCE_SECONDS = 30.0
 # Every node of a step reads what is written to any of them; this bounds the copies.
 NODES_PER_STEP = 64
+# What srun itself waits for, longer than we do.
+_WAITED_FOR = (
+    UnreachableReason.STEP_REFUSED,
+    UnreachableReason.STEP_ABORTED,
+    UnreachableReason.NO_SLURMD,
+    UnreachableReason.NO_SLURMCTLD,
+)
 # Dials of many nodes come within a turn of the loop, those after a lost step within a few milliseconds.
 GATHER_SECONDS = 0.01
 
@@ -42,6 +49,9 @@ class SlurmTransport:
         return classify_srun_failure(ending.stderr, "", ending.exit_code)
 
     def explain_timeout(self, ending: StreamEnding) -> tuple[str, str]:
+        reason, line = self.classify(ending)
+        if reason in _WAITED_FOR:
+            raise Unreachable(reason, line)
         return "starting a step", "srun did not start the agent"
 
 

@@ -42,6 +42,8 @@ _NOT_STARTED = re.compile(r"^.*error: (?:execve\(\)|.*chdir)[^\n]*$", re.MULTILI
 _CANCELLED = re.compile(r"^.*\*\*\* (?:STEP|JOB) .* CANCELLED AT [^\n]*$", re.MULTILINE)
 # One node that can't start its task ends the step on all of them; a line above names the node and its reason.
 _ABORTED = re.compile(r"^srun: (?:Job step aborted|Force Terminated).*$", re.MULTILINE)
+# What srun says when we end it while it waits.
+_ENDED_BY_US = re.compile(r"^srun: Cancelled pending job step with signal \d+.*", re.MULTILINE | re.DOTALL)
 _LAUNCH_FAILED = re.compile(r"^srun: error: Application launch failed:.*$", re.MULTILINE)
 
 
@@ -50,7 +52,7 @@ def classify_srun_failure(stderr: str, node: str, exit_code: int | None = None) 
 
     STEP_ABORTED means that another node ended the step: without that node it may start.
     """
-    text = select_node_lines(stderr, node).replace(SHARED_STEP, "")
+    text = _ENDED_BY_US.sub("", select_node_lines(stderr, node).replace(SHARED_STEP, ""))
     launch_failed = _LAUNCH_FAILED.search(text)
     text = _LAUNCH_FAILED.sub("", text)
     for reason, diagnosis in _REASONS:
