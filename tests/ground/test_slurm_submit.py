@@ -70,7 +70,7 @@ def test_ctrl_c_ends_the_view_and_not_the_run(login: Launches) -> None:
         )
         os.kill(ours, signal.SIGINT)
         assert going.wait(20) == 130
-        assert "no longer following; the run" in going.said
+        assert "no longer following; the job is not affected:" in going.said
         assert "aboard stop" in going.said
     assert login.box.head.run(["squeue", "--noheader", "--format=%T"]).stdout.split() == ["RUNNING"]
     assert "srun" not in login.box.head.run(["ps", "-u", "crew", "-o", "comm="]).stdout.split()

@@ -32,8 +32,9 @@ class SlurmStandIns:
         self.folder = folder
         folder.mkdir()
         self.put("scontrol", _SCONTROL.format(folder=shlex.quote(str(folder))))
-        for name in ("squeue", "scancel"):
-            self.put(name, "")
+        self.put("scancel", "")
+        # All jobs that scontrol knows, and their names.
+        self.put("squeue", f"cat {shlex.quote(str(folder))}/queue 2>/dev/null; true")
         patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
     def put(self, name: str, body: str, *, env: str = "") -> None:
@@ -43,8 +44,10 @@ class SlurmStandIns:
         path.write_text(_PROGRAM.format(calls=shlex.quote(str(self._calls)), body=body, env=note))
         path.chmod(0o755)
 
-    def show(self, job: int, fields: str) -> None:
-        (self.folder / f"job-{job}").write_text(f"JobId={job} JobName=x {fields} StdOut=/x\n")
+    def show(self, job: int, fields: str, name: str = "x") -> None:
+        (self.folder / f"job-{job}").write_text(f"JobId={job} JobName={name} {fields} StdOut=/x\n")
+        with (self.folder / "queue").open("a") as queue:
+            queue.write(f"{job} {name}\n")
 
     @property
     def calls(self) -> list[list[str]]:

@@ -169,4 +169,4 @@ def test_a_batch_script_says_that_its_time_is_over(tmp_path: Path) -> None:
         process.send_signal(signal.SIGUSR1)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert "stopped: the time limit of the Slurm job is near" in said
+    assert "stopped: the Slurm job reaches its time limit" in said

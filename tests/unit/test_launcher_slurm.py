@@ -1,5 +1,7 @@
 """Pasted srun commands, and batch scripts that are read without being run."""
 
+import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,16 @@ def build_job(nodes: int = 4, **more: str) -> dict[str, str]:
     """The variables of a shell inside job 7, on the nodes n1 to nN."""
     count = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS"), str(nodes))
     names = dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), f"n[1-{nodes}]")
-    return {**HOME, "SLURM_JOB_ID": "7", "SLURM_JOBID": "7", "SLURM_JOB_GPUS": "4,5", **count, **names, **more}
+    return {
+        **HOME,
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOBID": "7",
+        "SLURM_JOB_GPUS": "4,5",
+        "SLURM_NTASKS_PER_NODE": "1",
+        **count,
+        **names,
+        **more,
+    }
 
 
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
@@ -56,6 +67,16 @@ def test_tasks_inside_a_job(flags: str, nodes: int | None, ranks: int, include: 
     got = pasted(f"srun {flags} python train.py", environ=build_job())
     assert (got.nodes, got.ranks, got.include) == (nodes, ranks, include)
     assert got.slurm is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "nodes", "ranks"), [("", 2, 2), ("-N 2", 2, 2), ("-N1", 1, 4), ("-n 6", 2, 3), ("-n1", 1, 1)]
+)
+def test_tasks_of_the_job(flags: str, nodes: int, ranks: int) -> None:
+    """In `salloc -N2 -n4`, srun starts four tasks, on however many nodes."""
+    environ = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "2", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n[1-2]"}
+    got = pasted(f"srun {flags} python train.py", environ=environ)
+    assert (got.nodes, got.ranks) == (nodes, ranks)
 
 
 def test_excluded_nodes_of_the_job() -> None:
@@ -182,3 +203,63 @@ def test_flags_of_the_command_line_win() -> None:
     wrapped = pasted("sbatch -N 3 --wrap='srun torchrun x.py'")
     assert wrapped.slurm is not None
     assert (wrapped.slurm.nodes, wrapped.nodes) == (3, 3)
+
+
+def test_programs_without_srun() -> None:
+    """They run on the first node; the devices before a command are slots, and one that waits for others is refused."""
+    shell = "#!/bin/bash\n#SBATCH -N2\n"
+    files = {
+        "env.sh": f"{shell}ulimit -n 4096\nenv A=1 srun python x.py\n",
+        "one.sh": f"{shell}CUDA_VISIBLE_DEVICES=0,2 A=1 torchrun --nproc-per-node 2 x.py\n",
+        "python.sh": f"{shell}export CUDA_VISIBLE_DEVICES=1\npython -u x.py\n",
+        "waits.sh": f"{shell}torchrun --nnodes 2 x.py\n",
+    }
+    env = pasted("sbatch env.sh", files=files)
+    assert (env.nodes, env.env, env.setup) == (2, {"A": "1"}, ("ulimit -n 4096",))
+    one = pasted("sbatch one.sh", files=files)
+    assert (one.nodes, one.ranks, one.picked, one.env) == (1, 2, (0, 2), {"A": "1"})
+    python = pasted("sbatch python.sh", files=files)
+    assert (python.nodes, python.ranks, python.picked, python.request.program.options) == (1, 1, (1,), ("-u",))
+    with pytest.raises(InputError, match="without srun, which starts it on the first node only"):
+        pasted("sbatch waits.sh", files=files)
+
+
+def test_ranks_that_the_script_numbers() -> None:
+    """A script that derives RANK from the task gets Aboard's own number, which is the same."""
+    text = "#!/bin/bash\n#SBATCH -N2\nexport WORLD_SIZE=$SLURM_NPROCS B=2\n"
+    text += "srun --ntasks-per-node=4 bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID C=3 python x.py'\n"
+    got = pasted("sbatch job.sh", files={"job.sh": text})
+    assert (got.nodes, got.ranks, got.env) == (2, 4, {"B": "2", "C": "3"})
+
+
+def test_broken_scripts_are_refused() -> None:
+    """Whatever a script contains, it is read or refused: no other error, and no endless loop."""
+    dice = random.Random(5)  # noqa: S311 - no secret
+    pieces = (
+        "'",
+        '"',
+        "$(",
+        "${",
+        ")",
+        "}",
+        "`",
+        "((",
+        "<<END",
+        ";;",
+        "|",
+        "&",
+        "for ",
+        "case ",
+        "\\",
+        "[[",
+        "$",
+        "\n",
+    )
+    texts = [text for text in SCRIPTS.values() if text]
+    for _ in range(400):
+        text = dice.choice(texts)
+        for _ in range(dice.randrange(1, 4)):
+            at, length = dice.randrange(12, len(text)), dice.choice((0, 0, 1, 5, 40))
+            text = text[:at] + dice.choice(pieces) + text[at + length :]
+        with suppress(InputError):
+            pasted("sbatch job.sh --work-dir /w", files={"job.sh": text}, environ=build_job())

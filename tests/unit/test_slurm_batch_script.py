@@ -9,6 +9,7 @@ import pytest
 from aboard.core.slurm.batch_script import (
     BatchCommand,
     describe_missing_cores,
+    describe_written_secret,
     format_batch_script,
     list_overriding_variables,
 )
@@ -109,3 +110,10 @@ def test_a_job_with_one_core_per_node_is_noted(settings: SlurmSettings, config: 
     """Slurm's default for one task; not where nodes are allocated whole, or cores come with GPUs."""
     note = describe_missing_cores(settings, DEBUG + WHOLE + PER_GPU, config)
     assert (note is not None) is is_noted
+
+
+def test_a_secret_of_the_command_itself_is_noted() -> None:
+    """Words after `--` are not changed, but the user should know."""
+    assert describe_written_secret("exec aboard launch -- run.sh --api-key sk-abcdefghijklmnopqrst") is not None
+    for settings, command, name in CASES.values():
+        assert describe_written_secret(format_batch_script(settings, command, name=name)) is None

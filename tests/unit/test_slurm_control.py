@@ -157,7 +157,22 @@ def test_the_job_that_continues_a_run_is_found_by_its_name(slurm: SlurmStandIns)
     """Without a shared home, the batch host can't record it here."""
     run = make_job_run(RUN, JOB)
     slurm.show(12, "JobState=TIMEOUT BatchHost=n1")
-    slurm.show(15, PENDING)
-    slurm.put("squeue", "echo 15")
+    slurm.show(15, PENDING, name=RUN)
     assert aboard("status", RUN).stdout.split("job ")[1].startswith("15 is waiting")
     assert read_slurm_job(run) == SlurmJob(id=12, script="/home/me/job.sh")
+
+
+def test_a_controller_that_does_not_reply_is_not_taken_for_a_forgotten_job(slurm: SlurmStandIns) -> None:
+    """The run may well go on."""
+    make_job_run(RUN, JOB)
+    slurm.put("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    assert aboard("status").stdout.split("\t")[1::4] == ["unknown", "Slurm does not reply about job 12\n"]
+    assert "scontrol ping" in aboard("logs", RUN).stderr
+
+
+def test_a_finished_run_in_a_job_that_goes_on_is_finished(slurm: SlurmStandIns) -> None:
+    """A script or salloc's shell may run several commands; the record here has the end of this one."""
+    run = make_job_run(RUN, '{"id": 12}')
+    slurm.show(12, RUNNING)
+    run.events.write_text('{"at": 1.0, "node": "", "seq": 0, "kind": "finished", "data": {"why": "done", "code": 0}}\n')
+    assert aboard("status").stdout.split("\t")[1] == "finished"

@@ -69,6 +69,10 @@ def test_other_output_is_not_a_job(text: str) -> None:
             "launch_failed_requeued_held",
             "a node could not start it, so Slurm put it on hold (launch_failed_requeued_held)",
         ),
+        (
+            "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions",
+            "nodes it needs are down, drained or reserved for other partitions",
+        ),
         ("BrandNew\x1b[2J", "Slurm says BrandNew\\x1b[2J"),
     ],
 )

@@ -65,7 +65,7 @@ def cli() -> None:
 def main() -> None:
     """Prints errors with their codes, and maps each kind to an exit code."""
     if "SLURM_JOB_ID" in os.environ:
-        # A run has its own handler; until then, the signal would end a batch script without a word.
+        # Until a run begins, which handles it: the default would end a batch script without a word.
         signal.signal(signal.SIGUSR1, _interrupt_before_time_limit)
     try:
         sys.exit(cli.main(prog_name="aboard", standalone_mode=False))
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def _interrupt_before_time_limit(_number: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt("the time limit of the Slurm job is near")
+    raise KeyboardInterrupt("the Slurm job reaches its time limit")
 
 
 def _show_error(error: AboardError) -> None:

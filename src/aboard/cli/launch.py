@@ -162,6 +162,9 @@ def launch(
     node and the ranks that the others are waiting for. It reports the first rank to fail and terminates the others.
     Ctrl-C stops the run with SIGTERM and the grace period; a second Ctrl-C skips the grace period.
 
+    On a login node of a Slurm cluster, with `cluster.slurm` in aboard.yaml, the run is submitted as a job and followed;
+    Ctrl-C then ends only the view.
+
     Exit code: the failed rank's (128 + N for signal N); 2 the preflight check stopped the launch; 3 the command
     is wrong; 130 after Ctrl-C.
     """

@@ -72,11 +72,13 @@ async def _follow_roster(run: RunDirectory, console: Console) -> None:
 
 
 def _build_run_line(run_summary: RunSummary) -> RunListEntry:
+    # Slurm knows why it killed a conductor.
+    explained = run_summary.findings and not (run_summary.state == "lost" and run_summary.note)
     return RunListEntry(
         id=run_summary.id,
         state=run_summary.state,
         age=time() - run_summary.began,
         world=run_summary.world,
         step=run_summary.step,
-        verdict=run_summary.findings[0].seen if run_summary.findings else run_summary.note,
+        verdict=run_summary.findings[0].seen if explained else run_summary.note,
     )

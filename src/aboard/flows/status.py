@@ -24,7 +24,7 @@ from aboard.verdicts.death.lost_conductor import LostConductor, explain_lost_con
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One run: `state` is running, finished, failed, stopped, blocked or lost; pending or ended for a Slurm job.
+    """One run: `state` is running, finished, failed, stopped, blocked or lost; of a job also pending, ended or unknown.
 
     `note` is what Slurm says about its job.
     """
@@ -48,7 +48,8 @@ def summarize_job_run(where: JobRun) -> RunSummary:
     """A run in a Slurm job: Slurm knows its state before its conductor starts, and if this machine has no record."""
     summary, status = summarize_run(where.run), where.status
     if status is None:
-        return summary if where.is_recorded else replace(summary, state="ended", note=_describe_forgotten(where))
+        state = "unknown" if where.is_silent else "ended"
+        return summary if where.is_recorded else replace(summary, state=state, note=_describe_forgotten(where))
     note = f"job {status.id} {describe_job(status, datetime.now())}"  # noqa: DTZ005 - Slurm's times are local
     if status.phase is JobPhase.PENDING:
         return replace(summary, state="pending", note=note, findings=())
@@ -83,6 +84,8 @@ def _translate_end(status: JobStatus) -> str:
 
 
 def _describe_forgotten(where: JobRun) -> str:
+    if where.is_silent:
+        return f"Slurm does not reply about job {where.job.id}"
     place = f"; its record is on {where.batch_host}" if where.batch_host else ""
     return f"Slurm no longer knows job {where.job.id}{place}"
 

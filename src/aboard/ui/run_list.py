@@ -23,7 +23,7 @@ STYLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunListEntry:
-    """One run. `state` is running, finished, failed, stopped or lost, and pending or ended for a Slurm job.
+    """One run. `state` is running, finished, failed, stopped or lost, and pending, ended or unknown for a job.
 
     `age` is how long ago it began, in seconds.
     """

@@ -11,9 +11,9 @@ from random import SystemRandom
 import click
 from rich.console import Console
 
-from aboard.core.slurm.batch_script import BatchCommand, format_batch_script
+from aboard.core.slurm.batch_script import BatchCommand, describe_written_secret, format_batch_script
 from aboard.core.slurm.conductor_command import ConductorCommand, build_conductor_command
-from aboard.core.slurm.job_state import NO_OUTPUT_CODE, describe_end
+from aboard.core.slurm.job_state import NO_OUTPUT_CODE, JobPhase, describe_end
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import format_count
 from aboard.core.text.shell_quoting import quote_typed_words
@@ -57,8 +57,9 @@ def submit_and_follow(settings: SlurmSettings, argv: Sequence[str], *, detach: b
         runs.remove(run)
         raise
     click.echo(f"{run.id}: submitted job {job.id} for {format_count(settings.nodes, 'node')}; script {job.script}")
-    if (note := asyncio.run(find_request_note(settings))) is not None:
-        click.echo(f"note: {note}", err=True)
+    for note in (describe_written_secret(script), asyncio.run(find_request_note(settings))):
+        if note is not None:
+            click.echo(f"note: {note}", err=True)
     if detach:
         click.echo(_format_commands(run), nl=False)
         return 0
@@ -85,13 +86,17 @@ def _follow(run: RunDirectory, job: SlurmJob, settings: SlurmSettings) -> int:
         followed = asyncio.run(follow_run(run, job, view))
     except KeyboardInterrupt:
         view.close()
-        view.say(f"no longer following; the run {run.id} goes on:\n{_format_commands(run)}".rstrip())
+        view.say(f"no longer following; the job is not affected:\n{_format_commands(run)}".rstrip())
         return EXIT_INTERRUPTED
     finally:
         view.close()
+    if followed.status is None or followed.status.phase is not JobPhase.ENDED:
+        view.say(
+            f"Slurm no longer answers about job {followed.id}; the run may go on:\n{_format_commands(run)}".rstrip()
+        )
+        return followed.exit_code
     _refuse_failed_start(followed, settings)
-    how = "is no longer known to Slurm" if followed.status is None else describe_end(followed.status)
-    view.say(f"job {followed.id} {how}")
+    view.say(f"job {followed.id} {describe_end(followed.status)}")
     return followed.exit_code
 
 

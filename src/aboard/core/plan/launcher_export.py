@@ -14,7 +14,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.plan.program import Program, ProgramKind
-from aboard.core.plan.rank_variables import RankLayout, build_torchrun_env
+from aboard.core.plan.rank_variables import RankLayout, build_task_env, build_torchrun_env
 from aboard.core.text.input_text import format_count
 from aboard.core.text.secret_names import is_secret, list_secret_names
 from aboard.diagnoses import InputError, Problem
@@ -67,6 +67,7 @@ def build_plan_export(plan: Plan) -> PlanExport:
     layout = RankLayout(rank=0, world=1, local=0, local_world=1, group=0, groups=1)
     # torchrun sets the second one, and torch has the same default.
     launcher_names = {*build_torchrun_env(layout, plan.master, plan.run), "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
+    launcher_names |= build_task_env(layout).keys()
     return PlanExport(
         nodes=tuple(_build_node_export(part, launcher_names) for part in plan.parts),
         program=plan.program,

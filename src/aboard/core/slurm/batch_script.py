@@ -7,6 +7,7 @@ from dataclasses import field
 
 from aboard.core.cluster.interpreter import NO_ENV
 from aboard.core.slurm.slurm_settings import SlurmSettings
+from aboard.core.text.secret_scrubber import SecretScrubber
 from aboard.lazy_dataclass import dataclass
 
 # Slurm signals the conductor this long before the time limit, or up to a minute earlier: its events are that coarse.
@@ -70,6 +71,17 @@ class BatchCommand:
 def format_batch_script(settings: SlurmSettings, command: BatchCommand, *, name: str) -> str:
     """The whole script; `name` is the job's name, which is the run's id once there is a run."""
     return "\n".join([*_format_options(settings, name), "", *_format_commands(command), ""])
+
+
+def describe_written_secret(script: str) -> str | None:
+    """A note if the user's own command seems to contain a secret."""
+    scrubber = SecretScrubber()
+    scrubber.text(script)
+    if not scrubber.removed["secrets"]:
+        return None
+    return (
+        "the command seems to contain a secret, and Slurm keeps a copy of the script; pass it as a variable: --env NAME"
+    )
 
 
 def describe_missing_cores(settings: SlurmSettings, partitions: str, config: str) -> str | None:

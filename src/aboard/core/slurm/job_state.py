@@ -70,6 +70,7 @@ _PENDING_REASONS: tuple[tuple[str, str], ...] = (
     (r"Assoc\w*", "your account uses as much as it may"),
     (r"MaxMemPerLimit", "it asks for more memory than the partition allows"),
 )
+_SAID_IN_FULL = re.compile(r"None|WaitingForScheduling|(?i:nodes.required.for.job.are.down.*)")
 _NO_REASON = ("None", "WaitingForScheduling")
 # Reasons that only a person can remove; the others pass by themselves.
 _STUCK = re.compile(
@@ -165,7 +166,7 @@ def describe_reason(reason: Untrusted) -> str:
     words = next((words for pattern, words in _PENDING_REASONS if re.fullmatch(pattern, code)), None)
     if words is None:
         return f"Slurm says {reason.visible(200)}"
-    return words if code in _NO_REASON else f"{words} ({reason.visible(200)})"
+    return words if _SAID_IN_FULL.fullmatch(code) else f"{words} ({reason.visible(200)})"
 
 
 def describe_end(status: JobStatus) -> str:

@@ -12,6 +12,7 @@ RECORD_AWAY = Diagnosis(
     " through srun.",
     fixes={
         "srun": FixCommand("srun --nodes=1 --ntasks=1 --nodelist={node} {python} -m aboard {typed:shell logs RUN}"),
+        "controller": FixCommand("scontrol ping    # is slurmctld up? Then try again"),
         "accounting": FixCommand("sacct --jobs={job} --format=JobID,State,ExitCode,NodeList,End"),
     },
 )

@@ -62,6 +62,9 @@ def build_absent_error(where: JobRun, words: Sequence[str]) -> AboardError:
     waiting = judge_job(status, datetime.now()) if status is not None and where.is_waiting else None  # noqa: DTZ005 - as Slurm's times
     if waiting is not None:
         return AboardError(waiting.diagnosis, f"{run} has not started: {waiting.seen}", fix=waiting.fix)
+    if where.is_silent:
+        seen = f"slurmctld does not reply, and this machine has no record of {run}"
+        return AboardError(remote_runs.RECORD_AWAY, seen, "controller")
     if where.batch_host:
         how = f" {describe_end(status)}" if status is not None and status.phase is JobPhase.ENDED else " has ended"
         seen = f"job {where.job.id}{how}; the record of {run} is on its batch host, {where.batch_host}"

@@ -1,7 +1,7 @@
 """The runs of this user that are Slurm jobs: what Slurm says about them, and where their conductors are."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from aboard.core.run.run_state import Run
 from aboard.core.slurm.job_state import JobPhase, JobStatus, parse_job_status
@@ -17,7 +17,7 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class JobRun:
-    """A run that is a Slurm job; `status` is None if Slurm does not reply or has forgotten the job.
+    """A run that is a Slurm job; `status` is None if Slurm has forgotten the job, or if it `is_silent`.
 
     `machine` has the names of this machine.
     """
@@ -26,6 +26,7 @@ class JobRun:
     job: SlurmJob
     status: JobStatus | None
     machine: tuple[str, ...]
+    is_silent: bool = False
 
     @property
     def batch_host(self) -> str:
@@ -56,33 +57,31 @@ class JobRun:
         return self.run.events.exists() or self.run.check.exists()
 
 
-async def find_job_run(run: RunDirectory, environ: Mapping[str, str], hostname: str) -> JobRun | None:
-    """What Slurm says about this run's job; None for a run without one, and for a run whose record is complete."""
-    found = await find_job_runs([run], environ, hostname)
-    return found.get(run.id)
-
-
 async def find_job_runs(runs: Iterable[RunDirectory], environ: Mapping[str, str], hostname: str) -> dict[str, JobRun]:
-    """The same for several runs, by their ids."""
+    """What Slurm says about those of these runs that are jobs, by their ids; not if their records are complete."""
+    jobs = [(run, job) for run in runs if (job := read_slurm_job(run)) is not None and not _is_complete(run, job)]
+    if not jobs:
+        return {}
+    queue = await _list_jobs()
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def find(run: RunDirectory, job: SlurmJob) -> JobRun:
+        job = _choose_newest(job, [] if queue is None else queue.get(run.id, []))
+        known = queue is not None and any(job.id in numbers for numbers in queue.values())
         async with turns:
-            job = await find_newest_job(run, job)
-            return JobRun(
-                run=run,
-                job=job,
-                status=await ask_job_status(job.id),
-                machine=(environ.get("SLURMD_NODENAME", ""), hostname.partition(".")[0]),
-            )
+            # A forgotten job costs no question: there may be many.
+            status = await ask_job_status(job.id) if known else None
+        machine = (environ.get("SLURMD_NODENAME", ""), hostname.partition(".")[0])
+        return JobRun(run=run, job=job, status=status, machine=machine, is_silent=queue is None)
 
-    jobs = [(run, job) for run in runs if (job := read_slurm_job(run)) is not None and not _is_complete(run, job)]
     return {each.run.id: each for each in await asyncio.gather(*(find(run, job) for run, job in jobs))}
 
 
 def _is_complete(run: RunDirectory, job: SlurmJob) -> bool:
-    """Whether the record here has the end of this job: it has a batch host once its conductor has started."""
-    return bool(job.batch_host) and not run.live and Run.replay(run.id, read_events(run.events)).finished is not None
+    """Whether the record here has the end of this job; a further job of the run has no batch host before it starts."""
+    if run.live or (job.script and not job.batch_host):
+        return False
+    return Run.replay(run.id, read_events(run.events)).finished is not None
 
 
 async def ask_job_status(job: int) -> JobStatus | None:
@@ -91,12 +90,27 @@ async def ask_job_status(job: int) -> JobStatus | None:
 
 
 async def find_newest_job(run: RunDirectory, job: SlurmJob) -> SlurmJob:
-    """The job that continues the recorded one, if there is one: the batch host can't record it without a shared home.
+    """The job that continues the recorded one, if there is one: only with a shared home can its conductor record it."""
+    return _choose_newest(job, ((await _list_jobs(run.id)) or {}).get(run.id, []))
 
-    All jobs of a run have the run's id as their name.
-    """
-    if not job.script:
+
+def _choose_newest(job: SlurmJob, numbers: Sequence[int]) -> SlurmJob:
+    """The newest of the jobs that have the run's id as their name."""
+    newest = max(numbers, default=job.id)
+    if not job.script or newest <= job.id:
         return job
-    said = await run_slurm_command(["squeue", "--me", "--noheader", "--format=%A", f"--name={run.id}"])
-    newest = max((int(word) for word in said.stdout.split() if word.isdecimal()), default=job.id)
-    return job if newest <= job.id else SlurmJob(id=newest, attempt=job.attempt + 1, script=job.script)
+    return SlurmJob(id=newest, attempt=job.attempt + 1, script=job.script)
+
+
+async def _list_jobs(name: str | None = None) -> dict[str, list[int]] | None:
+    """The user's jobs by name, those that ended some minutes ago too; None if Slurm does not reply."""
+    command = ["squeue", "--me", "--states=all", "--noheader", "--format=%A %j"]
+    said = await run_slurm_command([*command, *([] if name is None else [f"--name={name}"])])
+    if said.code:
+        return None
+    jobs: dict[str, list[int]] = {}
+    for line in said.stdout.splitlines():
+        number, _, named = line.partition(" ")
+        if number.isdecimal():
+            jobs.setdefault(named, []).append(int(number))
+    return jobs

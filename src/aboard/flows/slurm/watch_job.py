@@ -76,17 +76,20 @@ class JobOutput:
 
 async def stream_step(status: JobStatus, command: Sequence[str]) -> AsyncIterator[bytes]:
     """What a command on the batch host writes to its stdout, until it or the job ends."""
-    process = await asyncio.create_subprocess_exec(
-        *build_step(status.id, status.batch_host),
-        "--input=none",
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        # Ctrl-C at this terminal is for us; srun would ask for a second one.
-        start_new_session=True,
-        env={name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_"))},
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *build_step(status.id, status.batch_host),
+            "--input=none",
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            # Ctrl-C at this terminal is for us; srun would ask for a second one.
+            start_new_session=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_"))},
+        )
+    except OSError:  # there is no srun here
+        return
     assert process.stdout is not None  # noqa: S101 - a pipe was requested
     ended = False
     try:

@@ -13,7 +13,13 @@ from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.cluster.setup_commands import prepend_setup
 from aboard.core.plan.plan import NodePlan, Plan, Start
-from aboard.core.plan.rank_variables import INTERFACE_VARIABLES, RankLayout, build_node_env, build_torchrun_env
+from aboard.core.plan.rank_variables import (
+    INTERFACE_VARIABLES,
+    RankLayout,
+    build_node_env,
+    build_task_env,
+    build_torchrun_env,
+)
 from aboard.core.text.rank_sets import fold_ranks
 from aboard.core.text.shell_quoting import join_argv, quote_word
 from aboard.diagnoses.untrusted import escape_text
@@ -158,7 +164,8 @@ def _list_own_variables(plan: Plan) -> frozenset[str]:
     layout = RankLayout(rank=0, world=2, local=0, local_world=1, group=0, groups=2)
     rank_env = build_node_env(Node(name="any", picked=(0,)), NodeResources(address="", interface="any"), layout, None)
     chosen = [part.node.interpreter.env for part in plan.parts if part.node.interpreter is not None]
-    return frozenset(build_torchrun_env(layout, plan.master, plan.run)).union(rank_env, *chosen)
+    own = (build_torchrun_env(layout, plan.master, plan.run), build_task_env(layout))
+    return frozenset(rank_env).union(*own, *chosen)
 
 
 def _strip_setup(part: NodePlan, start: Start) -> tuple[str, ...]:

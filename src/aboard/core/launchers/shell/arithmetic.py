@@ -11,6 +11,8 @@ _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*]?)=(?!=)(.*)", re.DOTALL)
 _STEP = re.compile(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*))\s*")
 _NUMBER = re.compile(r"[-+]?\d{1,18}")
 _LONGEST = 1000
+# All that an expression may contain.
+_TOKEN = re.compile(r"\s+|\d+\b|[A-Za-z_]\w*|[-+*/%()<>=!]")
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -44,14 +46,14 @@ def evaluate_arithmetic(text: str, get: Getter, set_value: Setter, line: int) ->
         set_value(match[1], str(value))
         return value
     source = text.strip().replace("&&", " and ").replace("||", " or ")
-    if len(source) > _LONGEST or "~" in source:
-        raise UnreadableScriptError(line, "a long arithmetic expression, or one with ~")
+    if len(source) > _LONGEST or _TOKEN.sub("", source):
+        raise UnreadableScriptError(line, f"the arithmetic expression '{text.strip()[:80]}'")
     # In Python, `~` binds as tightly as `!` in a shell; `not` doesn't.
     source = re.sub(r"!(?!=)", "~", source)
     try:
         tree = ast.parse(source or "0", mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UnreadableScriptError(line, f"the arithmetic expression '{text.strip()}'") from None
+        raise UnreadableScriptError(line, f"the arithmetic expression '{text.strip()[:80]}'") from None
     return _evaluate(tree.body, get, line)
 
 

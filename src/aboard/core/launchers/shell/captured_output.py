@@ -14,16 +14,19 @@ _MOST = 65_536
 
 @dataclass(frozen=True, kw_only=True)
 class JobNodes:
-    """The names of a job's nodes, in Slurm's order; before the job starts, each is an unknown value."""
+    """The names of a job's nodes, in Slurm's order; before the job starts, each is an unknown value.
+
+    `written` is what SLURM_JOB_NODELIST holds, `here` the host that runs the script.
+    """
 
     names: tuple[str, ...]
-    # What SLURM_JOB_NODELIST holds.
     written: str
+    here: str
 
 
 def predict_output(words: Sequence[str], given: str, nodes: JobNodes, cwd: str) -> str:
     """The output of a command whose input is `given`; an unknown value for a command that isn't known."""
-    name, args = words[0].rpartition("/")[2], list(words[1:])
+    name, args = "".join(words[:1]).rpartition("/")[2], list(words[1:])
     filters: dict[str, Callable[[list[str], str], str | None]] = {
         "head": _take_first,
         "tail": _take_last,
@@ -43,7 +46,7 @@ def predict_output(words: Sequence[str], given: str, nodes: JobNodes, cwd: str) 
     elif name == "scontrol" and args[:2] in (["show", "hostnames"], ["show", "hostname"]):
         printed = _list_names(args[2:], nodes)
     elif name == "hostname" and args in ([], ["-s"], ["--short"]):
-        printed = nodes.names[0] + "\n" if nodes.names else None
+        printed = nodes.here + "\n"
     elif name == "pwd":
         printed = cwd + "\n"
     elif name == "seq" and args and all(arg.isdecimal() for arg in args):

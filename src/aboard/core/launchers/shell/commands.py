@@ -2,7 +2,8 @@
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 
 from aboard.core.launchers.shell.captured_output import JobNodes, format_echo, predict_output
 from aboard.core.launchers.shell.conditions import evaluate_condition
@@ -15,36 +16,33 @@ from aboard.lazy_dataclass import dataclass
 # They only print, or wait, so they have no effect on the run.
 PRINTING = frozenset(
     {
-        *(
-            "cat",
-            "date",
-            "df",
-            "echo",
-            "env",
-            "free",
-            "hostname",
-            "id",
-            "ls",
-            "lscpu",
-            "nproc",
-            "nvidia-smi",
-            "printenv",
-        ),
-        *("printf", "ps", "pwd", "rocm-smi", "sacct", "scontrol", "sinfo", "sleep", "squeue", "trap", "type", "ulimit"),
-        *("umask", "uname", "uptime", "wait", "which", "whoami"),
+        *("cat", "clear", "date", "df", "echo", "env", "free", "hostname", "id", "ls", "lscpu", "nproc", "nvidia-smi"),
+        *("printenv", "printf", "ps", "pwd", "rocm-smi", "sacct", "scontrol", "sinfo", "sleep", "squeue", "type"),
+        *("uname", "uptime", "wait", "which", "whoami"),
     }
 )
+# Some of them do more than print with other arguments.
+_ONLY_PRINTING = {
+    "env": re.compile(""),
+    "printf": re.compile(r"(?!-v).*", re.DOTALL),
+    "scontrol": re.compile("show .*", re.DOTALL),
+    "nvidia-smi": re.compile(r"|(-L|-q|--query|topo|nvlink|--list).*"),
+    "rocm-smi": re.compile(r"|--show.*"),
+}
 _WITHOUT_EFFECT = frozenset({"true", ":", "shopt"})
 _DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _READING = frozenset({"read", "mapfile", "readarray"})
-_PREPARING = frozenset({"module", "ml", "source", ".", "conda", "mamba", "micromamba", "spack", "mkdir"})
+_PREPARING = frozenset(
+    {"module", "ml", "source", ".", "conda", "mamba", "micromamba", "spack", "mkdir", "ulimit", "umask"}
+)
+_WITHOUT_VARIABLES = frozenset({"mkdir", "ulimit", "umask"})
 # What activating an environment changes.
 _CHANGED = frozenset({"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CONDA_PREFIX", "VIRTUAL_ENV", "CUDA_HOME"})
 _ENVIRONMENT_NAMES = re.compile(
     r".*(PATH|HOME|ROOT|DIR|PREFIX|ENV|BIN|LIB|VERSION)|(CONDA|CUDA|EB|MODULE|LMOD|LOADED).*"
 )
 _ANY_NAME = re.compile(".*")
-_ENVIRONMENT_FILE = re.compile(
+ENVIRONMENT_FILE = re.compile(
     r"(.*/)?(activate|conda\.sh|\.?bashrc|\.?bash_profile|\.?profile|modules?\.sh|init\.sh)|/etc/.*"
 )
 _NO_FILES = frozenset({"/dev/null", "/dev/stderr", "/dev/stdout", "1", "2"})
@@ -62,6 +60,22 @@ class StartedProgram:
 
 class ScriptExitError(Exception):
     """The script ends here, successfully."""
+
+
+class ReturnError(Exception):
+    """The function or sourced file ends here."""
+
+    def __init__(self, *, succeeded: bool) -> None:
+        super().__init__()
+        self.succeeded = succeeded
+
+
+class LoopControlError(Exception):
+    """`break`, or `continue` if `goes_on`, in the innermost loop."""
+
+    def __init__(self, *, goes_on: bool) -> None:
+        super().__init__()
+        self.goes_on = goes_on
 
 
 class ShellCommands:
@@ -96,7 +110,7 @@ class ShellCommands:
             self._declare(words, command)
         elif name in _READING:
             self._read_values(words, command)
-        elif name in PRINTING and not command.assignments:
+        elif only_prints(words) and not command.assignments:
             self._print(name, words, command)
         elif name in _PREPARING:
             self._prepare(words, command)
@@ -104,13 +118,25 @@ class ShellCommands:
             self._start(words, command)
         return True
 
+    def save(self) -> dict[str, object]:
+        """The state to `restore` if a part of the script can't be followed."""
+        collected = {name: copy(value) for name, value in vars(self).items() if isinstance(value, (list, dict))}
+        return {**collected, "cwd": self.cwd, "has_changed_directory": self.has_changed_directory}
+
+    def restore(self, saved: Mapping[str, object]) -> None:
+        vars(self).update(saved)
+
     def _run_builtin(self, words: list[str], command: SimpleCommand) -> bool:
         name, *rest = words
-        if name in {"exit", "return"}:
+        if name == "return":
+            raise ReturnError(succeeded=rest in ([], ["0"]))
+        if name == "exit":
             if rest in ([], ["0"]):
                 raise ScriptExitError
             detail = f": {format_unknown(self._printed).strip()}" if self._printed.strip() else ""
             raise FailedScriptError(command.line, f"{' '.join(words)}{detail}")
+        if name in {"break", "continue"} and not rest:
+            raise LoopControlError(goes_on=name == "continue")
         if name == "shift":
             count = int(rest[0]) if rest and rest[0].isdecimal() else 1
             self._variables.arguments = self._variables.arguments[count:]
@@ -208,9 +234,9 @@ class ShellCommands:
             if (unknown := find_unknown(word)) is not None:
                 raise UnreadableScriptError(command.line, f"'{words[0]}' with {unknown}")
         self.setup.append(shlex.join(words))
-        if words[0] in {"source", "."} and not (words[1:] and _ENVIRONMENT_FILE.fullmatch(words[1])):
+        if words[0] in {"source", "."} and not (words[1:] and ENVIRONMENT_FILE.fullmatch(words[1])):
             self._variables.forget(_CHANGED, _ANY_NAME)
-        elif words[0] != "mkdir":
+        elif words[0] not in _WITHOUT_VARIABLES:
             self._variables.forget(_CHANGED, _ENVIRONMENT_NAMES)
 
     def _refuse_redirects(self, command: SimpleCommand) -> None:
@@ -234,6 +260,12 @@ class ShellCommands:
             if len(block) == 1:
                 return output
         return mark_unknown(f"({text.strip()})")
+
+
+def only_prints(words: Sequence[str]) -> bool:
+    """Whether a command has no effect but its output."""
+    pattern = _ONLY_PRINTING.get(words[0])
+    return words[0] in PRINTING and (pattern is None or pattern.fullmatch(" ".join(words[1:])) is not None)
 
 
 def _are_shell_options(words: list[str]) -> bool:

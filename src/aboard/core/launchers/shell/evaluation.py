@@ -3,7 +3,15 @@
 from collections.abc import Callable, Sequence
 
 from aboard.core.launchers.shell.captured_output import JobNodes
-from aboard.core.launchers.shell.commands import PRINTING, ScriptExitError, ShellCommands, StartedProgram
+from aboard.core.launchers.shell.commands import (
+    ENVIRONMENT_FILE,
+    PRINTING,
+    LoopControlError,
+    ReturnError,
+    ScriptExitError,
+    ShellCommands,
+    StartedProgram,
+)
 from aboard.core.launchers.shell.expansion import match_pattern
 from aboard.core.launchers.shell.parser import parse_script
 from aboard.core.launchers.shell.syntax import (
@@ -23,7 +31,8 @@ from aboard.core.launchers.shell.syntax import (
 from aboard.core.launchers.shell.variables import Variables, find_unknown
 from aboard.lazy_dataclass import dataclass
 
-_MOST_STEPS = 20_000
+# Enough for a loop over 2,000 nodes.
+_MOST_STEPS = 10_000
 _DEEPEST = 20
 # What a pipe may lead to: it changes nothing but the output.
 _FILTERS = frozenset({*PRINTING, "tee", "head", "tail", "grep", "sed", "awk", "tr", "sort"})
@@ -40,12 +49,23 @@ class ScriptReading:
 
 
 class ScriptReader:
-    """Follows a script with the given variables; `starts_program` tells a program of interest by its words."""
+    """Follows a script with the given variables.
+
+    `starts_program` tells a program of interest by its words; `read_file` returns a file that the script sources, or
+    None.
+    """
 
     def __init__(
-        self, variables: Variables, nodes: JobNodes, *, cwd: str, starts_program: Callable[[Sequence[str]], bool]
+        self,
+        variables: Variables,
+        nodes: JobNodes,
+        *,
+        cwd: str,
+        starts_program: Callable[[Sequence[str]], bool],
+        read_file: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._variables = variables
+        self._read_file = read_file
         self._commands = ShellCommands(variables, nodes, cwd=cwd, starts_program=starts_program)
         self._expander = self._commands.expander
         self._functions: dict[str, Block] = {}
@@ -56,7 +76,7 @@ class ScriptReader:
         """Reads the whole script; raises UnreadableScriptError at the first line that it can't follow."""
         try:
             self._run_block(parse_script(text))
-        except ScriptExitError:
+        except (ScriptExitError, ReturnError, LoopControlError):
             pass
         except RecursionError:
             raise UnreadableScriptError(1, "a deeply nested script") from None
@@ -78,12 +98,14 @@ class ScriptReader:
     def _run_pipeline(self, pipeline: Pipeline) -> bool:
         self._count_step(pipeline.line)
         first, *others = pipeline.commands
-        for command in others:
-            if not isinstance(command, SimpleCommand) or self._expand_words(command)[:1] not in [
-                [name] for name in _FILTERS
-            ]:
-                raise UnreadableScriptError(pipeline.line, "a pipe |")
-        return self._run_command(first) != pipeline.negated
+        names = ["".join(self._expand_words(each)[:1]) if isinstance(each, SimpleCommand) else "" for each in others]
+        if not _FILTERS.issuperset(names):
+            raise UnreadableScriptError(pipeline.line, "a pipe |")
+        before = len(self._commands.programs)
+        succeeded = self._run_command(first)
+        if "tee" in names and len(self._commands.programs) == before:
+            raise UnreadableScriptError(pipeline.line, "a file that tee writes")
+        return succeeded != pipeline.negated
 
     def _run_command(self, command: Command) -> bool:
         if isinstance(command, SimpleCommand):
@@ -120,22 +142,28 @@ class ScriptReader:
 
     def _run_counting_loop(self, loop: CountingLoop) -> bool:
         self._expander.expand_arithmetic(loop.first, loop.line)
-        while self._expander.expand_arithmetic(loop.condition, loop.line):
-            self._run_block(loop.body)
+        while self._expander.expand_arithmetic(loop.condition, loop.line) and self._run_body(loop):
             self._expander.expand_arithmetic(loop.step, loop.line)
-            self._count_step(loop.line)
         return True
 
     def _run_loop(self, loop: Loop) -> bool:
         if loop.name:
             for value in [field for word in loop.words for field in self._expander.expand_fields(word, loop.line)]:
                 self._variables.set(loop.name, value)
-                self._run_block(loop.body)
-                self._count_step(loop.line)
+                if not self._run_body(loop):
+                    break
             return True
-        while self._run_block(loop.condition) != loop.negated:
+        while self._run_block(loop.condition) != loop.negated and self._run_body(loop):
+            pass
+        return True
+
+    def _run_body(self, loop: Loop | CountingLoop) -> bool:
+        """Whether the loop goes on."""
+        self._count_step(loop.line)
+        try:
             self._run_block(loop.body)
-            self._count_step(loop.line)
+        except LoopControlError as control:
+            return control.goes_on
         return True
 
     def _count_step(self, line: int) -> None:
@@ -145,16 +173,39 @@ class ScriptReader:
 
     def _run_simple(self, command: SimpleCommand) -> bool:
         words = self._expand_words(command)
+        if words[1:] and words[0] in {"source", "."} and self._follow_file(words, command.line):
+            return True
         if not words or words[0] not in self._functions:
             return self._commands.run(words, command)
+        return self._run_called(self._functions[words[0]], words[1:], command.line)
+
+    def _run_called(self, body: Block, arguments: list[str], line: int) -> bool:
+        """Runs a function or sourced file with arguments of its own."""
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise UnreadableScriptError(command.line, f"the function {words[0]}, which calls itself")
-        before, self._variables.arguments = self._variables.arguments, words[1:]
-        succeeded = self._run_block(self._functions[words[0]])
-        self._variables.arguments = before
-        self._depth -= 1
-        return succeeded
+            raise UnreadableScriptError(line, "a function that calls itself")
+        before, self._variables.arguments = self._variables.arguments, arguments
+        try:
+            return self._run_block(body)
+        except ReturnError as result:
+            return result.succeeded
+        finally:
+            self._variables.arguments = before
+            self._depth -= 1
+
+    def _follow_file(self, words: list[str], line: int) -> bool:
+        """Whether a sourced file could be followed; if not, it is a command that each node runs."""
+        text = None if ENVIRONMENT_FILE.fullmatch(words[1]) else self._read_file(words[1])
+        if text is None:
+            return False
+        saved, commands = self._variables.save(), self._commands.save()
+        try:
+            self._run_called(parse_script(text), words[2:] or self._variables.arguments, line)
+        except UnreadableScriptError:
+            self._variables.restore(saved)
+            self._commands.restore(commands)
+            return False
+        return True
 
     def _expand_words(self, command: SimpleCommand) -> list[str]:
         """The words of a command; those of a test are not split, and patterns matter only where they are used."""

@@ -26,7 +26,7 @@ from aboard.core.launchers.shell.tokens import Token, split_tokens
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=(.*)", re.DOTALL)
 _REDIRECTS = frozenset({"<", ">", ">>", "<<", "<<<", "&>", "&>>", ">&", "<&", ">|"})
 _RESERVED = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})
-_UNSUPPORTED = frozenset({"select", "coproc", "function", "time"})
+_UNSUPPORTED = frozenset({"select", "coproc", "function"})
 _DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
 
 
@@ -75,6 +75,8 @@ class _Parser:
 
     def _read_pipeline(self) -> Pipeline:
         line = self._line
+        if self.token is not None and self.token.bare == "time":
+            self._advance()
         negated = self.token is not None and self.token.bare == "!"
         if negated:
             self._advance()

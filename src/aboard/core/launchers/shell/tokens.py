@@ -63,7 +63,7 @@ class _Lexer:
             elif self.text.startswith("\\\n", self.at):
                 self._skip(2)
             elif char == "#":
-                self._skip(len(self.text[self.at :].partition("\n")[0]))
+                self._skip(self._find_line_end(self.at) - self.at)
             elif self.text.startswith("((", self.at):
                 line = self.line
                 yield Token(line=line, operator="((", word=(_text(self._read_arithmetic()),))
@@ -97,11 +97,11 @@ class _Lexer:
     def _read_heredoc(self, mark: str, *, is_literal: bool, strips_tabs: bool) -> Word:
         start = self.after_heredocs
         if start is None:
-            start = self.at + len(self.text[self.at :].partition("\n")[0]) + 1
+            start = self._find_line_end(self.at) + 1
         first, at = self.line + self.text.count("\n", self.at, start), start
         lines: list[str] = []
         while at < len(self.text):
-            line = self.text[at:].partition("\n")[0]
+            line = self.text[at : self._find_line_end(at)]
             at += len(line) + 1
             line = line.lstrip("\t") if strips_tabs else line
             if line == mark:
@@ -212,6 +212,10 @@ class _Lexer:
                     return self.text[start + 1 : at]
             at += 1
         raise UnreadableScriptError(self.line, f"a {opening} is not closed")
+
+    def _find_line_end(self, at: int) -> int:
+        end = self.text.find("\n", at)
+        return len(self.text) if end < 0 else end
 
     def _skip(self, count: int) -> None:
         self.line += self.text.count("\n", self.at, self.at + count)

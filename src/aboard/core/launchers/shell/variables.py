@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 # An unknown value is its name between these characters, with a blank that splits no word. No script may contain them.
 _OPEN, _CLOSE, _BLANK = "\ue000", "\ue001", "\ue002"
@@ -73,6 +74,13 @@ class Variables:
     def unset(self, name: str) -> None:
         for held in (self._values, self.exported, self.arrays):
             held.pop(name, None)
+
+    def save(self) -> dict[str, object]:
+        """The state to `restore` if a part of the script can't be followed."""
+        return {name: copy(value) for name, value in vars(self).items()}
+
+    def restore(self, saved: Mapping[str, object]) -> None:
+        vars(self).update(saved)
 
     def forget(self, names: frozenset[str], maybe_set: re.Pattern[str]) -> None:
         """Marks variables that a command changed as unknown, and those without a value that it may have set."""

@@ -12,8 +12,10 @@ from aboard.core.launchers.shell.evaluation import ScriptReader, ScriptReading
 from aboard.core.launchers.shell.syntax import FailedScriptError, UnreadableScriptError
 from aboard.core.launchers.shell.variables import Variables, find_unknown, format_unknown, has_marker_characters
 from aboard.core.launchers.slurm.srun import GRAMMAR as SRUN_GRAMMAR
+from aboard.core.launchers.slurm.srun import NAME as SRUN
 from aboard.core.launchers.slurm.task_shell import (
     WrittenFiles,
+    drop_rank_variables,
     find_task_script,
     find_unknown_value,
     follow_task_script,
@@ -42,10 +44,12 @@ JOB_VARIABLES = frozenset(
 )
 _STARTERS = frozenset(
     {
-        *("srun", "torchrun", "deepspeed", "ds", "accelerate", "accelerate-launch", "python", "python3", "bash", "sh"),
-        *("mpirun", "mpiexec", "singularity", "apptainer", "docker", "podman"),
+        *("srun", "torchrun", "deepspeed", "ds", "accelerate", "accelerate-launch", "python", "python3"),
+        *("bash", "sh", "env", "mpirun", "mpiexec", "singularity", "apptainer", "docker", "podman"),
     }
 )
+# Slots of the run, if they are numbers.
+_DEVICES = "CUDA_VISIBLE_DEVICES"
 _SRUN = re.compile(r"^\s*(exec\s+|time\s+)?srun\b")
 _PRINTING = frozenset({"hostname", "date", "nvidia-smi", "echo", "env", "printenv", "rocm-smi", "uname", "true"})
 _NODE_NUMBER = re.compile(r"--(node|machine)[-_]rank(=.*)?")
@@ -66,11 +70,14 @@ def parse_batch_commands(
         program = _merge_programs(reading.programs, job_nodes)
     except UnreadableScriptError as error:
         raise _build_error(script, text, error) from None
+    devices = [f"{_DEVICES}={program.env[_DEVICES]}"] if _DEVICES in program.env else []
+    program = replace(program, env={name: value for name, value in program.env.items() if name != _DEVICES})
     environ = {**context.environ, **program.env}
     inner_context = replace(context, environ=environ, files=WrittenFiles(files=context.files, written=reading.files))
-    command = context.parse_inner(program.words, inner_context)
+    command = _parse_program([*devices, *program.words], inner_context)
     if command is None:
-        raise _build_error(script, text, UnreadableScriptError(program.line, f"'{program.words[0]}' without srun"))
+        reason = f"'{program.words[0]}' without srun, which starts it on the first node only"
+        raise _build_error(script, text, UnreadableScriptError(program.line, reason))
     _refuse_written_files(command, reading.files, script, text, program.line)
     env = {**program.env, **command.env}
     command = replace(
@@ -90,6 +97,17 @@ def parse_batch_commands(
     return replace(command, request=_show_unknown_values(command.request))
 
 
+def _parse_program(words: Sequence[str], context: LauncherContext) -> LauncherCommand | None:
+    """The command of srun; without srun, it runs on the first node alone, and can't wait for others."""
+    command = context.parse_inner(words, context)
+    if command is None:
+        at = next((index for index, word in enumerate(words) if not word.startswith(f"{_DEVICES}=")), 0)
+        return context.parse_inner([*words[:at], "srun", "--nodes=1", "--ntasks=1", *words[at:]], context)
+    if command.launcher == SRUN or command.hostfile is not None:
+        return command
+    return None if (command.nodes or 1) > 1 else replace(command, request=replace(command.request, nodes=1))
+
+
 def _show_unknown_values(request: LaunchRequest) -> LaunchRequest:
     args = tuple(map(format_unknown, request.program.args))
     env = {name: format_unknown(value) for name, value in request.env.items()}
@@ -100,7 +118,14 @@ def _follow(text: str, arguments: Sequence[str], nodes: JobNodes, context: Launc
     if has_marker_characters(text) or any(map(has_marker_characters, arguments)):
         raise UnreadableScriptError(1, "a character that is reserved")
     variables = Variables(context.environ, arguments, frozenset({"RANDOM", "SECONDS"}))
-    reader = ScriptReader(variables, nodes, cwd=context.cwd, starts_program=lambda words: words[0] in _STARTERS)
+    files = context.files
+    reader = ScriptReader(
+        variables,
+        nodes,
+        cwd=context.cwd,
+        starts_program=lambda words: words[0] in _STARTERS,
+        read_file=lambda path: files.read(path) if files.exists(path) else None,
+    )
     return reader.read(text)
 
 
@@ -169,13 +194,9 @@ def _generalize(program: StartedProgram, names: Sequence[str]) -> list[str]:
 
 
 def _select_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Without those for srun itself, and without an address that Aboard chooses."""
-    return {
-        name: value
-        for name, value in env.items()
-        if not name.startswith(("SLURM_", "SRUN_", "SBATCH_"))
-        and (name not in {"MASTER_ADDR", "MASTER_PORT"} or find_unknown(value) is None)
-    }
+    """Without those for srun itself."""
+    own = ("SLURM_", "SRUN_", "SBATCH_")
+    return {name: value for name, value in drop_rank_variables(env).items() if not name.startswith(own)}
 
 
 def _refuse_written_files(

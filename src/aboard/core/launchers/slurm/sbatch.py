@@ -51,7 +51,7 @@ GRAMMAR = FlagGrammar(
 )
 _HEADER = re.compile(r"#SBATCH\s+(.*)")
 _PLACEHOLDER = re.compile(r"(?<!<)<[A-Z][A-Z0-9_]{2,}>")
-_LONGEST = 1_000_000
+_LONGEST = 200_000
 _LONGEST_COMMAND = 300
 
 
@@ -89,8 +89,8 @@ def _describe_run(script: str, command: LauncherCommand) -> str:
     program = command.request.program
     words = escape_text(shlex.join([program.target, *program.args]), _LONGEST_COMMAND)
     ranks = "one rank per slot" if command.ranks is None else format_count(command.ranks, "rank")
-    nodes = "all nodes" if command.nodes is None else format_count(command.nodes, "node")
-    return f"{escape_text(script)} starts {ranks} on each of {nodes}: {words}"
+    nodes = "each node" if command.nodes is None else format_count(command.nodes, "node")
+    return f"{escape_text(script)} starts {ranks} on {'each of ' if (command.nodes or 1) > 1 else ''}{nodes}: {words}"
 
 
 def _has_wrap(words: Sequence[str]) -> bool:

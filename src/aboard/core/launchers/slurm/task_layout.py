@@ -26,18 +26,19 @@ def is_in_job(environ: Mapping[str, str]) -> bool:
 def plan_tasks(flags: ParsedFlags, request: JobRequest, environ: Mapping[str, str]) -> TaskLayout:
     """The layout that srun chooses from its flags, and from the variables of the job where flags are missing."""
     nodes = request.count_nodes()
-    tasks = request.count_tasks()
     is_counted = nodes is not None
     if nodes is None and is_in_job(environ) and not flags.text("exclude"):
         nodes = _read_number(environ, "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+    tasks = request.count_tasks()
     if nodes is None and not is_in_job(environ):
         nodes = tasks if tasks == 1 else None if tasks else 1
         if nodes is None:
             seen = "the number of nodes is not given, so Slurm would choose it"
             raise build_flag_error(flags, "--ntasks", seen, pasted_commands.FLAG.fix("nodes"))
     if tasks is None:
-        each = request.tasks_per_node or (_read_number(environ, "SLURM_NTASKS_PER_NODE") if is_counted else None)
-        tasks = nodes * each if nodes and each else None if is_counted else _read_number(environ, "SLURM_NTASKS")
+        each = request.tasks_per_node or _read_number(environ, "SLURM_NTASKS_PER_NODE")
+        # srun inherits the number of tasks from the job, and the number on each node if the job has one.
+        tasks = nodes * each if nodes and each else _read_number(environ, "SLURM_NTASKS")
     names = _read_names(flags, nodes, is_counted=is_counted)
     if nodes is None or tasks is None:
         return TaskLayout(nodes=nodes, tasks_per_node=request.tasks_per_node or 1, names=names)

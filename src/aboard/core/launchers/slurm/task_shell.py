@@ -23,6 +23,8 @@ _COMMAND_FLAGS = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})
 TASK_VARIABLES = frozenset(
     {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURMD_NODENAME", "HOSTNAME", "RANDOM"}
 )
+_RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+_MASTER = frozenset({"MASTER_ADDR", "MASTER_PORT"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +62,11 @@ def list_job_nodes(environ: Mapping[str, str]) -> JobNodes:
     """The job's nodes; unknown names before it starts."""
     written = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")
     if written and find_unknown(written) is None:
-        return JobNodes(names=expand_node_set(written), written=written)
+        found = expand_node_set(written)
+        return JobNodes(names=found, written=written, here=found[0])
     count = environ.get("SLURM_NNODES", "1")
     names = tuple(mark_unknown(f"node{number}") for number in range(int(count) if count.isdecimal() else 1))
-    return JobNodes(names=names, written=mark_unknown("SLURM_JOB_NODELIST"))
+    return JobNodes(names=names, written=mark_unknown("SLURM_JOB_NODELIST"), here=names[0])
 
 
 def read_task_shell(words: Sequence[str], context: LauncherContext) -> TaskCommand:
@@ -79,7 +82,17 @@ def read_task_shell(words: Sequence[str], context: LauncherContext) -> TaskComma
         raise _build_error(words, f"{len(reading.programs)} programs, or commands that prepare something for them")
     program = reading.programs[0]
     files = WrittenFiles(files=context.files, written=reading.files)
-    return TaskCommand(words=program.words, env=program.env, context=replace(context, files=files))
+    env = drop_rank_variables(program.env)
+    return TaskCommand(words=program.words, env=env, context=replace(context, files=files))
+
+
+def drop_rank_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those that Aboard sets for each rank, and without an address that it chooses."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name not in _RANK_VARIABLES and (name not in _MASTER or find_unknown(value) is None)
+    }
 
 
 def find_task_script(words: Sequence[str], context: LauncherContext) -> tuple[str, Sequence[str]] | None:
@@ -100,7 +113,7 @@ def find_task_script(words: Sequence[str], context: LauncherContext) -> tuple[st
 def follow_task_script(text: str, arguments: Sequence[str], context: LauncherContext) -> ScriptReading:
     """What the text does in each task."""
     variables = Variables(context.environ, arguments, TASK_VARIABLES)
-    nodes = list_job_nodes(context.environ)
+    nodes = replace(list_job_nodes(context.environ), here=mark_unknown("HOSTNAME"))
     return ScriptReader(variables, nodes, cwd=context.cwd, starts_program=lambda _: True).read(text)
 
 
