@@ -11,7 +11,7 @@ from launching import build_sandbox
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.slurm.daemons import MungeClock, SlurmdKilled
+from aboard.sandbox.faults.slurm.daemons import MungeClock, SlurmctldStopped, SlurmdKilled
 from aboard.sandbox.faults.slurm.node_state import FewSrunPorts, NodeDrained, PrologFails
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm")]
@@ -69,6 +69,8 @@ def test_a_job_in_order_has_no_finding(job: Allocation) -> None:
         (NodeDrained(reason=DRAINED), "n2", ("slurm-node-drained", ["n2"])),
         # One srun takes four; the steps that did not start are folded under it.
         (FewSrunPorts(ports=2), "head", ("slurm-port-range", ["n1", "n2"])),
+        # Each command of Slurm waits ten seconds or more for it.
+        pytest.param(*(SlurmctldStopped(), "head", ("reach-no-slurmctld", ["n1", "n2"])), marks=pytest.mark.nightly),
     ],
     ids=lambda each: getattr(each, "name", None),
 )
@@ -76,7 +78,8 @@ def test_each_fault_is_named(cluster: Sandbox, job: Allocation, fault: Fault, ho
     """The first finding has the right code, and no node is blamed for another one."""
     with inject_temporarily(cluster, cluster.host(host), fault):
         assert job.check()[0] == found
-    assert job.check() == []
+    # slurmctld takes a while to notice that slurmd is back.
+    wait_until(lambda: job.check() == [], 60)
 
 
 def test_a_prolog_that_fails_is_named(cluster: Sandbox) -> None:

@@ -15,7 +15,7 @@ from aboard.sandbox.faults.slurm.node_state import FewSrunPorts, NodeDrained, Pr
 from aboard.sandbox.faults.slurm.slurm_fault import SlurmFault
 from aboard.sandbox.slurm import wait_until_ready
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm-faults")]
 
 # Slurm tells of a refused step at once; the rest of srun's patience is not the subject here.
 SRUN = ("timeout", "15", "srun", "-w", "n2", "-N1", "-n1")

@@ -16,12 +16,9 @@ REQUEST = f"cluster:\n  python: {PYTHON}\n  slurm: {{nodes: 2, gpus_per_node: 1,
 # More steps than a test has time for.
 LONG = (
     *("--set", "train.max_steps=100000", "--set", "train.save_steps=null", "--set", "train.eval_steps=null"),
-    *("--set", "train.output_dir=/shared/job/trained", "--check", "none", "--env", "OMP_NUM_THREADS=1"),
+    *("--check", "none", "--env", "OMP_NUM_THREADS=1"),
 )
-PREEMPTIBLE = (
-    *("--set", "cluster.slurm.partition=preempt-cancel", "--set", "cluster.slurm.extra=--exclusive"),
-    *("--set", "cluster.slurm.resubmit.limit=1"),
-)
+PREEMPTIBLE = ("--set", "cluster.slurm.extra=--exclusive", "--set", "cluster.slurm.resubmit.limit=1")
 # Takes a while to save, as trainers do.
 SAVES = """\
 import signal, sys, time
@@ -60,7 +57,7 @@ def test_commands_on_the_login_node_reach_the_conductor(login: Launches) -> None
     assert "has stopped: job" in login.aboard("stop", second).stdout
     stopped = login.aboard("stop", run)
     assert (stopped.returncode, stopped.stdout) == (0, f"{run} has stopped\n")
-    wait_until(lambda: not login.box.head.run(["squeue", "--noheader"]).stdout, 20)
+    wait_for_empty_queue(login, 20)
     assert find_state(login, run) == "stopped"
     assert login.orphans(run) == {}
 
@@ -69,35 +66,68 @@ def test_scancel_leaves_the_ranks_the_time_to_save(login: Launches) -> None:
     """KillWait is five seconds here; the script's output has what they printed last, and the reason."""
     run = submit(login, "launch", "--check", "none", "--", "saves.py")
     wait_until(lambda: "training" in login.aboard("logs", run).stdout, 40)
-    job = json.loads(login.read(run, "slurm.json"))["id"]
+    job = read_job(login, run)
     login.box.head.run(["scancel", str(job)]).check_returncode()
-    wait_until(lambda: not login.box.head.run(["squeue", "--noheader"]).stdout, 20)
-    said = login.box.head.run(["cat", f"{login.folder}/slurm-{job}.out"]).stdout
+    wait_for_empty_queue(login, 20)
+    said = read_output(login, job)
     assert "[ranks 0-1 ×2] saved" in said
     assert f"job {job} was cancelled; exit code 130" in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize("login", ["apart"], indirect=True)
+def test_the_run_saves_before_the_time_limit(login: Launches) -> None:
+    """Slurm's signal reaches the conductor, which stops the ranks in the time that is left."""
+    run = submit(login, "launch", "--check", "none", "--", "saves.py")
+    wait_until(lambda: "training" in login.aboard("logs", run).stdout, 40)
+    job = read_job(login, run)
+    # The script asks for a signal 120 s before; slurmctld looks every 30 s.
+    update = ["scontrol", "update", f"jobid={job}", "endtime=now+100"]
+    login.box.head.run(update, root=True).check_returncode()
+    wait_for_empty_queue(login, 60)
+    said = read_output(login, job)
+    assert "[ranks 0-1 ×2] saved" in said
+    assert f": job {job} reaches its time limit in " in said.splitlines()[-1]
 
 
 @pytest.mark.parametrize("login", ["apart", pytest.param("shared", marks=pytest.mark.nightly)], indirect=True)
 def test_a_preempted_training_continues_in_a_further_job(login: Launches) -> None:
     """It saves when Slurm gives notice, and the further job resumes from there when the nodes are free again."""
+    run, job = submit_training(login, "preempt-cancel")
+    login.box.head.run(["srun", "--nodes=2", "--exclusive", "true"], timeout=120).check_returncode()
+    said = read_output(login, job)
+    assert f"job {job} is preempted" in said
+    saved = int(said.partition(" continues from step ")[2].partition(" ")[0].replace(",", ""))
+    wait_for_step(login, run, saved + 1)
+    assert login.aboard("stop", run).returncode == 0
+    wait_for_empty_queue(login, 20)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("login", ["apart"], indirect=True)
+def test_a_requeued_training_resumes(login: Launches) -> None:
+    """Slurm starts the same job again, minutes later; it continues from the checkpoint that the notice led to."""
+    run, job = submit_training(login, "preempt-requeue")
+    login.box.head.run(["srun", "--nodes=2", "--exclusive", "true"], timeout=120).check_returncode()
+    said = read_output(login, job)
+    assert f"job {job} is preempted" in said
+    saved = int(said.rpartition("continues from step ")[2].partition("\n")[0].replace(",", ""))
+    wait_for_step(login, run, saved + 1, 240)
+    assert f"Slurm requeued job {job}: the training continues from its newest checkpoint" in read_output(login, job)
+    assert login.aboard("stop", run).returncode == 0
+    wait_for_empty_queue(login, 20)
+
+
+def submit_training(login: Launches, partition: str) -> tuple[str, int]:
+    """The run and the job of a training that has made steps in this partition."""
     for name in ("make_data.py", "make_model.py"):
         login.put(name, (EXAMPLE / name).read_text("utf-8"))
         assert login.box.head.run([PYTHON, name], cwd=login.folder).returncode == 0
     login.put("train.yaml", (EXAMPLE / "aboard.yaml").read_text("utf-8"))
-    run = submit(login, "train", "train.yaml", "aboard.yaml", *LONG, *PREEMPTIBLE)
-    wait_until(
-        lambda: "step 5/100000" in login.aboard("logs", run, "--grep", "step 5/").stdout, 60, lambda: show(login, run)
-    )
-    first = json.loads(login.read(run, "slurm.json"))["id"]
-    login.box.head.run(["srun", "--nodes=2", "--exclusive", "true"], timeout=120).check_returncode()
-    said = login.box.head.run(["cat", f"{login.folder}/slurm-{first}.out"]).stdout
-    assert f"job {first} is preempted" in said
-    saved = int(said.partition(" continues from step ")[2].partition(" ")[0].replace(",", ""))
-    wait_for_step(login, run, saved + 1)
-    assert login.aboard("stop", run).returncode == 0
-    wait_until(lambda: not login.box.head.run(["squeue", "--noheader"]).stdout, 20)
-    second = login.box.head.run(["sh", "-c", f"cat $(ls -t {login.folder}/slurm-*.out | head -1)"]).stdout
-    assert "aboard stop" in second.splitlines()[-1]
+    sets = (f"cluster.slurm.partition={partition}", f"train.output_dir={login.folder}/{partition}")
+    words = [word for each in sets for word in ("--set", each)]
+    run = submit(login, "train", "train.yaml", "aboard.yaml", *LONG, *PREEMPTIBLE, *words)
+    wait_for_step(login, run, 5)
+    return run, read_job(login, run)
 
 
 def submit(login: Launches, *words: str) -> str:
@@ -108,9 +138,23 @@ def submit(login: Launches, *words: str) -> str:
     return line.partition(":")[0]
 
 
-def wait_for_step(login: Launches, run: str, number: int) -> None:
+def wait_for_step(login: Launches, run: str, number: int, seconds: float = 60) -> None:
     line = f"step {number}/"
-    wait_until(lambda: line in login.aboard("logs", run, "--grep", line).stdout, 60, lambda: show(login, run))
+    wait_until(lambda: line in login.aboard("logs", run, "--grep", line).stdout, seconds, lambda: show(login, run))
+
+
+def wait_for_empty_queue(login: Launches, seconds: float) -> None:
+    wait_until(lambda: not login.box.head.run(["squeue", "--noheader"]).stdout, seconds)
+
+
+def read_job(login: Launches, run: str) -> int:
+    """The job as the login node has recorded it."""
+    return int(json.loads(login.read(run, "slurm.json"))["id"])
+
+
+def read_output(login: Launches, job: int) -> str:
+    """The output of the job's script."""
+    return login.box.head.run(["cat", f"{login.folder}/slurm-{job}.out"]).stdout
 
 
 def find_state(login: Launches, run: str) -> str:

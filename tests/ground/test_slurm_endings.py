@@ -13,7 +13,7 @@ from aboard.sandbox.faults import inject_fault
 from aboard.sandbox.faults.network.links import LinkDown
 from aboard.sandbox.faults.slurm.daemons import SlurmdKilled
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm-endings")]
 
 # A rank that saves when it is told to stop, and its daemon, which Slurm does not find here: it has another parent,
 # session and group.

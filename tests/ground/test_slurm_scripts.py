@@ -64,6 +64,22 @@ def test_tasks_that_are_ranks(login: Launches) -> None:
     assert written == ["0 0 0 4 2", "1 1 0 4 2", "2 0 1 4 2", "3 1 1 4 2"]
 
 
+def test_the_way_out_of_a_refusal(login: Launches) -> None:
+    """A script with a command that Aboard doesn't run is refused; the fix, pasted, lets the script do the rest."""
+    login.put(
+        "copies.sh", "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 --no-kill\ncp task.py own.py\nsrun python own.py\n"
+    )
+    refused = login.aboard("launch", "--", "sbatch", "copies.sh")
+    assert refused.returncode == 3
+    assert "copies.sh, line 3" in refused.stderr
+    fix = refused.stderr.partition("let the script start Aboard: ")[2].splitlines()[0]
+    pasted = f"rm -f task-?; {fix}".replace("sbatch ", "sbatch --wait ")
+    done = login.box.head.run(["sh", "-c", pasted], cwd=login.folder, timeout=120)
+    output = login.box.head.run(["sh", "-c", "cat slurm-*.out task-?"], cwd=login.folder).stdout
+    assert done.returncode == 0, done.stderr + output
+    assert output.splitlines()[-4:] == ["0 0 0 4 2", "1 1 0 4 2", "2 0 1 4 2", "3 1 1 4 2"]
+
+
 def _run(login: Launches, *words: str) -> str:
     """The output of a launch that succeeds."""
     done = login.aboard("launch", *OPTIONS, "--", *words, timeout=300)

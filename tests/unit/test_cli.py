@@ -14,6 +14,7 @@ from commands import aboard
 from deadlines import slowness
 
 from aboard.cli.runs.start_launch import format_typed_command
+from aboard.record.runs import Runs
 
 
 def test_help_lists_the_verbs_in_the_order_of_the_story() -> None:
@@ -170,3 +171,16 @@ def test_a_batch_script_says_that_its_time_is_over(tmp_path: Path) -> None:
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "stopped: the Slurm job reaches its time limit" in said
+
+
+def test_status_of_a_run_whose_nodes_are_being_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a conductor, which does not serve requests before the ranks start: the run is not over."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    run = Runs.of(os.environ).open_or_create("20261116-1950-calm-crane")
+    claim = run.claim()
+    try:
+        shown = aboard("status", run.id)
+    finally:
+        claim.release()
+    assert shown.code == 0
+    assert "running" in shown.stdout

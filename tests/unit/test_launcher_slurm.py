@@ -2,12 +2,13 @@
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from launcher_texts import as_text, pasted
 
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.launchers.node_selection import select_nodes
 from aboard.core.plan.rank_variables import RankLayout, build_task_env
 from aboard.diagnoses import InputError
@@ -89,6 +90,14 @@ def test_the_first_nodes_of_the_job() -> None:
     nodes = tuple(Node(name=f"n{number}", slots=2) for number in range(1, 5))
     got = pasted("srun -N2 -D /data torchrun --nproc-per-node 2 x.py", environ=build_job())
     assert [(node.name, node.workdir) for node in select_nodes(got, nodes)] == [("n1", "/data"), ("n2", "/data")]
+
+
+def test_slots_of_a_job_without_gpus() -> None:
+    """Where the job has no GPUs to count, the command says how many ranks a node has; GPUs are never exceeded."""
+    cpus = Node(name="n1", slots=1, transport=TransportKind.SLURM)
+    nodes = (cpus, replace(cpus, step_options=("--gres=gpu:1",)), replace(cpus, transport=TransportKind.SSH))
+    got = pasted("srun -N3 --ntasks-per-node=4 python x.py")
+    assert [node.slots for node in select_nodes(got, nodes)] == [4, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,11 @@ def test_the_conductor_records_its_node_and_keeps_what_the_login_node_recorded(s
 
 
 def test_a_further_job_knows_which_one_it_is(slurm: SlurmStandIns) -> None:
-    """From its environment, since another batch host has no record."""
+    """From its environment, since another batch host has no record; that of another run's job does not count."""
     run = Runs.of(os.environ).open_or_create(RUN)
-    job = record_own_job(run, {**IN_JOB, "ABOARD_ATTEMPT": "3", "ABOARD_SAVED_STEP": "400"})
+    other = record_own_job(run, {**IN_JOB, "ABOARD_CONTINUED": "20261116-1950-late-owl 3 400"})
+    assert other == SlurmJob(id=12, batch_host="n1")
+    job = record_own_job(run, {**IN_JOB, "ABOARD_CONTINUED": f"{RUN} 3 400"})
     assert job == SlurmJob(id=12, attempt=3, batch_host="n1", saved_step=400)
     assert record_own_job(run, {}) is None
 
@@ -92,7 +94,7 @@ def test_a_training_that_saved_continues_in_a_further_job(
     assert run.batch_script.read_text() == "#!/bin/bash\n"
     assert read_slurm_job(run) == SlurmJob(id=13, attempt=3, script=str(run.batch_script), saved_step=400)
     exported = dict(line.split("=", 1) for line in Path("exported").read_text().splitlines() if "=" in line)
-    assert (exported["ABOARD_ATTEMPT"], exported["ABOARD_SAVED_STEP"], exported["HF_TOKEN"]) == ("3", "400", "kept")
+    assert (exported["ABOARD_CONTINUED"], exported["HF_TOKEN"]) == (f"{RUN} 3 400", "kept")
     assert not {"SLURM_JOB_ID", "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES"} & set(exported)
 
 
@@ -188,6 +190,8 @@ def test_slurms_signals_let_the_ranks_save_and_say_why(
     assert "next aboard launch localhost --check none -- job.py" in text
     run = Runs.of(os.environ).open_run(RUN)
     assert read_slurm_job(run) == SlurmJob(id=12, batch_host="n1")
+    assert aboard("why", RUN).stdout.startswith(f"{RUN} is stopped ({why}")
+    assert aboard("status").stdout.split("\t")[5].startswith(why)
 
 
 def _build_environment() -> Mapping[str, str]:

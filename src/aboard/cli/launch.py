@@ -4,34 +4,25 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from aboard.cli.options.command_after_dashes import LaunchCommand, launch_on_host
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
 from aboard.cli.options.submitted_run import submitted_run
+from aboard.cli.options.typed_command import TypedCommand, check_script_exists
 from aboard.cli.runs.start_launch import ResolvedLaunch, dial_while_parsing, format_typed_command, send_files_first
 from aboard.config.input_files import suggest_similar_file
-from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
-from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.deepspeed_env_file import parse_env_file
-from aboard.core.plan.launch_request import LaunchRequest, resolve_request
-from aboard.core.plan.program import Program, ProgramKind, parse_python_command
+from aboard.core.plan.launch_request import resolve_request
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
-from aboard.core.slurm.conductor_command import refuse_outside_job
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import find_env_name_error
 from aboard.diagnoses import NO_FIX, AboardError, InputError, Problem
 from aboard.diagnoses.slurm import submission
-from aboard.diagnoses.usage import commands, configuration
-from aboard.lazy_dataclass import dataclass
+from aboard.diagnoses.usage import commands
 from aboard.transport.open_file_limit import raise_open_file_limit
-
-if TYPE_CHECKING:
-    from aboard.core.launchers.launcher_command import LauncherCommand
 
 CHECKS = ("quick", "full", "none")
 NEEDS_DRY_RUN = "this option needs --dry-run; without it, the command would start a run"
@@ -170,13 +161,13 @@ def launch(
     """
     if host is not None:
         sys.exit(launch_on_host(host, sys.argv[1:]))
-    typed_words = _TypedCommand(where=where, command=command, module=module, no_python=no_python)
+    typed_words = TypedCommand(where=where, command=command, module=module, no_python=no_python)
     seconds = lease or (DETACHED_SECONDS if detach else ATTACHED_SECONDS)
     limit = _parse_sync_limit(sync_limit) if sync else None
 
     def read() -> ResolvedLaunch:
         request, cluster, notes = typed_words.read()
-        notes += _check_script_exists(request.program, cluster)
+        notes += check_script_exists(request.program, cluster)
         request = replace(
             request,
             ranks=ranks or request.ranks,
@@ -213,7 +204,7 @@ def launch(
         read_environment(envs, env_file)
         job = job or require_slurm_settings(where)
         sys.exit(
-            _submit(job, typed_words, detach=detach, dry=dry, script_only=not as_json and other in (None, "sbatch"))
+            _submit_job(job, typed_words, detach=detach, dry=dry, script_only=not as_json and other in (None, "sbatch"))
         )
     if dry or other or as_json:
         _require_dry_run(dry, other, as_json=as_json)
@@ -233,11 +224,13 @@ def launch(
     sys.exit(dial_while_parsing(nodes, read))
 
 
-def _submit(settings: SlurmSettings, typed: "_TypedCommand", *, detach: bool, dry: bool, script_only: bool) -> int:
+def _submit_job(settings: SlurmSettings, typed: TypedCommand, *, detach: bool, dry: bool, script_only: bool) -> int:
     """Submits the launch as a Slurm job, or prints the script; other plans need the nodes of a job."""
     from aboard.cli.runs.slurm_submission import print_batch_script, submit_and_follow  # noqa: PLC0415 - only for Slurm
 
     if dry and not script_only:
+        from aboard.core.slurm.conductor_command import refuse_outside_job  # noqa: PLC0415 - only for Slurm
+
         refuse_outside_job(settings, sys.argv[1:])
     for note in typed.check_alone():
         click.echo(f"note: {note}", err=True)
@@ -258,96 +251,6 @@ def _parse_sync_limit(text: str) -> int:
     from aboard.cli.runs.sync_workdir import parse_limit  # noqa: PLC0415 - only for those who sync
 
     return parse_limit(text)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _TypedCommand:
-    """The command as typed, not parsed yet."""
-
-    where: NodeArguments
-    command: tuple[str, ...]
-    module: bool
-    no_python: bool
-
-    def read(self) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
-        """What to run, on which nodes, and notes for the user; a pasted launcher command may name nodes itself."""
-        pasted = self._pasted
-        if pasted is None:
-            return LaunchRequest(program=self._program()), self.where.cluster(), ()
-        from aboard.core.launchers.node_selection import select_nodes  # noqa: PLC0415 - for those who paste
-
-        where = self.where.with_default(hostfile=pasted.hostfile, include=pasted.include, exclude=pasted.exclude)
-        cluster = where.cluster()
-        return pasted.request, replace(cluster, nodes=select_nodes(pasted, cluster.nodes)), pasted.notes
-
-    def find_job(self) -> SlurmSettings | None:
-        """The job to submit: that of a pasted srun or sbatch, unless nodes are named, or that of cluster.slurm."""
-        described = self.where.job_to_submit
-        if self.where.allocation is not None or not _is_slurm_command(self.command):
-            return described
-        if described is None and self.where.cluster().source != THIS_MACHINE:
-            return None
-        return self._pasted.slurm if self._pasted is not None else described
-
-    def check_alone(self) -> tuple[str, ...]:
-        """Refuses a wrong command before its nodes are known; returns notes for the user."""
-        pasted = self._pasted
-        if pasted is None:
-            return _note_missing_script(self._program())
-        replaced = pasted.slurm is not None and self.where.job_to_submit is not None
-        notes = ("the pasted command asks for the job; cluster.slurm is not used",) if replaced else ()
-        return (*notes, *pasted.notes, *_note_missing_script(pasted.request.program))
-
-    @cached_property
-    def _pasted(self) -> "LauncherCommand | None":
-        """The launcher's command that was pasted; None if the words are a program of their own."""
-        if self.module or self.no_python or self.command[0].endswith(".py"):
-            return None
-        # The tables of the launchers' flags, for those who paste.
-        from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - the reason is above
-        from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - the reason is above
-
-        return parse_launcher_command(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
-
-    def guess(self) -> tuple[Node, ...]:
-        """The nodes to dial first; a pasted command may name others."""
-        return self.where.guess() if self.module or self.no_python or self.command[0].endswith(".py") else ()
-
-    def _program(self) -> Program:
-        first, *args = self.command
-        if first == "-m" and args:
-            return Program(kind=ProgramKind.MODULE, target=args[0], args=tuple(args[1:]))
-        if (python := parse_python_command(self.command)) is not None:
-            return python
-        kind = ProgramKind.MODULE if self.module else ProgramKind.PROGRAM
-        if first.endswith(".py") and not self.no_python and not self.module:
-            kind = ProgramKind.SCRIPT
-        return Program(kind=kind, target=first, args=tuple(args))
-
-
-def _is_slurm_command(words: Sequence[str]) -> bool:
-    """Whether the words start with srun or sbatch, after assignments of variables."""
-    command = next((word for word in words if "=" not in word and word != "env"), "")
-    return command.rpartition("/")[2] in {"srun", "sbatch"}
-
-
-def _check_script_exists(program: Program, cluster: Cluster) -> tuple[str, ...]:
-    """Refuses a missing script if a file with a similar name exists; if remote nodes may have it, returns a note."""
-    if (
-        program.kind is not ProgramKind.SCRIPT
-        or Path(program.target).exists()
-        or not (fix := suggest_similar_file(program.target))
-    ):
-        return ()
-    if all(node.transport is TransportKind.LOCAL and node.workdir is None for node in cluster):
-        raise InputError(configuration.FILE, [Problem(where=program.target, seen="there is no such file", fix=fix)])
-    return (f"there is no {program.target} on this machine; {fix}",)
-
-
-def _note_missing_script(program: Program) -> tuple[str, ...]:
-    if program.kind is not ProgramKind.SCRIPT or Path(program.target).exists():
-        return ()
-    return (f"there is no {program.target} on this machine",)
 
 
 def read_environment(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from time import time
+from time import sleep, time
 
 import click
 from rich.console import Console
@@ -20,6 +20,7 @@ from aboard.ui.launch.roster_view import RosterView
 from aboard.ui.run_list import RunListEntry, RunListView, format_run_lines
 
 MAX_RUNS = 20
+POLL_SECONDS = 0.2
 
 
 @click.command()
@@ -43,7 +44,10 @@ def status(run: str | None, live: bool, every: bool) -> None:
         return
     run_directory = runs.find(run)
     where = forward_to_batch_host(run_directory, run, must_be_here=False)
-    if run_directory.live:
+    # During the preflight check, the conductor does not serve requests yet.
+    while live and run_directory.live and not run_directory.socket.exists():
+        sleep(POLL_SECONDS)
+    if run_directory.live and run_directory.socket.exists():
         asyncio.run(_follow_roster(run_directory, console) if live else _show_roster(run_directory, console))
     else:
         run_summary = summarize_run(run_directory) if where is None else summarize_job_run(where)

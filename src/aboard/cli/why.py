@@ -145,7 +145,9 @@ def _print_run_verdict(console: Console, run: RunDirectory, job: JobStatus | Non
         return
     judgement = judge_finished_run(run, job)
     if not judgement.why.findings and not judgement.changed:
-        click.echo(f"{run.id} is {summarize_run(run).state}; nothing wrong was found")
+        summary = summarize_run(run)
+        reason = f" ({summary.note})" if summary.note else ""
+        click.echo(f"{run.id} is {summary.state}{reason}; nothing wrong was found")
         return
     click.echo(f"{run.id} is {summarize_run(run).state}:")
     console.print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)

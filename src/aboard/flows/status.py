@@ -26,7 +26,7 @@ from aboard.verdicts.death.lost_conductor import LostConductor, explain_lost_con
 class RunSummary:
     """One run: `state` is running, finished, failed, stopped, blocked or lost; of a job also pending, ended or unknown.
 
-    `note` is what Slurm says about its job.
+    `note` is why it was stopped, or what Slurm says about its job.
     """
 
     id: str
@@ -55,7 +55,10 @@ def summarize_job_run(where: JobRun) -> RunSummary:
         return replace(summary, state="pending", note=note, findings=())
     if status.phase is JobPhase.ENDED:
         state = summary.state if where.is_recorded else _translate_end(status)
-        return replace(summary, state=state, note=note)
+        # To Slurm, a conductor that was told to stop has failed.
+        stopped = status.exit_code == INTERRUPTED
+        ended = summary.note or f"job {status.id} has ended"
+        return replace(summary, state=state, note=ended if stopped else note)
     return replace(summary, state="running", note=note, findings=())
 
 
@@ -73,6 +76,7 @@ def summarize_run(run: RunDirectory) -> RunSummary:
         world=world if isinstance(world, int) else None,
         step=step,
         findings=(_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings)),
+        note=folded.stopping if state == "stopped" else "",
     )
 
 

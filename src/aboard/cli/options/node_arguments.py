@@ -17,7 +17,6 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.node import Node
 from aboard.core.slurm.allocation import SlurmAllocation
-from aboard.core.slurm.conductor_command import refuse_outside_job
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.slurm.srun_copies import refuse_srun_copies
 from aboard.diagnoses import Shell
@@ -52,6 +51,8 @@ class NodeArguments:
     def cluster(self) -> Cluster:
         refuse_srun_copies(os.environ, sys.argv[1:])
         if self.job_to_submit is not None:
+            from aboard.core.slurm.conductor_command import refuse_outside_job  # noqa: PLC0415 - only for Slurm
+
             refuse_outside_job(self.job_to_submit, sys.argv[1:])
         return load_cluster(
             self.nodes,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.launchers.deepspeed import NAME as DEEPSPEED
 from aboard.core.launchers.launcher_command import LauncherCommand
@@ -36,6 +36,14 @@ def select_nodes(command: LauncherCommand, nodes: Sequence[Node]) -> tuple[Node,
             setup=(*node.setup, *command.setup),
             port=node.port or command.ssh_port,
             workdir=node.workdir or command.workdir,
+            slots=_count_slots(node, command.ranks),
         )
         for node in nodes
     )
+
+
+def _count_slots(node: Node, ranks: int | None) -> int | None:
+    """In a Slurm job without GPUs, a node has as many slots as the command starts ranks there."""
+    if node.transport is not TransportKind.SLURM or node.step_options or node.slots != 1:
+        return node.slots
+    return ranks or node.slots

@@ -218,7 +218,7 @@ NODE_GONE = Diagnosis(
     "#SBATCH --exclude={node}    # run without this node",
     patterns=cause(
         r"DUE TO NODE FAILURE|Node failure on (?P<node>[\w.,\[\]-]+)"
-        r"|[Nn]ode (?P<node2>[\w.-]+) (?:is )?not responding|NODE_FAIL",
+        r"|[Nn]odes? (?P<node2>[\w.-]+) (?:is )?not responding|NODE_FAIL",
         "Slurm lost contact with a node. The node may have lost power or its network, or its kernel may have crashed.",
     ),
 )

@@ -150,6 +150,7 @@ SLURMD_REFUSED = Diagnosis(
     log_fix="munge -n | ssh {node} unmunge    # must print `Success`; if not, restart munge and chrony on the node",
     patterns=cause(
         _STARTED + r"(?:Zero Bytes|Invalid job credential|Job credential|Protocol authentication|Authentication)"
+        r"|slurm_receive_msgs?: \[\[(?P<node2>[\w.-]+)\]:\d+\] failed: Zero Bytes"
     ),
 )
 
@@ -166,7 +167,7 @@ PROLOG = Diagnosis(
     + _RESUME,
     patterns=cause(
         _STARTED + r".*[Pp]rolog|[Jj]ob prolog failed|TaskProlog failed|error: \[job \d+\] prolog failed"
-        r"|srun prolog failed|Prolog error",
+        r"|srun prolog failed|Prolog error|[Pp]rolog (?:or job env setup )?failure on node (?P<node2>[\w.-]+)",
     ),
 )
 

@@ -159,7 +159,9 @@ class _SignalHandler:
 
     async def _stop_for_slurm(self, explanation: Awaitable[JobEnding]) -> None:
         ending = await explanation
-        if not self._ending:
+        # The user may have stopped the run before: Slurm's signal must not cut short what ranks are saving.
+        stopping = self.conductor is not None and bool(self.conductor.run.stopping)
+        if not self._ending and not stopping:
             self._ending = True
             self._stop(ending.why, ending.seconds)
 

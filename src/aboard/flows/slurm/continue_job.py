@@ -6,7 +6,7 @@ from pathlib import Path
 from aboard.core.slurm.job_ending import EndingCause
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import AboardError
-from aboard.flows.slurm.job_conductor import ATTEMPT, SAVED_STEP, JobWatch
+from aboard.flows.slurm.job_conductor import CONTINUED, JobWatch
 from aboard.flows.slurm.submit_job import submit_script
 from aboard.record.run_directory import PRIVATE_FILE, RunDirectory
 from aboard.record.slurm_job import SlurmJob, write_slurm_job
@@ -32,7 +32,7 @@ async def continue_training(
     if job.attempt > limit:
         return f"not submitted again: {format_count(limit, 'further job')} did not complete the training"
     env = {name: value for name, value in environ.items() if not name.startswith(_JOB_VARIABLES)}
-    env |= {ATTEMPT: str(job.attempt + 1), SAVED_STEP: str(saved)}
+    env[CONTINUED] = f"{run.id} {job.attempt + 1} {saved}"
     try:
         script = _find_script(job) or await _fetch_script(job, run)
         number = await submit_script(script, env, [f"--dependency=afterany:{job.id}"])

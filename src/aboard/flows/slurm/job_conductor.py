@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -20,8 +21,9 @@ from aboard.record.slurm_job import SlurmJob, read_slurm_job, write_slurm_job
 from aboard.transport.slurm.slurm_commands import run_slurm_command
 from aboard.transport.slurm.step_notices import find_cancel_notice
 
-# The variables by which a job tells the one that continues it.
-ATTEMPT, SAVED_STEP = "ABOARD_ATTEMPT", "ABOARD_SAVED_STEP"
+# Tells a further job of a run which one it is, and the last saved step: "RUN 2 400".
+CONTINUED = "ABOARD_CONTINUED"
+_CONTINUED = re.compile(r"(\S+) (\d{1,6}) (\d{1,18})")
 # Less than the least sensible KillWait; without a reply, the ranks are stopped all the same.
 ASK_SECONDS = 1.5
 # How often a job asks whether it is being preempted, as a share of the notice that its partition gives.
@@ -36,13 +38,15 @@ def record_own_job(run: RunDirectory, environ: Mapping[str, str]) -> SlurmJob | 
     """
     if not environ.get("SLURM_JOB_ID", "").isdecimal():
         return None
-    known = read_slurm_job(run)
-    job = SlurmJob(
+    known = read_slurm_job(run) or SlurmJob(id=0)
+    continued = _CONTINUED.fullmatch(environ.get(CONTINUED, ""))
+    # Jobs of other runs may inherit the variable.
+    if continued is not None and continued[1] == run.id:
+        known = replace(known, attempt=int(continued[2]), saved_step=int(continued[3]))
+    job = replace(
+        known,
         id=int(environ["SLURM_JOB_ID"]),
-        attempt=_read_number(environ, ATTEMPT) or (known.attempt if known is not None else 1),
         batch_host=environ.get("SLURMD_NODENAME", ""),
-        script=known.script if known is not None else "",
-        saved_step=_read_number(environ, SAVED_STEP) or (known.saved_step if known is not None else None),
     )
     write_slurm_job(run, job)
     return job

@@ -10,6 +10,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.slurm.job_nodes import ALONE_OPTION
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.slurm.srun_log import classify_srun_failure
 from aboard.transport.slurm.srun_step import SrunStep, start_step
@@ -19,6 +20,7 @@ from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
 SILENCE_SECONDS = 30.0
 # Every node of a step reads what is written to any of them; this bounds the copies.
 NODES_PER_STEP = 64
+_QUOTED = 300
 # What srun itself waits for, longer than we do.
 _WAITED_FOR = (
     UnreachableReason.STEP_REFUSED,
@@ -50,7 +52,7 @@ class SlurmTransport:
     def explain_timeout(self, ending: StreamEnding) -> tuple[str, str]:
         reason, line = self.classify(ending)
         if reason in _WAITED_FOR:
-            raise Unreachable(reason, line)
+            raise Unreachable(reason, escape_text(line, _QUOTED))
         return "starting a step", "srun did not start the agent"
 
 

@@ -1,0 +1,112 @@
+"""The command after `--` as typed: a program, or a pasted launcher command."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aboard.cli.options.node_arguments import NodeArguments
+from aboard.config.input_files import suggest_similar_file
+from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
+from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.program import Program, ProgramKind, parse_python_command
+from aboard.core.slurm.slurm_settings import SlurmSettings
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.usage import configuration
+from aboard.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from aboard.core.launchers.launcher_command import LauncherCommand
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypedCommand:
+    """The command as typed, not parsed yet."""
+
+    where: NodeArguments
+    command: tuple[str, ...]
+    module: bool
+    no_python: bool
+
+    def read(self) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
+        """What to run, on which nodes, and notes for the user; a pasted launcher command may name nodes itself."""
+        pasted = self._pasted
+        if pasted is None:
+            return LaunchRequest(program=self._program()), self.where.cluster(), ()
+        from aboard.core.launchers.node_selection import select_nodes  # noqa: PLC0415 - for those who paste
+
+        where = self.where.with_default(hostfile=pasted.hostfile, include=pasted.include, exclude=pasted.exclude)
+        cluster = where.cluster()
+        return pasted.request, replace(cluster, nodes=select_nodes(pasted, cluster.nodes)), pasted.notes
+
+    def find_job(self) -> SlurmSettings | None:
+        """The job to submit: that of a pasted srun or sbatch, unless nodes are named, or that of cluster.slurm."""
+        described = self.where.job_to_submit
+        if self.where.allocation is not None or not _is_slurm_command(self.command):
+            return described
+        if described is None and self.where.cluster().source != THIS_MACHINE:
+            return None
+        return self._pasted.slurm if self._pasted is not None else described
+
+    def check_alone(self) -> tuple[str, ...]:
+        """Refuses a wrong command before its nodes are known; returns notes for the user."""
+        pasted = self._pasted
+        if pasted is None:
+            return _note_missing_script(self._program())
+        replaced = pasted.slurm is not None and self.where.job_to_submit is not None
+        notes = ("the pasted command asks for the job; cluster.slurm is not used",) if replaced else ()
+        return (*notes, *pasted.notes, *_note_missing_script(pasted.request.program))
+
+    @cached_property
+    def _pasted(self) -> "LauncherCommand | None":
+        """The launcher's command that was pasted; None if the words are a program of their own."""
+        if self.module or self.no_python or self.command[0].endswith(".py"):
+            return None
+        # The tables of the launchers' flags, for those who paste.
+        from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - the reason is above
+        from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - the reason is above
+
+        return parse_launcher_command(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
+
+    def guess(self) -> tuple[Node, ...]:
+        """The nodes to dial first; a pasted command may name others."""
+        return self.where.guess() if self.module or self.no_python or self.command[0].endswith(".py") else ()
+
+    def _program(self) -> Program:
+        first, *args = self.command
+        if first == "-m" and args:
+            return Program(kind=ProgramKind.MODULE, target=args[0], args=tuple(args[1:]))
+        if (python := parse_python_command(self.command)) is not None:
+            return python
+        kind = ProgramKind.MODULE if self.module else ProgramKind.PROGRAM
+        if first.endswith(".py") and not self.no_python and not self.module:
+            kind = ProgramKind.SCRIPT
+        return Program(kind=kind, target=first, args=tuple(args))
+
+
+def _is_slurm_command(words: Sequence[str]) -> bool:
+    """Whether the words start with srun or sbatch, after assignments of variables."""
+    command = next((word for word in words if "=" not in word and word != "env"), "")
+    return command.rpartition("/")[2] in {"srun", "sbatch"}
+
+
+def check_script_exists(program: Program, cluster: Cluster) -> tuple[str, ...]:
+    """Refuses a missing script if a file with a similar name exists; if remote nodes may have it, returns a note."""
+    if (
+        program.kind is not ProgramKind.SCRIPT
+        or Path(program.target).exists()
+        or not (fix := suggest_similar_file(program.target))
+    ):
+        return ()
+    if all(node.transport is TransportKind.LOCAL and node.workdir is None for node in cluster):
+        raise InputError(configuration.FILE, [Problem(where=program.target, seen="there is no such file", fix=fix)])
+    return (f"there is no {program.target} on this machine; {fix}",)
+
+
+def _note_missing_script(program: Program) -> tuple[str, ...]:
+    if program.kind is not ProgramKind.SCRIPT or Path(program.target).exists():
+        return ()
+    return (f"there is no {program.target} on this machine",)
