@@ -82,7 +82,8 @@ def test_a_job_is_followed_to_its_end(slurm: SlurmStandIns, run: RunDirectory) -
             show(slurm, 12, "FAILED", code="7:0")
             # The step ends with the job, before it has read this.
             slurm.put("srun", "exit 1")
-            file.write_text("first\nlast\n")
+            with file.open("a") as more:
+                more.write("last\n")
 
     viewer = Viewer(on_state=begin, on_output=end)
     followed = follow(run, viewer)
