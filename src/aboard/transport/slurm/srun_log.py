@@ -1,6 +1,6 @@
 """Parses srun's stderr: why a step did not start on a node.
 
-The messages are those of Slurm 22.05 to 24.11; they are not translated.
+The messages are those of Slurm 22.05; they are not translated.
 """
 
 import contextlib
