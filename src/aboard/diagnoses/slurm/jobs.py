@@ -179,7 +179,6 @@ TIME_LEFT = Diagnosis(
     explanation="Slurm ends the job at its time limit. A training that is stopped there continues from its last"
     " checkpoint in a new job.",
     fixes="sudo scontrol update jobid={job} timelimit=+60    # here; 60 min more; users can only lower it",
-    leads_to=("log-time-limit",),
 )
 
 PORT_RANGE = Diagnosis(
