@@ -233,6 +233,28 @@ def test_programs_without_srun() -> None:
         pasted("sbatch waits.sh", files=files)
 
 
+@pytest.mark.parametrize(
+    ("started", "seen"),
+    [
+        ("-w $n torchrun --nnodes 2 --node_rank $((i++)) x.py", None),
+        ("--nodelist=$n -c 4 accelerate launch --num_machines 2 --num_processes 4 --machine_rank $((i++)) x.py", None),
+        ("-w $n torchrun --nnodes 2 x.py --node_rank $((i++))", "a second program"),
+        ("-w n1 torchrun --nnodes 2 --node_rank $((i++)) x.py", "which is not one on each of 2 nodes"),
+        ("-w n3 torchrun x.py", "a second program"),
+        ("-N2 torchrun x.py", "a second program"),
+    ],
+)
+def test_loops_over_nodes(started: str, seen: str | None) -> None:
+    """One program on each node is one run if only the launcher's own flags differ; a rank's arguments may not."""
+    text = "#!/bin/bash\n#SBATCH -N2\ni=0\nfor n in $(scontrol show hostnames); do\n"
+    files = {"job.sh": f"{text}/usr/bin/srun -n 1 {started} &\ndone\nwait\n"}
+    if seen is None:
+        assert pasted("sbatch job.sh", files=files, environ=build_job()).nodes == 2
+    else:
+        with pytest.raises(InputError, match=seen):
+            pasted("sbatch job.sh", files=files, environ=build_job())
+
+
 def test_ranks_that_the_script_numbers() -> None:
     """A script that derives RANK from the task gets Aboard's own number, which is the same."""
     text = "#!/bin/bash\n#SBATCH -N2\nexport WORLD_SIZE=$SLURM_NPROCS B=2\n"

@@ -4,14 +4,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from aboard.core.launchers.flag_parser import parse_flags
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
 from aboard.core.launchers.shell.captured_output import JobNodes
-from aboard.core.launchers.shell.commands import StartedProgram
+from aboard.core.launchers.shell.commands import StartedProgram, only_prints
 from aboard.core.launchers.shell.evaluation import ScriptReader, ScriptReading
 from aboard.core.launchers.shell.syntax import FailedScriptError, UnreadableScriptError
 from aboard.core.launchers.shell.variables import Variables, find_unknown, format_unknown, has_marker_characters
-from aboard.core.launchers.slurm.srun import GRAMMAR as SRUN_GRAMMAR
+from aboard.core.launchers.slurm.node_loops import merge_programs, split_srun
 from aboard.core.launchers.slurm.srun import NAME as SRUN
 from aboard.core.launchers.slurm.task_shell import (
     WrittenFiles,
@@ -51,9 +50,6 @@ _STARTERS = frozenset(
 # Slots of the run, if they are numbers.
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _SRUN = re.compile(r"^\s*(exec\s+|time\s+)?srun\b")
-_PRINTING = frozenset({"hostname", "date", "nvidia-smi", "echo", "env", "printenv", "rocm-smi", "uname", "true"})
-_NODE_NUMBER = re.compile(r"--(node|machine)[-_]rank(=.*)?")
-_NODE_FLAG = re.compile(r"(-w|--nodelist)(=?)(.*)")
 
 
 def parse_batch_commands(
@@ -67,7 +63,7 @@ def parse_batch_commands(
     try:
         reading = _follow(text, arguments, job_nodes, context)
         reading = _expand_task_shells(reading, context)
-        program = _merge_programs(reading.programs, job_nodes)
+        program = merge_programs(reading.programs, job_nodes, context)
     except UnreadableScriptError as error:
         raise _build_error(script, text, error) from None
     devices = [f"{_DEVICES}={program.env[_DEVICES]}"] if _DEVICES in program.env else []
@@ -132,13 +128,15 @@ def _follow(text: str, arguments: Sequence[str], nodes: JobNodes, context: Launc
 def _expand_task_shells(reading: ScriptReading, context: LauncherContext) -> ScriptReading:
     """Leaves out steps that only print, and takes over files that a step writes with `bash -c`."""
     programs, files = [], dict(reading.files)
-    for program in reading.programs:
-        command = _strip_srun_flags(program.words)
-        if command and command[0].rpartition("/")[2] in _PRINTING and program.words[0] == "srun":
+    for started in reading.programs:
+        is_step = started.words[0].rpartition("/")[2] == SRUN
+        program = replace(started, words=(SRUN, *started.words[1:])) if is_step else started
+        _, command = split_srun(program.words)
+        if is_step and only_prints([command[0].rpartition("/")[2], *command[1:]]):
             continue
-        found = find_task_script(command, context) if command and program.words[0] == "srun" else None
+        found = find_task_script(command, context) if is_step else None
         if found is not None:
-            inside = follow_task_script(*found, replace(context, environ={**context.environ, **program.env}))
+            inside = _follow_task(program, found, context)
             if not inside.programs and not inside.setup:
                 files |= inside.files
                 continue
@@ -146,51 +144,11 @@ def _expand_task_shells(reading: ScriptReading, context: LauncherContext) -> Scr
     return replace(reading, programs=tuple(programs), files=files)
 
 
-def _strip_srun_flags(words: Sequence[str]) -> Sequence[str]:
-    """The command after srun's flags."""
-    if words[0] != "srun":
-        return words
-    flags = parse_flags(SRUN_GRAMMAR, words[1:])
-    return [flags.target, *flags.args]
-
-
-def _merge_programs(programs: Sequence[StartedProgram], nodes: JobNodes) -> StartedProgram:
-    """One program, or one for each node that differs only by the node's name and number."""
-    if not programs:
-        raise UnreadableScriptError(1, "a script that starts nothing with srun")
-    if len(programs) == 1:
-        return programs[0]
-    generic = [_generalize(program, nodes.names) for program in programs]
-    different = next((program for program, words in zip(programs, generic, strict=True) if words != generic[0]), None)
-    if different is not None:
-        raise UnreadableScriptError(different.line, "a second program: Aboard starts one on all nodes")
-    if len(programs) != len(nodes.names):
-        raise UnreadableScriptError(
-            programs[-1].line, f"a loop that starts {len(programs)} programs on {len(nodes.names)} nodes"
-        )
-    return replace(programs[0], words=tuple(generic[0]))
-
-
-def _generalize(program: StartedProgram, names: Sequence[str]) -> list[str]:
-    """The words without the node they are for, and with srun over all nodes."""
-    words: list[str] = []
-    rest = list(program.words)
-    is_srun = rest[0] == "srun"
-    while rest:
-        word = rest.pop(0)
-        match = _NODE_FLAG.fullmatch(word) if is_srun else None
-        if match and (match[3] or rest[:1]) and (match[3] or rest[0]).strip() in names:
-            rest = rest if match[3] else rest[1:]
-        elif is_srun and re.fullmatch(r"(--nodes|--ntasks)=1|-[Nn]1", word):
-            continue
-        elif is_srun and word in {"-N", "-n", "--nodes", "--ntasks"} and rest[:1] == ["1"]:
-            rest.pop(0)
-        elif (found := _NODE_NUMBER.fullmatch(word)) is not None:
-            rest = rest if found[2] else rest[1:]
-        else:
-            words.append(word)
-            is_srun = is_srun and (word == "srun" or word.startswith("-"))
-    return [words[0], f"--nodes={len(names)}", "--ntasks-per-node=1", *words[1:]] if words[0] == "srun" else words
+def _follow_task(program: StartedProgram, found: tuple[str, Sequence[str]], context: LauncherContext) -> ScriptReading:
+    try:
+        return follow_task_script(*found, replace(context, environ={**context.environ, **program.env}))
+    except UnreadableScriptError as error:  # its line is counted within the task's own text
+        raise UnreadableScriptError(program.line, error.reason) from None
 
 
 def _select_variables(env: Mapping[str, str]) -> dict[str, str]:
