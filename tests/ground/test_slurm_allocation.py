@@ -1,19 +1,16 @@
 """Inside a real Slurm job: its components, jobs side by side on the same nodes, and what a requeued job does."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from deadlines import wait_until
-from launching import PYTHON, build_sandbox
+from launching import build_sandbox
 
 from aboard.sandbox import Sandbox
 
 # On one worker: what the fixture sets up is dear.
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm-allocation")]
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "finetune"
-STEPS = 12
 # Rank 0 takes the port that it was given, and says so; nobody leaves before the other job has one too.
 MEET = """\
 import os, pathlib, socket, time
@@ -66,20 +63,6 @@ def test_a_requeued_job_refuses_to_start_over(cluster: Sandbox) -> None:
     assert f"and run {run} had started before: the same command would start over" in second
 
 
-@pytest.mark.nightly
-def test_a_requeued_training_continues(cluster: Sandbox) -> None:
-    """From its newest checkpoint, and it says so."""
-    put_example(cluster)
-    sets = (f"cluster.python={PYTHON}", "train.output_dir=/shared/job/out", f"train.max_steps={STEPS}")
-    words = " ".join(f"--set {each}" for each in (*sets, "train.eval_steps=null", "train.save_steps=2"))
-    first, second = requeue(cluster, f"cd /shared/job && exec /shared/aboard train {words}", f"step 4/{STEPS} ")
-    assert "stopping: Slurm requeued job" in first
-    assert "the training continues from its newest checkpoint" in second
-    assert "resumed from /shared/job/out/step-0" in second
-    assert f"step 1/{STEPS} " not in second
-    assert f"step {STEPS}/{STEPS} " in second
-
-
 def test_copies_that_srun_started_are_refused(cluster: Sandbox) -> None:
     """Each of them."""
     ran = cluster.head.run(["srun", "-N2", "/shared/aboard", "launch", "--no-python", "--", "true"])
@@ -108,12 +91,3 @@ def requeue(cluster: Sandbox, command: str, until: str) -> tuple[str, str]:
     wait_until(lambda: not cluster.head.run(["squeue", "--noheader"]).stdout, 300)
     first, _, second = read(cluster, out).partition("begin 1\n")
     return first, second
-
-
-def put_example(cluster: Sandbox) -> None:
-    """The data and the model of the example, in the shared directory."""
-    cluster.head.run(["mkdir", "/shared/job"]).check_returncode()
-    for name in ("make_data.py", "make_model.py", "aboard.yaml"):
-        cluster.head.run(["tee", f"/shared/job/{name}"], input=(EXAMPLE / name).read_text("utf-8")).check_returncode()
-    for name in ("make_data.py", "make_model.py"):
-        cluster.head.run([PYTHON, name], cwd="/shared/job", timeout=120).check_returncode()
