@@ -46,6 +46,13 @@ def test_term_while_the_job_ends_leaves_kill_wait(fields: str, cause: EndingCaus
     assert _classify(f"JobId=4 JobState=COMPLETING {fields} Partition=debug", "SIGTERM") == (cause, 28.0)
 
 
+def test_a_busy_slurmctld_leaves_the_notice_of_the_step() -> None:
+    """It names a time limit; without it the reason is unknown, and never guessed."""
+    notice = "slurmstepd: error: *** STEP 4.0 ON n1 CANCELLED AT 2026-11-16T19:37:00 DUE TO TIME LIMIT ***"
+    assert classify_ending(4, "", "SIGTERM", NOW, CONDITIONS, notice).cause is EndingCause.TIME_LIMIT
+    assert classify_ending(4, "", "SIGTERM", NOW, CONDITIONS).cause is EndingCause.UNKNOWN
+
+
 def test_a_signal_that_comes_late_leaves_less() -> None:
     """KillWait counts from the end of the job, and never below zero."""
     shown = "JobState=COMPLETING Reason=None Restarts=0 EndTime=2026-11-16T19:36:50"

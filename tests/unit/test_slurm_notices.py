@@ -36,9 +36,10 @@ def test_other_lines(line: str) -> None:
 def test_each_event_loop_has_its_own_notice() -> None:
     """Who waits in one loop is not woken by another's steps."""
 
-    async def read() -> tuple[bool, bool]:
-        before = find_cancel_notice().is_set()
-        find_cancel_notice().set()
-        return before, find_cancel_notice().is_set()
+    async def read() -> tuple[bool, bool, str]:
+        before = await find_cancel_notice().wait(0)
+        find_cancel_notice().give("first")
+        find_cancel_notice().give("second")
+        return before, await find_cancel_notice().wait(None), find_cancel_notice().line
 
-    assert [asyncio.run(read()) for _ in range(2)] == [(False, True)] * 2
+    assert [asyncio.run(read()) for _ in range(2)] == [(False, True, "first")] * 2

@@ -53,9 +53,12 @@ class JobConditions:
     restarts: int = 0
 
 
-def classify_ending(job: int, shown: str, signal: str, now: datetime, conditions: JobConditions) -> JobEnding:
+def classify_ending(
+    job: int, shown: str, signal: str, now: datetime, conditions: JobConditions, notice: str = ""
+) -> JobEnding:
     """Why the conductor of a job received this signal; `shown` is Slurm's description of the job, "" if unknown.
 
+    `notice` is what Slurm said to a step, if it did: it helps when a busy slurmctld does not reply in time.
     Slurm sends SIGUSR1 before the time limit if the script asks for it, and SIGTERM when it ends the job.
     """
     fields = _read_fields(shown)
@@ -69,7 +72,7 @@ def classify_ending(job: int, shown: str, signal: str, now: datetime, conditions
         return JobEnding(cause=EndingCause.UNKNOWN, why=f"aboard received {signal}")
     # The job is ending, or slurmctld does not reply.
     seconds = max(0.0, conditions.kill_wait + min(0.0, left or 0.0) - RESERVE_SECONDS)
-    cause, why = _find_cause(job, fields, conditions)
+    cause, why = _find_cause(job, fields, conditions, notice)
     return JobEnding(cause=cause, why=why, seconds=seconds)
 
 
@@ -95,10 +98,10 @@ def parse_preemption(partition: str) -> tuple[str, float]:
     return (mode[1] if mode else "OFF", float(grace[1]) if grace else 0.0)
 
 
-def _find_cause(job: int, fields: dict[str, str], conditions: JobConditions) -> tuple[EndingCause, str]:
-    if not fields:
+def _find_cause(job: int, fields: dict[str, str], conditions: JobConditions, notice: str) -> tuple[EndingCause, str]:
+    if not fields and "DUE TO TIME LIMIT" not in notice:
         return EndingCause.UNKNOWN, f"Slurm ends job {job}"
-    if fields.get("Reason") == "TimeLimit":
+    if not fields or fields.get("Reason") == "TimeLimit":
         return EndingCause.TIME_LIMIT, f"job {job} reached its time limit"
     if "PreemptTime" in fields:
         return EndingCause.PREEMPTED, _describe_preemption(job)

@@ -1,7 +1,5 @@
 """The conductor's side of a Slurm job: its record, and the reason and time left when Slurm ends the job."""
 
-import asyncio
-import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -70,11 +68,9 @@ class JobWatch:
         grace = self._conditions.preempt_grace
         is_polling = self._conditions.preempt_mode != "OFF" and grace
         poll = max(LEAST_POLL_SECONDS, grace * NOTICE_SHARE) if is_polling else None
-        cancelled = find_cancel_notice()
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(cancelled.wait(), poll)
-            if is_preempted(shown := await self._show_job()) or cancelled.is_set():
+            cancelled = await find_cancel_notice().wait(poll)
+            if is_preempted(shown := await self._show_job()) or cancelled:
                 return self._classify(shown, "SIGTERM for its step")
 
     async def explain_signal(self, signal: str) -> JobEnding:
@@ -84,7 +80,8 @@ class JobWatch:
     def _classify(self, shown: str, signal: str) -> JobEnding:
         now = datetime.now()  # noqa: DTZ005 - Slurm's times are local
         if self.ending is None:
-            self.ending = classify_ending(self.job.id, shown, signal, now, self._conditions)
+            notice = find_cancel_notice().line
+            self.ending = classify_ending(self.job.id, shown, signal, now, self._conditions, notice)
         return self.ending
 
     async def _read_conditions(self) -> None:

@@ -165,7 +165,7 @@ class SrunStep:
         """Notes what a line of srun's stderr says: which nodes have ended, or that Slurm cancels the step."""
         # When we end srun, Slurm says the same.
         if self._closing is None and is_cancel_notice(line):
-            find_cancel_notice().set()
+            find_cancel_notice().give(line)
         ended = _TASK_END.match(line) or _NODE_FAILURE.match(line)
         if ended:
             code = ended.groupdict().get("code")

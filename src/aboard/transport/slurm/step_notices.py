@@ -7,12 +7,33 @@ from weakref import WeakKeyDictionary
 # A lost node is noticed by its silence, and named by it.
 _CANCELLED = re.compile(r"slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT (?!.*DUE TO NODE FAILURE)")
 
-_NOTICES: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Event]" = WeakKeyDictionary()
+
+class CancelNotice:
+    """Given once, when Slurm cancels a step of this event loop."""
+
+    def __init__(self) -> None:
+        self._given = asyncio.Event()
+        #: What Slurm said, "" until then; it may end with a reason.
+        self.line = ""
+
+    def give(self, line: str) -> None:
+        self.line = self.line or line
+        self._given.set()
+
+    async def wait(self, seconds: float | None) -> bool:
+        """Waits for it; False when the time is over."""
+        try:
+            return await asyncio.wait_for(self._given.wait(), seconds)
+        except TimeoutError:
+            return False
 
 
-def find_cancel_notice() -> asyncio.Event:
-    """The event of this event loop that is set when Slurm cancels one of its steps."""
-    return _NOTICES.setdefault(asyncio.get_running_loop(), asyncio.Event())
+_NOTICES: "WeakKeyDictionary[asyncio.AbstractEventLoop, CancelNotice]" = WeakKeyDictionary()
+
+
+def find_cancel_notice() -> CancelNotice:
+    """The notice of this event loop."""
+    return _NOTICES.setdefault(asyncio.get_running_loop(), CancelNotice())
 
 
 def is_cancel_notice(line: str) -> bool:
