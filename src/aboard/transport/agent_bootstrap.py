@@ -13,8 +13,7 @@ from importlib.util import MAGIC_NUMBER
 from types import CodeType
 
 from aboard.diagnoses.unreachable_reason import UnreachableReason
-from aboard.lazy_dataclass import dataclass
-from aboard.transport.transport import StreamEnding
+from aboard.transport.transport import Bootstrap, StreamEnding
 
 MARKER = b"\n<aboard %s>\n"
 
@@ -39,14 +38,6 @@ _NO_PYTHON = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _EXIT_NOT_FOUND = (126, 127)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bootstrap:
-    """What to write to the agent's stdin, and the marker after which its frames begin."""
-
-    stdin: bytes
-    marker: bytes
 
 
 def build_argv(python: str) -> tuple[str, ...]:

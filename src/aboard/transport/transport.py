@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from aboard.core.cluster.node import Node
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
-
-if TYPE_CHECKING:
-    from aboard.transport.agent_bootstrap import Bootstrap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +18,14 @@ class StreamEnding:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bootstrap:
+    """What to write to the agent's stdin, and the marker after which its frames begin."""
+
+    stdin: bytes
+    marker: bytes
+
+
 class ByteStream(Protocol):
     """Bytes both ways. `read` returns b"" at the end; `close` never raises and leaves nothing running.
 
@@ -28,7 +33,7 @@ class ByteStream(Protocol):
     """
 
     @property
-    def bootstrap(self) -> "Bootstrap | None":
+    def bootstrap(self) -> Bootstrap | None:
         """What was sent already, on a stream that shares its program with others; else None."""
         ...
 

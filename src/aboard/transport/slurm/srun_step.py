@@ -12,11 +12,10 @@ from aboard.agent.slurm_task import CLOSE, DATA, EVERY_TASK, PACKET, STORE, USE
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.diagnoses import InputError
 from aboard.transport import agent_bootstrap
-from aboard.transport.agent_bootstrap import Bootstrap
 from aboard.transport.slurm.srun_log import SHARED_STEP, select_node_lines
 from aboard.transport.slurm.step_notices import find_cancel_notice, is_cancel_notice
 from aboard.transport.subprocess_stream import LAST_CALL, ProcessStream, start_program
-from aboard.transport.transport import StreamEnding
+from aboard.transport.transport import Bootstrap, StreamEnding
 
 CHUNK = 256 * 1024
 # Writes from here on are stored by all tasks: code and files go to many nodes, and each would read all copies.
