@@ -103,6 +103,7 @@ def test_a_training_that_saved_continues_in_a_further_job(
     [
         (SlurmJob(id=12), EndingCause.CANCELLED, 400, ""),
         (SlurmJob(id=12), EndingCause.REQUEUED, 400, ""),
+        (SlurmJob(id=12), EndingCause.UNKNOWN, 400, "not submitted again: Slurm did not say why it ends job 12"),
         (SlurmJob(id=12), EndingCause.TIME_LIMIT, None, "not submitted again: job 12 saved no checkpoint"),
         (
             SlurmJob(id=12, attempt=2, saved_step=400),
@@ -183,8 +184,8 @@ def test_slurms_signals_let_the_ranks_save_and_say_why(
             if line.endswith("training\n"):
                 slurm.show(12, fields)
                 process.send_signal(number)
-    assert process.wait() == 130
     text = "".join(lines)
+    assert process.wait() == 130, text
     assert "] saved\n" in text
     assert f": {why}" in text.splitlines()[-1]
     assert "next aboard launch localhost --check none -- job.py" in text

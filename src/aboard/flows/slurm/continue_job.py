@@ -24,6 +24,8 @@ async def continue_training(
     `saved` is the step of the newest checkpoint; "" says that there is nothing to do.
     """
     job, ending = watch.job, watch.ending
+    if limit and ending is not None and ending.cause is EndingCause.UNKNOWN:
+        return f"not submitted again: Slurm did not say why it ends job {job.id}"
     if not limit or ending is None or ending.cause not in (EndingCause.TIME_LIMIT, EndingCause.PREEMPTED):
         return ""
     if saved is None or saved <= (job.saved_step or 0):
