@@ -11,6 +11,7 @@ import argparse
 import html
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -229,7 +230,8 @@ def _retry_failed(stage: Stage, result: Result) -> None:
     """Runs failed tests once more, one at a time: a test that passes alone was disturbed by others, or is unstable."""
     for test in list(result.failed)[:MOST_RETRIES]:
         print(f"=== {stage.name}: once more, alone: {test}", flush=True)
-        code, report = _run_process((*PYTEST, test), stage)
+        # pytest-xdist adds the group to a test's name.
+        code, report = _run_process((*PYTEST, re.sub(r"@[\w-]+$", "", test)), stage)
         if code == 0:
             result.flaky[test] = [result.failed.pop(test), "passed when run alone"]
             result.passed += 1

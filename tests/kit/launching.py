@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,12 @@ class Launches:
         marked = process_tree.find_run_processes(run)
         found = {host.name: marked.intersection(host.pids()) for host in self.box.nodes if marked and host.on}
         return {name: pids for name, pids in found.items() if pids}
+
+
+def count_saved(said: str) -> int:
+    """How many ranks printed that they saved; equal lines are one line if they came together."""
+    found = re.findall(r"\[rank \d+\] saved|\[ranks [\d,-]+ ×(\d+)\] saved", said)
+    return sum(int(count or 1) for count in found)
 
 
 class Going:

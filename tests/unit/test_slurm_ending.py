@@ -46,11 +46,19 @@ def test_term_while_the_job_ends_leaves_kill_wait(fields: str, cause: EndingCaus
     assert _classify(f"JobId=4 JobState=COMPLETING {fields} Partition=debug", "SIGTERM") == (cause, 28.0)
 
 
-def test_a_busy_slurmctld_leaves_the_notice_of_the_step() -> None:
-    """It names a time limit; without it the reason is unknown, and never guessed."""
-    notice = "slurmstepd: error: *** STEP 4.0 ON n1 CANCELLED AT 2026-11-16T19:37:00 DUE TO TIME LIMIT ***"
-    assert classify_ending(4, "", "SIGTERM", NOW, CONDITIONS, notice).cause is EndingCause.TIME_LIMIT
-    assert classify_ending(4, "", "SIGTERM", NOW, CONDITIONS).cause is EndingCause.UNKNOWN
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        (" DUE TO TIME LIMIT", EndingCause.TIME_LIMIT),
+        (" DUE TO PREEMPTION", EndingCause.PREEMPTED),
+        (" DUE TO JOB REQUEUE", EndingCause.REQUEUED),
+        ("", EndingCause.CANCELLED),
+    ],
+)
+def test_a_busy_slurmctld_leaves_the_notice_of_the_step(reason: str, cause: EndingCause) -> None:
+    """Without an answer, what slurmstepd said to the step names the cause."""
+    notice = f"slurmstepd-n1: error: *** STEP 4.0 ON n1 CANCELLED AT 2026-11-16T19:37:00{reason} ***"
+    assert classify_ending(4, "", "SIGTERM", NOW, CONDITIONS, notice).cause is cause
 
 
 def test_a_signal_that_comes_late_leaves_less() -> None:

@@ -12,6 +12,8 @@ DEFAULT_KILL_WAIT = 30.0
 # The conductor stops the ranks this much earlier than Slurm kills it, and uses the rest to write its record.
 RESERVE_SECONDS = 2.0
 _FIELD = re.compile(r"(?:^|\s)(JobState|Reason|Restarts|EndTime|PreemptTime|Partition|Requeue)=(\S+)")
+# What slurmstepd says when Slurm ends a step.
+_NOTICE = re.compile(r"CANCELLED AT \S+(?: DUE TO (?P<reason>[A-Z ]+?))? \*\*\*")
 _KILL_WAIT = re.compile(r"^KillWait\s*=\s*(\d+) sec", re.MULTILINE)
 _GRACE_TIME = re.compile(r"\bGraceTime=(\d+)\b")
 _PREEMPT_MODE = re.compile(r"\bPreemptMode=(\S+)")
@@ -99,12 +101,16 @@ def parse_preemption(partition: str) -> tuple[str, float]:
 
 
 def _find_cause(job: int, fields: dict[str, str], conditions: JobConditions, notice: str) -> tuple[EndingCause, str]:
-    if not fields and "DUE TO TIME LIMIT" not in notice:
+    said = _NOTICE.search(notice) if not fields else None
+    if not fields and said is None:
         return EndingCause.UNKNOWN, f"Slurm ends job {job}"
-    if not fields or fields.get("Reason") == "TimeLimit":
+    reason = (said["reason"] or "") if said else ""
+    if reason == "TIME LIMIT" or fields.get("Reason") == "TimeLimit":
         return EndingCause.TIME_LIMIT, f"job {job} reached its time limit"
-    if "PreemptTime" in fields:
+    if reason == "PREEMPTION" or "PreemptTime" in fields:
         return EndingCause.PREEMPTED, _describe_preemption(job)
+    if reason == "JOB REQUEUE":
+        return EndingCause.REQUEUED, f"Slurm requeued job {job}"
     # A requeued job has no other sign: its state is COMPLETING, then PENDING.
     if int(fields.get("Restarts", "0")) > conditions.restarts:
         preempts = conditions.preempt_mode.startswith("REQUEUE")
