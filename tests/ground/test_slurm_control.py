@@ -1,6 +1,7 @@
 """Runs in jobs of a real Slurm, controlled from the login node, with a home that the nodes share and without."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,8 +97,10 @@ def test_a_preempted_training_continues_in_a_further_job(login: Launches) -> Non
     login.box.head.run(["srun", "--nodes=2", "--exclusive", "true"], timeout=120).check_returncode()
     said = read_output(login, job)
     assert f"job {job} is preempted" in said
-    saved = int(said.partition(" continues from step ")[2].partition(" ")[0].replace(",", ""))
-    wait_for_step(login, "preempt-cancel", saved + 1)
+    before, _, after = said.partition(" continues from step ")
+    saved = int(after.partition(" ")[0].replace(",", ""))
+    further = int(before.rpartition("job ")[2])
+    wait_until(lambda: has_resumed(read_output(login, further), saved), 120, lambda: show(login))
     assert login.aboard("stop", run).returncode == 0
     wait_for_empty_queue(login, 20)
 
@@ -111,8 +114,8 @@ def test_a_requeued_training_resumes(login: Launches) -> None:
     said = read_output(login, job)
     assert f"job {job} is preempted" in said
     saved = int(said.rpartition("continues from step ")[2].partition("\n")[0].replace(",", ""))
-    wait_for_step(login, "preempt-requeue", saved + 1, 240)
-    assert f"Slurm requeued job {job}: the training continues from its newest checkpoint" in read_output(login, job)
+    note = f"Slurm requeued job {job}: the training continues from its newest checkpoint"
+    wait_until(lambda: has_resumed(read_output(login, job).partition(note)[2], saved), 240, lambda: show(login))
     assert login.aboard("stop", run).returncode == 0
     wait_for_empty_queue(login, 20)
 
@@ -142,6 +145,12 @@ def wait_for_step(login: Launches, partition: str, number: int, seconds: float =
     """From the metrics in the shared directory: `aboard logs` in a loop would keep a core busy."""
     steps = ["grep", "-o", f'"step": *{number}\\b', f"{login.folder}/{partition}/metrics.jsonl"]
     wait_until(lambda: login.box.head.run(steps).stdout, seconds, lambda: show(login))
+
+
+def has_resumed(said: str, saved: int) -> bool:
+    """Whether a start of the training says that it resumed, and makes steps after the saved one only."""
+    steps = [int(step.replace(",", "")) for step in re.findall(r"step ([\d,]+)/", said)]
+    return "resumed from" in said and bool(steps) and min(steps) > saved
 
 
 def wait_for_empty_queue(login: Launches, seconds: float) -> None:

@@ -85,8 +85,9 @@ def test_scancel_saves(cluster: Sandbox) -> None:
 @pytest.mark.nightly
 def test_a_time_limit_saves(cluster: Sandbox) -> None:
     """After the notice that the script asked for."""
-    training = Training(cluster, "late", "--time=3", "--signal=B:USR1@120")
-    training.wait_for_end(150)
+    # Slurm may send it a minute earlier.
+    training = Training(cluster, "late", "--time=5", "--signal=B:USR1@120")
+    training.wait_for_end(240)
     assert "time limit" in training.said.splitlines()[-1]
     assert training.saved_step >= training.step
 
