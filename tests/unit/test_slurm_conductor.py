@@ -166,9 +166,11 @@ def test_slurms_signals_let_the_ranks_save_and_say_why(
     slurm: SlurmStandIns, tmp_path: Path, number: signal.Signals, fields: str, why: str
 ) -> None:
     """The run stops like after Ctrl-C, and its record has Slurm's reason."""
+    # Another run for each signal: both tests may run at the same time, and a node has one directory per run.
+    run_id = RUN.replace("calm", "bold") if number is signal.SIGUSR1 else RUN
     slurm.show(12, "JobState=RUNNING EndTime=Unknown")
     (tmp_path / "job.py").write_text(PROGRAM)
-    command = ["launch", "localhost", "--check", "none", "--run", RUN, "--", "job.py"]
+    command = ["launch", "localhost", "--check", "none", "--run", run_id, "--", "job.py"]
     process = subprocess.Popen(
         [sys.executable, "-m", "aboard", *command],
         cwd=tmp_path,
@@ -189,9 +191,9 @@ def test_slurms_signals_let_the_ranks_save_and_say_why(
     assert "] saved\n" in text
     assert f": {why}" in text.splitlines()[-1]
     assert "next aboard launch localhost --check none -- job.py" in text
-    run = Runs.of(os.environ).open_run(RUN)
+    run = Runs.of(os.environ).open_run(run_id)
     assert read_slurm_job(run) == SlurmJob(id=12, batch_host="n1")
-    assert aboard("why", RUN).stdout.startswith(f"{RUN} is stopped ({why}")
+    assert aboard("why", run_id).stdout.startswith(f"{run_id} is stopped ({why}")
     assert aboard("status").stdout.split("\t")[5].startswith(why)
 
 

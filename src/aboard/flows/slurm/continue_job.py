@@ -7,8 +7,8 @@ from aboard.core.slurm.job_ending import EndingCause
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import AboardError
 from aboard.flows.slurm.job_conductor import CONTINUED, JobWatch
-from aboard.flows.slurm.submit_job import submit_script
-from aboard.record.run_directory import PRIVATE_FILE, RunDirectory
+from aboard.flows.slurm.submit_job import submit_script, write_batch_script
+from aboard.record.run_directory import RunDirectory
 from aboard.record.slurm_job import SlurmJob, write_slurm_job
 from aboard.transport.slurm.slurm_commands import run_slurm_command
 
@@ -61,6 +61,4 @@ def _find_script(job: SlurmJob) -> Path | None:
 async def _fetch_script(job: SlurmJob, run: RunDirectory) -> Path:
     """Slurm's copy of the script: without a shared home, the batch host has no other."""
     said = await run_slurm_command(["scontrol", "write", "batch_script", str(job.id), "-"])
-    run.batch_script.touch(mode=PRIVATE_FILE)
-    run.batch_script.write_text(said.stdout)
-    return run.batch_script
+    return write_batch_script(run, said.stdout)

@@ -30,7 +30,7 @@ def forward_command(where: JobRun, words: Sequence[str]) -> int:
     # srun asks for a second Ctrl-C unless it is told to quit; with a terminal, Ctrl-C goes to the command itself.
     streams = ("--pty",) if terminal else ("--input=none", "--quit-on-interrupt")
     command = [*_build_step(where), *streams, *_build_aboard_command(words)]
-    with subprocess.Popen(command, env=_build_environment(), stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(command, env=build_step_environment(), stderr=subprocess.PIPE) as process:
         assert process.stderr is not None  # noqa: S101 - a pipe was requested
         for line in process.stderr:
             # The command has said what failed.
@@ -43,13 +43,13 @@ def forward_command(where: JobRun, words: Sequence[str]) -> int:
 def call_forwarded(where: JobRun, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     """The exit code and output of `aboard WORDS` on the batch host."""
     command = [*_build_step(where), "--input=none", *_build_aboard_command(words)]
-    return subprocess.run(command, env=_build_environment(), capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=build_step_environment(), capture_output=True, text=True, check=False)
 
 
 def read_forwarded(where: JobRun, words: Sequence[str]) -> bytes:
     """What `aboard WORDS` on the batch host writes to its stdout; its stderr is shown here."""
     command = [*_build_step(where), "--input=none", *_build_aboard_command(words)]
-    done = subprocess.run(command, env=_build_environment(), stdout=subprocess.PIPE, check=False)
+    done = subprocess.run(command, env=build_step_environment(), stdout=subprocess.PIPE, check=False)
     if done.returncode:
         seen = f"`aboard {words[0]}` on {where.batch_host} failed with exit code {done.returncode}"
         raise AboardError(remote_runs.FORWARD, seen, job=where.job.id, node=where.batch_host)
@@ -85,7 +85,7 @@ def _build_step(where: JobRun) -> list[str]:
     return build_step(where.job.id, where.batch_host)
 
 
-def _build_environment() -> dict[str, str]:
+def build_step_environment() -> dict[str, str]:
     """Without variables that srun would take as options, such as those of a job that this shell is in."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_"))}
 

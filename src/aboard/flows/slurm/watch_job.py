@@ -1,13 +1,12 @@
 """Watches a job from a login node: its state, and the output of its script through a step on the batch host."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from aboard.core.slurm.job_state import JobPhase, JobStatus
-from aboard.flows.slurm.forward_command import build_step
+from aboard.flows.slurm.forward_command import build_step, build_step_environment
 from aboard.flows.slurm.job_runs import ask_job_status
 from aboard.lazy_dataclass import dataclass
 
@@ -86,7 +85,7 @@ async def stream_step(status: JobStatus, command: Sequence[str]) -> AsyncIterato
             stderr=asyncio.subprocess.DEVNULL,
             # Ctrl-C at this terminal is for us; srun would ask for a second one.
             start_new_session=True,
-            env={name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_"))},
+            env=build_step_environment(),
         )
     except OSError:  # there is no srun here
         return
