@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import MasterAddress, Plan
@@ -155,7 +155,6 @@ def test_secrets_are_known_by_name() -> None:
         ((Node(name="n1", slots=4),), {"ranks": 8}, "n1 has 4 slots, but 8 ranks were requested"),
         ((Node(name="n1", env={"RANK": "0"}),), {}, "RANK differs by rank"),
         ((Node(name="n1"),), {"env": {"LOCAL_RANK": "1"}}, "LOCAL_RANK differs by rank"),
-        ((Node(name="n1", container=Container(runtime="docker", image="x")),), {}, "container"),
     ],
 )
 def test_what_can_not_be_had_is_refused(nodes: tuple[Node, ...], change: dict[str, Any], seen: str) -> None:

@@ -40,9 +40,12 @@ def sandbox() -> None:
     "--slurm", is_flag=True, help="Run a real Slurm: slurmctld on the head, slurmd on the nodes, slots as GPUs."
 )
 @click.option("--shared-home", is_flag=True, help="Give crew the same home directory on all hosts.")
+@click.option("--containers", is_flag=True, help="Let crew run containers with Apptainer and Podman.")
 @click.option("--bare", is_flag=True, help="Only an admin key: no user keys, shared directory or environment.")
 @_NAME
-def up(nodes: int, slots: int, fabric: bool, slurm: bool, shared_home: bool, bare: bool, name: str) -> None:
+def up(
+    nodes: int, slots: int, fabric: bool, slurm: bool, shared_home: bool, containers: bool, bare: bool, name: str
+) -> None:
     """Build the cluster."""
     started = time.monotonic()
     progress = _make_progress(nodes + 1)
@@ -54,6 +57,7 @@ def up(nodes: int, slots: int, fabric: bool, slurm: bool, shared_home: bool, bar
         slurm=slurm,
         bare=bare,
         shared_home=shared_home,
+        containers=containers,
         progress=progress,
     )
     if box.found:
@@ -106,6 +110,7 @@ def status(name: str) -> None:
     box = Sandbox.attach(name)
     kind = f"{', with Slurm' if box.layout.slurm else ''}{', bare' if box.layout.bare else ''}"
     kind += ", a shared home" if box.layout.shared_home else ""
+    kind += ", containers" if box.layout.containers else ""
     click.echo(f"Sandbox {name!r}: head and {_format_nodes(box)}, {format_count(box.layout.slots, 'slot')} each{kind}.")
     for host in box.hosts.values():
         power = "on " if host.on else "off"

@@ -199,9 +199,9 @@ def _read_node_fields(section: "NodeDefaults") -> dict[str, Any]:
     if section.setup is not None:
         values["setup"] = tuple(section.setup)
     if (container := section.container) is not None:
-        values["container"] = Container(
-            runtime=container.runtime, image=container.image, options=tuple(container.options or ())
-        )
+        given: dict[str, Any] = container.model_dump(exclude_none=True)
+        given.update({name: tuple(value) for name, value in given.items() if isinstance(value, list)})
+        values["container"] = Container(**given)
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -46,6 +46,8 @@ class SandboxLayout:
     bare: bool = False
     #: `crew` has the same home directory on all hosts.
     shared_home: bool = False
+    #: `crew` can run containers with Apptainer and Podman.
+    containers: bool = False
 
     def __post_init__(self) -> None:
         validate_name(self.name)

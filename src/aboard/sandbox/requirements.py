@@ -28,6 +28,14 @@ _SLURM_PACKAGES = {
     "srun": "slurm-client",
     "sinfo": "slurm-client",
 }
+_CONTAINER_PACKAGES = {
+    "apptainer": "apptainer",
+    "mksquashfs": "squashfs-tools",
+    "podman": "podman",
+    "crun": "crun",
+    "catatonit": "catatonit",
+    "newuidmap": "uidmap",
+}
 _KERNEL_PARTS = {
     "overlay": "CONFIG_OVERLAY_FS",
     "tmpfs": "CONFIG_TMPFS",
@@ -79,6 +87,11 @@ def find_programs() -> HostPrograms:
 def require_slurm(*, search: str = _SEARCH) -> None:
     """Checks for the programs of Slurm; raises one error with all missing packages."""
     _find_or_refuse(_SLURM_PACKAGES, search)
+
+
+def require_containers(*, search: str = _SEARCH) -> None:
+    """Checks for the programs of Apptainer and Podman; raises one error with all missing packages."""
+    _find_or_refuse(_CONTAINER_PACKAGES, search)
 
 
 def require_readable(source: Path) -> None:

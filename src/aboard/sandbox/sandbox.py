@@ -57,6 +57,7 @@ class Sandbox:
         slurm: bool = False,
         bare: bool = False,
         shared_home: bool = False,
+        containers: bool = False,
         temporary: bool = False,
         progress: BuildProgress | None = None,
     ) -> Self:
@@ -65,12 +66,21 @@ class Sandbox:
         A temporary one is always new. It is removed with the object, or when this process exits, even by SIGKILL.
         """
         layout = SandboxLayout(
-            name=name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm, bare=bare, shared_home=shared_home
+            name=name,
+            nodes=nodes,
+            slots=slots,
+            fabric=fabric,
+            slurm=slurm,
+            bare=bare,
+            shared_home=shared_home,
+            containers=containers,
         )
         requirements.require_root("up")
         programs = requirements.find_programs()
         if slurm:
             requirements.require_slurm()
+        if containers:
+            requirements.require_containers()
         requirements.require_readable(helper_program.SOURCE)
         with saved_state.lock_sandbox(name, "up"):
             existing = saved_state.read_state(name)
@@ -253,7 +263,8 @@ def _require_same_layout(existing: SandboxState, wanted: SandboxLayout) -> Sandb
             f" {format_count(layout.slots, 'slot')} each, "
             f"{'with' if layout.fabric else 'no'} fabric, {'with' if layout.slurm else 'no'} Slurm"
             f"{', bare' if layout.bare else ''}"
-            f"{', a shared home' if layout.shared_home else ''}; you asked for something else"
+            f"{', a shared home' if layout.shared_home else ''}{', containers' if layout.containers else ''};"
+            " you asked for something else"
         )
         if layout.name == _DEFAULT_NAME:
             raise SandboxError(sandbox.DIFFERS, message, "usual")

@@ -8,6 +8,7 @@ from time import monotonic, time
 from typing import Any
 
 from aboard.agent import frames
+from aboard.core.cluster.container_message import describe_container
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Start
 from aboard.core.run.events import Event
@@ -175,6 +176,7 @@ class NodeSession:
             beacon=start.beacon,
             code=start.code,
             cores=list(start.cores),
+            **describe_container(start.container, start.setup),
         )
 
     async def signal(self, child: str, number: int) -> None:

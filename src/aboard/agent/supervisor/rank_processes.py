@@ -80,6 +80,9 @@ class RankProcesses:
         argv, cwd = [str(argument) for argument in message["argv"]], message.get("cwd")
         cores = [int(core) for core in message.get("cores") or ()]
         env = dict(os.environ)
+        if message.get("container"):
+            # What the node's login sets for its own Python is not for the one inside.
+            env.pop("PYTHONPATH", None)
         env.update(message.get("env") or {})
         env[process_tree.RUN_ID] = self._run
         secrets = [env[key] for key in message.get("secrets") or () if key in env]
@@ -90,6 +93,9 @@ class RankProcesses:
             # On a full disk a rank starts without a beacon.
             with contextlib.suppress(OSError):
                 self.beacons.prepare(name, len(self.states), env, secrets)
+        container = message.get("container")
+        if container:
+            argv, env = self._enter_container(container, argv, env, message, cwd)
         outputs = [self._output(name, stream, secrets) for stream in ("stdout", "stderr")]
         null = os.open(os.devnull, os.O_RDONLY)
         try:
@@ -137,6 +143,19 @@ class RankProcesses:
                 self.states[name] = {"state": "exited", "code": code}
                 self.beacons.read_last_reports(name, code)
                 self._emit("exited", child=name, code=code)
+
+    def _enter_container(
+        self, fields: dict[str, Any], argv: list[str], env: dict[str, str], message: frames.Message, cwd: str | None
+    ) -> tuple[list[str], dict[str, str]]:
+        """The command that runs argv in a container, after the node's setup lines."""
+        from aboard.agent.container import container_command  # noqa: PLC0415 - most runs need none
+
+        given = {*(message.get("env") or {}), *(name for name in env if name not in os.environ), process_tree.RUN_ID}
+        spec = container_command.ContainerSpec(fields)
+        words, outer = container_command.wrap_command(
+            spec, argv, env, given, run=self._run, directory=self._directory, cwd=cwd
+        )
+        return [*map(str, message.get("setup") or ()), *words], outer
 
     def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
         path = os.path.join(self._directory, "%d.%s" % (len(self.states), stream))

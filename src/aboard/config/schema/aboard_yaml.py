@@ -33,12 +33,22 @@ from aboard.config.schema.train_section import TrainSection
 class ContainerSection(Section):
     """The container that ranks run in. The agent runs outside."""
 
-    runtime: Literal["apptainer", "singularity", "docker", "podman", "pyxis"]
-    """The container runtime."""
+    runtime: Literal["apptainer", "singularity", "docker", "podman"]
+    """The container runtime. For pyxis, set srun's options instead."""
     image: Word
-    """The image: a .sif file, a registry reference, or a squashfs file."""
+    """The image: a .sif file or directory on the nodes for Apptainer, an image's name for Docker and Podman."""
+    python: Program | None = None
+    """The ranks' Python inside: a name on the image's PATH, or a path inside. Default: python3."""
+    binds: Lines | None = None
+    """Directories and files to bind besides those that Aboard binds itself: SOURCE, SOURCE:TARGET, SOURCE:TARGET:ro."""
+    env: Env | None = None
+    """Environment variables inside. They override the nodes' `env`."""
     options: Lines | None = None
     """More options for the runtime, one argument each."""
+    writable_tmpfs: bool | None = None
+    """Let ranks write to the image's own directories; what they write is lost when they end."""
+    gpus: Literal["auto", "nvidia", "rocm", "none"] | None = None
+    """The GPUs to make available inside. Default: those that the node has."""
 
 
 class NodeDefaults(Section):

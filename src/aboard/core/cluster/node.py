@@ -18,11 +18,24 @@ class TransportKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """The container that a node's ranks run in; the agent stays outside."""
+    """The container that a node's ranks run in; the agent stays outside.
+
+    `python` is the ranks' interpreter inside: by default the first `python3` on the image's own PATH. `binds` are
+    SOURCE[:TARGET[:ro]], next to those that Aboard adds where they exist. `env` is set inside only. `gpus` is "auto",
+    "nvidia", "rocm" or "none". `workdir` is the directory inside; None means the node's own. `entry` is "exec", or
+    "run" for a command that goes through the image's entry point.
+    """
 
     runtime: str
     image: str
+    python: str = "python3"
+    binds: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=lambda: NO_ENV, repr=False)
     options: tuple[str, ...] = ()
+    writable_tmpfs: bool = False
+    gpus: str = "auto"
+    workdir: str | None = None
+    entry: str = "exec"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,5 +73,7 @@ class Node:
 
     @property
     def rank_python(self) -> str:
-        """The Python that runs ranks, and the checks that simulate them."""
+        """The Python that runs ranks, and the checks that simulate them; in a container, the one inside."""
+        if self.container is not None:
+            return self.container.python
         return self.python if self.interpreter is None else self.interpreter.path

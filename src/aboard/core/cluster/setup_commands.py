@@ -11,14 +11,18 @@ from aboard.core.cluster.node import Node
 
 def prepend_setup(node: Node, argv: tuple[str, ...]) -> tuple[str, ...]:
     """The argv that runs the node's setup lines, then execs `argv`; a failing line stops it and is named by number."""
+    return (*build_setup_words(node), *argv)
+
+
+def build_setup_words(node: Node) -> tuple[str, ...]:
+    """The words before a program that run the node's setup lines; none if there are no lines."""
     if not node.setup:
-        return argv
+        return ()
     return (
         "bash",
         "-c",
         "\n".join([*map(_build_step, range(1, len(node.setup) + 1), node.setup), 'exec "$@"']),
         "bash",
-        *argv,
     )
 
 

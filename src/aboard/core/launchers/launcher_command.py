@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from aboard.core.cluster.node import Container
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.lazy_dataclass import dataclass
@@ -43,7 +44,8 @@ class LauncherCommand:
 
     `include` and `exclude` are DeepSpeed's filters. `picked` are the slots to use on every node, `setup` lines are
     appended to each node's own, `ssh_port` and `workdir` are for nodes without their own. `notes` say which flags were
-    dropped, and why. `slurm` is the job that srun or sbatch would ask for; None inside a job.
+    dropped, and why. `slurm` is the job that srun or sbatch would ask for; None inside a job. `container` is what the
+    command starts its launcher in; it replaces the nodes' own.
     """
 
     launcher: str
@@ -56,6 +58,7 @@ class LauncherCommand:
     ssh_port: int | None = None
     workdir: str | None = None
     slurm: SlurmSettings | None = None
+    container: Container | None = None
     notes: tuple[str, ...] = ()
 
     @property

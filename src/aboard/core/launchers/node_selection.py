@@ -37,6 +37,7 @@ def select_nodes(command: LauncherCommand, nodes: Sequence[Node]) -> tuple[Node,
             port=node.port or command.ssh_port,
             workdir=node.workdir or command.workdir,
             slots=_count_slots(node, command.ranks),
+            container=command.container or node.container,
         )
         for node in nodes
     )

@@ -5,7 +5,7 @@ from dataclasses import field
 from functools import cached_property
 
 from aboard.core.cluster.interpreter import NO_ENV
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Container, Node
 from aboard.core.plan.program import Program
 from aboard.lazy_dataclass import dataclass
 
@@ -23,6 +23,9 @@ class Start:
     beacon: bool = False
     # Whether it can import the modules in the plan's `code`.
     code: bool = False
+    # The container that argv runs in, and the words of the node's setup lines, which run outside before it.
+    container: Container | None = None
+    setup: tuple[str, ...] = ()
     # The cores that it is pinned to; empty means all of the node's.
     cores: tuple[int, ...] = ()
 

@@ -6,6 +6,7 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.cluster.node_sets import fold_names
+from aboard.core.cluster.setup_commands import build_setup_words
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.rank_variables import (
@@ -77,10 +78,6 @@ def _find_node_problems(cluster: Cluster, request: LaunchRequest, counts: Mappin
         seen = f"{request.nodes} nodes were requested, but there are {used}: {fold_names(counts)}"
         fix = planning.PLAN.fix("nodes")
         return [Problem(where=cluster.source, seen=seen, fix=fix)]
-    containerized = [node.name for node in cluster if node.container is not None and counts[node.name]]
-    if containerized:
-        seen = f"ranks on {fold_names(containerized)} would run in a container, which launch does not support yet"
-        return [Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("container"))]
     return []
 
 
@@ -113,6 +110,7 @@ def _build_start(
     env = {
         **build_node_env(node, resources, layout, request.threads),
         **node.env,
+        **({} if node.container is None else node.container.env),
         **request.env,
         **build_torchrun_env(layout, master, run),
         **(build_task_env(layout) if request.slurm_tasks else {}),
@@ -126,6 +124,8 @@ def _build_start(
         rank=layout.rank,
         beacon=request.beacon,
         code=bool(request.code),
+        container=node.container,
+        setup=() if node.container is None else build_setup_words(node),
         cores=_choose_cores(resources, layout) if request.bind else (),
     )
 

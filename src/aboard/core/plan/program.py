@@ -39,14 +39,15 @@ class Program:
     options: tuple[str, ...] = ()
 
     def argv(self, node: Node, local_rank: int) -> tuple[str, ...]:
-        """The argv of one rank on a node, including the node's `setup` lines."""
+        """The argv of one rank on a node, including the node's `setup` lines; those of a container run outside it."""
         head = {
             ProgramKind.SCRIPT: (node.rank_python, *self.options, self.target),
             ProgramKind.MODULE: (node.rank_python, *self.options, "-m", self.target),
             ProgramKind.PROGRAM: (node.rank_python if self.target in PYTHON_WORDS else self.target,),
         }[self.kind]
         rank_options = (f"{self.local_rank}={local_rank}",) if self.local_rank else ()
-        return prepend_setup(node, (*head, *rank_options, *self.args))
+        argv = (*head, *rank_options, *self.args)
+        return argv if node.container is not None else prepend_setup(node, argv)
 
 
 def parse_python_command(words: Sequence[str]) -> Program | None:

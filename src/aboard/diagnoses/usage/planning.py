@@ -13,7 +13,6 @@ PLAN = Diagnosis(
     fixes={
         "no-slots": Advice("set slots for a node: `slots: 8` in aboard.yaml"),
         "nodes": Advice("specify as many nodes as the run needs; Aboard never silently starts a smaller run"),
-        "container": Advice("remove `container:`, and start the runtime yourself"),
         "slots": Advice("use at most {most}, or give the node more slots"),
         "env": Advice("remove {name}"),
     },

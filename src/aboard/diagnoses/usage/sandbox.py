@@ -92,6 +92,14 @@ SLURM = Diagnosis(
     fixes={"daemon": _TAKE_DOWN, "late": FixCommand("aboard sandbox up --slurm --nodes {nodes} --name {name}")},
 )
 
+CONTAINERS = Diagnosis(
+    code="sandbox-containers",
+    title="a sandbox host could not be prepared for containers",
+    symptoms=("FATAL:   While performing build: packer failed to pack",),
+    explanation="With --containers, each host configures Apptainer and Podman and builds a small image for both.",
+    fixes=_TAKE_DOWN,
+)
+
 STUCK = Diagnosis(
     code="sandbox-stuck",
     title="a sandbox process does not exit",

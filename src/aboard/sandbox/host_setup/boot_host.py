@@ -12,6 +12,7 @@ from pathlib import Path
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
 from aboard.lazy_dataclass import dataclass
+from aboard.sandbox.containers import prepare_host
 from aboard.sandbox.host_setup import network_commands, root_filesystem, system_files
 from aboard.sandbox.layout import HEAD, HostAddress, SandboxLayout
 from aboard.sandbox.namespaces import system_calls
@@ -66,6 +67,8 @@ def boot_host(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> No
     except OSError as error:
         raise build_system_call_error("overlay", error) from error
     run_ip_batch(blueprint.programs.ip, network_commands.format_host_batch(place, blueprint.layout))
+    if blueprint.layout.containers:
+        prepare_host.mount_for_containers(blueprint.crew_id)
     if first_boot:
         _install_host_files(place, blueprint, keys)
     Path("/run/sshd").mkdir()
@@ -136,6 +139,10 @@ def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshK
     if layout.slurm:
         # A secret that every host has and `crew` cannot read: the head's private host key.
         daemons.install_slurm(layout, secret=keys.hosts[HEAD][0])
+    if layout.containers:
+        prepare_host.install_containers(
+            crew_id, blueprint.python, blueprint.trees, image_store=not layout.shared_home or place.name == HEAD
+        )
 
 
 def _install_head_files(blueprint: HostBlueprint, keys: SshKeys) -> None:

@@ -30,7 +30,7 @@ def hide_trees(disk: Path, trees: Iterable[Path], *, kept: Iterable[Path]) -> No
     """Deletes directories of the machine from a host's disk, but none that contains a kept one or is inside it."""
     images = [tree.resolve() for tree in kept]
     needed = {path for image in images for path in (image, *image.parents)}.union(_SYSTEM_TREES)
-    for tree in _list_outermost(tree for tree in trees if tree.resolve() not in needed):
+    for tree in list_outermost(tree for tree in trees if tree.resolve() not in needed):
         if any(tree.is_relative_to(image) for image in images):
             continue
         for parent in tree.parents[-2::-1]:
@@ -65,7 +65,7 @@ def enter_root(disk: Path, *, shared: Mapping[Path, Path], trees: Iterable[Path]
         target = root / path.relative_to("/")
         target.mkdir(parents=True, exist_ok=True)
         system_calls.bind_mount(directory, target)
-    for tree in _list_outermost(trees):
+    for tree in list_outermost(trees):
         _expose_tree(tree, root)
     system_calls.pivot_into(root)
 
@@ -89,7 +89,7 @@ def _make_devices(dev: Path) -> None:
     )
 
 
-def _list_outermost(trees: Iterable[Path]) -> list[Path]:
+def list_outermost(trees: Iterable[Path]) -> list[Path]:
     """The trees that are not inside another one."""
     found = sorted({tree.resolve() for tree in trees})
     return [tree for tree in found if not any(other in tree.parents for other in found)]
