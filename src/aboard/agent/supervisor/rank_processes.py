@@ -150,12 +150,13 @@ class RankProcesses:
         """The command that runs argv in a container, after the node's setup lines."""
         from aboard.agent.container import container_command  # noqa: PLC0415 - most runs need none
 
-        given = {*(message.get("env") or {}), *(name for name in env if name not in os.environ), process_tree.RUN_ID}
+        given = {*(message.get("env") or {}), *(name for name in env if env[name] != os.environ.get(name))}
+        given.add(process_tree.RUN_ID)
         spec = container_command.ContainerSpec(fields)
         words, outer = container_command.wrap_command(
             spec, argv, env, given, run=self._run, directory=self._directory, cwd=cwd
         )
-        return [*map(str, message.get("setup") or ()), *words], outer
+        return container_command.run_after_setup([str(word) for word in message.get("setup") or ()], words), outer
 
     def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
         path = os.path.join(self._directory, "%d.%s" % (len(self.states), stream))
