@@ -144,9 +144,10 @@ def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshK
         # A secret that every host has and `crew` cannot read: the head's private host key.
         daemons.install_slurm(layout, secret=keys.hosts[HEAD][0])
     if layout.containers:
-        prepare_host.install_containers(
-            crew_id, blueprint.trees, image_store=not layout.shared_home or place.name == HEAD
-        )
+        # Bare nodes lack the other trees.
+        trees = blueprint.images if layout.bare else blueprint.trees
+        image_store = not layout.shared_home or place.name == HEAD
+        prepare_host.install_containers(crew_id, trees, image_store=image_store)
 
 
 def _install_head_files(blueprint: HostBlueprint, keys: SshKeys) -> None:
