@@ -81,7 +81,8 @@ def wrap_command(
         outer.pop("PYTHONPATH", None)
         names = (names - {"PYTHONPATH"}) | {"ABOARD_PATH"}
     binds = [*spec.binds, directory, *_list_paths(env, cwd, exists)]
-    workdir = spec.workdir or cwd
+    # An empty one is the image's own.
+    workdir = cwd if spec.workdir is None else spec.workdir
     if spec.is_apptainer:
         return _wrap_apptainer(spec, inside, outer, names, binds, workdir, directory, exists)
     return _wrap_docker(spec, inside, outer, names, binds, workdir, run, exists)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
 from aboard.core.launchers.shell.captured_output import JobNodes
 from aboard.core.launchers.shell.commands import StartedProgram, only_prints
@@ -20,7 +21,6 @@ from aboard.core.launchers.slurm.task_shell import (
     follow_task_script,
     list_job_nodes,
 )
-from aboard.core.plan.launch_request import LaunchRequest
 from aboard.diagnoses import Fix, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
@@ -87,16 +87,16 @@ def parse_batch_commands(
         ),
     )
     known = JOB_VARIABLES.union(map(find_unknown, job_nodes.names))
-    if (unknown := find_unknown_value(command.request, known)) is not None:
+    if (unknown := find_unknown_value(command, known)) is not None:
         reason = f"{unknown} in the command or the variables of the ranks"
         raise _build_error(script, text, UnreadableScriptError(program.line, reason))
-    return replace(command, request=_show_unknown_values(command.request))
+    return _show_unknown_values(command)
 
 
 def _parse_program(words: Sequence[str], context: LauncherContext) -> LauncherCommand | None:
     """The command of srun; without srun, it runs on the first node alone, and can't wait for others."""
     command = context.parse_inner(words, context)
-    if command is None:
+    if command is None or command.launcher in RUNTIMES:
         at = next((index for index, word in enumerate(words) if not word.startswith(f"{_DEVICES}=")), 0)
         return context.parse_inner([*words[:at], "srun", "--nodes=1", "--ntasks=1", *words[at:]], context)
     if command.launcher == SRUN or command.hostfile is not None:
@@ -104,10 +104,24 @@ def _parse_program(words: Sequence[str], context: LauncherContext) -> LauncherCo
     return None if (command.nodes or 1) > 1 else replace(command, request=replace(command.request, nodes=1))
 
 
-def _show_unknown_values(request: LaunchRequest) -> LaunchRequest:
-    args = tuple(map(format_unknown, request.program.args))
-    env = {name: format_unknown(value) for name, value in request.env.items()}
-    return replace(request, program=replace(request.program, args=args), env=env)
+def _show_unknown_values(command: LauncherCommand) -> LauncherCommand:
+    request, container = command.request, command.container
+    program = replace(request.program, args=tuple(map(format_unknown, request.program.args)))
+    command = replace(command, request=replace(request, program=program, env=_format_variables(request.env)))
+    if container is None:
+        return command
+    shown = replace(
+        container,
+        image=format_unknown(container.image),
+        binds=tuple(map(format_unknown, container.binds)),
+        options=tuple(map(format_unknown, container.options)),
+        env=_format_variables(container.env),
+    )
+    return replace(command, container=shown)
+
+
+def _format_variables(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: format_unknown(value) for name, value in env.items()}
 
 
 def _follow(text: str, arguments: Sequence[str], nodes: JobNodes, context: LauncherContext) -> ScriptReading:

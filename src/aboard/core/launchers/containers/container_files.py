@@ -1,0 +1,35 @@
+"""The head's files as a launcher inside a container sees them."""
+
+from collections.abc import Mapping
+
+from aboard.core.cluster.container_paths import map_to_outside
+from aboard.core.cluster.node import Container
+from aboard.core.launchers.launcher_command import LauncherFiles
+from aboard.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerFiles:
+    """Reads a path of the container from where its binds come from; `cwd` is the command's directory outside."""
+
+    files: LauncherFiles
+    container: Container
+    cwd: str
+
+    def exists(self, path: str) -> bool:
+        return self.files.exists(self.find(path))
+
+    def read(self, path: str) -> str:
+        return self.files.read(self.find(path))
+
+    def settings(self, path: str) -> Mapping[str, object]:
+        return self.files.settings(self.find(path))
+
+    def parse_settings(self, text: str, path: str) -> Mapping[str, object]:
+        return self.files.parse_settings(text, path)
+
+    def find(self, path: str) -> str:
+        """The path outside, relative to the command's directory if that is how a script wrote the file."""
+        outside = map_to_outside(self.container, path)
+        relative = outside.removeprefix(f"{self.cwd}/")
+        return relative if relative != outside and self.files.exists(relative) else outside
