@@ -37,7 +37,7 @@ cluster:
   fabric_address: "{name}i"
   setup: conda activate train
   container:
-    runtime: pyxis
+    runtime: podman
     image: nvcr.io/nvidia/pytorch:25.01-py3
 run:
   output: /data/out
