@@ -8,7 +8,8 @@ from aboard.core.cluster.node import Container
 from aboard.core.launchers.launcher_command import LauncherCommand
 from aboard.core.launchers.parse_command import parse_launcher_command
 from aboard.core.slurm.slurm_settings import SlurmSettings
-from aboard.diagnoses import InputError
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.usage import configuration
 
 
 class TextFiles:
@@ -21,10 +22,13 @@ class TextFiles:
         return path in self._texts
 
     def read(self, path: str) -> str:
+        if path not in self._texts:
+            problem = Problem(where=path, seen="there is no such file", fix=configuration.FILE.fix("left-out"))
+            raise InputError(configuration.FILE, [problem])
         return self._texts[path]
 
     def settings(self, path: str) -> Mapping[str, object]:
-        return parse_accelerate_config(self._texts[path], file=path)
+        return parse_accelerate_config(self.read(path), file=path)
 
     def parse_settings(self, text: str, path: str) -> Mapping[str, object]:
         return parse_accelerate_config(text, file=path)

@@ -129,6 +129,8 @@ def test_an_entry_point_is_the_first_word() -> None:
         ("docker run --gpus some img torchrun x.py", "not a list of GPU numbers"),
         ("apptainer exec a.sif docker run img torchrun x.py", "inside a container"),
         ("apptainer exec a.sif srun torchrun x.py", "inside a container"),
+        ("apptainer exec a.sif accelerate launch --config_file /etc/c.yaml x.py", "doesn't read files of the image"),
+        ("docker run img accelerate launch --config_file /etc/c.yaml x.py", "doesn't read files of the image"),
         ("apptainer exec a.sif deepspeed --venv_script v x.py", "inside the container"),
     ],
 )

@@ -143,6 +143,10 @@ CONTAINER = Diagnosis(
         ),
         "bind": Advice("write {flag} SOURCE:TARGET"),
         "env": Advice("write {flag} NAME=VALUE"),
+        "copy": FixCommand("copy it here, and name the copy instead: {runtime} exec {image} cat {path} > {name}"),
+        "copy-docker": FixCommand(
+            "copy it here, and name the copy instead: {runtime} run --rm --entrypoint cat {image} {path} > {name}"
+        ),
         "detach": FixCommand("remove it, and detach the run: aboard launch -d -- …"),
         "network": Advice("write --network host, or remove it"),
         "key": Advice("write {flag} FILE"),

@@ -1,5 +1,6 @@
 """Parses `singularity exec …`, `apptainer run …`, `docker run …` and `podman run …` with what they start inside."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from aboard.core.launchers.containers.container_files import ContainerFiles
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
 from aboard.core.launchers.flag_table import LauncherFlag
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
+from aboard.core.launchers.shell.variables import find_unknown
 from aboard.core.launchers.slurm.srun import SLURM_COMMANDS
 from aboard.core.launchers.slurm.task_shell import WrittenFiles, drop_rank_variables, read_task_shell
 from aboard.core.plan.launch_request import LaunchRequest
@@ -80,12 +82,17 @@ def parse_container(words: Sequence[str], context: LauncherContext) -> LauncherC
 
 
 def drop_outside_variables(command: LauncherCommand) -> LauncherCommand:
-    """Leaves out variables of the shell that started the container, if it sets them itself or can't use them."""
+    """Leaves out variables of the shell that started the container, if it sets them itself or can't use them.
+
+    The node's own shell still needs a PATH that the script set, to find the runtime.
+    """
     if command.container is None:
         return command
     inside = command.container.env
     env = {name: value for name, value in command.env.items() if name not in inside and not is_outside_variable(name)}
-    return replace(command, request=replace(command.request, env=env))
+    path = command.env.get("PATH")
+    setup = (f"export PATH={shlex.quote(path)}",) if path and find_unknown(path) is None else ()
+    return replace(command, request=replace(command.request, env=env), setup=(*command.setup, *setup))
 
 
 def _read_apptainer(runtime: str, words: Sequence[str], context: LauncherContext) -> _PastedContainer:

@@ -22,7 +22,9 @@ _COMMAND_FLAGS = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})
 TASK_VARIABLES = frozenset(
     {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURMD_NODENAME", "HOSTNAME", "RANDOM"}
 )
-_RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+_RANK_VARIABLES = frozenset(
+    {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PWD", "OLDPWD"}
+)
 _MASTER = frozenset({"MASTER_ADDR", "MASTER_PORT"})
 
 
@@ -120,9 +122,12 @@ def find_task_script(words: Sequence[str], context: LauncherContext) -> tuple[st
     return (text, words[2:] if is_shell else words[1:]) if _LAUNCHER.search(text) else None
 
 
-def follow_task_script(text: str, arguments: Sequence[str], context: LauncherContext) -> ScriptReading:
-    """What the text does in each task."""
-    variables = Variables(context.environ, arguments, TASK_VARIABLES)
+def follow_task_script(
+    text: str, arguments: Sequence[str], context: LauncherContext, task: int | None = None
+) -> ScriptReading:
+    """What the text does in each task, or in the one with this number, of which each node has one."""
+    own = {} if task is None else {"SLURM_PROCID": str(task), "SLURM_NODEID": str(task), "SLURM_LOCALID": "0"}
+    variables = Variables({**context.environ, "PWD": context.cwd, **own}, arguments, TASK_VARIABLES - own.keys())
     nodes = replace(list_job_nodes(context.environ), here=mark_unknown("HOSTNAME"))
     return ScriptReader(variables, nodes, cwd=context.cwd, starts_program=lambda _: True).read(text)
 
