@@ -98,7 +98,9 @@ def wrap_command(
     binds = [*spec.binds, directory, *_list_paths({**own, **values}, cwd, exists)]
     taken = list_bind_targets(spec.options)
     binds = [bind for bind in _drop_duplicates(binds) if split_bind(bind)[1] not in taken]
-    return build(spec, list(argv), outer, values, binds, run, directory, exists, spec.workdir or cwd)
+    # An empty one is the image's own.
+    workdir = cwd if spec.workdir is None else spec.workdir
+    return build(spec, list(argv), outer, values, binds, run, directory, exists, workdir)
 
 
 def run_after_setup(setup: Sequence[str], words: Sequence[str]) -> list[str]:
@@ -167,7 +169,7 @@ def _build_docker(
         source, target, mode = split_bind(bind)
         is_device = source == target and source.startswith("/dev/")
         words += ["--device", source] if is_device else ["--volume", ":".join(filter(None, (source, target, mode)))]
-    workdir = workdir or home
+    workdir = home if workdir is None else workdir
     if workdir and not has_option(spec.options, "--workdir", "-w"):
         words += ["--workdir", workdir]
     words += [*_list_docker_gpus(spec, _choose_gpus(spec, exists)), *spec.options]

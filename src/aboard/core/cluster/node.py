@@ -22,8 +22,8 @@ class Container:
 
     `python` is the ranks' interpreter inside: by default the first `python3` on the image's own PATH. `binds` are
     SOURCE[:TARGET[:ro]], next to those that Aboard adds where they exist. `env` is set inside only. `gpus` is "auto",
-    "nvidia", "rocm" or "none". `workdir` is the directory inside; None means the node's own. `entry` is "exec", or
-    "run" for a command that goes through the image's entry point.
+    "nvidia", "rocm" or "none". `workdir` is the directory inside; None means the node's own, "" the image's.
+    `entry` is "exec", or "run" for a command that goes through the image's entry point.
     """
 
     runtime: str
