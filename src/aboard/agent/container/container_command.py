@@ -45,11 +45,16 @@ class ContainerSpec:
         self.runtime = str(fields["runtime"])
         self.image = str(fields["image"])
         self.binds = [str(bind) for bind in fields.get("binds") or ()]
+        self.directories = [str(path) for path in fields.get("directories") or ()]
         self.options = [str(option) for option in fields.get("options") or ()]
         self.writable_tmpfs = bool(fields.get("writable_tmpfs"))
         self.gpus = str(fields.get("gpus") or "auto")
         self.workdir = fields.get("workdir")
         self.entry = str(fields.get("entry") or "exec")
+
+    def list_directories(self, home: str) -> list[str]:
+        """The directories that the run reads and writes; they may not exist yet."""
+        return [home + path[1:] if path.startswith("~/") else path for path in self.directories]
 
     @property
     def is_apptainer(self) -> bool:
@@ -80,7 +85,7 @@ def wrap_command(
         outer["ABOARD_PATH"] = path
         outer.pop("PYTHONPATH", None)
         names = (names - {"PYTHONPATH"}) | {"ABOARD_PATH"}
-    binds = [*spec.binds, directory, *_list_paths(env, cwd, exists)]
+    binds = [*spec.binds, directory, *spec.list_directories(env.get("HOME", "")), *_list_paths(env, cwd, exists)]
     workdir = spec.workdir or cwd
     if spec.is_apptainer:
         return _wrap_apptainer(spec, inside, outer, names, binds, workdir, directory, exists)

@@ -40,9 +40,11 @@ def become_subreaper() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _prepare_child(cores: list[int]) -> None:
-    """Runs in the child before exec; a missing core fails the start with its number."""
+def _prepare_child(cores: list[int], directories: list[str]) -> None:
+    """Runs in the child before exec, so that a dead mount blocks only the child; a missing core fails the start."""
     die_with_parent(signal.SIGKILL)
+    for path in directories:
+        os.makedirs(path, exist_ok=True)
     if cores:
         os.sched_setaffinity(0, cores)
 
@@ -93,9 +95,9 @@ class RankProcesses:
             # On a full disk a rank starts without a beacon.
             with contextlib.suppress(OSError):
                 self.beacons.prepare(name, len(self.states), env, secrets)
-        container = message.get("container")
-        if container:
-            argv, env = self._enter_container(container, argv, env, message, cwd)
+        directories: list[str] = []
+        if message.get("container"):
+            argv, env, directories = self._enter_container(message, argv, env, cwd)
         outputs = [self._output(name, stream, secrets) for stream in ("stdout", "stderr")]
         null = os.open(os.devnull, os.O_RDONLY)
         try:
@@ -106,7 +108,7 @@ class RankProcesses:
                 stdin=null,
                 stdout=outputs[0].write_end,
                 stderr=outputs[1].write_end,
-                in_child=lambda: _prepare_child(cores),
+                in_child=lambda: _prepare_child(cores, directories),
             )
         except OSError as error:
             self._report_failure(name, str(error.strerror))
@@ -145,17 +147,18 @@ class RankProcesses:
                 self._emit("exited", child=name, code=code)
 
     def _enter_container(
-        self, fields: dict[str, Any], argv: list[str], env: dict[str, str], message: frames.Message, cwd: str | None
-    ) -> tuple[list[str], dict[str, str]]:
-        """The command that runs argv in a container, after the node's setup lines."""
+        self, message: frames.Message, argv: list[str], env: dict[str, str], cwd: str | None
+    ) -> tuple[list[str], dict[str, str], list[str]]:
+        """The command that runs argv in a container after the node's setup lines, and the directories that it needs."""
         from aboard.agent.container import container_command  # noqa: PLC0415 - most runs need none
 
         given = {*(message.get("env") or {}), *(name for name in env if name not in os.environ), process_tree.RUN_ID}
-        spec = container_command.ContainerSpec(fields)
+        spec = container_command.ContainerSpec(message["container"])
         words, outer = container_command.wrap_command(
             spec, argv, env, given, run=self._run, directory=self._directory, cwd=cwd
         )
-        return [*map(str, message.get("setup") or ()), *words], outer
+        words = [*map(str, message.get("setup") or ()), *words]
+        return words, outer, spec.list_directories(env.get("HOME", ""))
 
     def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
         path = os.path.join(self._directory, "%d.%s" % (len(self.states), stream))
