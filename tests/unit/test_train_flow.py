@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from data_files import conversation, tokenizer, written
 
-from aboard.agent.container.container_command import ContainerSpec
+from aboard.agent.container.container_command import ContainerSpec, wrap_command
 from aboard.checks.gpu.nvidia_smi import DRIVER, GpuDriver
 from aboard.checks.host.memory import MEMORY, MEMORY_CGROUPS, MemoryCgroup
 from aboard.checks.software.node_software import SOFTWARE
@@ -332,7 +332,7 @@ def test_ranks_are_told_the_training_and_fetch_nothing(monkeypatch: pytest.Monke
     assert Training.of(json.loads(json.dumps(asdict(training)))) == training
 
 
-def test_containers_see_all_directories_of_a_training() -> None:
+def test_containers_see_all_directories_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Model, tokenizer, data and output, and the checkpoint that it resumes from; below home as the node has it."""
     training = Training(
         model="~/model",
@@ -344,8 +344,11 @@ def test_containers_see_all_directories_of_a_training() -> None:
     )
     assert training.list_directories() == ["~/model", "~/tok", "/d/s", "/d/b", "/v/b", "~/out"]
     assert replace(training, resume="/old/step-1").list_directories()[-2:] == ["~/out", "/old/step-1"]
+    monkeypatch.setenv("HOME", "/home/me")
     spec = ContainerSpec({"runtime": "podman", "image": "i", "directories": ["~/out", "/d/s"]})
-    assert spec.list_directories("/home/me") == ["/home/me/out", "/d/s"]
+    words, _ = wrap_command(spec, ["python3"], {}, [], run="r", directory="/tmp/r", cwd=None, exists=lambda _: False)
+    assert "/home/me/out:/home/me/out" in words
+    assert "/d/s:/d/s" in words
 
 
 def test_a_rank_without_a_training_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -426,6 +426,7 @@ class Supervisor:
             self._kill_at = min(self._kill_at, last_call)
             return
         self._kill_at = last_call
+        self._children.drop_waiting()
         self._emit("ending", why=why)
         alive = self._children.alive()
         process_tree.send_signal(alive, signal.SIGTERM)
