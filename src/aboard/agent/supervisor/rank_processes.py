@@ -42,9 +42,11 @@ def become_subreaper() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _prepare_child(cores: list[int]) -> None:
-    """Runs in the child before exec; a missing core fails the start with its number."""
+def _prepare_child(cores: list[int], directories: list[str]) -> None:
+    """Runs in the child before exec, so that a dead mount blocks only the child; a missing core fails the start."""
     die_with_parent(signal.SIGKILL)
+    for path in directories:
+        os.makedirs(os.path.expanduser(path), exist_ok=True)
     if cores:
         os.sched_setaffinity(0, cores)
 
@@ -100,7 +102,9 @@ class RankProcesses:
             # On a full disk a rank starts without a beacon.
             with contextlib.suppress(OSError):
                 self.beacons.prepare(name, self._count, env, secrets)
-        if message.get("container"):
+        container = message.get("container") or {}
+        directories = [str(path) for path in container.get("directories") or ()]
+        if container:
             argv, env = self._enter_container(name, argv, env, message, cwd)
         outputs = [self._output(name, stream, secrets) for stream in ("stdout", "stderr")]
         self._count += 1
@@ -113,7 +117,7 @@ class RankProcesses:
                 stdin=null,
                 stdout=outputs[0].write_end,
                 stderr=outputs[1].write_end,
-                in_child=lambda: _prepare_child(cores),
+                in_child=lambda: _prepare_child(cores, directories),
             )
         except OSError as error:
             self._report_failure(name, str(error.strerror))
