@@ -165,7 +165,9 @@ def test_a_record_keeps_which_container_ranks_ran_in() -> None:
     assert plan is not None
     assert [start.container for _node, start in plan.starts()] == [PODMAN] * 3
     document["nodes"][0]["container"]["runtime"] = "rm -rf"
-    assert parse_recorded_plan(document, "r") is None
+    changed = parse_recorded_plan(document, "r")
+    assert changed is not None
+    assert [start.container for _node, start in changed.starts()] == [None, PODMAN, PODMAN]
 
 
 def test_messages_of_a_rank_that_had_started_are_its_own() -> None:
