@@ -196,8 +196,11 @@ class RankProcesses:
             del self.states[name]
             if why:
                 self._report_failure(name, why)
-            else:
+                continue
+            try:
                 self.start(message)
+            except Exception as error:  # noqa: BLE001 - nobody waits for a reply; the other ranks need their supervisor
+                self._report_failure(name, "%s: %s" % (type(error).__name__, error))
 
     def _enter_container(
         self, name: str, argv: list[str], env: dict[str, str], message: frames.Message, cwd: str | None
