@@ -70,7 +70,7 @@ def test_an_image_is_unpacked_once_for_all_ranks(folder: Path) -> None:
     assert printed == [f"ran {run.place}/images/0"] * len(RANKS)
     assert count_builds(folder) == 1
     assert run.kinds("3") == ["unpacking", "started", "exited"]
-    wait_until(run.gone)
+    wait_until(run.gone, 10)
 
 
 def test_an_image_that_can_be_mounted_is_not_unpacked(folder: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_disk_for_large_files_is_used_and_cleaned(folder: Path) -> None:
     run = Run()
     printed = run_ranks(run, folder, REFERENCE, APPTAINER_TMPDIR=str(disk))
     assert printed[0].startswith(f"ran {disk}/aboard-{os.getuid()}-{run.id}.")
-    wait_until(run.gone)
+    wait_until(run.gone, 10)
     assert list(disk.iterdir()) == []
 
 
@@ -121,4 +121,4 @@ def test_a_run_that_ends_during_the_unpack_starts_nothing(folder: Path) -> None:
 
     held(run, wait_for_unpack)
     assert [run.kinds(rank) for rank in RANKS] == [["unpacking"]] * len(RANKS)
-    wait_until(run.gone)
+    wait_until(run.gone, 10)
