@@ -46,6 +46,7 @@ class ImageUnpacks:
         self._pending: dict[int, tuple[str, int]] = {}
         self._held: dict[str, list[frames.Message]] = {}
         self._targets: dict[str, str] = {}
+        self._failures: dict[str, str] = {}
         # The path to run each image from: its own, or where it was unpacked.
         self._paths: dict[str, str] = {}
 
@@ -59,6 +60,10 @@ class ImageUnpacks:
             self._held[spec.image] = []
         self._held[spec.image].append(message)
         return True
+
+    def find_failure(self, message: frames.Message) -> str:
+        """Why the image of this start could not be unpacked; "" if it was, or needs not be."""
+        return self._failures.get(str(message["container"]["image"]), "")
 
     def resolve(self, image: str) -> str:
         """The path to run an image from."""
@@ -75,6 +80,8 @@ class ImageUnpacks:
         # A file that is no image for this node: the ranks' own command says what is wrong with it.
         if code not in (0, NOT_NEEDED) and not why and "Unable to build from" not in log:
             why = "can't unpack %s: %s" % (image, log or "exit code %d" % code)
+        if why:
+            self._failures[image] = why
         self._paths[image] = self._targets[image] if code == 0 else image
         return [(message, why) for message in self._held.pop(image)]
 
