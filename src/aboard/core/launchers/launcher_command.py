@@ -29,13 +29,15 @@ class LauncherFiles(Protocol):
 class LauncherContext:
     """What a launcher would see: the head's files, its environment, and the current directory.
 
-    `parse_inner` parses the command that srun or a batch script starts; None if it is no launcher's.
+    `parse_inner` parses the command that srun or a script starts; None if it is no launcher's. `scripts` are the shell
+    scripts that are being read.
     """
 
     files: LauncherFiles
     environ: Mapping[str, str]
     cwd: str
     parse_inner: "Callable[[Sequence[str], LauncherContext], LauncherCommand | None]"
+    scripts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

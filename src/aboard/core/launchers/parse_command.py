@@ -11,6 +11,7 @@ from aboard.core.cluster.interpreter import NO_ENV
 from aboard.core.launchers.accelerate import parse_accelerate
 from aboard.core.launchers.deepspeed import parse_deepspeed
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext, LauncherFiles
+from aboard.core.launchers.programs.shell_script import parse_shell_script
 from aboard.core.launchers.slurm.sbatch import parse_sbatch
 from aboard.core.launchers.slurm.srun import NAME as SRUN
 from aboard.core.launchers.slurm.srun import parse_srun
@@ -72,7 +73,8 @@ def _parse_words(words: Sequence[str], context: LauncherContext) -> LauncherComm
     reader = _BY_MODULE.get(name) or _BY_NAME.get(name)
     if reader is None:
         refuse_wrapped_command(command, frozenset(_BY_NAME))
-        return None
+        started = parse_shell_script(command, replace(context, environ={**context.environ, **set_before}))
+        return started and _apply_assignments(started, set_before)
     if name in _NEED_LAUNCH:
         rest = _strip_launch_word(name, rest)
     result = reader(rest, replace(context, environ={**context.environ, **set_before}))

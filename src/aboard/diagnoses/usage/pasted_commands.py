@@ -151,6 +151,21 @@ BATCH = Diagnosis(
     },
 )
 
+SHELL = Diagnosis(
+    code="paste-shell",
+    title="a shell script can't be read into a plan",
+    symptoms=("./run_finetune.sh --deepspeed_args",),
+    explanation="Aboard follows a shell script without running it: its arguments, variables, loops and choices, up to"
+    " the one command that starts torchrun, deepspeed or accelerate. It runs no other commands, so it refuses a script"
+    " that needs them.",
+    remedy="Keep the script, and write `aboard launch --` in it, before the launcher. The shell then does the rest.",
+    fixes={
+        "line": FixCommand("let the script start Aboard: sed -i.bak -e {edit} {script} && {typed:shell}"),
+        "lines": Advice("in {script}, write aboard launch -- before the command that starts the training"),
+        "failed": Advice("give the script the arguments and variables that it asks for"),
+    },
+)
+
 SLOTS = Diagnosis(
     code="paste-slots",
     title="the pasted command uses more slots than the nodes have",
