@@ -7,6 +7,8 @@ import os
 import stat
 
 SOCKET = "keeper.sock"
+# Unpacked images of containers: a directory, or a link to one on a disk that the user has chosen for large files.
+IMAGES = "images"
 # A Unix socket's path is limited to 107 bytes: unix(7).
 MAX_RUN_ID_CHARS = 64
 
@@ -49,9 +51,19 @@ def list_runs() -> list[str]:
 
 def remove_directory(path: str) -> None:
     """Removes a run's directory, and the base when it was the last one."""
+    with contextlib.suppress(OSError):
+        elsewhere = os.readlink(os.path.join(path, IMAGES))
+        # Ranks can write to the run's directory: remove nothing that can't be ours.
+        if os.path.basename(elsewhere).startswith(name_elsewhere(os.path.basename(path))):
+            _remove_tree(elsewhere)
     _remove_tree(path)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(path))
+
+
+def name_elsewhere(run: str) -> str:
+    """The first part of the name of a run's directory on another disk."""
+    return "aboard-%d-%s." % (os.getuid(), run)
 
 
 def _remove_tree(path: str) -> None:

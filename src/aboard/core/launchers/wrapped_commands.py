@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from aboard.diagnoses import Fix, InputError, Problem
 from aboard.diagnoses.usage import pasted_commands
 
-_STARTERS = frozenset({"mpirun", "mpiexec", "pdsh", "clush", "ssh"})
-_CONTAINERS = frozenset({"singularity", "apptainer", "docker", "podman"})
+_STARTERS = frozenset({"mpirun", "mpiexec", "pdsh", "clush", "ssh", "sudo"})
 # gpt-neox writes hundreds of derived values into the command that deepy.py passes to DeepSpeed; only its own code can
 # build the command, and it prints other lines first.
 _DEEPY = (
@@ -22,22 +21,12 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
     """Raises if the command isn't a launcher's but would start one on every rank."""
     first = _get_base_name(words[0])
     launcher_at = next((index for index, word in enumerate(words) if index and _get_base_name(word) in launchers), None)
-    if first in _STARTERS | _CONTAINERS and launcher_at is not None:
+    if first in _STARTERS and launcher_at is not None:
         launcher = _get_base_name(words[launcher_at])
-        container_at = next(
-            (index for index, word in enumerate(words[:launcher_at]) if _get_base_name(word) in _CONTAINERS), None
+        seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
+        fix = pasted_commands.WRAPPED.fix(
+            "starter", starter=first, command=pasted_commands.quote_command_line(words[launcher_at:])
         )
-        if container_at is not None:
-            seen = f"{launcher} is inside a container, so every rank would start its own run"
-            flags, program = _split_command(words[launcher_at + 1 :])
-            bare = "--no-python" if launcher == "torchrun" else "--no_python"
-            inside = [launcher, *flags, bare, *words[container_at:launcher_at], "python", *program]
-            fix = pasted_commands.WRAPPED.fix("container", command=pasted_commands.quote_command_line(inside))
-        else:
-            seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
-            fix = pasted_commands.WRAPPED.fix(
-                "starter", starter=first, command=pasted_commands.quote_command_line(words[launcher_at:])
-            )
         raise _build_refusal(first, seen, fix)
     script = next((index for index, word in enumerate(words[:3]) if _get_base_name(word) == "deepy.py"), None)
     if script is not None:
@@ -47,16 +36,6 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
         )
         fix = pasted_commands.WRAPPED.fix("deepy", printed=printed)
         raise _build_refusal("deepy.py", seen, fix)
-
-
-def _split_command(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Splits the launcher's words from what `python` runs after them: a script or module with its arguments."""
-    for index, word in enumerate(words):
-        if word in {"-m", "--module"}:
-            return words[:index], ["-m", *words[index + 1 :]]
-        if word.endswith(".py"):
-            return words[:index], words[index:]
-    return words, ["…"]
 
 
 def _build_refusal(where: str, seen: str, fix: Fix) -> InputError:

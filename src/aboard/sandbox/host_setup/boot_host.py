@@ -12,7 +12,7 @@ from pathlib import Path
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
 from aboard.lazy_dataclass import dataclass
-from aboard.sandbox.containers import prepare_host
+from aboard.sandbox.containers import image_files, prepare_host
 from aboard.sandbox.host_setup import network_commands, root_filesystem, system_files
 from aboard.sandbox.layout import HEAD, HostAddress, SandboxLayout
 from aboard.sandbox.namespaces import system_calls
@@ -54,6 +54,10 @@ def boot_host(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> No
     disk = blueprint.disks / place.name
     first_boot = not any((disk / "upper").iterdir())
     try:
+        if blueprint.layout.containers and first_boot:
+            shutil.copytree(
+                blueprint.disks / "images", disk / "upper" / image_files.IMAGES.relative_to("/"), symlinks=True
+            )
         shared = {} if blueprint.layout.bare else {Path("/shared"): blueprint.disks / "shared"}
         if blueprint.layout.shared_home:
             shared[system_files.CREW_HOME] = blueprint.disks / "home"
@@ -140,9 +144,10 @@ def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshK
         # A secret that every host has and `crew` cannot read: the head's private host key.
         daemons.install_slurm(layout, secret=keys.hosts[HEAD][0])
     if layout.containers:
-        prepare_host.install_containers(
-            crew_id, blueprint.python, blueprint.trees, image_store=not layout.shared_home or place.name == HEAD
-        )
+        # Bare nodes lack the other trees.
+        trees = blueprint.images if layout.bare else blueprint.trees
+        image_store = not layout.shared_home or place.name == HEAD
+        prepare_host.install_containers(crew_id, trees, image_store=image_store)
 
 
 def _install_head_files(blueprint: HostBlueprint, keys: SshKeys) -> None:

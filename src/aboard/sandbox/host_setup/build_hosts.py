@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
+from aboard.sandbox.containers import image_files
 from aboard.sandbox.host_setup import network_commands, root_filesystem
 from aboard.sandbox.host_setup.boot_host import HostBlueprint, SshKeys, boot_host, run_ip_batch
 from aboard.sandbox.host_setup.system_files import ROOT_PATH
@@ -137,6 +138,9 @@ def _build_in_namespace(blueprint: HostBlueprint, names: list[str]) -> None:
         run_ip_batch(ip, network_commands.format_switch_batch(fabric=blueprint.layout.fabric))
         (blueprint.disks / "switch").touch()
     keys = _ensure_keys(blueprint)
+    if blueprint.layout.containers and not (blueprint.disks / "images").exists():
+        search_path = f"{Path(blueprint.python).parent}:{ROOT_PATH}"
+        image_files.build_image_files(blueprint.disks / "images", search_path)
     new_hosts = {name: _NewHost(places[name], blueprint, keys) for name in names}
     first = {name: new_host.first_process() for name, new_host in new_hosts.items()}
     run_ip_batch(ip, network_commands.format_cable_batch((places[name], pid) for name, pid in first.items()))

@@ -1,0 +1,74 @@
+"""The image of a sandbox's containers as files for both runtimes; built once, so that all hosts have the same."""
+
+import hashlib
+import io
+import json
+import platform
+import subprocess
+import tarfile
+from pathlib import Path
+
+from aboard.diagnoses import SandboxError
+from aboard.diagnoses.usage import sandbox
+
+#: Where hosts have the files.
+IMAGES = Path("/opt/images")
+SIF, ARCHIVE = "train.sif", "train.tar"
+_NAME = "localhost/train:latest"
+_DIRECTORIES = ("dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "usr", "var/tmp")
+_LINKS = {name: f"usr/{name}" for name in ("bin", "lib", "lib64", "sbin")}
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_BUILD_TIMEOUT = 60.0
+
+
+def build_image_files(directory: Path, search_path: str) -> None:
+    """Writes the image for Apptainer and for Podman; `search_path` is the PATH inside."""
+    root = directory / "rootfs"
+    _make_root(root, search_path)
+    argv = ["apptainer", "--quiet", "build", str(directory / SIF), str(root)]
+    built = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_BUILD_TIMEOUT, cwd="/"
+    )
+    if built.returncode != 0:
+        seen = built.stderr.strip().rpartition("\n")[2]
+        raise SandboxError(sandbox.CONTAINERS, f"apptainer exited with code {built.returncode}: {seen}")
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        tar.add(root, ".")
+    _write_archive(directory / ARCHIVE, layer.getvalue(), search_path)
+
+
+def _make_root(root: Path, search_path: str) -> None:
+    for name in _DIRECTORIES:
+        (root / name).mkdir(parents=True)
+    for name, target in _LINKS.items():
+        (root / name).symlink_to(target)
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    (root / "etc/group").write_text("root:x:0:\n")
+    for name in ("hosts", "resolv.conf", "localtime"):
+        (root / "etc" / name).touch()
+    variables = root / ".singularity.d/env"
+    variables.mkdir(parents=True)
+    (variables / "90-environment.sh").write_text(f"#!/bin/sh\nexport PATH={search_path}\n")
+    (variables / "90-environment.sh").chmod(0o755)
+
+
+def _write_archive(path: Path, layer: bytes, search_path: str) -> None:
+    """An archive as `docker save` writes it."""
+    config = {
+        "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+        "os": "linux",
+        "config": {"Env": [f"PATH={search_path}"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [_NAME], "Layers": ["layer.tar"]}]
+    contents = {
+        "config.json": json.dumps(config).encode(),
+        "layer.tar": layer,
+        "manifest.json": json.dumps(manifest).encode(),
+    }
+    with tarfile.open(path, "w") as tar:
+        for name, content in contents.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
