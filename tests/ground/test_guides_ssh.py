@@ -40,3 +40,22 @@ def test_lmflow(make_box: Callable[..., Sandbox]) -> None:
         "from transformers import AutoModelForCausalLM as M; print(M.from_pretrained('back/n1/finetuned_llama').dtype)"
     )
     assert "torch.float" in guide.type(f'python -c "{code}"')
+
+
+@pytest.mark.nightly
+def test_gpt_neox(make_box: Callable[..., Sandbox]) -> None:
+    """deepy.py runs on the head alone, and its deepspeed command on the head and a worker that was bare."""
+    box = make_box(nodes=1, slots=1, bare=True)
+    script = "mkdir /job && printf 'localhost slots=1\\nn1 slots=1\\n' > /job/hostfile"
+    box.head.run(["sh", "-c", script], root=True).check_returncode()
+    guide = GuideRun(box, "gpt-neox")
+    *_, checked, launched = guide.type_all()
+    assert "done: 2 of 2 nodes reached; no problems found" in checked
+    assert "./deepy.py ran here to build its command, and started nothing: deepspeed train.py" in launched
+    assert "note: Nodes read from /job/hostfile, as deepspeed does." in launched
+    assert "2 ranks on 2 nodes" in launched
+    assert "ZeRO stage 1, batch 8" in launched
+    losses = list_losses(launched)
+    assert len(losses) == 8
+    assert losses[-1] < losses[0]
+    assert guide.type("cat checkpoints/latest") == "global_step8"

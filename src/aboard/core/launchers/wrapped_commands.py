@@ -1,4 +1,4 @@
-"""Refuses commands that wrap or generate a launcher's command, each with what to type instead.
+"""Refuses commands that start a launcher on each node, with what to type instead.
 
 Launched unchanged, they would run on every rank, and each would start a whole run of its own.
 """
@@ -9,12 +9,6 @@ from aboard.diagnoses import Fix, InputError, Problem
 from aboard.diagnoses.usage import pasted_commands
 
 _STARTERS = frozenset({"mpirun", "mpiexec", "pdsh", "clush", "ssh", "sudo"})
-# gpt-neox writes hundreds of derived values into the command that deepy.py passes to DeepSpeed; only its own code can
-# build the command, and it prints other lines first.
-_DEEPY = (
-    "import shlex; from megatron.neox_arguments import NeoXArgs; "
-    "print(shlex.join(NeoXArgs.consume_deepy_args().get_deepspeed_main_args()))"
-)
 
 
 def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> None:
@@ -28,14 +22,6 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
             "starter", starter=first, command=pasted_commands.quote_command_line(words[launcher_at:])
         )
         raise _build_refusal(first, seen, fix)
-    script = next((index for index, word in enumerate(words[:3]) if _get_base_name(word) == "deepy.py"), None)
-    if script is not None:
-        seen = "deepy.py builds a deepspeed command from its config files with gpt-neox code, and starts it"
-        printed = pasted_commands.quote_last_line(
-            pasted_commands.quote_command_line(["python", "-c", _DEEPY, *words[script + 1 :]])
-        )
-        fix = pasted_commands.WRAPPED.fix("deepy", printed=printed)
-        raise _build_refusal("deepy.py", seen, fix)
 
 
 def _build_refusal(where: str, seen: str, fix: Fix) -> InputError:
