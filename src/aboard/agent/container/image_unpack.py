@@ -46,6 +46,7 @@ class ImageUnpacks:
         self._pending: dict[int, tuple[str, int]] = {}
         self._held: dict[str, list[frames.Message]] = {}
         self._targets: dict[str, str] = {}
+        self._failures: dict[str, str] = {}
         # The path to run each image from: its own, or where it was unpacked.
         self._paths: dict[str, str] = {}
 
@@ -60,6 +61,10 @@ class ImageUnpacks:
         self._held[spec.image].append(message)
         return True
 
+    def find_failure(self, message: frames.Message) -> str:
+        """Why the image of this start could not be unpacked; "" if it was, or needs not be."""
+        return self._failures.get(str(message["container"]["image"]), "")
+
     def resolve(self, image: str) -> str:
         """The path to run an image from."""
         return self._paths.get(image, image)
@@ -73,6 +78,8 @@ class ImageUnpacks:
         os.close(error_fd)
         if code not in (0, NOT_NEEDED) and not why:
             why = "can't unpack %s: %s" % (image, self._read_log() or "exit code %d" % code)
+        if why:
+            self._failures[image] = why
         self._paths[image] = self._targets[image] if code == 0 else image
         return [(message, why) for message in self._held.pop(image)]
 
