@@ -49,8 +49,14 @@ def _make_root(root: Path, search_path: str) -> None:
         (root / "etc" / name).touch()
     variables = root / ".singularity.d/env"
     variables.mkdir(parents=True)
-    (variables / "90-environment.sh").write_text(f"#!/bin/sh\nexport PATH={search_path}\n")
-    (variables / "90-environment.sh").chmod(0o755)
+    _write_script(variables / "90-environment.sh", f"export PATH={search_path}")
+    # For `apptainer run`, as in images that come from Docker.
+    _write_script(root / ".singularity.d/runscript", 'exec "$@"')
+
+
+def _write_script(path: Path, command: str) -> None:
+    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.chmod(0o755)
 
 
 def _write_archive(path: Path, layer: bytes, search_path: str) -> None:
