@@ -75,11 +75,11 @@ def test_files_inside_are_read_where_their_binds_come_from() -> None:
 
 
 def test_namespaces_that_ranks_must_share() -> None:
-    """A contained rank keeps the node's PID and IPC namespaces and /dev/shm, which ranks exchange data through."""
+    """A contained rank keeps the node's PID and IPC namespaces and /dev/shm, where ranks exchange data."""
     got = pasted("apptainer exec --containall a.sif torchrun x.py")
     assert got.container is not None
-    assert (got.container.options, got.container.binds) == (("--contain", "--cleanenv"), ("/dev/shm",))
-    assert "PID and IPC" in got.notes[0]
+    assert (got.container.options, got.container.binds) == (("--contain", "--cleanenv"), ("/dev",))
+    assert "share memory" in got.notes[0]
 
 
 def test_docker() -> None:
@@ -103,6 +103,16 @@ def test_docker() -> None:
     )
     dropped = [note.split()[0] for note in got.notes]
     assert dropped == ["-i", "-t", "--shm-size", "-p", "--name"]
+
+
+def test_gpus_of_docker() -> None:
+    """A number of GPUs is the first slots, 0 is none, and devices of AMD are found by their names."""
+    commands = ("--gpus 2", "--gpus 0", "--gpus all", "--device /dev/kfd --device /dev/dri", "", "--gpus device=1")
+    got = [pasted(f"docker run {flags} img torchrun x.py") for flags in commands]
+    assert [each.container and each.container.gpus for each in got] == [
+        *("nvidia", "none", "nvidia", "rocm", "auto", "nvidia")
+    ]
+    assert [each.picked for each in got] == [(0, 1), None, None, None, None, (1,)]
 
 
 def test_an_entry_point_is_the_first_word() -> None:

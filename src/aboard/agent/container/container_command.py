@@ -63,6 +63,8 @@ class ContainerSpec:
         self.runtime = str(fields["runtime"])
         self.image = str(fields["image"])
         self.binds = [str(bind) for bind in fields.get("binds") or ()]
+        # They may not exist yet.
+        self.directories = [os.path.expanduser(str(path)) for path in fields.get("directories") or ()]
         self.options = [str(option) for option in fields.get("options") or ()]
         self.writable_tmpfs = bool(fields.get("writable_tmpfs"))
         self.gpus = str(fields.get("gpus") or "auto")
@@ -95,7 +97,8 @@ def wrap_command(
     outer = {name: value for name, value in own.items() if not _is_outside(name)}
     outer.update((name, value) for name, value in values.items() if name not in STEERING_VARIABLES)
     build = _build_apptainer if spec.is_apptainer else _build_docker
-    binds = [*spec.binds, directory, *_list_paths({**own, **values}, cwd, exists)]
+    paths = [*filter(_can_bind, spec.directories), *_list_paths({**own, **values}, cwd, exists)]
+    binds = [*spec.binds, directory, *paths]
     taken = list_bind_targets(spec.options)
     binds = [bind for bind in _drop_duplicates(binds) if split_bind(bind)[1] not in taken]
     # An empty one is the image's own.
@@ -223,8 +226,12 @@ def _list_paths(env: Mapping[str, str], cwd: str | None, exists: Callable[[str],
     for name, usual in PATH_VARIABLES.items():
         path = env.get(name, "").replace("file://", "", 1)
         paths.append(path or (usual.replace("~", home, 1) if home else ""))
-    # A colon or a comma would be read as another bind; such a directory must be in one that is bound.
-    return [path for path in paths if path.startswith("/") and path != "/" and not {*":,"} & {*path} and exists(path)]
+    return [path for path in paths if _can_bind(path) and exists(path)]
+
+
+def _can_bind(path: str) -> bool:
+    """A colon or a comma would be read as another bind; such a directory must be in one that is bound."""
+    return path.startswith("/") and path != "/" and not {*":,"} & {*path}
 
 
 def _choose_gpus(spec: ContainerSpec, exists: Callable[[str], bool]) -> str:

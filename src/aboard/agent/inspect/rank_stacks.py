@@ -241,7 +241,7 @@ def _explain_unfit(root: int, beacon: BeaconState | None) -> str:
         return "the process with the beacon has exited"
     if not _has_handler(beacon.pid):
         return NO_HANDLER % beacon.pid
-    if beacon.stacks not in _list_open_files(beacon.pid):
+    if not _has_open_file(beacon.pid, beacon.stacks):
         # A script may close unknown descriptors; the stacks would go into whatever has the number now.
         return "process %d has closed the beacon's file" % beacon.pid
     return ""
@@ -256,13 +256,18 @@ def _has_handler(pid: int) -> bool:
     return bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)
 
 
-def _list_open_files(pid: int) -> set[str]:
-    paths = set()
+def _has_open_file(pid: int, path: str) -> bool:
+    """Compares inodes, since the path of a file that is open in a container may read differently from outside."""
+    name = os.path.basename(path)
     with contextlib.suppress(OSError):
+        file = os.stat(path)
         for number in os.listdir("/proc/%d/fd" % pid):
             with contextlib.suppress(OSError):
-                paths.add(os.readlink("/proc/%d/fd/%s" % (pid, number)))
-    return paths
+                # Only those with its name: a file on a dead mount would block us.
+                opened = "/proc/%d/fd/%s" % (pid, number)
+                if os.path.basename(os.readlink(opened)) == name and os.path.samestat(os.stat(opened), file):
+                    return True
+    return False
 
 
 def _is_descendant(pid: int, root: int) -> bool:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from aboard.agent.container.container_processes import ContainerProcesses
+
     Emit = Callable[..., None]
 
 SPOOL_LIMIT = 64 * 1024 * 1024
@@ -40,9 +42,11 @@ def become_subreaper() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _prepare_child(cores: list[int]) -> None:
-    """Runs in the child before exec; a missing core fails the start with its number."""
+def _prepare_child(cores: list[int], directories: list[str]) -> None:
+    """Runs in the child before exec, so that a dead mount blocks only the child; a missing core fails the start."""
     die_with_parent(signal.SIGKILL)
+    for path in directories:
+        os.makedirs(os.path.expanduser(path), exist_ok=True)
     if cores:
         os.sched_setaffinity(0, cores)
 
@@ -60,6 +64,7 @@ class RankProcesses:
         self._starting: dict[int, int] = {}
         self._count = 0
         self._unpacks: Any = None
+        self._containers: ContainerProcesses | None = None
         self.states: dict[str, dict[str, Any]] = {}
         self.outputs: list[RankOutput] = []
         self.beacons = BeaconReceiver(loop, directory, emit)
@@ -97,9 +102,10 @@ class RankProcesses:
             # On a full disk a rank starts without a beacon.
             with contextlib.suppress(OSError):
                 self.beacons.prepare(name, self._count, env, secrets)
-        container = message.get("container")
+        container = message.get("container") or {}
+        directories = [str(path) for path in container.get("directories") or ()]
         if container:
-            argv, env = self._enter_container(container, argv, env, message, cwd)
+            argv, env = self._enter_container(name, argv, env, message, cwd)
         outputs = [self._output(name, stream, secrets) for stream in ("stdout", "stderr")]
         self._count += 1
         null = os.open(os.devnull, os.O_RDONLY)
@@ -111,7 +117,7 @@ class RankProcesses:
                 stdin=null,
                 stdout=outputs[0].write_end,
                 stderr=outputs[1].write_end,
-                in_child=lambda: _prepare_child(cores),
+                in_child=lambda: _prepare_child(cores, directories),
             )
         except OSError as error:
             self._report_failure(name, str(error.strerror))
@@ -130,26 +136,42 @@ class RankProcesses:
         """Signals the child's whole group, as a terminal would."""
         state = self.states.get(name, {})
         if state.get("state") in ("starting", "running"):
-            os.killpg(state["pid"], number)
+            if self._containers is None:
+                os.killpg(state["pid"], number)
+            else:
+                process_tree.send_signal(self._containers.list_group(name, state["pid"]), number)
 
     def roots(self) -> dict[str, int]:
-        """The first process of each child that runs."""
-        return {name: state["pid"] for name, state in self.states.items() if state["state"] == "running"}
+        """The first process of each child that runs; in a container the first one inside, once there is one."""
+        clients = {name: state["pid"] for name, state in self.states.items() if state["state"] == "running"}
+        return clients if self._containers is None else self._containers.find_ranks(clients)
 
     def alive(self) -> set[int]:
         return process_tree.list_descendants(os.getpid()) | process_tree.find_run_processes(self._run)
 
+    def terminate(self) -> None:
+        """Asks all processes to terminate; a container's runtime exits after its rank."""
+        targets = self.alive()
+        if self._containers is not None:
+            clients = {name: pid for pid, name in self._pids.items()}
+            begun = {name for name, beacon in self.beacons.states.items() if beacon.phase >= 0}
+            targets = self._containers.select_targets(targets, clients, begun)
+        process_tree.send_signal(targets, signal.SIGTERM)
+        # A stopped process would not notice until the grace is over.
+        process_tree.send_signal(targets, signal.SIGCONT)
+
     def reap(self) -> None:
-        for pid, code in process_tree.reap_children():
+        for pid, returned in process_tree.reap_children():
             # One that exited before the loop saw its start: report the start first.
             self._check_start(pid)
             name = self._pids.pop(pid, None)
             if name is not None and self.states[name]["state"] == "running":
+                code = returned if self._containers is None else self._containers.finish(name, returned)
                 self.states[name] = {"state": "exited", "code": code}
                 self.beacons.read_last_reports(name, code)
                 self._emit("exited", child=name, code=code)
             elif name is None and self._unpacks is not None:
-                self._start_waiting(self._unpacks.reap(pid, code))
+                self._start_waiting(self._unpacks.reap(pid, returned))
 
     def drop_waiting(self) -> None:
         """Starts none of those that wait for their image any more."""
@@ -178,15 +200,17 @@ class RankProcesses:
                 self.start(message)
 
     def _enter_container(
-        self, fields: dict[str, Any], argv: list[str], env: dict[str, str], message: frames.Message, cwd: str | None
+        self, name: str, argv: list[str], env: dict[str, str], message: frames.Message, cwd: str | None
     ) -> tuple[list[str], dict[str, str]]:
         """The command that runs argv in a container, after the node's setup lines."""
-        from aboard.agent.container import container_command  # noqa: PLC0415 - most runs need none
+        from aboard.agent.container import container_command, container_processes  # noqa: PLC0415 - most runs need none
 
-        given = {*(message.get("env") or {}), *(name for name in env if env[name] != os.environ.get(name))}
-        given.add(process_tree.RUN_ID)
-        spec = container_command.ContainerSpec(fields)
+        spec = container_command.ContainerSpec(message["container"])
         spec.image = self._unpacks.resolve(spec.image)
+        self._containers = self._containers or container_processes.ContainerProcesses(self._run)
+        self._containers.add(name, spec.runtime, env)
+        given = {*(message.get("env") or {}), process_tree.RUN_ID, container_processes.MARK}
+        given |= {key for key in env if env[key] != os.environ.get(key)}
         words, outer = container_command.wrap_command(
             spec, argv, env, given, run=self._run, directory=self._directory, cwd=cwd
         )

@@ -428,10 +428,7 @@ class Supervisor:
         self._kill_at = last_call
         self._children.drop_waiting()
         self._emit("ending", why=why)
-        alive = self._children.alive()
-        process_tree.send_signal(alive, signal.SIGTERM)
-        # A stopped process would not notice until the grace is over.
-        process_tree.send_signal(alive, signal.SIGCONT)
+        self._children.terminate()
         self._terminate_step()
 
     def _terminate_step(self) -> None:

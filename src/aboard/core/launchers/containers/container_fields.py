@@ -140,8 +140,14 @@ def read_docker_gpus(flags: ParsedFlags) -> tuple[str, tuple[int, ...] | None, l
             options += ["--device", device]
     for text in flags.list_texts("gpus"):
         chosen = text.strip("\"'")
-        kind = "nvidia"
-        picked = tuple(range(int(chosen))) if chosen.isdecimal() else _read_devices(flags, "--gpus", chosen)
+        kind = "none" if chosen == "0" else "nvidia"
+        picked = (
+            None
+            if chosen == "0"
+            else tuple(range(int(chosen)))
+            if chosen.isdecimal()
+            else _read_devices(flags, "--gpus", chosen)
+        )
     return kind, picked, options
 
 

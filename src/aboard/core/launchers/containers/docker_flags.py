@@ -62,12 +62,12 @@ PASSED_FLAGS: tuple[LauncherFlag, ...] = (
     obey_flag("--storage-opt"),
     obey_flag("--sysctl"),
     obey_flag("--tmpfs"),
-    obey_flag("--ulimit"),
     obey_flag("--userns"),
     obey_flag("--uts"),
     obey_flag("--volume-driver"),
     obey_flag("--volumes-from"),
 )
+DOCKER_PASSED_FLAGS: tuple[LauncherFlag, ...] = (obey_flag("--ulimit"),)
 # Podman's own, given to it as they are.
 PODMAN_PASSED_FLAGS: tuple[LauncherFlag, ...] = (
     obey_flag("--arch"),
@@ -168,7 +168,7 @@ _SHARED_FLAGS: tuple[LauncherFlag, ...] = (
         accepted=("no",),
     ),
 )
-GRAMMAR = FlagGrammar(launcher="docker run", short_forms=False, flags=_SHARED_FLAGS)
+GRAMMAR = FlagGrammar(launcher="docker run", short_forms=False, flags=(*_SHARED_FLAGS, *DOCKER_PASSED_FLAGS))
 PODMAN_GRAMMAR = FlagGrammar(
     launcher="podman run",
     short_forms=False,
@@ -179,6 +179,7 @@ PODMAN_GRAMMAR = FlagGrammar(
         skip_flag("--health-on-failure", note=_NO_HEALTH),
         skip_flag("--pidfile", note=_OWN_CONTAINERS),
         skip_flag("--replace", takes=NOTHING, note=_OWN_CONTAINERS),
+        skip_flag("--ulimit", note="is not used: ranks have the node's own limits", accepted=("host",)),
         skip_flag("--sdnotify", note=_NO_HEALTH),
         refuse_flag("--pod", note="each rank has a container of its own"),
         refuse_flag("--pod-id-file", note="each rank has a container of its own"),

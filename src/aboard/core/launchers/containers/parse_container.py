@@ -31,7 +31,7 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 from aboard.lazy_dataclass import dataclass
 
-_ONE_IPC = "--containall: the ranks keep the node's PID and IPC namespaces, which Aboard and shared memory need."
+_SHARED = "The ranks of a node share memory, so their containers keep the node's /dev, PID and IPC namespaces."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def _read_apptainer(runtime: str, words: Sequence[str], context: LauncherContext
     options += ["--rocm"] if flags.on("nv") and flags.on("rocm") else []
     binds = read_apptainer_binds(flags, context.environ)
     if "--contain" in options:
-        binds.append("/dev/shm")  # noqa: S108 - the ranks of a node exchange data there
+        binds.append("/dev")  # a contained /dev/shm is each rank's own, and can't be bound by itself
     container = Container(
         runtime=runtime,
         image=flags.target,
@@ -130,7 +130,7 @@ def _read_apptainer(runtime: str, words: Sequence[str], context: LauncherContext
         workdir=flags.text("pwd"),
         entry=start.target,
     )
-    notes = (*flags.notes, *((_ONE_IPC,) if is_contained else ()))
+    notes = (*flags.notes, *((_SHARED,) if "--contain" in options else ()))
     return _PastedContainer(container=container, words=flags.args, notes=notes)
 
 
@@ -142,7 +142,8 @@ def _read_docker(runtime: str, words: Sequence[str], context: LauncherContext) -
     flags = _parse_run_flags(grammar, f"{runtime} run", rest[1:], has_entry="entrypoint")
     binds, volumes = read_docker_volumes(flags, context.cwd)
     gpus, picked, devices = read_docker_gpus(flags)
-    passed = (*docker_flags.PASSED_FLAGS, *docker_flags.PODMAN_PASSED_FLAGS)
+    more = docker_flags.PODMAN_PASSED_FLAGS if runtime == "podman" else docker_flags.DOCKER_PASSED_FLAGS
+    passed = (*docker_flags.PASSED_FLAGS, *more)
     entry = flags.values.get("entrypoint")
     container = Container(
         runtime=runtime,

@@ -1,0 +1,173 @@
+"""Tells the processes inside a container from those of its runtime, as seen from outside.
+
+The process that we start is the runtime's. With Apptainer the rank is its child; with Podman it belongs to another
+parent, in its own session and PID namespace; with Docker to a daemon. So it is found by its environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from aboard.agent import process_tree
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# The child's number, in the environment of all its processes inside.
+MARK = "ABOARD_CONTAINER"
+# As in /proc/PID/comm. Some run in a mount namespace of their own, but outside the container.
+RUNTIME_PROGRAMS = (b"podman", b"docker", b"conmon", b"crun", b"runc", b"starter", b"starter-suid", b"apptainer")
+# The first process of a container, which only waits for the rank and passes signals on to it.
+INIT_PROGRAMS = (b"podman-init", b"docker-init", b"catatonit", b"tini", b"dumb-init", b"appinit", b"sinit")
+# Their containers outlive the process that we start.
+DETACHED_RUNTIMES = ("docker", "podman")
+# What they return for a command that died of a signal is this plus its number: podman-run(1).
+SIGNAL_BASE = 128
+# Start time in /proc/PID/stat, counted from the state behind the name: proc(5).
+BORN = 19
+ENVIRON_LIMIT = 1024 * 1024
+
+
+class ContainerProcesses:
+    """The containers of a run on this node, by child."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._children: dict[str, _Child] = {}
+
+    def add(self, name: str, runtime: str, env: dict[str, str]) -> None:
+        """Marks a child's environment before it starts."""
+        env[MARK] = str(len(self._children))
+        self._children[name] = _Child(env[MARK], runtime)
+
+    def find_ranks(self, clients: Mapping[str, int]) -> dict[str, int]:
+        """The first process inside of each of these children, or the runtime's own while there is none."""
+        self._look(clients)
+        ranks = {name: self._children[name].rank for name in clients if name in self._children}
+        return {**clients, **{name: rank for name, rank in ranks.items() if rank}}
+
+    def list_group(self, name: str, client: int) -> list[int]:
+        """The processes that a signal to the child is for: the rank's group, without the runtime.
+
+        The runtime would pass the signal on, and the rank would get it twice.
+        """
+        rank = self.find_ranks({name: client})[name]
+        group = _read_group(rank)
+        family = {rank, *process_tree.list_descendants(rank)}
+        return sorted(pid for pid in family if rank == client or _read_group(pid) == group)
+
+    def select_targets(self, alive: set[int], clients: Mapping[str, int], begun: set[str]) -> set[int]:
+        """Those of our living processes that a request to terminate is for; the runtimes exit after their ranks.
+
+        `begun` are children whose rank has reported something; it may have exited a moment ago.
+        """
+        self._look(clients)
+        parents = process_tree.read_parents()
+        inside = {pid for pid in alive if _is_inside(pid)}
+        spared = {pid for pid in inside if _read_name(pid) in INIT_PROGRAMS}
+        for pid in inside:
+            spared |= {above for above in _list_ancestors(pid, parents) if above in alive and above not in inside}
+        for name, client in clients.items():
+            if name in self._children and (name in begun or self._children[name].rank):
+                spared |= {client, *process_tree.list_descendants(client)} - inside
+        return alive - spared
+
+    def finish(self, name: str, code: int) -> int:
+        """Kills a rank that outlives its runtime; returns its exit code, negative for a signal as outside."""
+        child = self._children.get(name)
+        if child is None:
+            return code
+        if child.runtime in DETACHED_RUNTIMES:
+            self._look({name: 0})
+        # Never 0, which would be our own group.
+        process_tree.send_signal([pid for pid in (child.rank, child.first) if pid], signal.SIGKILL)
+        if child.runtime in DETACHED_RUNTIMES and SIGNAL_BASE < code < SIGNAL_BASE + signal.NSIG:
+            return SIGNAL_BASE - code
+        return code
+
+    def _look(self, clients: Mapping[str, int]) -> None:
+        """Scans all processes only while a rank is unknown: a runtime may unpack for minutes before it starts one."""
+        missing = {child.mark: child for name, child in self._children.items() if name in clients and not child.rank}
+        if not missing:
+            return
+        found: dict[str, list[int]] = {}
+        for pid in process_tree.find_run_processes(self._run):
+            mark = _read_mark(pid)
+            if mark in missing and _is_inside(pid):
+                found.setdefault(mark, []).append(pid)
+        for mark, pids in found.items():
+            missing[mark].take(pids)
+
+
+class _Child:
+    """One child in a container, and its first process and rank inside once they are known."""
+
+    def __init__(self, mark: str, runtime: str) -> None:
+        self.mark = mark
+        self.runtime = runtime
+        self._first = self._rank = (0, b"")
+
+    @property
+    def first(self) -> int:
+        """The container's first process, which may be an init; 0 if it has exited."""
+        return self._first[0] if self._first[0] and _read_born(self._first[0]) == self._first[1] else 0
+
+    @property
+    def rank(self) -> int:
+        """The rank's own process; 0 if it is unknown or has exited."""
+        return self._rank[0] if self._rank[0] and _read_born(self._rank[0]) == self._rank[1] else 0
+
+    def take(self, pids: list[int]) -> None:
+        """Takes the oldest as first; descendants carry the same mark."""
+        by_age = sorted(pids, key=lambda pid: (int(_read_born(pid) or 0), pid))
+        ranks = [pid for pid in by_age if _read_name(pid) not in INIT_PROGRAMS]
+        if ranks:
+            self._first, self._rank = ((pid, _read_born(pid)) for pid in (by_age[0], ranks[0]))
+
+
+def _is_inside(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        # The inode of a namespace never blocks, unlike a root directory on a dead mount.
+        is_apart = os.stat("/proc/%d/ns/mnt" % pid).st_ino != os.stat("/proc/self/ns/mnt").st_ino
+        return is_apart and _read_name(pid) not in RUNTIME_PROGRAMS
+    return False
+
+
+def _list_ancestors(pid: int, parents: Mapping[int, int]) -> set[int]:
+    ancestors: set[int] = set()
+    while parents.get(pid, 0) > 1 and parents[pid] not in ancestors:
+        pid = parents[pid]
+        ancestors.add(pid)
+    return ancestors
+
+
+def _read_mark(pid: int) -> str:
+    for entry in _read_file(pid, "environ").split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name == MARK.encode():
+            return value.decode("ascii", "replace")
+    return ""
+
+
+def _read_name(pid: int) -> bytes:
+    return _read_file(pid, "comm").strip()
+
+
+def _read_born(pid: int) -> bytes:
+    fields = _read_file(pid, "stat").rpartition(b")")[2].split()
+    return fields[BORN] if len(fields) > BORN and fields[0] not in (b"Z", b"X") else b""
+
+
+def _read_group(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return os.getpgid(pid)
+    return 0
+
+
+def _read_file(pid: int, name: str) -> bytes:
+    with contextlib.suppress(OSError), open("/proc/%d/%s" % (pid, name), "rb") as file:
+        return file.read(ENVIRON_LIMIT)
+    return b""
