@@ -61,7 +61,9 @@ class TypedCommand:
             return _note_missing_script(self._program())
         replaced = pasted.slurm is not None and self.where.job_to_submit is not None
         notes = ("the pasted command asks for the job; cluster.slurm is not used",) if replaced else ()
-        return (*notes, *pasted.notes, *_note_missing_script(pasted.request.program))
+        # A container has files of its own.
+        missing = () if pasted.container is not None else _note_missing_script(pasted.request.program)
+        return (*notes, *pasted.notes, *missing)
 
     @cached_property
     def _pasted(self) -> "LauncherCommand | None":
