@@ -4,10 +4,12 @@ import shlex
 from collections.abc import Mapping
 
 from aboard.config.accelerate_config import parse_accelerate_config
+from aboard.core.cluster.node import Container
 from aboard.core.launchers.launcher_command import LauncherCommand
 from aboard.core.launchers.parse_command import parse_launcher_command
 from aboard.core.slurm.slurm_settings import SlurmSettings
-from aboard.diagnoses import InputError
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.usage import configuration
 
 
 class TextFiles:
@@ -20,10 +22,13 @@ class TextFiles:
         return path in self._texts
 
     def read(self, path: str) -> str:
+        if path not in self._texts:
+            problem = Problem(where=path, seen="there is no such file", fix=configuration.FILE.fix("left-out"))
+            raise InputError(configuration.FILE, [problem])
         return self._texts[path]
 
     def settings(self, path: str) -> Mapping[str, object]:
-        return parse_accelerate_config(self._texts[path], file=path)
+        return parse_accelerate_config(self.read(path), file=path)
 
     def parse_settings(self, text: str, path: str) -> Mapping[str, object]:
         return parse_accelerate_config(text, file=path)
@@ -53,6 +58,15 @@ def _format_job(settings: SlurmSettings) -> str:
     return ", ".join(f"{name} {' '.join(value) if name == 'extra' else value}" for name, value in fields.items())
 
 
+def _format_container(container: Container) -> str:
+    fields = {
+        name: value for name, value in vars(container).items() if name != "env" and value not in {None, (), False}
+    }
+    return ", ".join(
+        f"{name} {' '.join(value) if isinstance(value, tuple) else value}" for name, value in fields.items()
+    )
+
+
 def _lines(got: LauncherCommand) -> list[str]:
     request, program = got.request, got.request.program
     rows = {
@@ -70,11 +84,13 @@ def _lines(got: LauncherCommand) -> list[str]:
         "workdir": got.workdir,
         "job": _format_job(got.slurm) if got.slurm else None,
         "setup": "; ".join(got.setup),
+        "container": _format_container(got.container) if got.container else None,
         f"{program.kind.value}": program.target + (f" {program.local_rank}=N" if program.local_rank else ""),
     }
     return [
         *(f"{name}: {value}" for name, value in rows.items() if value not in {None, ""}),
         *(f"  {argument}" for argument in program.args),
         *(f"env: {name}={value}" for name, value in sorted(got.env.items())),
+        *(f"env inside: {name}={value}" for name, value in sorted(got.container.env.items() if got.container else ())),
         *(f"note: {note}" for note in got.notes),
     ]

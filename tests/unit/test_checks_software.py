@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.checks.node_scripts import build_rank_argv, parse_script_output
+from aboard.checks.node_scripts import build_rank_command, parse_script_output
 from aboard.checks.software import SUBJECT, list_differences
 from aboard.checks.software.code_differences import LISTINGS
 from aboard.checks.software.inventory_script import SCRIPT
@@ -263,7 +263,9 @@ def test_noise_before_the_answer(noise: str) -> None:
 def test_setup_comes_first() -> None:
     """Its lines run in bash, and what they print stays out of the answer."""
     node = Node(name="n1", python=sys.executable, setup=("echo noise", "export NCCL_DEBUG=TRACE"))
-    done = subprocess.run(build_rank_argv(node, "-Sc", SCRIPT, "facts", ""), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        build_rank_command(node, "-Sc", SCRIPT, "facts", "").argv, capture_output=True, text=True, check=True
+    )
     told = parse_software(CommandOutput(code=0, stdout=done.stdout))
     assert done.stdout.count("\n") == 1
     assert told.variables["NCCL_DEBUG"] == "TRACE"

@@ -268,12 +268,12 @@ def test_other_commands_of_accelerate(command: str) -> None:
     [
         ("mpirun -np 2 /opt/bin/deepspeed x.py", "remove mpirun: aboard launch -- /opt/bin/deepspeed x.py"),
         (
-            "apptainer run --nv a.sif torchrun --nnodes 2 x.py --lr 1",
-            "aboard launch -- torchrun --nnodes 2 --no-python apptainer run --nv a.sif python x.py --lr 1",
+            "sudo docker run img torchrun --nnodes 2 x.py --name 'a b'",
+            "remove sudo: aboard launch -- docker run img torchrun --nnodes 2 x.py --name 'a b'",
         ),
         (
-            "srun docker run img deepspeed --num_gpus 8 --module pkg.train --name 'a b'",
-            "aboard launch -- deepspeed --num_gpus 8 --no_python docker run img python -m pkg.train --name 'a b'",
+            "mpirun -np 2 singularity exec a.sif torchrun x.py",
+            "remove mpirun: aboard launch -- singularity exec a.sif torchrun x.py",
         ),
     ],
 )

@@ -70,6 +70,11 @@ def test_tasks_inside_a_job(flags: str, nodes: int | None, ranks: int, include: 
     assert got.slurm is None
 
 
+def test_a_task_that_changes_its_directory() -> None:
+    """Ranks start where a task's shell goes before it starts its launcher."""
+    assert pasted("srun bash -c 'cd /x && torchrun x.py'", environ=build_job()).workdir == "/x"
+
+
 @pytest.mark.parametrize(
     ("flags", "nodes", "ranks"), [("", 2, 2), ("-N 2", 2, 2), ("-N1", 1, 4), ("-n 6", 2, 3), ("-n1", 1, 1)]
 )
@@ -143,7 +148,7 @@ def test_the_job_of_srun(flags: str, job: str) -> None:
         ("srun --comment='a b' python x.py", "can't be written into a batch script"),
         ("srun --version", "starts nothing"),
         ("srun", "has no script"),
-        ("srun bash -c 'cd /x; torchrun x.py'", "it has 1 programs, or commands that prepare"),
+        ("srun bash -c 'module load m; torchrun x.py'", "it has 1 programs, or commands that prepare"),
         ("srun bash -c 'rsync a b; torchrun x.py'", "it has 2 programs"),
         ("srun bash -c 'torchrun x.py < y'", "the input of torchrun"),
         ("srun bash -c 'python x.py $SLURM_PROCID'", "SLURM_PROCID, which differs by task"),

@@ -37,10 +37,11 @@ def test_the_pasted_command_comes_before_the_section(login_node: Path) -> None:
 
 
 def test_named_nodes_come_before_a_job() -> None:
-    """With nodes on the command line, srun's words are only what to run there."""
+    """With nodes on the command line, srun's words are only what to run there, and a note says so."""
     ran = aboard("launch", "localhost", "--dry-run", "--check", "none", "--", "srun", "-n2", "-N1", "python", "x.py")
     assert "#SBATCH" not in ran.stdout
     assert "2 ranks" in ran.stdout, ran.stderr
+    assert "note: No job is submitted: the command line names the nodes." in ran.stderr
 
 
 @pytest.mark.parametrize("words", [["HF_TOKEN=abc", "srun"], ["srun", "--export=ALL,HF_TOKEN=abc"]])

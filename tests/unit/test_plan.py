@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.cluster import Cluster, PlannedWrites
+from aboard.core.cluster.node import Container, Node
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import MasterAddress, Plan
@@ -145,6 +145,15 @@ def test_secrets_are_known_by_name() -> None:
     node = Node(name="n1", env={"HF_TOKEN": "x", "WANDB_API_KEY": "y", "TOKENIZERS_PARALLELISM": "false"})
     (_, start), *_ = _plan(node).starts()
     assert set(start.secrets) == {"HF_TOKEN", "WANDB_API_KEY"}
+
+
+def test_containers_see_the_directory_that_the_run_writes() -> None:
+    """At its own path; a node without a container has it anyway."""
+    nodes = (Node(name="n1", container=Container(runtime="podman", image="train")), Node(name="n2"))
+    cluster = Cluster(nodes=nodes, writes=PlannedWrites(path="/scratch/out", size=1))
+    seats = {node.name: NodeResources(address="10.0.0.1") for node in nodes}
+    made = build_plan(cluster, REQUEST, seats, run="r", master=MasterAddress(node="n1", address="10.0.0.1"))
+    assert [start.container and start.container.directories for _, start in made.starts()] == [("/scratch/out",), None]
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from data_files import conversation, tokenizer, written
 
+from aboard.agent.container.container_command import ContainerSpec, wrap_command
 from aboard.checks.gpu.nvidia_smi import DRIVER, GpuDriver
 from aboard.checks.host.memory import MEMORY, MEMORY_CGROUPS, MemoryCgroup
 from aboard.checks.software.node_software import SOFTWARE
@@ -31,7 +32,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.plan import MasterAddress, Plan
 from aboard.core.plan.plan_builder import build_plan as make_plan
-from aboard.core.plan.training_settings import Training
+from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeCommand
 from aboard.diagnoses import AboardError, Finding, Severity, format_shell
@@ -329,6 +330,25 @@ def test_ranks_are_told_the_training_and_fetch_nothing(monkeypatch: pytest.Monke
     assert (training.data[0].shards, training.data[0].bins) == ("/home/other/cache/s", "/elsewhere/b")
     assert (training.seed, training.resume) == (7, "auto")
     assert Training.of(json.loads(json.dumps(asdict(training)))) == training
+
+
+def test_containers_see_all_directories_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Model, tokenizer, data and output, and the checkpoint that it resumes from; below home as the node has it."""
+    training = Training(
+        model="~/model",
+        tokenizer="~/tok",
+        data=(DataPart(name="a", shards="/d/s", bins="/d/b"),),
+        validation=(DataPart(name="v", shards="/d/s", bins="/v/b"),),
+        output_dir="~/out",
+        max_length=8,
+    )
+    assert training.list_directories() == ["~/model", "~/tok", "/d/s", "/d/b", "/v/b", "~/out"]
+    assert replace(training, resume="/old/step-1").list_directories()[-2:] == ["~/out", "/old/step-1"]
+    monkeypatch.setenv("HOME", "/home/me")
+    spec = ContainerSpec({"runtime": "podman", "image": "i", "directories": ["~/out", "/d/s"]})
+    words, _ = wrap_command(spec, ["python3"], {}, [], run="r", directory="/tmp/r", cwd=None, exists=lambda _: False)
+    assert "/home/me/out:/home/me/out" in words
+    assert "/d/s:/d/s" in words
 
 
 def test_a_rank_without_a_training_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

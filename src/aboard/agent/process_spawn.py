@@ -26,7 +26,8 @@ def spawn_process(
 ) -> tuple[int, int]:
     """Returns the pid of argv in a session of its own, and a descriptor for `failure`.
 
-    It does not wait for exec: a program or a directory on a dead mount would block the caller for ever.
+    `in_child` may change argv and env in place. It does not wait for exec: a program or a directory on a dead mount
+    would block the caller for ever.
     """
     if not argv:
         raise OSError(22, "an empty command")
@@ -70,6 +71,7 @@ def _exec_child(
             os.dup2(fd, number, inheritable=True)
         if in_child is not None:
             in_child()
+            step = "can't start %s" % argv[0]
         if cwd is not None:
             step = "can't enter %s" % cwd
             os.chdir(cwd)

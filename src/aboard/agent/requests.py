@@ -34,12 +34,14 @@ class RequestRunner:
         self._loop = loop
         self._pending: dict[int, _PendingRequest] = {}
         self._count = 0
+        self._directory: str | None = None
         loop.on_signal(signal.SIGCHLD, self._reap)
 
     def run(self, message: frames.Message, reply: Reply) -> None:
         """Runs argv in its own session; the reply has its exit code and output.
 
         `source` is Python code that the forked child runs with argv as sys.argv, which saves an interpreter's start.
+        With a `container`, argv runs in it, as for a rank.
         """
         # Late, here and below, since a check that only reads files never needs it.
         from aboard.agent import process_tree  # noqa: PLC0415 - the reason is above
@@ -50,16 +52,24 @@ class RequestRunner:
         env[process_tree.RUN_ID] = mark = "ask-%d-%d" % (os.getpid(), self._count)
         argv = [str(argument) for argument in message["argv"]]
         source = message.get("source")
+        directory = self._prepare_directory() if message.get("container") else None
+
+        def prepare() -> None:
+            if source is not None:
+                _run_script_and_exit(str(source), argv)
+            if directory is not None:
+                _enter_container(message, argv, env, directory)
+
         request = _PendingRequest(self._loop, reply, min(OUTPUT_LIMIT, int(message.get("limit", OUTPUT_LIMIT))), mark)
         try:
             pid, request.start_fd = spawn_process(
                 argv,
                 env=env,
-                cwd=message.get("cwd"),
+                cwd=message.get("cwd") if directory is None else None,
                 stdin=request.null,
                 stdout=request.write_ends[0],
                 stderr=request.write_ends[1],
-                in_child=None if source is None else lambda: _run_script_and_exit(str(source), argv),
+                in_child=prepare,
             )
         except OSError as error:
             request.close()
@@ -95,6 +105,19 @@ class RequestRunner:
     def end(self) -> None:
         for pid, request in self._pending.items():
             _kill_process_tree(pid, request.mark)
+        if self._directory is not None:
+            from aboard.agent import run_directory  # noqa: PLC0415 - the reason is above
+
+            run_directory.remove_directory(self._directory)
+
+    def _prepare_directory(self) -> str:
+        """The private directory of requests in containers: runtimes unpack images there."""
+        if self._directory is None:
+            from aboard.agent import run_directory  # noqa: PLC0415 - the reason is above
+
+            # Its name contains our pid, so that the check for leftovers can tell whether we are alive.
+            self._directory = run_directory.make_directory("ask-%d" % os.getpid())
+        return self._directory
 
     def _follow(self, pid: int, request: _PendingRequest, message: frames.Message) -> None:
         self._pending[pid] = request
@@ -203,6 +226,32 @@ def _run_script_and_exit(source: str, argv: list[str]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _enter_container(message: frames.Message, argv: list[str], env: dict[str, str], directory: str) -> None:
+    """Turns argv and env into the command that runs them inside; in the child, since a dead mount may block it."""
+    from aboard.agent import process_tree  # noqa: PLC0415 - the reason is above
+    from aboard.agent.container import container_command  # noqa: PLC0415 - most checks need none
+
+    cwd = message.get("cwd")
+    if cwd is not None and os.path.isdir(cwd):
+        os.chdir(cwd)
+    else:
+        # Not there: a finding of its own, which says more than a container that does not start.
+        cwd = None
+    given = {*(message.get("env") or {}), process_tree.RUN_ID}
+    words, env_outside = container_command.wrap_command(
+        container_command.ContainerSpec(message["container"]),
+        argv,
+        dict(env),
+        given,
+        run=env[process_tree.RUN_ID],
+        directory=directory,
+        cwd=cwd,
+    )
+    argv[:] = [*map(str, message.get("setup") or ()), *words]
+    env.clear()
+    env.update(env_outside)
 
 
 def _kill_process_tree(pid: int, mark: str) -> None:

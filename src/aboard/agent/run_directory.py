@@ -7,6 +7,10 @@ import os
 import stat
 
 SOCKET = "keeper.sock"
+# A run's record beside its directory: containers can write to that, and this one has commands for the agent.
+RECORD_SUFFIX = ".containers"
+# Unpacked images of containers: a directory, or a link to one on a disk that the user has chosen for large files.
+IMAGES = "images"
 # A Unix socket's path is limited to 107 bytes: unix(7).
 MAX_RUN_ID_CHARS = 64
 
@@ -43,18 +47,31 @@ def resolve_directory(run: str) -> str:
 def list_runs() -> list[str]:
     """The runs that have a directory here, with or without a supervisor."""
     with contextlib.suppress(OSError):
-        return sorted(os.listdir(os.path.dirname(resolve_directory("any"))))
+        names = os.listdir(os.path.dirname(resolve_directory("any")))
+        return sorted(name for name in names if not name.endswith(RECORD_SUFFIX))
     return []
 
 
 def remove_directory(path: str) -> None:
     """Removes a run's directory, and the base when it was the last one."""
-    remove_tree(path)
+    with contextlib.suppress(OSError):
+        elsewhere = os.readlink(os.path.join(path, IMAGES))
+        # Ranks can write to the run's directory: remove nothing that can't be ours.
+        if os.path.basename(elsewhere).startswith(name_elsewhere(os.path.basename(path))):
+            _remove_tree(elsewhere)
+    _remove_tree(path)
+    with contextlib.suppress(OSError):
+        os.unlink(path + RECORD_SUFFIX)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(path))
 
 
-def remove_tree(path: str) -> None:
+def name_elsewhere(run: str) -> str:
+    """The first part of the name of a run's directory on another disk."""
+    return "aboard-%d-%s." % (os.getuid(), run)
+
+
+def _remove_tree(path: str) -> None:
     """Removes a folder and its content, following no link. Importing shutil would cost each check 15 ms."""
     with contextlib.suppress(OSError):
         mode = os.lstat(path).st_mode
@@ -68,7 +85,7 @@ def remove_tree(path: str) -> None:
             try:
                 os.unlink(inside)
             except IsADirectoryError:
-                remove_tree(inside)
+                _remove_tree(inside)
         os.rmdir(path)
 
 

@@ -9,7 +9,7 @@ from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.setup_commands import prepend_setup
 from aboard.core.decoding import DecodeError, Matching, MaxLength, decode
 from aboard.core.probes.facts import Unknown
-from aboard.core.probes.probe import CommandOutput, ProbeAnswer, ProbeParseError
+from aboard.core.probes.probe import CommandOutput, ProbeAnswer, ProbeCommand, ProbeParseError
 from aboard.core.slurm.job_nodes import COMPONENT_OPTION
 from aboard.core.text.input_text import decode_latin1, format_count
 from aboard.core.text.shell_quoting import quote_typed_words, quote_word
@@ -24,9 +24,16 @@ Plain = Annotated[str, Matching(r"[\w .:@/+!~=,#%()-]{0,500}")]
 AnyPath = Annotated[Untrusted, MaxLength(4096)]
 
 
-def build_rank_argv(node: Node, *words: str) -> tuple[str, ...]:
-    """The argv that runs the node's own Python after its `setup` lines."""
-    return prepend_setup(node, (node.rank_python, *words))
+# A container starts in a second, unless its image must be unpacked first.
+CONTAINER_SECONDS = 120.0
+
+
+def build_rank_command(node: Node, *words: str, timeout: float = 10.0) -> ProbeCommand:
+    """The command that runs the ranks' own Python: after the node's `setup` lines, in its container if it has one."""
+    argv = (node.rank_python, *words)
+    if node.container is None:
+        return ProbeCommand(argv=prepend_setup(node, argv), timeout=timeout)
+    return ProbeCommand(argv=argv, timeout=timeout + CONTAINER_SECONDS, inside=node)
 
 
 def format_node_command(node: Node, command: Shell) -> Shell:

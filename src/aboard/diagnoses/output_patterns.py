@@ -83,3 +83,6 @@ odd = partial(OutputPattern, role=PatternRole.ODD, weight=1)
 info = partial(OutputPattern, role=PatternRole.INFO, weight=1)
 # The last output of a rank that died of this failure.
 last_words = partial(OutputPattern, source=PatternSource.DEATH)
+# A container runtime's message, in a log or as the last output of a rank. Its wording is specific, so it comes before
+# general messages: without user namespaces, Podman reports "No space left on device".
+refusal = partial(OutputPattern, source=PatternSource.LOG | PatternSource.DEATH, order=-2)

@@ -25,6 +25,7 @@ _decode_trace: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted,
 _decode_stacks: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(64 * 1024)], strict=True)
 # The fields of each kind of event besides node, time and child.
 EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
+    "unpacking": {},
     "started": {"pid": _decode_count},
     "exited": {"code": make_decoder(Signed, strict=True)},
     "failed": {"why": _decode_text},

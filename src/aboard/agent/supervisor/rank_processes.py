@@ -42,9 +42,11 @@ def become_subreaper() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _prepare_child(cores: list[int]) -> None:
-    """Runs in the child before exec; a missing core fails the start with its number."""
+def _prepare_child(cores: list[int], directories: list[str]) -> None:
+    """Runs in the child before exec, so that a dead mount blocks only the child; a missing core fails the start."""
     die_with_parent(signal.SIGKILL)
+    for path in directories:
+        os.makedirs(os.path.expanduser(path), exist_ok=True)
     if cores:
         os.sched_setaffinity(0, cores)
 
@@ -60,6 +62,8 @@ class RankProcesses:
         self._on_output = on_output
         self._pids: dict[int, str] = {}
         self._starting: dict[int, int] = {}
+        self._count = 0
+        self._unpacks: Any = None
         self._containers: ContainerProcesses | None = None
         self.states: dict[str, dict[str, Any]] = {}
         self.outputs: list[RankOutput] = []
@@ -82,6 +86,8 @@ class RankProcesses:
         # Parse everything first: an invalid frame must not leave half a child behind.
         argv, cwd = [str(argument) for argument in message["argv"]], message.get("cwd")
         cores = [int(core) for core in message.get("cores") or ()]
+        if message.get("container") and self._wait_for_image(name, message):
+            return
         env = dict(os.environ)
         if message.get("container"):
             # What the node's login sets for its own Python is not for the one inside.
@@ -95,10 +101,13 @@ class RankProcesses:
         if message.get("beacon"):
             # On a full disk a rank starts without a beacon.
             with contextlib.suppress(OSError):
-                self.beacons.prepare(name, len(self.states), env, secrets)
-        if message.get("container"):
+                self.beacons.prepare(name, self._count, env, secrets)
+        container = message.get("container") or {}
+        directories = [str(path) for path in container.get("directories") or ()]
+        if container:
             argv, env = self._enter_container(name, argv, env, message, cwd)
         outputs = [self._output(name, stream, secrets) for stream in ("stdout", "stderr")]
+        self._count += 1
         null = os.open(os.devnull, os.O_RDONLY)
         try:
             pid, error_fd = spawn_process(
@@ -108,7 +117,7 @@ class RankProcesses:
                 stdin=null,
                 stdout=outputs[0].write_end,
                 stderr=outputs[1].write_end,
-                in_child=lambda: _prepare_child(cores),
+                in_child=lambda: _prepare_child(cores, directories),
             )
         except OSError as error:
             self._report_failure(name, str(error.strerror))
@@ -161,6 +170,34 @@ class RankProcesses:
                 self.states[name] = {"state": "exited", "code": code}
                 self.beacons.read_last_reports(name, code)
                 self._emit("exited", child=name, code=code)
+            elif name is None and self._unpacks is not None:
+                self._start_waiting(self._unpacks.reap(pid, returned))
+
+    def drop_waiting(self) -> None:
+        """Starts none of those that wait for their image any more."""
+        if self._unpacks is not None:
+            self._unpacks.drop()
+
+    def _wait_for_image(self, name: str, message: frames.Message) -> bool:
+        """Whether the image must be unpacked first, once for all children."""
+        from aboard.agent.container.image_unpack import ImageUnpacks  # noqa: PLC0415 - most runs need none
+
+        if self._unpacks is None:
+            self._unpacks = ImageUnpacks(self._run, self._directory)
+        if not self._unpacks.hold(message):
+            return False
+        self.states[name] = {"state": "unpacking"}
+        self._emit("unpacking", child=name)
+        return True
+
+    def _start_waiting(self, starts: list[tuple[frames.Message, str]]) -> None:
+        for message, why in starts:
+            name = str(message["child"])
+            del self.states[name]
+            if why:
+                self._report_failure(name, why)
+            else:
+                self.start(message)
 
     def _enter_container(
         self, name: str, argv: list[str], env: dict[str, str], message: frames.Message, cwd: str | None
@@ -173,19 +210,20 @@ class RankProcesses:
         )
 
         spec = container_command.ContainerSpec(message["container"])
+        spec.image = self._unpacks.resolve(spec.image)
         self._containers = self._containers or container_processes.ContainerProcesses(self._run)
         self._containers.add(name, spec.runtime, env)
         given = {*(message.get("env") or {}), process_tree.RUN_ID, container_processes.MARK}
-        given |= env.keys() - os.environ.keys()
+        given |= {key for key in env if env[key] != os.environ.get(key)}
         words, outer = container_command.wrap_command(
             spec, argv, env, given, run=self._run, directory=self._directory, cwd=cwd
         )
         setup = [str(word) for word in message.get("setup") or ()]
         container_cleanup.record_runtime(self._directory, spec.runtime, setup, outer)
-        return [*setup, *words], outer
+        return container_command.run_after_setup(setup, words), outer
 
     def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
-        path = os.path.join(self._directory, "%d.%s" % (len(self.states), stream))
+        path = os.path.join(self._directory, "%d.%s" % (self._count, stream))
         return RankOutput(self._loop, (name, stream), OutputSpool(path, SPOOL_LIMIT), secrets, self._on_output)
 
     def _check_start(self, pid: int) -> None:

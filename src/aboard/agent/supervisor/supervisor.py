@@ -427,6 +427,7 @@ class Supervisor:
             self._kill_at = min(self._kill_at, last_call)
             return
         self._kill_at = last_call
+        self._children.drop_waiting()
         self._emit("ending", why=why)
         self._children.terminate()
         self._terminate_step()

@@ -14,7 +14,7 @@ from aboard.checks.network.connection_text import find_node_address
 from aboard.checks.network.link_rates import schedule_rounds
 from aboard.checks.network.mesh_probe import IFNAMES
 from aboard.checks.network.mesh_result import MeshResult
-from aboard.checks.node_scripts import build_rank_argv, parse_run_reply
+from aboard.checks.node_scripts import build_rank_command, parse_run_reply
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import ProbeRequest, Replies, Round
@@ -124,11 +124,11 @@ def _build_asks(
 def _build_ask(context: JobContext, name: str, task: Mapping[str, Any], within: float) -> ProbeRequest:
     node, ranks = context.facts.cluster.node(name), context.participants.ranks[name]
     text = json.dumps({**task, "locals": ranks, "defaults": _build_rank_defaults(context, node)})
-    argv = build_rank_argv(node, *build_python_arguments(text, ranks))
-    fields = {"argv": list(argv), "env": dict(node.env), "timeout": within + 5}
+    command = build_rank_command(node, *build_python_arguments(text, ranks), timeout=within + 5)
+    fields = {"env": dict(node.env), **command.describe()}
     if node.workdir:
         fields["cwd"] = node.workdir
-    return ProbeRequest(op="run", fields=fields, within=within + 10)
+    return ProbeRequest(op="run", fields=fields, within=command.timeout + 5)
 
 
 def _build_rank_defaults(context: JobContext, node: Node) -> dict[str, str]:

@@ -7,11 +7,11 @@ from aboard.checks.collective.rank_script import CAPABILITIES_SCRIPT
 from aboard.checks.network.link_rates import group_bad_pairs
 from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult
-from aboard.checks.node_scripts import build_rank_argv, decode_script_output, parse_script_output
+from aboard.checks.node_scripts import build_rank_command, decode_script_output, parse_script_output
 from aboard.core.cluster.node import Node
 from aboard.core.decoding import Word
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeParseError
 from aboard.core.text.input_text import format_count
 from aboard.lazy_dataclass import dataclass
 
@@ -41,7 +41,7 @@ def parse_capabilities(answer: ProbeAnswer) -> NodeCapabilities:
 
 TORCH = Probe(
     name="torch",
-    question=lambda node: ProbeCommand(argv=build_rank_argv(node, "-c", CAPABILITIES_SCRIPT)),
+    question=lambda node: build_rank_command(node, "-c", CAPABILITIES_SCRIPT),
     parse=parse_capabilities,
     quick=False,
 )

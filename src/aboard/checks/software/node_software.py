@@ -5,7 +5,7 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Annotated
 
-from aboard.checks.node_scripts import AnyPath, Plain, build_rank_argv, decode_script_output, parse_script_output
+from aboard.checks.node_scripts import AnyPath, Plain, build_rank_command, decode_script_output, parse_script_output
 from aboard.checks.software.inventory_script import SCRIPT
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import Matching, MaxLength
@@ -68,11 +68,13 @@ def parse_listing(answer: ProbeAnswer) -> SoftwareListing:
 def build_inventory_command(node: Node, what: str = "facts", program: Program | None = None) -> ProbeCommand:
     """The command that takes the inventory with the ranks' Python."""
     target = () if program is None or program.kind is ProgramKind.PROGRAM else (program.kind.value, program.target)
-    words = (what, node.workdir or "", *target)
-    if node.transport is not TransportKind.LOCAL and not node.setup and node.rank_python == node.python:
+    workdir = node.workdir if node.container is None else node.container.workdir or node.workdir
+    words = (what, workdir or "", *target)
+    outside = node.container is None and not node.setup
+    if outside and node.transport is not TransportKind.LOCAL and node.rank_python == node.python:
         # The agent runs on it already: a child of the agent saves each node 40 ms of start-up.
         return ProbeCommand(argv=("software", *words), timeout=10.0, source=SCRIPT)
-    return ProbeCommand(argv=build_rank_argv(node, "-Sc", SCRIPT, *words), timeout=10.0)
+    return build_rank_command(node, "-Sc", SCRIPT, *words)
 
 
 SOFTWARE = Probe(name="software", question=build_inventory_command, parse=parse_software)

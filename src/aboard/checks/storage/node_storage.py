@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from aboard.checks.node_scripts import AnyPath, Plain, build_rank_argv, decode_script_output, parse_script_output
+from aboard.checks.node_scripts import AnyPath, Plain, decode_script_output, parse_script_output
 from aboard.checks.storage.filesystem_script import MOUNT_SECONDS, SCRIPT
 from aboard.core.cluster.node import Node
+from aboard.core.cluster.setup_commands import prepend_setup
 from aboard.core.decoding import CustomDecoder, DecodeError, JsonKey, Matching, decode
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
@@ -108,8 +109,12 @@ def parse_directory(answer: ProbeAnswer) -> NodeDirectory:
 
 
 def build_script_command(node: Node, what: str, *words: str, timeout: float) -> ProbeCommand:
-    """The script needs only the node's Python, and -IS halves its start-up time."""
-    return ProbeCommand(argv=build_rank_argv(node, "-ISc", SCRIPT, what, *words), timeout=timeout)
+    """The script needs only the node's Python, and -IS halves its start-up time.
+
+    It runs outside of a container, which sees the same file systems through its binds.
+    """
+    python = node.rank_python if node.container is None else node.python
+    return ProbeCommand(argv=prepend_setup(node, (python, "-ISc", SCRIPT, what, *words)), timeout=timeout)
 
 
 def build_storage_command(node: Node) -> ProbeCommand:

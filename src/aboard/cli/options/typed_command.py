@@ -15,6 +15,7 @@ from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind, parse_python_command
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 from aboard.lazy_dataclass import dataclass
 
@@ -40,7 +41,9 @@ class TypedCommand:
 
         where = self.where.with_default(hostfile=pasted.hostfile, include=pasted.include, exclude=pasted.exclude)
         cluster = where.cluster()
-        return pasted.request, replace(cluster, nodes=select_nodes(pasted, cluster.nodes)), pasted.notes
+        without_job = pasted.slurm is not None and self.where.allocation is None
+        notes = (f"No job is submitted: {escape_text(cluster.source)} names the nodes.",) if without_job else ()
+        return pasted.request, replace(cluster, nodes=select_nodes(pasted, cluster.nodes)), (*notes, *pasted.notes)
 
     def find_job(self) -> SlurmSettings | None:
         """The job to submit: that of a pasted srun or sbatch, unless nodes are named, or that of cluster.slurm."""

@@ -13,6 +13,7 @@ def describe_container(container: Container | None, setup: tuple[str, ...] = ())
         "runtime": container.runtime,
         "image": container.image,
         "binds": list(container.binds),
+        "directories": list(container.directories),
         "options": list(container.options),
         "writable_tmpfs": container.writable_tmpfs,
         "gpus": container.gpus,

@@ -21,15 +21,17 @@ class Container:
     """The container that a node's ranks run in; the agent stays outside.
 
     `python` is the ranks' interpreter inside: by default the first `python3` on the image's own PATH. `binds` are
-    SOURCE[:TARGET[:ro]], next to those that Aboard adds where they exist. `env` is set inside only. `gpus` is "auto",
-    "nvidia", "rocm" or "none". `workdir` is the directory inside; None means the node's own. `entry` is "exec", or
-    "run" for a command that goes through the image's entry point.
+    SOURCE[:TARGET[:ro]], next to those that Aboard adds where they exist. `directories` are those that the run reads
+    and writes, created where they are missing; `~/` is the node's home. `env` is set inside only. `gpus` is "auto",
+    "nvidia", "rocm" or "none". `workdir` is the directory inside; None means the node's own, "" the image's. `entry`
+    is "exec", or "run" for a command that goes through the image's entry point.
     """
 
     runtime: str
     image: str
     python: str = "python3"
     binds: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=lambda: NO_ENV, repr=False)
     options: tuple[str, ...] = ()
     writable_tmpfs: bool = False

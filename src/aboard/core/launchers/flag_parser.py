@@ -23,10 +23,11 @@ _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedFlags:
-    """The given flags, by `Flag.dest`, and the words after them."""
+    """The given flags, by `Flag.dest`, and the words after them; `given` has each flag in order, repeated ones too."""
 
     launcher: str
     values: Mapping[str, Value]
+    given: tuple[tuple[str, Value], ...] = ()
     notes: tuple[str, ...]
     target: str
     args: tuple[str, ...]
@@ -40,6 +41,10 @@ class ParsedFlags:
         """A flag's number; None if not given, which launchers also write as zero or less."""
         value = self.values.get(dest)
         return value if isinstance(value, int) and value > 0 else None
+
+    def list_texts(self, dest: str) -> tuple[str, ...]:
+        """The texts of a flag that may be repeated."""
+        return tuple(str(value) for name, value in self.given if name == dest)
 
     def on(self, dest: str) -> bool:
         return bool(self.values.get(dest))
@@ -79,6 +84,7 @@ def parse_flags(grammar: FlagGrammar, words: Sequence[str]) -> ParsedFlags:
     return ParsedFlags(
         launcher=grammar.launcher,
         values=values,
+        given=tuple(reader.given),
         notes=tuple(dict.fromkeys(reader.notes)),
         target=reader.target,
         args=tuple(reader.rest),
@@ -108,6 +114,7 @@ class _Reader:
         self.rest = list(words)
         self.target: str | None = None
         self.problems: list[Problem] = []
+        self.given: list[tuple[str, Value]] = []
         self.notes: list[str] = []
 
     def run(self) -> dict[str, Value]:
@@ -130,6 +137,7 @@ class _Reader:
                 attached = None
             for value in self._value(flag, name, attached):
                 values[flag.dest] = value
+                self.given.append((flag.dest, value))
         return values
 
     def _split(self, word: str) -> tuple[str, str | None]:

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 from aboard.core.cluster.interpreter import NO_ENV
 from aboard.core.launchers.accelerate import parse_accelerate
+from aboard.core.launchers.containers.container_fields import RUNTIMES
+from aboard.core.launchers.containers.parse_container import drop_outside_variables, parse_container
 from aboard.core.launchers.deepspeed import parse_deepspeed
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext, LauncherFiles
 from aboard.core.launchers.slurm.sbatch import parse_sbatch
@@ -54,24 +56,23 @@ def parse_launcher_command(
     """Parses a launcher's command; None if the words are a script with its arguments."""
     context = LauncherContext(files=files, environ=environ, cwd=cwd, parse_inner=_parse_words)
     command = _parse_words(words, context)
-    if (
-        command is not None
-        and command.launcher == SRUN
-        and (unknown := find_unknown_value(command.request)) is not None
-    ):
+    if command is not None and command.launcher == SRUN and (unknown := find_unknown_value(command)) is not None:
         seen = f"the ranks depend on {escape_text(unknown)}, which differs by task"
         raise InputError(diagnoses.WRAPPED, [Problem(where=SRUN, seen=seen, fix=diagnoses.WRAPPED.fix("bash"))])
-    return command
+    return None if command is None else drop_outside_variables(command)
 
 
 def _parse_words(words: Sequence[str], context: LauncherContext) -> LauncherCommand | None:
     set_before, command = _split_assignments(words)
     if not command:
         return None
+    if command[0].rpartition("/")[2] in RUNTIMES:
+        in_container = parse_container(command, replace(context, environ={**context.environ, **set_before}))
+        return _apply_assignments(in_container, set_before)
     name, rest = _split_module(command) or (command[0].rpartition("/")[2], command[1:])
     reader = _BY_MODULE.get(name) or _BY_NAME.get(name)
     if reader is None:
-        refuse_wrapped_command(command, frozenset(_BY_NAME))
+        refuse_wrapped_command(command, frozenset(_BY_NAME) | RUNTIMES)
         return None
     if name in _NEED_LAUNCH:
         rest = _strip_launch_word(name, rest)

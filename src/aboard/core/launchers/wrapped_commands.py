@@ -11,8 +11,7 @@ from aboard.diagnoses import Fix, InputError, Problem, Shell
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 
-_STARTERS = frozenset({"mpirun", "mpiexec", "pdsh", "clush", "ssh"})
-_CONTAINERS = frozenset({"singularity", "apptainer", "docker", "podman"})
+_STARTERS = frozenset({"mpirun", "mpiexec", "pdsh", "clush", "ssh", "sudo"})
 _SHELL_SCRIPT = re.compile(r".*\.(sh|bash|sbatch|slurm)")
 # gpt-neox writes hundreds of derived values into the command that deepy.py passes to DeepSpeed; only its own code can
 # build the command, and it prints other lines first.
@@ -26,22 +25,12 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
     """Raises if the command isn't a launcher's but would start one on every rank."""
     first = _get_base_name(words[0])
     launcher_at = next((index for index, word in enumerate(words) if index and _get_base_name(word) in launchers), None)
-    if first in _STARTERS | _CONTAINERS and launcher_at is not None:
+    if first in _STARTERS and launcher_at is not None:
         launcher = _get_base_name(words[launcher_at])
-        container_at = next(
-            (index for index, word in enumerate(words[:launcher_at]) if _get_base_name(word) in _CONTAINERS), None
+        seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
+        fix = pasted_commands.WRAPPED.fix(
+            "starter", starter=first, command=pasted_commands.quote_command_line(words[launcher_at:])
         )
-        if container_at is not None:
-            seen = f"{launcher} is inside a container, so every rank would start its own run"
-            flags, program = _split_command(words[launcher_at + 1 :])
-            bare = "--no-python" if launcher == "torchrun" else "--no_python"
-            inside = [launcher, *flags, bare, *words[container_at:launcher_at], "python", *program]
-            fix = pasted_commands.WRAPPED.fix("container", command=pasted_commands.quote_command_line(inside))
-        else:
-            seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
-            fix = pasted_commands.WRAPPED.fix(
-                "starter", starter=first, command=pasted_commands.quote_command_line(words[launcher_at:])
-            )
         raise _build_refusal(first, seen, fix)
     script = next((index for index, word in enumerate(words[:3]) if _get_base_name(word) == "deepy.py"), None)
     if script is not None:
@@ -58,16 +47,6 @@ def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> N
         seen = f"{escape_text(words[0])} starts deepspeed itself, so every rank would start its own run"
         fix = pasted_commands.WRAPPED.fix("script", flags=_quote_flags(flag_text))
         raise _build_refusal(_get_base_name(words[0]), seen, fix)
-
-
-def _split_command(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Splits the launcher's words from what `python` runs after them: a script or module with its arguments."""
-    for index, word in enumerate(words):
-        if word in {"-m", "--module"}:
-            return words[:index], ["-m", *words[index + 1 :]]
-        if word.endswith(".py"):
-            return words[:index], words[index:]
-    return words, ["…"]
 
 
 def _quote_flags(text: str) -> Shell:

@@ -1,10 +1,12 @@
 """A launch request: what the user wants to run, before the nodes are probed."""
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import field, replace
 
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import NO_ENV
+from aboard.core.cluster.node import Node
 from aboard.core.plan.program import Program
 from aboard.lazy_dataclass import dataclass
 
@@ -39,7 +41,7 @@ def resolve_request(cluster: Cluster, request: LaunchRequest, here: str | None) 
 
     If `here` is None, ranks start in the user's home directory, since all of their paths are absolute.
     """
-    nodes = tuple(node if node.workdir else replace(node, workdir=here) for node in cluster)
+    nodes = tuple(_resolve_image(node if node.workdir else replace(node, workdir=here)) for node in cluster)
     env = {**nodes[0].env, **request.env}
     port, address = request.master_port, request.master_address or env.get("MASTER_ADDR")
     if port is None and env.get("MASTER_PORT", "").isdecimal():
@@ -48,3 +50,12 @@ def resolve_request(cluster: Cluster, request: LaunchRequest, here: str | None) 
         # Preflight listens on this port, to test that it is free and reachable.
         nodes = (replace(nodes[0], env={**nodes[0].env, "MASTER_PORT": str(port)}), *nodes[1:])
     return replace(cluster, nodes=nodes), replace(request, master_port=port, master_address=address)
+
+
+def _resolve_image(node: Node) -> Node:
+    """The image file of Apptainer by its whole path, which probes and agents can read from any directory."""
+    container = node.container
+    if container is None or container.runtime in {"docker", "podman"} or "://" in container.image or not node.workdir:
+        return node
+    image = posixpath.normpath(posixpath.join(node.workdir, container.image))
+    return replace(node, container=replace(container, image=image))

@@ -1,7 +1,7 @@
 """A plan: exactly what will be started where."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field, replace
 from functools import cached_property
 
 from aboard.core.cluster.interpreter import NO_ENV
@@ -70,3 +70,17 @@ class Plan:
         for part in self.parts:
             for start in part.starts:
                 yield part.node.name, start
+
+
+def bind_directories(plan: Plan, paths: Iterable[str]) -> Plan:
+    """The plan whose containers also see these directories, at the same paths as outside."""
+    added = tuple(paths)
+
+    def bind(start: Start) -> Start:
+        if start.container is None:
+            return start
+        directories = tuple(dict.fromkeys([*start.container.directories, *added]))
+        return replace(start, container=replace(start.container, directories=directories))
+
+    parts = [NodePlan(node=part.node, starts=tuple(map(bind, part.starts))) for part in plan.parts]
+    return replace(plan, parts=tuple(parts))

@@ -8,7 +8,7 @@ from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.cluster.setup_commands import build_setup_words
 from aboard.core.plan.launch_request import LaunchRequest
-from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
+from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start, bind_directories
 from aboard.core.plan.rank_variables import (
     RankLayout,
     build_node_env,
@@ -40,7 +40,8 @@ def build_plan(
         starts = tuple(_build_start(request, node, resources[node.name], layout, master, run) for layout in layouts)
         parts.append(NodePlan(node=node, starts=starts))
         first += count
-    return Plan(run=run, program=request.program, master=master, parts=tuple(parts), code=request.code)
+    plan = Plan(run=run, program=request.program, master=master, parts=tuple(parts), code=request.code)
+    return plan if cluster.writes is None else bind_directories(plan, [cluster.writes.path])
 
 
 def count_ranks(node: Node, request: LaunchRequest, resources: NodeResources) -> int:

@@ -65,3 +65,11 @@ def parse_python_command(words: Sequence[str]) -> Program | None:
     if rest and rest[0] != "-m":
         return Program(kind=ProgramKind.SCRIPT, target=rest[0], args=tuple(rest[1:]), options=options)
     return None
+
+
+def build_rank_program(words: Sequence[str]) -> Program:
+    """The program of a command that is a rank itself, as in `srun python train.py`."""
+    if (python := parse_python_command(words)) is not None:
+        return python
+    kind = ProgramKind.SCRIPT if words[0].endswith(".py") else ProgramKind.PROGRAM
+    return Program(kind=kind, target=words[0], args=tuple(words[1:]))

@@ -68,6 +68,13 @@ class Training:
     resume: str = "auto"
     tensorboard: bool = False
 
+    def list_directories(self) -> list[str]:
+        """All directories that a rank reads and writes."""
+        data = [path for part in (*self.data, *self.validation) for path in (part.shards, part.bins)]
+        resume = [] if self.resume in ("auto", "none") else [self.resume]
+        tokenizer = [] if self.tokenizer is None else [self.tokenizer]
+        return list(dict.fromkeys([self.model, *tokenizer, *data, self.output_dir, *resume]))
+
     def step_size(self, world: int) -> int:
         """The packed sequences of one step over all ranks."""
         return self.global_batch_size or self.per_device_train_batch_size * self.gradient_accumulation_steps * world

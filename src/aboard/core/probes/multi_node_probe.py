@@ -27,10 +27,7 @@ class ProbeRequest:
     @classmethod
     def to_run(cls, command: ProbeCommand) -> "ProbeRequest":
         """The request to run a probe's command."""
-        fields: dict[str, Any] = {"argv": list(command.argv), "timeout": command.timeout}
-        if command.source is not None:
-            fields["source"] = command.source
-        return cls(op="run", fields=fields, within=command.timeout + 5)
+        return cls(op="run", fields=command.describe(), within=command.timeout + 5)
 
 
 Round: TypeAlias = Mapping[str, ProbeRequest]

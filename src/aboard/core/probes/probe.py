@@ -1,9 +1,11 @@
 """A probe: one question to a node, and a pure parser of the reply."""
 
 from collections.abc import Callable, Mapping
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
+from aboard.core.cluster.container_message import describe_container
 from aboard.core.cluster.node import Node
+from aboard.core.cluster.setup_commands import build_setup_words
 from aboard.lazy_dataclass import dataclass
 
 T = TypeVar("T")
@@ -13,12 +15,25 @@ T = TypeVar("T")
 class ProbeCommand:
     """Run argv on the node, as the user that ranks will run as.
 
-    With a `source`, which is Python, a child of the agent runs that, and argv is what it finds in sys.argv.
+    With a `source`, which is Python, a child of the agent runs that, and argv is what it finds in sys.argv. With
+    `inside`, argv runs in the container of that node, with the variables and the working directory of its ranks.
     """
 
     argv: tuple[str, ...]
     timeout: float = 10.0
     source: str | None = None
+    inside: Node | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """The fields of the agent's op `run`."""
+        fields: dict[str, Any] = {"argv": list(self.argv), "timeout": self.timeout}
+        if self.source is not None:
+            fields["source"] = self.source
+        if self.inside is not None and self.inside.container is not None:
+            fields |= describe_container(self.inside.container, build_setup_words(self.inside))
+            fields["env"] = {**self.inside.env, **self.inside.container.env}
+            fields["cwd"] = self.inside.workdir
+        return fields
 
 
 @dataclass(frozen=True, kw_only=True)

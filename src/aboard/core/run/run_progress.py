@@ -193,7 +193,7 @@ def _find_missing(plan: Plan, run: Run, furthest: Phase, now: float) -> list[Mis
             child = children.get((name, start.child))
             if child is not None and child.state == "exited" and child.code == 0:
                 continue
-            behind = child is None or child.phase < here or child.dead
+            behind = child is None or child.phase < max(here, Phase.STARTED) or child.dead
             if behind and not silent:
                 trouble, why, since = _explain_missing(child, run)
                 late.setdefault((trouble, why), []).append((start.rank or 0, since))
@@ -218,6 +218,8 @@ def _explain_missing(child: RankProcess | None, run: Run) -> tuple[MissingReason
         return MissingReason.DEAD, escape_text(first_line, WHY_CHARS), child.died_at
     if child.dead:
         return MissingReason.DEAD, child.why.visible(WHY_CHARS) or f"exited with code {child.code}", child.at
+    if child.state == "unpacking":
+        return MissingReason.LATE, "unpacking the image", child.at
     return MissingReason.LATE, child.phase.label, child.since
 
 

@@ -144,7 +144,7 @@ class Run:
                 connection.stubborn = tuple(event.data.get("stubborn", ()))
             case "stopped":
                 self.generation.stopped = self.generation.children.get((event.node, event.child))
-            case "started" | "exited" | "failed" | "phase" | "raised":
+            case "unpacking" | "started" | "exited" | "failed" | "phase" | "raised":
                 self._apply_child(event)
             case "deciding":
                 # If a death decided the end, it is the cause, whatever two clocks say about the order.

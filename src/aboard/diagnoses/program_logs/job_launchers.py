@@ -60,19 +60,6 @@ SLURM_REQUEST = Diagnosis(
     ),
 )
 
-CONTAINER = Diagnosis(
-    code="log-container",
-    title="a container could not be started",
-    symptoms=("slurmstepd: error: pyxis: container start failed",),
-    explanation="Usually the image is missing on this node, or there is no space to unpack it.",
-    fixes="ls -l IMAGE; df -h /tmp    # on {node}; is the image there, and is there space to unpack it?",
-    patterns=cause(
-        r"slurmstepd-(?P<node>[\w.-]+): error: pyxis: |error: pyxis: |enroot.*(?:ERROR|error)"
-        r"|FATAL: +(?:could not open image|[Uu]nable to handle|image)",
-        weight=2,
-    ),
-)
-
 TOLD_TO_STOP = Diagnosis(
     code="log-told-to-stop",
     title="the launcher received a stop signal",

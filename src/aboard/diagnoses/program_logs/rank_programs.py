@@ -55,19 +55,6 @@ DEVICE_ASSERT = Diagnosis(
     ),
 )
 
-CONTAINER_GPU = Diagnosis(
-    code="log-container-gpu",
-    title="a container has no GPU",
-    symptoms=("Could not find any nv files on this host!", "nvidia-container-cli: initialization error"),
-    explanation="Either the host has no driver, or the container was started without access to the GPUs.",
-    fixes="nvidia-smi    # on {node}, outside the container: is there a driver?\n"
-    "apptainer exec --nv …    # Docker: --gpus all, with nvidia-container-toolkit installed",
-    patterns=cause(
-        r"Could not find any nv files on this host|nvidia-container-cli: (?:initialization|mount) error"
-        r"|could not select device driver .* capabilities: \[\[gpu\]\]|nvidia-container-cli: .*driver"
-    ),
-)
-
 CUDA_ERROR = Diagnosis(
     code="log-cuda-error",
     title="a CUDA call failed",

@@ -121,12 +121,41 @@ WRAPPED = Diagnosis(
     " shell script. Every rank would run it, and start a run of its own.",
     fixes={
         "bash": FixCommand("paste the command that it runs: aboard launch -- srun … torchrun …"),
-        "container": FixCommand("let each rank start the container: aboard launch -- {command:shell}"),
         "starter": FixCommand("remove {starter}: aboard launch -- {command:shell}"),
         "deepy": FixCommand("let gpt-neox print that command: eval aboard launch -- deepspeed {printed:shell}"),
         "script": FixCommand(
             "use the command that it runs, with script and arguments: aboard launch -- deepspeed {flags:shell} …"
         ),
+    },
+)
+
+CONTAINER = Diagnosis(
+    code="paste-container",
+    title="the pasted command's container can't be used for ranks",
+    symptoms=("docker run --network bridge", "singularity shell"),
+    explanation="Aboard reads `singularity exec`, `apptainer run`, `docker run` and `podman run` with a launcher"
+    " inside, and starts each rank in such a container. The container must leave the ranks the"
+    " node's network, and the run to Aboard.",
+    fixes={
+        "run": FixCommand("start a new container: aboard launch -- {runtime} {subcommand} IMAGE torchrun … train.py"),
+        "command": FixCommand(
+            "write what runs inside: aboard launch -- {runtime} {subcommand} {image} torchrun … train.py"
+        ),
+        "bind": Advice("write {flag} SOURCE:TARGET"),
+        "env": Advice("write {flag} NAME=VALUE"),
+        "copy": FixCommand("copy it here, and name the copy instead: {runtime} exec {image} cat {path} > {name}"),
+        "copy-docker": FixCommand(
+            "copy it here, and name the copy instead: {runtime} run --rm --entrypoint cat {image} {path} > {name}"
+        ),
+        "detach": FixCommand("remove it, and detach the run: aboard launch -d -- …"),
+        "network": Advice("write --network host, or remove it"),
+        "key": Advice("write {flag} FILE"),
+        "overlay": Advice("write --overlay {overlay}:ro, so that all ranks can read it"),
+        "gpus": Advice("write --gpus all, or --gpus device=0,1"),
+        "inside": Advice(
+            "put these commands into the image, or write container: in aboard.yaml with the python of that environment"
+        ),
+        "venv": Advice("remove --venv_script, and write container: in aboard.yaml with the python of that environment"),
     },
 )
 

@@ -16,6 +16,7 @@ from aboard.core.text.input_text import decode_latin1
 from aboard.diagnoses import AgentRequestError, TransportError, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.flows.check.run_multi_node_probe import send_heartbeats
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.agent_link import QUOTE_CHARS, AgentLink
 from aboard.transport.node_dialer import DialResult, NodeDialer
@@ -150,7 +151,12 @@ async def _ask_probes(link: AgentLink, probes: Sequence[Probe[Any]], on_answer: 
         name: asyncio.create_task(report_answer([name], _run_command(link, command)))
         for name, command in commands.items()
     }
-    await _wait_all(reading, *running.values())
+    # A container may take minutes to start.
+    beating = asyncio.create_task(send_heartbeats({"": link}))
+    try:
+        await _wait_all(reading, *running.values())
+    finally:
+        beating.cancel()
     contents = reading.result()
     facts: dict[str, Any] = {}
     for probe in probes:
@@ -181,8 +187,7 @@ async def _read_files(link: AgentLink, questions: Sequence[ProbeFiles]) -> FileC
 async def _run_command(link: AgentLink, command: ProbeCommand) -> CommandOutput | Unknown:
     within = command.timeout + ANSWER_SECONDS
     try:
-        source: dict[str, Any] = {} if command.source is None else {"source": command.source}
-        reply = await link.ask("run", within, argv=list(command.argv), timeout=command.timeout, **source)
+        reply = await link.ask("run", within, **command.describe())
     except AgentRequestError as error:
         return Unknown(why=error.seen)
     code = reply.get("code")

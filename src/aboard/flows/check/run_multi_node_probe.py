@@ -25,7 +25,7 @@ async def run_multi_node_probe(
     """The facts with the probe's outcome; Unknown if the script fails on a node's reply."""
     script = exercise.script(facts)
     outcome: Any
-    beating = asyncio.create_task(_send_heartbeats(links))
+    beating = asyncio.create_task(send_heartbeats(links))
     try:
         requests = next(script)
         for number in count(1):
@@ -40,7 +40,7 @@ async def run_multi_node_probe(
     return replace(facts, outcomes={**facts.outcomes, exercise.name: outcome})
 
 
-async def _send_heartbeats(links: Mapping[str, AgentLink]) -> None:
+async def send_heartbeats(links: Mapping[str, AgentLink]) -> None:
     """Keeps agents alive during a long round: an agent without messages assumes that the head is gone, and exits."""
     while True:
         await asyncio.sleep(BEAT_SECONDS)

@@ -23,7 +23,7 @@ from aboard.checks.train.training_rules import (
 )
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.plan.launch_request import LaunchRequest
-from aboard.core.plan.plan import NodePlan, Plan
+from aboard.core.plan.plan import NodePlan, Plan, bind_directories
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.check_subject import Subject
@@ -132,6 +132,7 @@ class TrainingPayload:
         preflight = replace(preflight, needs=await self.estimate_memory(training, ranks, least))
         findings = judge_training(preflight)
         self.on_settled(preflight, findings)
+        plan = bind_directories(plan, training.list_directories())
         return add_rank_env(plan, {TRAINING: json.dumps(asdict(training))}), findings
 
     def _resume(self, plan: Plan, facts: Facts, training: Training) -> list[Finding]:

@@ -8,7 +8,17 @@ from aboard.core.probes.check_subject import Subject
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import agent_protocol, trust
 from aboard.diagnoses.program_logs import collectives, job_launchers, rank_programs, undetermined
-from aboard.diagnoses.runs import death, external_jobs, hang, loss, nccl_ras, rendezvous, slow
+from aboard.diagnoses.runs import (
+    container_images,
+    containers,
+    death,
+    external_jobs,
+    hang,
+    loss,
+    nccl_ras,
+    rendezvous,
+    slow,
+)
 from aboard.diagnoses.slurm import allocation, remote_runs, submission
 from aboard.diagnoses.trainer import (
     checkpoint,
@@ -34,7 +44,7 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
     _build_subject("trust", "this machine can log in to every node", "aboard trust", trust),
     _build_subject(
         *("run", "every rank exits successfully", "aboard launch -- SCRIPT"),
-        *(death, hang, rendezvous, slow, loss, nccl_ras, external_jobs),
+        *(death, container_images, containers, hang, rendezvous, slow, loss, nccl_ras, external_jobs),
     ),
     _build_subject(
         *("log", "logs from any launcher", "aboard why --log FILE"),

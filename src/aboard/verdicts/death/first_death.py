@@ -9,6 +9,7 @@ from aboard.core.run.run_state import Generation, RankProcess
 from aboard.diagnoses.catalogue import list_output_patterns
 from aboard.diagnoses.output_patterns import PatternRole, PatternSource
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.verdicts.death.container_refusals import find_refusal
 from aboard.verdicts.death.explain_death import is_mild
 
 # An echo follows the original death within this time.
@@ -33,7 +34,9 @@ def find_first_death(evidence: Evidence) -> RankProcess | None:
 def is_echo(evidence: Evidence, child: RankProcess) -> bool:
     """Whether a death only reports that a peer could not be reached or timed out."""
     text = read_last_words(evidence, child)
-    return any(text.match(pattern) for pattern in _list_echo_patterns())
+    echo = any(text.match(pattern) for pattern in _list_echo_patterns())
+    # A registry that refuses a connection reads like a lost peer.
+    return echo and find_refusal(evidence, child) is None
 
 
 def read_last_words(evidence: Evidence, child: RankProcess) -> Untrusted:

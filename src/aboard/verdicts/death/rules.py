@@ -14,6 +14,7 @@ from aboard.diagnoses import Finding, join_fixes
 from aboard.diagnoses.runs import death
 from aboard.verdicts import gpu_failures
 from aboard.verdicts.death import lost_peers
+from aboard.verdicts.death.container_refusals import build_refusal_finding, find_refusal
 from aboard.verdicts.death.explain_death import (
     DeathContext,
     add_node_evidence,
@@ -50,6 +51,17 @@ def report_gpu_failure(evidence: Evidence) -> Iterator[RuleResult]:
         if failure is not None:
             finding = gpu_failures.build_gpu_death_finding(failure, _describe_death(evidence, cause))
             yield Cause(finding=finding, sure=Confidence.CERTAIN, explains=_END)
+
+
+def report_container_refusal(evidence: Evidence) -> Iterator[RuleResult]:
+    """The container of the first rank to die, if it did not start."""
+    cause = find_first_death(evidence)
+    refusal = find_refusal(evidence, cause) if cause is not None else None
+    if cause is not None and refusal is not None:
+        finding = build_refusal_finding(evidence, refusal)
+        others = [child for child in evidence.run.generation.dead if child.rank not in finding.ranks]
+        followers = tuple(_describe_followers(evidence, cause, others))
+        yield Cause(finding=replace(finding, consequences=followers), sure=Confidence.CERTAIN, explains=_END)
 
 
 def report_first_death(evidence: Evidence) -> Iterator[RuleResult]:
@@ -119,6 +131,7 @@ def report_stubborn_processes(evidence: Evidence) -> Iterator[RuleResult]:
 # All but the last explain the same end: the surest wins, and among equals the first in this list.
 DEATH_RULES: tuple[VerdictRule, ...] = (
     report_gpu_failure,
+    report_container_refusal,
     *(
         _make_blame_rule(rule, echo=True)
         for rule in (

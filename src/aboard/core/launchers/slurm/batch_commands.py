@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from aboard.core.launchers.containers.container_fields import RUNTIMES
+from aboard.core.launchers.containers.parse_container import drop_outside_variables
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
 from aboard.core.launchers.shell.captured_output import JobNodes
 from aboard.core.launchers.shell.commands import StartedProgram, only_prints
@@ -20,7 +22,6 @@ from aboard.core.launchers.slurm.task_shell import (
     follow_task_script,
     list_job_nodes,
 )
-from aboard.core.plan.launch_request import LaunchRequest
 from aboard.diagnoses import Fix, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
@@ -75,6 +76,7 @@ def parse_batch_commands(
         reason = f"'{program.words[0]}' without srun, which starts it on the first node only"
         raise _build_error(script, text, UnreadableScriptError(program.line, reason))
     _refuse_written_files(command, reading.files, script, text, program.line)
+    command = _drop_written_binds(command, reading.files)
     env = {**program.env, **command.env}
     command = replace(
         command,
@@ -86,17 +88,18 @@ def parse_batch_commands(
             *(f"{escape_text(path)} is read, but not written to the nodes." for path in reading.files),
         ),
     )
+    command = drop_outside_variables(command)
     known = JOB_VARIABLES.union(map(find_unknown, job_nodes.names))
-    if (unknown := find_unknown_value(command.request, known)) is not None:
+    if (unknown := find_unknown_value(command, known)) is not None:
         reason = f"{unknown} in the command or the variables of the ranks"
         raise _build_error(script, text, UnreadableScriptError(program.line, reason))
-    return replace(command, request=_show_unknown_values(command.request))
+    return _show_unknown_values(command)
 
 
 def _parse_program(words: Sequence[str], context: LauncherContext) -> LauncherCommand | None:
     """The command of srun; without srun, it runs on the first node alone, and can't wait for others."""
     command = context.parse_inner(words, context)
-    if command is None:
+    if command is None or command.launcher in RUNTIMES:
         at = next((index for index, word in enumerate(words) if not word.startswith(f"{_DEVICES}=")), 0)
         return context.parse_inner([*words[:at], "srun", "--nodes=1", "--ntasks=1", *words[at:]], context)
     if command.launcher == SRUN or command.hostfile is not None:
@@ -104,16 +107,30 @@ def _parse_program(words: Sequence[str], context: LauncherContext) -> LauncherCo
     return None if (command.nodes or 1) > 1 else replace(command, request=replace(command.request, nodes=1))
 
 
-def _show_unknown_values(request: LaunchRequest) -> LaunchRequest:
-    args = tuple(map(format_unknown, request.program.args))
-    env = {name: format_unknown(value) for name, value in request.env.items()}
-    return replace(request, program=replace(request.program, args=args), env=env)
+def _show_unknown_values(command: LauncherCommand) -> LauncherCommand:
+    request, container = command.request, command.container
+    program = replace(request.program, args=tuple(map(format_unknown, request.program.args)))
+    command = replace(command, request=replace(request, program=program, env=_format_variables(request.env)))
+    if container is None:
+        return command
+    shown = replace(
+        container,
+        image=format_unknown(container.image),
+        binds=tuple(map(format_unknown, container.binds)),
+        options=tuple(map(format_unknown, container.options)),
+        env=_format_variables(container.env),
+    )
+    return replace(command, container=shown)
+
+
+def _format_variables(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: format_unknown(value) for name, value in env.items()}
 
 
 def _follow(text: str, arguments: Sequence[str], nodes: JobNodes, context: LauncherContext) -> ScriptReading:
     if has_marker_characters(text) or any(map(has_marker_characters, arguments)):
         raise UnreadableScriptError(1, "a character that is reserved")
-    variables = Variables(context.environ, arguments, frozenset({"RANDOM", "SECONDS"}))
+    variables = Variables({**context.environ, "PWD": context.cwd}, arguments, frozenset({"RANDOM", "SECONDS"}))
     files = context.files
     reader = ScriptReader(
         variables,
@@ -136,19 +153,32 @@ def _expand_task_shells(reading: ScriptReading, context: LauncherContext) -> Scr
             continue
         found = find_task_script(command, context) if is_step else None
         if found is not None:
-            inside = _follow_task(program, found, context)
-            if not inside.programs and not inside.setup:
-                files |= inside.files
+            written = _list_written_files(program, found, context)
+            if written is not None:
+                files |= written
                 continue
         programs.append(program)
     return replace(reading, programs=tuple(programs), files=files)
 
 
-def _follow_task(program: StartedProgram, found: tuple[str, Sequence[str]], context: LauncherContext) -> ScriptReading:
+def _list_written_files(
+    program: StartedProgram, found: tuple[str, Sequence[str]], context: LauncherContext
+) -> Mapping[str, str] | None:
+    """The files of a step that only writes files, in all tasks or in the first one; None for other steps."""
+    context = replace(context, environ={**context.environ, **program.env})
     try:
-        return follow_task_script(*found, replace(context, environ={**context.environ, **program.env}))
-    except UnreadableScriptError as error:  # its line is counted within the task's own text
-        raise UnreadableScriptError(program.line, error.reason) from None
+        readings = [follow_task_script(*found, context)]
+    except UnreadableScriptError as error:
+        try:  # what differs by task is known for a task
+            readings = [follow_task_script(*found, context, task) for task in (1, 0)]
+        except UnreadableScriptError:
+            readings = []
+        if not readings or any(reading.programs or reading.setup for reading in readings):
+            # The error's line is counted within the task's own text.
+            raise UnreadableScriptError(program.line, error.reason) from None
+    if any(reading.programs or reading.setup for reading in readings):
+        return None
+    return {path: text for reading in readings for path, text in reading.files.items()}
 
 
 def _select_variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -161,10 +191,20 @@ def _refuse_written_files(
     command: LauncherCommand, files: Mapping[str, str], script: str, text: str, line: int
 ) -> None:
     """A file that the script writes exists on no node, so only the launcher may have read it."""
+    binds = () if command.container is None else command.container.binds
+    names = [*files, *(bind.split(":")[1] for bind in binds if ":" in bind and bind.partition(":")[0] in files)]
     for argument in command.request.program.args:
-        if path := next((path for path in files if path in argument), None):
+        if path := next((path for path in names if path in argument), None):
             reason = f"{path}, which the script writes and the program reads"
             raise _build_error(script, text, UnreadableScriptError(line, reason))
+
+
+def _drop_written_binds(command: LauncherCommand, files: Mapping[str, str]) -> LauncherCommand:
+    """Leaves out binds of files that exist on no node, which the launcher has read."""
+    if command.container is None:
+        return command
+    binds = tuple(bind for bind in command.container.binds if bind.partition(":")[0] not in files)
+    return replace(command, container=replace(command.container, binds=binds))
 
 
 def _build_error(script: str, text: str, error: UnreadableScriptError) -> InputError:

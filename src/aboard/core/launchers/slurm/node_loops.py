@@ -37,7 +37,12 @@ def merge_programs(programs: Sequence[StartedProgram], nodes: JobNodes, context:
     wanted = context.parse_inner(merged[0].words, context)
     for program in merged[1:]:
         found = context.parse_inner(program.words, context)
-        if wanted is None or found is None or found.request != wanted.request or program.env != first.env:
+        is_same = (
+            wanted is not None
+            and found is not None
+            and (found.request, found.container) == (wanted.request, wanted.container)
+        )
+        if not is_same or program.env != first.env:
             raise UnreadableScriptError(program.line, "a second program: Aboard starts one on all nodes")
     if len(programs) != len(nodes.names) or (any(used) and used != set(nodes.names)):
         reason = f"a loop that starts {len(programs)} programs, which is not one on each of {len(nodes.names)} nodes"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
 from aboard.core.launchers.flag_table import obey_flag, refuse_flag, skip_flag
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
@@ -11,7 +12,7 @@ from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error
 from aboard.core.launchers.slurm.task_layout import TaskLayout, is_in_job, plan_tasks
 from aboard.core.launchers.slurm.task_shell import read_task_shell
 from aboard.core.plan.launch_request import LaunchRequest
-from aboard.core.plan.program import Program, ProgramKind, parse_python_command
+from aboard.core.plan.program import build_rank_program
 from aboard.core.text.input_text import find_env_name_error
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
@@ -111,13 +112,17 @@ def _parse_tasks(flags: ParsedFlags, layout: TaskLayout, context: LauncherContex
     inner = context.parse_inner(started.words, started.context)
     if inner is None:
         request = LaunchRequest(
-            program=_build_program(started.words), ranks=layout.tasks_per_node, env=started.env, slurm_tasks=True
+            program=build_rank_program(started.words), ranks=layout.tasks_per_node, env=started.env, slurm_tasks=True
         )
-        return LauncherCommand(launcher=NAME, request=request)
+        return LauncherCommand(launcher=NAME, request=request, workdir=started.workdir)
+    if inner.launcher in RUNTIMES:  # a rank in a container
+        request = replace(inner.request, ranks=layout.tasks_per_node, env=started.env, slurm_tasks=True)
+        return replace(inner, request=request, workdir=started.workdir)
     if layout.tasks_per_node > 1:
         seen = f"it would start {inner.launcher} {layout.tasks_per_node} times on each node, and each starts all ranks"
         raise build_flag_error(flags, "--ntasks-per-node", seen, pasted_commands.FLAG.fix("one-task"))
-    return replace(inner, request=replace(inner.request, env={**started.env, **inner.env}))
+    request = replace(inner.request, env={**started.env, **inner.env})
+    return replace(inner, request=request, workdir=started.workdir or inner.workdir)
 
 
 def _agree_on_nodes(flags: ParsedFlags, layout: TaskLayout, command: LauncherCommand) -> int | None:
@@ -125,13 +130,6 @@ def _agree_on_nodes(flags: ParsedFlags, layout: TaskLayout, command: LauncherCom
         return layout.nodes if command.nodes is None else command.nodes
     seen = f"srun starts {command.launcher} on {layout.nodes} of {command.nodes} nodes, so it would wait for the others"
     raise build_flag_error(flags, "--nodes", seen, pasted_commands.FLAG.fix("nodes-of", count=command.nodes))
-
-
-def _build_program(words: Sequence[str]) -> Program:
-    if (python := parse_python_command(words)) is not None:
-        return python
-    kind = ProgramKind.SCRIPT if words[0].endswith(".py") else ProgramKind.PROGRAM
-    return Program(kind=kind, target=words[0], args=tuple(words[1:]))
 
 
 def _read_exports(flags: ParsedFlags, environ: Mapping[str, str]) -> dict[str, str]:

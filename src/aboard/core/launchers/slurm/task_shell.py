@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from aboard.core.cluster.node_sets import expand_node_set
-from aboard.core.launchers.launcher_command import LauncherContext, LauncherFiles
+from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext, LauncherFiles
 from aboard.core.launchers.shell.captured_output import JobNodes
 from aboard.core.launchers.shell.evaluation import ScriptReader, ScriptReading
 from aboard.core.launchers.shell.syntax import UnreadableScriptError
 from aboard.core.launchers.shell.variables import Variables, find_unknown, list_unknown, mark_unknown
-from aboard.core.plan.launch_request import LaunchRequest
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
@@ -23,17 +22,24 @@ _COMMAND_FLAGS = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})
 TASK_VARIABLES = frozenset(
     {"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURMD_NODENAME", "HOSTNAME", "RANDOM"}
 )
-_RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
+_RANK_VARIABLES = frozenset(
+    {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PWD", "OLDPWD"}
+)
 _MASTER = frozenset({"MASTER_ADDR", "MASTER_PORT"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskCommand:
-    """The words that a task runs at last, the variables set for them, and the files written before."""
+    """The words that a task runs at last, the variables set for them, the files written before, and the directory.
+
+    `workdir` is None if the task stays where it starts.
+    """
 
     words: tuple[str, ...]
     env: Mapping[str, str]
     context: LauncherContext
+    written: Mapping[str, str]
+    workdir: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +79,23 @@ def read_task_shell(words: Sequence[str], context: LauncherContext) -> TaskComma
     """Follows `bash -c TEXT`, or a script that starts a launcher, to its one program; other words stay as they are."""
     found = find_task_script(words, context)
     if found is None:
-        return TaskCommand(words=tuple(words), env={}, context=context)
+        return TaskCommand(words=tuple(words), env={}, context=context, written={})
     try:
         reading = follow_task_script(*found, context)
     except UnreadableScriptError as error:
         raise _build_error(words, f"{error.reason}, which Aboard can't follow") from None
-    if len(reading.programs) != 1 or reading.setup or reading.changes_directory:
+    if len(reading.programs) != 1 or reading.setup:
         raise _build_error(words, f"{len(reading.programs)} programs, or commands that prepare something for them")
     program = reading.programs[0]
     files = WrittenFiles(files=context.files, written=reading.files)
     env = drop_rank_variables(program.env)
-    return TaskCommand(words=program.words, env=env, context=replace(context, files=files))
+    return TaskCommand(
+        words=program.words,
+        env=env,
+        context=replace(context, files=files, cwd=program.cwd),
+        written=reading.files,
+        workdir=program.cwd if reading.changes_directory else None,
+    )
 
 
 def drop_rank_variables(env: Mapping[str, str]) -> dict[str, str]:
@@ -110,16 +122,23 @@ def find_task_script(words: Sequence[str], context: LauncherContext) -> tuple[st
     return (text, words[2:] if is_shell else words[1:]) if _LAUNCHER.search(text) else None
 
 
-def follow_task_script(text: str, arguments: Sequence[str], context: LauncherContext) -> ScriptReading:
-    """What the text does in each task."""
-    variables = Variables(context.environ, arguments, TASK_VARIABLES)
+def follow_task_script(
+    text: str, arguments: Sequence[str], context: LauncherContext, task: int | None = None
+) -> ScriptReading:
+    """What the text does in each task, or in the one with this number, of which each node has one."""
+    own = {} if task is None else {"SLURM_PROCID": str(task), "SLURM_NODEID": str(task), "SLURM_LOCALID": "0"}
+    variables = Variables({**context.environ, "PWD": context.cwd, **own}, arguments, TASK_VARIABLES - own.keys())
     nodes = replace(list_job_nodes(context.environ), here=mark_unknown("HOSTNAME"))
     return ScriptReader(variables, nodes, cwd=context.cwd, starts_program=lambda _: True).read(text)
 
 
-def find_unknown_value(request: LaunchRequest, known: frozenset[str | None] = frozenset()) -> str | None:
-    """A value that only a running script knows, in the program, its arguments or variables; `known` ones are fine."""
-    texts = (request.program.target, *request.program.args, *request.env.values())
+def find_unknown_value(command: LauncherCommand, known: frozenset[str | None] = frozenset()) -> str | None:
+    """A value that only a running script knows, in what the ranks run, or in their container; `known` ones are fine."""
+    request, container = command.request, command.container
+    texts = [request.program.target, *request.program.args, *request.env.values()]
+    if container is not None:
+        texts += [container.image, container.workdir or "", *container.binds, *container.options]
+        texts += container.env.values()
     return next((name for text in texts for name in list_unknown(text) if name not in known), None)
 
 

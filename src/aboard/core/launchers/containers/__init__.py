@@ -1,0 +1,1 @@
+"""Parses commands that start a launcher in a container: `singularity exec …`, `docker run …`."""

@@ -1,0 +1,214 @@
+"""Parses `singularity exec …`, `apptainer run …`, `docker run …` and `podman run …` with what they start inside."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from aboard.core.cluster.node import Container
+from aboard.core.launchers.containers import apptainer_flags, docker_flags
+from aboard.core.launchers.containers.container_fields import (
+    APPTAINERS,
+    build_container_error,
+    is_outside_variable,
+    list_passed_options,
+    read_apptainer_binds,
+    read_apptainer_env,
+    read_docker_env,
+    read_docker_gpus,
+    read_docker_volumes,
+)
+from aboard.core.launchers.containers.container_files import ContainerFiles
+from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
+from aboard.core.launchers.flag_table import LauncherFlag
+from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
+from aboard.core.launchers.shell.variables import find_unknown
+from aboard.core.launchers.slurm.srun import SLURM_COMMANDS
+from aboard.core.launchers.slurm.task_shell import WrittenFiles, drop_rank_variables, read_task_shell
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.program import PYTHON_WORDS, build_rank_program
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands
+from aboard.lazy_dataclass import dataclass
+
+_SHARED = "The ranks of a node share memory, so their containers keep the node's /dev, PID and IPC namespaces."
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PastedContainer:
+    """The container, the words that run inside, the slots that its flags pick, and notes."""
+
+    container: Container
+    words: tuple[str, ...]
+    picked: tuple[int, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def parse_container(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
+    """Parses a runtime's whole command: the container of each rank, and what the launcher inside asks for.
+
+    A program inside that is no launcher is a rank; the command's `launcher` is then the runtime.
+    """
+    runtime = words[0].rpartition("/")[2]
+    read = _read_apptainer if runtime in APPTAINERS else _read_docker
+    pasted = read(runtime, words[1:], context)
+    container = pasted.container
+    inside = replace(
+        context,
+        files=ContainerFiles(files=context.files, container=container, cwd=context.cwd),
+        environ=_list_inside_variables(container, context),
+        cwd=container.workdir or context.cwd,
+    )
+    started = read_task_shell(pasted.words, inside)
+    container = replace(container, workdir=started.workdir or container.workdir)
+    files = ContainerFiles(files=context.files, container=container, cwd=context.cwd)
+    written = WrittenFiles(files=files, written=started.written)
+    inner = context.parse_inner(started.words, replace(started.context, files=written))
+    if inner is None:
+        request = LaunchRequest(program=build_rank_program(started.words))
+        inner = LauncherCommand(launcher=runtime, request=request)
+    _refuse_inner_settings(inner, runtime)
+    # The values for inside are the container's own; variables of the shell outside come later, and don't replace them.
+    env = drop_rank_variables({**container.env, **started.env, **inner.env})
+    container = replace(container, env=env, python=_choose_python(started.words[0]))
+    return replace(
+        inner,
+        request=replace(inner.request, env={}),
+        hostfile=files.find(inner.hostfile) if inner.hostfile else None,
+        picked=pasted.picked if inner.picked is None else inner.picked,
+        container=container,
+        notes=(*pasted.notes, *inner.notes),
+    )
+
+
+def drop_outside_variables(command: LauncherCommand) -> LauncherCommand:
+    """Leaves out variables of the shell that started the container, if it sets them itself or can't use them.
+
+    The node's own shell still needs a PATH that the script set, to find the runtime.
+    """
+    if command.container is None:
+        return command
+    inside = command.container.env
+    env = {name: value for name, value in command.env.items() if name not in inside and not is_outside_variable(name)}
+    path = command.env.get("PATH")
+    setup = (f"export PATH={shlex.quote(path)}",) if path and find_unknown(path) is None else ()
+    return replace(command, request=replace(command.request, env=env), setup=(*command.setup, *setup))
+
+
+def _read_apptainer(runtime: str, words: Sequence[str], context: LauncherContext) -> _PastedContainer:
+    start = parse_flags(replace(apptainer_flags.GLOBAL_GRAMMAR, launcher=runtime), words)
+    if start.target not in {"exec", "run"}:
+        raise _build_subcommand_error(runtime, start.target, "exec")
+    flags = _parse_run_flags(apptainer_flags.GRAMMAR, f"{runtime} {start.target}", start.args)
+    if flags.target.startswith("instance://"):
+        seen = f"{escape_text(flags.target)} is a container that runs already, on one node"
+        raise build_container_error(
+            flags, "", seen, pasted_commands.CONTAINER.fix("run", runtime=runtime, subcommand="exec")
+        )
+    for overlay in flags.list_texts("overlay"):
+        if not overlay.endswith(":ro"):
+            seen = "the ranks of a node can't all write to one overlay"
+            fix = pasted_commands.CONTAINER.fix("overlay", overlay=overlay)
+            raise build_container_error(flags, "--overlay", seen, fix)
+    is_compat = flags.on("compat")
+    is_contained = flags.on("containall") or is_compat
+    options = list(list_passed_options(flags, _map_names(apptainer_flags.PASSED_FLAGS)))
+    options += ["--contain", "--cleanenv"] if is_contained else []
+    options += ["--no-init", "--no-umask", "--no-eval"] if is_compat else []
+    options += ["--rocm"] if flags.on("nv") and flags.on("rocm") else []
+    binds = read_apptainer_binds(flags, context.environ)
+    if "--contain" in options:
+        binds.append("/dev")  # a contained /dev/shm is each rank's own, and can't be bound by itself
+    container = Container(
+        runtime=runtime,
+        image=flags.target,
+        binds=tuple(binds),
+        env=read_apptainer_env(flags, context),
+        options=tuple(options),
+        writable_tmpfs=flags.on("writable_tmpfs") or is_compat,
+        gpus="nvidia" if flags.on("nv") else "rocm" if flags.on("rocm") else "auto",
+        workdir=flags.text("pwd"),
+        entry=start.target,
+    )
+    notes = (*flags.notes, *((_SHARED,) if "--contain" in options else ()))
+    return _PastedContainer(container=container, words=flags.args, notes=notes)
+
+
+def _read_docker(runtime: str, words: Sequence[str], context: LauncherContext) -> _PastedContainer:
+    rest = words[1:] if words[:1] == ["container"] else words
+    if rest[:1] != ["run"]:
+        raise _build_subcommand_error(runtime, "".join(rest[:1]), "run")
+    grammar = docker_flags.PODMAN_GRAMMAR if runtime == "podman" else docker_flags.GRAMMAR
+    flags = _parse_run_flags(grammar, f"{runtime} run", rest[1:], has_entry="entrypoint")
+    binds, volumes = read_docker_volumes(flags, context.cwd)
+    gpus, picked, devices = read_docker_gpus(flags)
+    more = docker_flags.PODMAN_PASSED_FLAGS if runtime == "podman" else docker_flags.DOCKER_PASSED_FLAGS
+    passed = (*docker_flags.PASSED_FLAGS, *more)
+    entry = flags.values.get("entrypoint")
+    container = Container(
+        runtime=runtime,
+        image=flags.target,
+        binds=tuple(binds),
+        env=read_docker_env(flags, context),
+        options=(*list_passed_options(flags, _map_names(passed)), *devices, *volumes),
+        gpus=gpus,
+        workdir=flags.text("workdir") or "",
+        entry="run" if entry is None else "exec",
+    )
+    inside = (str(entry), *flags.args) if entry else flags.args
+    return _PastedContainer(container=container, words=inside, picked=picked, notes=flags.notes)
+
+
+def _parse_run_flags(grammar: FlagGrammar, launcher: str, words: Sequence[str], has_entry: str = "") -> ParsedFlags:
+    """The flags, the image and the command behind it."""
+    runtime, _, subcommand = launcher.partition(" ")
+    try:
+        flags = parse_flags(replace(grammar, launcher=launcher), words)
+    except InputError as error:
+        if error.code != pasted_commands.SCRIPT.code:
+            raise
+        fix = pasted_commands.CONTAINER.fix("run", runtime=runtime, subcommand=subcommand)
+        problem = Problem(where=launcher, seen="the command has no image", fix=fix)
+        raise InputError(pasted_commands.CONTAINER, [problem]) from None
+    if not flags.args and not (has_entry and flags.text(has_entry)):
+        seen = "only the image knows what would run inside"
+        fix = pasted_commands.CONTAINER.fix("command", runtime=runtime, subcommand=subcommand, image=flags.target)
+        raise build_container_error(flags, "", seen, fix)
+    return flags
+
+
+def _list_inside_variables(container: Container, context: LauncherContext) -> dict[str, str]:
+    """What a launcher inside sees: Apptainer passes on the variables of its shell, the others don't."""
+    passes = container.runtime in APPTAINERS and "--cleanenv" not in container.options
+    return {**(context.environ if passes else {}), **container.env}
+
+
+def _choose_python(first: str) -> str:
+    """The interpreter that the command names, as in `python -m torch.distributed.run`; it runs the ranks too."""
+    is_python = first in PYTHON_WORDS or (first.startswith("/") and first.rpartition("/")[2] in PYTHON_WORDS)
+    return first if is_python else "python3"
+
+
+def _refuse_inner_settings(inner: LauncherCommand, runtime: str) -> None:
+    """Refuses what can't come from inside a container: another container, a job, and lines to run before a rank."""
+    if inner.setup:
+        problem = Problem(
+            where=f"{inner.launcher} --venv_script",
+            seen="it is inside the container, where Aboard runs nothing before a rank",
+            fix=pasted_commands.CONTAINER.fix("venv"),
+        )
+        raise InputError(pasted_commands.CONTAINER, [problem])
+    if inner.container is not None or inner.launcher in SLURM_COMMANDS:
+        outer = f"{runtime} starts {inner.launcher if inner.container is None else inner.container.runtime} inside"
+        fix = pasted_commands.CONTAINER.fix("inside")
+        raise InputError(pasted_commands.CONTAINER, [Problem(where=runtime, seen=f"{outer} a container", fix=fix)])
+
+
+def _build_subcommand_error(runtime: str, subcommand: str, usual: str) -> InputError:
+    seen = f"{runtime} {escape_text(subcommand)}".rstrip() + " starts no container for ranks"
+    fix = pasted_commands.CONTAINER.fix("run", runtime=runtime, subcommand=usual)
+    return InputError(pasted_commands.CONTAINER, [Problem(where=runtime, seen=seen, fix=fix)])
+
+
+def _map_names(flags: Sequence[LauncherFlag]) -> Mapping[str, str]:
+    return {flag.dest: flag.names[0] for flag in flags}

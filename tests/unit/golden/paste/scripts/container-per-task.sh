@@ -1,0 +1,5 @@
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --gres=gpu:4
+srun apptainer exec --nv --bind /data image.sif bash -c 'cd /data/src && python -u train.py --lr 1'
