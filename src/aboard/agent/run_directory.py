@@ -58,8 +58,8 @@ def remove_directory(path: str) -> None:
         elsewhere = os.readlink(os.path.join(path, IMAGES))
         # Ranks can write to the run's directory: remove nothing that can't be ours.
         if os.path.basename(elsewhere).startswith(name_elsewhere(os.path.basename(path))):
-            _remove_tree(elsewhere)
-    _remove_tree(path)
+            remove_tree(elsewhere)
+    remove_tree(path)
     with contextlib.suppress(OSError):
         os.unlink(path + RECORD_SUFFIX)
     with contextlib.suppress(OSError):
@@ -71,7 +71,7 @@ def name_elsewhere(run: str) -> str:
     return "aboard-%d-%s." % (os.getuid(), run)
 
 
-def _remove_tree(path: str) -> None:
+def remove_tree(path: str) -> None:
     """Removes a folder and its content, following no link. Importing shutil would cost each check 15 ms."""
     with contextlib.suppress(OSError):
         mode = os.lstat(path).st_mode
@@ -85,7 +85,7 @@ def _remove_tree(path: str) -> None:
             try:
                 os.unlink(inside)
             except IsADirectoryError:
-                _remove_tree(inside)
+                remove_tree(inside)
         os.rmdir(path)
 
 

@@ -179,11 +179,15 @@ class RankProcesses:
             self._unpacks.drop()
 
     def _wait_for_image(self, name: str, message: frames.Message) -> bool:
-        """Whether the image must be unpacked first, once for all children."""
+        """Whether the image must be unpacked first, once for all children, or could not be."""
         from aboard.agent.container.image_unpack import ImageUnpacks  # noqa: PLC0415 - most runs need none
 
         if self._unpacks is None:
             self._unpacks = ImageUnpacks(self._run, self._directory)
+        why = self._unpacks.find_failure(message)
+        if why:
+            self._report_failure(name, why)
+            return True
         if not self._unpacks.hold(message):
             return False
         self.states[name] = {"state": "unpacking"}
@@ -196,8 +200,11 @@ class RankProcesses:
             del self.states[name]
             if why:
                 self._report_failure(name, why)
-            else:
+                continue
+            try:
                 self.start(message)
+            except Exception as error:  # noqa: BLE001 - nobody waits for a reply; the other ranks need their supervisor
+                self._report_failure(name, "%s: %s" % (type(error).__name__, error))
 
     def _enter_container(
         self, name: str, argv: list[str], env: dict[str, str], message: frames.Message, cwd: str | None
