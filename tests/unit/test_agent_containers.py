@@ -3,6 +3,7 @@
 import pytest
 
 from aboard.agent.container.container_processes import MARK, ContainerProcesses
+from aboard.agent.event_loop import EventLoop
 
 
 @pytest.mark.parametrize(
@@ -19,9 +20,9 @@ from aboard.agent.container.container_processes import MARK, ContainerProcesses
 )
 def test_exit_code_is_that_of_the_rank(runtime: str, returned: int, code: int) -> None:
     """Docker and Podman add 128 to the signal that killed a rank; Apptainer dies of the same signal itself."""
-    containers = ContainerProcesses("no-such-run")
+    containers = ContainerProcesses(EventLoop(), "no-such-run")
     env: dict[str, str] = {}
     containers.add("rank 0", runtime, env)
     assert env[MARK] == "0"
-    assert containers.finish("rank 0", returned) == code
-    assert containers.finish("another", returned) == returned
+    assert containers.finish("rank 0", returned) == (code, None)
+    assert containers.finish("another", returned) == (returned, None)
