@@ -210,7 +210,11 @@ class RankProcesses:
         self, name: str, argv: list[str], env: dict[str, str], message: frames.Message, cwd: str | None
     ) -> tuple[list[str], dict[str, str]]:
         """The command that runs argv in a container, after the node's setup lines."""
-        from aboard.agent.container import container_command, container_processes  # noqa: PLC0415 - most runs need none
+        from aboard.agent.container import (  # noqa: PLC0415 - most runs need none
+            container_cleanup,
+            container_command,
+            container_processes,
+        )
 
         spec = container_command.ContainerSpec(message["container"])
         spec.image = self._unpacks.resolve(spec.image)
@@ -221,7 +225,9 @@ class RankProcesses:
         words, outer = container_command.wrap_command(
             spec, argv, env, given, run=self._run, directory=self._directory, cwd=cwd
         )
-        return container_command.run_after_setup([str(word) for word in message.get("setup") or ()], words), outer
+        setup = [str(word) for word in message.get("setup") or ()]
+        container_cleanup.record_runtime(self._directory, spec.runtime, setup, outer)
+        return container_command.run_after_setup(setup, words), outer
 
     def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
         path = os.path.join(self._directory, "%d.%s" % (self._count, stream))

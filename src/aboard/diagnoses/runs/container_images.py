@@ -162,7 +162,8 @@ NO_PROGRAM = Diagnosis(
         "Error: crun: executable file `python3` not found in $PATH",
         "ERROR (catatonit:2): failed to exec pid1: No such file or directory",
     ),
-    explanation="Ranks run the first `python3` on the image's own PATH, and the image has no such program there.",
+    explanation="The image has no such program on its own PATH. Ranks run its `python3`, unless"
+    " `container.python` names another interpreter.",
     fixes={
         "": FixCommand(
             "{enter:shell apptainer exec IMAGE} sh -c 'command -v python3 python'    # on {node};"

@@ -152,9 +152,7 @@ BIND = Diagnosis(
     explanation="A directory that is bound into the container, or its working directory, does not exist.",
     fixes={
         "source": FixCommand("ls -ld {path}    # on {node}; create it, or remove it from `container.binds` " + _SCHEMA),
-        "workdir": Advice(
-            "binds: [/path/on/the/node:{path}]    # under container: in aboard.yaml; or change workdir: to a bound path"
-        ),
+        "workdir": Advice("binds: [/path/on/the/node:{path}]    # under `container:` in aboard.yaml"),
     },
     patterns=(
         refusal(
@@ -261,6 +259,9 @@ NOT_STARTED = Diagnosis(
     explanation="The container runtime reported an error before the program inside started.",
     fixes={
         "": FixCommand("{enter:shell apptainer exec IMAGE} true    # on {node}; shows the same error without a launch"),
+        "directory": FixCommand(
+            "ls -ld {path}    # on {node}; APPTAINER_TMPDIR must be a directory that you can write to"
+        ),
         "check": FixCommand("{line:shell}    # shows the whole message"),
         "log": FixCommand(
             "ls -l IMAGE; df -h /tmp    # on {node}; is the image there, and is there space to unpack it?"
@@ -273,6 +274,12 @@ NOT_STARTED = Diagnosis(
             weight=2,
             order=0,
         ),
+        last_words(
+            r"can't unpack an image to (?P<path>\S+): ",
+            "An image can't be unpacked in this directory.",
+            fix="directory",
+        ),
+        last_words(r"can't unpack \S+: ", "The image could not be unpacked for the ranks of this node.", weight=2),
         refusal(
             r"FATAL: +(?:container creation failed|could not open image|[Uu]nable to handle|image|[Ww]hile \w+ing) ?"
             r"|docker: Error response from daemon: |Error: (?:crun|runc|OCI runtime)[ :]",
