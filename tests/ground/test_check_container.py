@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from launching import build_sandbox
+from launching import PYTHON, build_sandbox
 
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
@@ -18,10 +18,31 @@ CLUSTER = "cluster: {{nodes: ['n[1-2]'], workdir: /shared, container: {{runtime:
 IMAGES = {"apptainer": "/opt/images/train.sif", "podman": "train"}
 # Containers, the directories of agents and of runtimes, and what Podman has stored.
 LOOK = """
-ls -d /tmp/* | grep -v containers-user
+ls -d /tmp/* | grep -v -e containers-user -e /crun
 podman ps --all --quiet
 find ~/.local/share/containers/storage/vfs-containers -mindepth 1 -maxdepth 1 -type d
 podman image inspect --format '{{.Id}}' train
+"""
+
+# Three requests at once, of which the last never ends; the image is unpacked once for all.
+ASK = """
+import asyncio, sys
+from aboard.core.cluster.node import Node
+from aboard.transport.node_dialer import NodeDialer
+
+async def ask():
+    link = (await NodeDialer().dial(Node(name="n2"))).link
+    container = {"runtime": sys.argv[1], "image": sys.argv[2]}
+    script = "import os, sys, time; print(os.environ.get('APPTAINER_CONTAINER'), flush=True); time.sleep(int(sys.argv[1]))"
+    asks = [
+        link.ask("run", 200, argv=["python3", "-c", script, wait], timeout=float(within), container=container)
+        for wait, within in (("0", "100"), ("0", "100"), ("1000", "15"))
+    ]
+    for reply in await asyncio.gather(*asks):
+        print(bool(reply.get("timed_out")), reply["stdout"].strip())
+    await link.close()
+
+asyncio.run(ask())
 """
 
 
@@ -94,4 +115,17 @@ def test_a_collective_runs_inside(cluster: Sandbox, runtime: str) -> None:
     """Ranks in containers on two hosts meet, and their sums are right."""
     before = look(cluster)
     assert check(cluster, runtime, "collective") == []
+    assert look(cluster) == before
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("runtime", ["apptainer", "podman"])
+def test_a_request_that_never_ends_leaves_nothing(cluster: Sandbox, runtime: str) -> None:
+    """Its container is removed, and the image that was unpacked once for all requests."""
+    before = look(cluster)
+    done = cluster.head.run([PYTHON, "-c", ASK, runtime, IMAGES[runtime]], timeout=300)
+    replies = [line.split() for line in done.stdout.splitlines()]
+    assert [timed_out for timed_out, *_ in replies] == ["False", "False", "True"], done.stderr
+    assert replies[0] == replies[1]
+    assert ("/ask-" in replies[0][1]) is (runtime == "apptainer")
     assert look(cluster) == before
