@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from launching import PYTHON, build_sandbox
 
+import aboard
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.fault import Fault
@@ -33,7 +35,7 @@ from aboard.transport.node_dialer import NodeDialer
 async def ask():
     link = (await NodeDialer().dial(Node(name="n2"))).link
     container = {"runtime": sys.argv[1], "image": sys.argv[2]}
-    script = "import os, sys, time; print(os.environ.get('APPTAINER_CONTAINER'), flush=True); time.sleep(int(sys.argv[1]))"
+    script = "import os, sys, time; print(os.environ.get('APPTAINER_CONTAINER')); time.sleep(int(sys.argv[1]))"
     asks = [
         link.ask("run", 200, argv=["python3", "-c", script, wait], timeout=float(within), container=container)
         for wait, within in (("0", "100"), ("0", "100"), ("1000", "15"))
@@ -123,7 +125,8 @@ def test_a_collective_runs_inside(cluster: Sandbox, runtime: str) -> None:
 def test_a_request_that_never_ends_leaves_nothing(cluster: Sandbox, runtime: str) -> None:
     """Its container is removed, and the image that was unpacked once for all requests."""
     before = look(cluster)
-    done = cluster.head.run([PYTHON, "-c", ASK, runtime, IMAGES[runtime]], timeout=300)
+    source = f"PYTHONPATH={Path(aboard.__file__).parents[1]}"
+    done = cluster.head.run(["env", source, PYTHON, "-c", ASK, runtime, IMAGES[runtime]], timeout=300)
     replies = [line.split() for line in done.stdout.splitlines()]
     assert [timed_out for timed_out, *_ in replies] == ["False", "False", "True"], done.stderr
     assert replies[0] == replies[1]
