@@ -67,17 +67,26 @@ class TypedCommand:
     @cached_property
     def _pasted(self) -> "LauncherCommand | None":
         """The launcher's command that was pasted; None if the words are a program of their own."""
-        if self.module or self.no_python or self.command[0].endswith(".py"):
+        if self._is_own_program:
             return None
         # The tables of the launchers' flags, for those who paste.
         from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - the reason is above
+        from aboard.config.deepy_program import run_deepy  # noqa: PLC0415 - the reason is above
         from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - the reason is above
 
-        return parse_launcher_command(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
+        return parse_launcher_command(
+            self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()), run_deepy=run_deepy
+        )
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial first; a pasted command may name others."""
-        return self.where.guess() if self.module or self.no_python or self.command[0].endswith(".py") else ()
+        return self.where.guess() if self._is_own_program else ()
+
+    @property
+    def _is_own_program(self) -> bool:
+        """Whether the words can't be a pasted command; gpt-neox's deepy.py starts deepspeed."""
+        first = self.command[0]
+        return self.module or self.no_python or (first.endswith(".py") and first.rpartition("/")[2] != "deepy.py")
 
     def _program(self) -> Program:
         first, *args = self.command

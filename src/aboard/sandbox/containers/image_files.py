@@ -15,7 +15,10 @@ from aboard.diagnoses.usage import sandbox
 IMAGES = Path("/opt/images")
 SIF, ARCHIVE = "train.sif", "train.tar"
 _NAME = "localhost/train:latest"
-_DIRECTORIES = ("dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "usr", "var/tmp")
+_DIRECTORIES = (
+    *("dev", "etc/alternatives", "home", "mnt", "opt", "proc", "root"),
+    *("run", "srv", "sys", "tmp", "usr", "var/tmp"),
+)
 _LINKS = {name: f"usr/{name}" for name in ("bin", "lib", "lib64", "sbin")}
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _BUILD_TIMEOUT = 60.0
