@@ -23,7 +23,7 @@ def build_container_words(container: Container, workdir: str | None, names: Iter
     for each in [*([workdir] if workdir else []), *container.binds]:
         source, _, rest = each.partition(":")
         start.append([bind, each if container.runtime in _APPTAINER else f"{source}:{rest or source}"])
-    inside = container.workdir or workdir
+    inside = workdir if container.workdir is None else container.workdir
     start += [[enter, inside]] if inside else []
     start += [[word] for word in (*_list_gpu_options(container), *container.options)]
     if container.writable_tmpfs and container.runtime in _APPTAINER:

@@ -18,6 +18,8 @@ from aboard.sandbox.namespaces import system_calls
 
 _FIRST_SUBORDINATE_ID, _SUBORDINATE_IDS = 100_000, 65_536
 _COMMAND_TIMEOUT = 60.0
+# Debian's commands such as c++ are links to /etc/alternatives.
+_SYSTEM_TREES = (Path("/usr"), Path("/etc/alternatives"))
 # No control groups: the machine's belong to all hosts.
 _CONTAINERS_CONF = """\
 [containers]
@@ -47,7 +49,7 @@ def install_containers(crew_id: int, trees: Iterable[Path], *, image_store: bool
     subordinate = f"crew:{_FIRST_SUBORDINATE_ID}:{_SUBORDINATE_IDS}\n"
     Path("/etc/subuid").write_text(subordinate)
     Path("/etc/subgid").write_text(subordinate)
-    binds = [str(tree) for tree in list_outermost([Path("/usr"), *trees])]
+    binds = [str(tree) for tree in list_outermost([*_SYSTEM_TREES, *trees])]
     with Path("/etc/apptainer/apptainer.conf").open("a") as config:
         config.write("".join(f"bind path = {path}\n" for path in binds))
     Path("/etc/containers").mkdir(exist_ok=True)
