@@ -50,16 +50,12 @@ def _make_root(root: Path, search_path: str) -> None:
     (root / "etc/group").write_text("root:x:0:\n")
     for name in ("hosts", "resolv.conf", "localtime"):
         (root / "etc" / name).touch()
-    variables = root / ".singularity.d/env"
-    variables.mkdir(parents=True)
-    _write_script(variables / "90-environment.sh", f"export PATH={search_path}")
-    # For `apptainer run`, as in images that come from Docker.
-    _write_script(root / ".singularity.d/runscript", 'exec "$@"')
-
-
-def _write_script(path: Path, command: str) -> None:
-    path.write_text(f"#!/bin/sh\n{command}\n")
-    path.chmod(0o755)
+    (root / ".singularity.d/env").mkdir(parents=True)
+    # `apptainer run` starts the words after the image, as an image from Docker does.
+    for name, line in (("env/90-environment.sh", f"export PATH={search_path}"), ("runscript", 'exec "$@"')):
+        script = root / ".singularity.d" / name
+        script.write_text(f"#!/bin/sh\n{line}\n")
+        script.chmod(0o755)
 
 
 def _write_archive(path: Path, layer: bytes, search_path: str) -> None:
