@@ -2,7 +2,7 @@
 
 Each result is saved to the file of --resume, and is not measured again. --quick: three faults and the recorded logs,
 one minute. --ci: a dozen faults and five healthy windows, ten minutes. --peers: the same faults under torchrun and
-DeepSpeed. --report only prints saved results.
+DeepSpeed. --container: a selection with ranks in containers. --report only prints saved results.
 """
 
 import argparse
@@ -19,7 +19,6 @@ from typing import Any
 
 import faults_report
 from aboard.diagnoses import AboardError
-from aboard.sandbox import Sandbox
 from faults_blind import BLIND
 from faults_blind_more import BLIND_MORE
 from faults_cases import CASES, Case
@@ -29,7 +28,7 @@ from faults_page import build_page
 from faults_pairs import PAIRS, try_pair
 from faults_peers import TOOLS, is_peer_case, require_silence, try_peer
 from faults_picture import draw_picture
-from faults_stage import BOX, NODES, SLOTS, Stage
+from faults_stage import BOX, Stage
 from faults_try import Session, format_summary, try_case
 from figures import Figures
 
@@ -44,6 +43,25 @@ CI = (
     "network dropped, run",
     "cable pulled, run",
     "rank killed, run",
+    "power lost, run",
+)
+# One for each way in which a container could hide a rank: its processes, stacks, exit codes, files and connections.
+INSIDE = (
+    "data doesn't come, run",
+    "deadlock, run",
+    "endless loop, run",
+    "sleeps, run",
+    "slow rank, run",
+    "network dropped, run",
+    "cable pulled, run",
+    "module missing, import",
+    "a rank comes late, init",
+    "unknown name of rank 0, init",
+    "raises, run",
+    "exits, run",
+    "segmentation fault, run",
+    "rank killed, run",
+    "rank stopped, run",
     "power lost, run",
 )
 EVERY = (*CASES, *BLIND, *BLIND_MORE)
@@ -80,7 +98,7 @@ def _measure_parts(kept: "ResultStore", options: argparse.Namespace) -> None:
         for lane in done:
             lane.result()
         return
-    with _build_stage(BOX) as stage:
+    with _build_stage(BOX, options.container) as stage:
         session = Session(stage)
         for part, name, do in _list_work(stage, session, options):
             kept.measure(part, name, do, lambda: _clean_up(stage, session))
@@ -96,8 +114,8 @@ def _measure_peer(kept: "ResultStore", tool: str, cases: list[Case]) -> None:
 
 
 @contextlib.contextmanager
-def _build_stage(name: str) -> Iterator[Stage]:
-    stage = Stage(Sandbox.up(name, nodes=NODES, slots=SLOTS, fabric=True, temporary=True))
+def _build_stage(name: str, container: str = "") -> Iterator[Stage]:
+    stage = Stage(name, container)
     try:
         yield stage
     finally:
@@ -110,7 +128,7 @@ def _list_work(
     """The work in order: part, name, and the function that measures it."""
     for case in _select_cases(options):
         yield "cases", case.name, lambda case=case: try_case(stage, case, session)  # type: ignore[misc]
-    if options.quick or options.case or options.part == "cases":
+    if options.quick or options.case or options.container or options.part == "cases":
         return
     for name, disturbance, number in list_windows(few=options.ci):
         yield "healthy", name, lambda each=disturbance, number=number: watch_window(stage, session, each, number)  # type: ignore[misc]
@@ -123,7 +141,8 @@ def _select_cases(options: argparse.Namespace) -> list[Case]:
         return [case for case in EVERY if case.name in options.case]
     if options.part in ("healthy", "pairs"):
         return []
-    wanted = QUICK if options.quick else CI if options.ci else [case.name for case in EVERY]
+    every = INSIDE if options.container else [case.name for case in EVERY]
+    wanted = QUICK if options.quick else CI if options.ci else every
     # Cases that one training survives come one after the other.
     return sorted((case for case in EVERY if case.name in wanted), key=lambda case: case.lasts)
 
@@ -174,6 +193,7 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="three faults and the recorded logs; one minute")
     parser.add_argument("--ci", action="store_true", help="a dozen faults and five healthy windows; ten minutes")
     parser.add_argument("--peers", action="store_true", help="run the same faults under torchrun and DeepSpeed")
+    parser.add_argument("--container", choices=("apptainer", "podman"), default="", help="run the ranks in containers")
     parser.add_argument("--part", choices=("cases", "healthy", "pairs"), help="only this part")
     parser.add_argument("--case", action="append", metavar="NAME", help="only this case, even if it has a saved result")
     parser.add_argument("--resume", metavar="FILE", help="save results in this file, and skip those already in it")

@@ -29,6 +29,9 @@ NODES, SLOTS = 4, 2
 RANKS = NODES * SLOTS
 _NODES = "".join(f"    - name: n{number}\n      slots: {SLOTS}\n" for number in range(1, NODES + 1))
 _CONFIG = f"cluster:\n  python: {PYTHON}\n  fabric_address: '{{name}}i'\n  nodes:\n{_NODES}"
+# As a user would write it: the job's own data are on the nodes' disks.
+_IMAGES = {"apptainer": "/opt/images/train.sif", "podman": "localhost/train"}
+_CONTAINER = "  container: {{runtime: {runtime}, image: {image}, python: {python}, binds: [/private]}}\n"
 _BLOCKED = 'from pathlib import Path\n\nPath("/private/data/pipe").open("rb").read(1)\n'
 _PREPARE = """
 mkdir -p /private/data /private/out /private/job; chmod 777 /private/data /private/out /private/job
@@ -52,14 +55,19 @@ Finding = dict[str, Any]
 class Stage:
     """The hosts and the job; hosts are reused for all cases, except after a typed fix changed them."""
 
-    def __init__(self, box: Sandbox) -> None:
+    def __init__(self, name: str, container: str = "") -> None:
         self._orders = self._launches = 0
-        self._board(box)
+        self._container = container
+        self._board(self._build(name))
 
     def renew(self) -> None:
         """Replaces the hosts with fresh ones: nothing undoes what a typed fix has changed."""
         self.box.down()
-        self._board(Sandbox.up(self.box.name, nodes=NODES, slots=SLOTS, fabric=True, temporary=True))
+        self._board(self._build(self.box.name))
+
+    def _build(self, name: str) -> Sandbox:
+        containers = bool(self._container)
+        return Sandbox.up(name, nodes=NODES, slots=SLOTS, fabric=True, temporary=True, containers=containers)
 
     def _board(self, box: Sandbox) -> None:
         self.box = box
@@ -71,7 +79,9 @@ class Stage:
             self.put(name, (HERE / name).read_text())
         self.put("licensed_package.py", _BLOCKED)
         self.put("slow_package.py", "import time\n\ntime.sleep(15)\n")
-        self.put("aboard.yaml", _CONFIG)
+        runtime = self._container
+        inside = _CONTAINER.format(runtime=runtime, image=_IMAGES[runtime], python=PYTHON) if runtime else ""
+        self.put("aboard.yaml", _CONFIG + inside)
         self.put(MISSING, build_empty_wheel(MISSING))
         self.restore()
 

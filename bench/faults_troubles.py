@@ -159,6 +159,7 @@ def pids_of(host: Host, to: str, rank: int) -> list[int]:
             pid
             for pid in host.pids()
             if b"fault_job.py" in _read(pid, "cmdline")
+            and _is_python(_read(pid, "cmdline"))
             and any(text in _read(pid, "environ").split(b"\0") for text in texts)
             and not _launches(_read(pid, "cmdline").split(b"\0"))
         ]
@@ -166,6 +167,11 @@ def pids_of(host: Host, to: str, rank: int) -> list[int]:
 
     wait_until(there, 10)
     return found
+
+
+def _is_python(command: bytes) -> bool:
+    """Whether this is the rank itself, and not the runtime or the init process of its container."""
+    return command.partition(b"\0")[0].rpartition(b"/")[2].startswith(b"python")
 
 
 def _launches(words: list[bytes]) -> bool:

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from aboard.sandbox import Sandbox
 from aboard.sandbox.faults.host.disk import DiskFull
 from aboard.sandbox.faults.host.ssh_server import SshdStopped
 from faults_cases import Case
 from faults_fix import NOT_MENDED, SILENT, apply_fix_before_launch, type_all_lines
-from faults_stage import NODES, SLOTS, Stage
+from faults_stage import Stage
 from faults_troubles import Broken
 
 pytestmark = pytest.mark.ground
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.ground
 
 @pytest.fixture
 def stage(box_name: str) -> Iterator[Stage]:
-    made = Stage(Sandbox.up(box_name, nodes=NODES, slots=SLOTS, fabric=True, temporary=True))
+    made = Stage(box_name)
     yield made
     made.box.down()
 

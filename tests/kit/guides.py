@@ -2,6 +2,7 @@
 
 import io
 import re
+import subprocess
 import sys
 import tarfile
 from base64 import b64encode
@@ -57,14 +58,16 @@ def read_guide_page(name: str) -> GuidePage:
 class GuideRun:
     """A guide's folder on the head, with an active environment, as after the guide's first steps on one machine."""
 
-    def __init__(self, box: Sandbox, name: str, *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, box: Sandbox, name: str, *, env: Mapping[str, str] | None = None, wheel: Path | None = None
+    ) -> None:
         self.box = box
         self.page = read_guide_page(name)
         self.folder = f"{CREW_HOME}/{name}"
         venv = f"{CREW_HOME}/venv"
         self._env = {"VIRTUAL_ENV": venv, "PATH": f"{venv}/bin:/usr/local/bin:/usr/bin:/bin", **(env or {})}
         copy_folder(GUIDES / name, box.head, self.folder)
-        self._create_environment(venv)
+        self._create_environment(venv, wheel)
 
     def type(self, command: str, *, seconds: float = 300) -> str:
         """What the command prints; it must succeed."""
@@ -80,11 +83,24 @@ class GuideRun:
         """What each command of the page prints."""
         return [self.type(command) for command in self.page.commands]
 
-    def _create_environment(self, venv: str) -> None:
+    def _create_environment(self, venv: str, wheel: Path | None) -> None:
+        """With a wheel, Aboard is installed there: `aboard sync --env` brings it to nodes, where jobs run it."""
         python = f"{sys.base_prefix}/bin/python3"
-        argv = [python, "-m", "venv", "--without-pip", "--system-site-packages", venv]
-        made = self.box.head.run(argv, timeout=60 * slowness())
+        script = f"{python} -m venv --without-pip --system-site-packages {venv}"
+        if wheel is not None:
+            install = f"{python} -m pip --python {venv}/bin/python install --quiet --no-index --no-deps"
+            script += f" && base64 -d > {wheel.name} && {install} {wheel.name} && rm {wheel.name}"
+        content = b64encode(wheel.read_bytes()).decode() if wheel is not None else ""
+        made = self.box.head.run(["sh", "-c", script], input=content, timeout=120 * slowness())
         assert made.returncode == 0, made.stderr
+
+
+def build_aboard_wheel(directory: Path) -> Path:
+    """A wheel of this repository's Aboard."""
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(directory)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(GUIDES.parents[1])], check=True, timeout=300)
+    (wheel,) = directory.glob("*.whl")
+    return wheel
 
 
 def copy_folder(folder: Path, host: Host, target: str) -> None:

@@ -1,11 +1,12 @@
 """What the tests of pasted commands share: files that are not on a disk, and a Pasted or a refusal as text."""
 
 import shlex
-from collections.abc import Mapping
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 
 from aboard.config.accelerate_config import parse_accelerate_config
 from aboard.core.cluster.node import Container
-from aboard.core.launchers.launcher_command import LauncherCommand
+from aboard.core.launchers.launcher_command import DeepyReport, LauncherCommand
 from aboard.core.launchers.parse_command import parse_launcher_command
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import InputError, Problem
@@ -39,10 +40,21 @@ def pasted(
 ) -> LauncherCommand:
     """What a launcher's command line, as a shell would split it, asks for."""
     got = parse_launcher_command(
-        shlex.split(command), TextFiles(files or {}), environ=environ or {}, cwd="/home/me/project"
+        shlex.split(command),
+        TextFiles(files or {}),
+        environ=environ or {},
+        cwd="/home/me/project",
+        run_deepy=_report_configs,
     )
     assert got is not None
     return got
+
+
+def _report_configs(_python: Sequence[str], words: Sequence[str], _environ: Mapping[str, str]) -> DeepyReport:
+    """What deepy.py would report: the script, and its encoded config files."""
+    return DeepyReport(
+        arguments=(words[1], "--megatron_config", b64encode(" ".join(words[2:]).encode()).decode()), env={}
+    )
 
 
 def as_text(command: str, files: Mapping[str, str], environ: Mapping[str, str] | None = None) -> str:

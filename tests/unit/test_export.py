@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Container, Node
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.launcher_export import build_plan_export, format_deepspeed, format_torchrun
@@ -54,6 +55,27 @@ def test_deepspeed() -> None:
     assert files.deepspeed_env == (GOLDEN / "deepspeed_env").read_text("utf-8")
     assert files.setup == "module load cuda\n"
     assert files.command == (GOLDEN / "deepspeed.sh").read_text("utf-8")
+
+
+def test_torchrun_in_containers() -> None:
+    """Each node's container starts torchrun; what Aboard would find out on the node is left to the reader by name."""
+    fields: dict[str, Any] = {"binds": ("/data",), "env": {"SEED": "1"}, "options": ("--hostname=x",)}
+    boxes = (
+        Container(runtime="apptainer", image="/images/train.sif", writable_tmpfs=True, **fields),
+        Container(runtime="docker", image="train:1", gpus="nvidia", workdir="/workspace", **fields),
+    )
+    nodes = (replace(COMMON, name=f"gpu{place}", container=box) for place, box in enumerate(boxes))
+    text = format_torchrun(build_plan_export(planned(*nodes)))
+    assert text == (GOLDEN / "torchrun-container.sh").read_text("utf-8")
+    assert "secret" not in text
+
+
+def test_deepspeed_does_not_start_containers() -> None:
+    """Its launcher runs outside: the plan is refused, and torchrun's export is named."""
+    inside = replace(COMMON, container=Container(runtime="apptainer", image="x.sif"))
+    with pytest.raises(InputError, match="run in a container") as raised:
+        format_deepspeed(build_plan_export(planned(inside)))
+    assert "--as torchrun" in raised.value.problems[0].fix
 
 
 def test_one_rank_on_one_node() -> None:

@@ -23,7 +23,7 @@ from aboard.core.cluster.interpreter import (
     InterpreterSource,
     choose_interpreter,
 )
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Container, Node
 from aboard.core.plan.program import Program, ProgramKind, parse_python_command
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.rank_environment import RankEnvironment, RankSpec, build_environment_query, parse_environment
@@ -35,6 +35,7 @@ OFFERED = HeadEnvironment(python=VENV, origin=InterpreterSource.VIRTUAL_ENV)
 FOUND = FoundInterpreter(
     exists=True, prefix=Untrusted("/home/me/venv"), variable="VIRTUAL_ENV", search_path=Untrusted("/usr/bin")
 )
+CONFIGURED = InterpreterSource.CONFIGURED
 BOBS = Untrusted("bob's")
 LOGIN = Interpreter(path="python3", origin=InterpreterSource.LOGIN_SHELL)
 LACKS = replace(LOGIN, lacking=VENV, lacking_origin=InterpreterSource.VIRTUAL_ENV)
@@ -206,6 +207,21 @@ def test_the_question_names_only_what_a_node_can_be_asked() -> None:
     assert build_environment_query(Node(name="n1"), given) == {"program": "tool", "search_path": "/opt/bin"}
     python = RankSpec(program=Program(kind=ProgramKind.PROGRAM, target="python", args=("-c", "1")))
     assert build_environment_query(Node(name="n1"), python) == {}
+
+
+def test_of_ranks_in_a_container_only_the_working_directory_is_asked() -> None:
+    """The agent is outside: it sees neither the image's Python and programs nor files that are only in the image."""
+    container = Container(runtime="apptainer", image="x.sif", python="/opt/bin/python")
+    node = Node(name="n1", workdir="/job", container=container, interpreter=Interpreter(path=VENV, origin=CONFIGURED))
+    spec = RankSpec(environment=OFFERED, program=Program(kind=ProgramKind.SCRIPT, target="train.py"))
+    assert build_environment_query(node, spec) == {"workdir": "/job", "script": "train.py"}
+    for kind, target in ((ProgramKind.SCRIPT, "/opt/app/train.py"), (ProgramKind.PROGRAM, "tool")):
+        other = replace(spec, program=Program(kind=kind, target=target))
+        assert build_environment_query(node, other) == {"workdir": "/job"}
+    elsewhere = replace(node, container=replace(container, workdir="/workspace"))
+    assert build_environment_query(elsewhere, spec) == {}
+    chosen = parse_environment(node, spec, {}).interpreter
+    assert str(chosen) == "/opt/bin/python (in the container)"
 
 
 def test_programs_may_differ_and_scripts_are_where_their_paths_lead() -> None:

@@ -1,8 +1,12 @@
 """Pasted commands that start a launcher in a container."""
 
+from pathlib import Path
+
 import pytest
 from launcher_texts import pasted
 
+from aboard.cli.options.node_arguments import NodeArguments
+from aboard.cli.options.typed_command import TypedCommand
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Container, Node
 from aboard.core.launchers.node_selection import select_nodes
@@ -160,3 +164,23 @@ def test_the_image_file_is_found_from_any_directory() -> None:
     cluster, _ = resolve_request(Cluster(nodes=nodes, source="test"), got.request, "/home/me")
     images = [node.container.image for node in cluster if node.container]
     assert images == ["/home/me/images/a.sif", "/w/images/a.sif"]
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        ("apptainer exec --bind .:/w --pwd /w a.sif torchrun t.py", False),
+        ("apptainer exec --bind .:/w --pwd /w a.sif torchrun /w/t.py", False),
+        ("apptainer exec --bind .:/w --pwd /w a.sif torchrun other.py", True),
+        ("apptainer exec a.sif torchrun other.py", True),
+        ("apptainer exec a.sif torchrun /app/train.py", False),
+        ("docker run img torchrun other.py", False),
+    ],
+)
+def test_a_missing_script(command: str, *, missing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script is looked up where the binds take it from; one that the image may contain is not missed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.py").touch()
+    where = NodeArguments(nodes=(), hostfile=None, include="", exclude="", sets=())
+    notes = TypedCommand(where=where, command=tuple(command.split()), module=False, no_python=False).check_alone()
+    assert any("on this machine" in note for note in notes) == missing

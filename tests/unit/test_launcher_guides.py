@@ -10,6 +10,8 @@ from aboard.core.cluster.node_filters import filter_nodes
 from aboard.core.launchers.node_selection import select_nodes
 
 GOLDEN = Path(__file__).parent / "golden" / "paste"
+LMFLOW = "scripts/run_continual_pretrain.sh"
+SCRIPT = (Path(__file__).parents[2] / "examples" / "guides" / "lmflow" / LMFLOW).read_text("utf-8")
 GUIDES = sorted((GOLDEN / "guides").glob("*.txt"))
 # The files and variables that the guides tell a person to write first.
 FILES = {
@@ -17,7 +19,10 @@ FILES = {
         "/path/to/Llama-X/src/configs/hostfile": "worker-0 slots=8\nworker-1 slots=8\nworker-2 slots=8\n",
         "~/.deepspeed_env": "NCCL_DEBUG=INFO\nNCCL_ASYNC_ERROR_HANDLING=1\nNCCL_BUFFSIZE=2097152\n",
     },
-    "lmflow": {"configs/hostfile": "100.100.100.1 slots=8\n100.100.100.2 slots=8\n100.100.105.1 slots=4\n"},
+    "lmflow": {
+        "configs/hostfile": "100.100.100.1 slots=8\n100.100.100.2 slots=8\n100.100.105.1 slots=4\n",
+        f"./{LMFLOW}": SCRIPT,
+    },
     "gpt-neox": {"/job/hostfile": "localhost slots=4\n104.171.200.199 slots=4\n"},
     "accelerate": {"fsdp1.yaml": (GOLDEN / "env" / "fsdp1.yaml").read_text("utf-8")},
 }
@@ -33,7 +38,7 @@ def test_what_becomes_of_the_command(path: Path) -> None:
     """The command as the guide has it, its shell variables filled in, and the whole request or refusal behind it."""
     text = path.read_text("utf-8")
     command = text.partition("\n\n")[0].removeprefix("$ ").replace("\\\n", " ")
-    guide = path.stem.removesuffix("-inside")
+    guide = path.stem.removesuffix("-inside").removesuffix("-typo")
     assert f"$ {_as_typed(text)}\n\n{as_text(command, FILES.get(guide, {}), ENVIRON.get(guide))}" == text
 
 

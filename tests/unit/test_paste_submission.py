@@ -58,3 +58,11 @@ def test_a_missing_script() -> None:
     ran = aboard("launch", "--", "sbatch", "jobs.sh")
     assert ran.code == 3
     assert "jobs.sh" in ran.stderr
+
+
+@pytest.mark.parametrize(("container", "notes"), [((), 1), (("apptainer", "exec", "x.sif"), 0)])
+def test_a_program_that_is_not_on_the_login_node(container: tuple[str, ...], notes: int) -> None:
+    """A note says so, except of a program in a container, which has files of its own."""
+    ran = aboard("launch", "--dry-run", "--", "srun", "-N2", *container, "torchrun", "/app/train.py")
+    assert ran.code == 0, ran.stderr
+    assert ran.stderr.count("there is no /app/train.py on this machine") == notes

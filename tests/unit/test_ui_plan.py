@@ -8,7 +8,7 @@ import pytest
 from run_states import PROGRAM, cluster, plan_of
 
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.cluster.node import Container, Node, TransportKind
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.program import Program, ProgramKind
@@ -44,7 +44,22 @@ def sixty_four() -> Plan:
     return plan_of(cluster(64, slots=8), env={"SEED": "1"})
 
 
-PLANS = {"two": two_by_eight, "uneven": uneven, "many": sixty_four}
+def contained() -> Plan:
+    """Ranks in a container whose options repeat a secret."""
+    container = Container(
+        runtime="podman",
+        image="train:1",
+        binds=("/data:/data:ro",),
+        options=(f"--annotation={TOKEN}",),
+        env={"HF_TOKEN": TOKEN},
+        entry="run",
+        workdir="/workspace",
+    )
+    nodes = cluster(2, slots=2, workdir="/home/crew/llama", setup=("module load podman",), container=container)
+    return plan_of(nodes)
+
+
+PLANS = {"two": two_by_eight, "uneven": uneven, "many": sixty_four, "container": contained}
 
 
 @pytest.mark.parametrize("name", PLANS)

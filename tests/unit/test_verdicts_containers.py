@@ -1,5 +1,6 @@
 """Containers that do not start: the runtime's message gives the cause, the node and the command."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from aboard.core.run.events import Event
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.flows.why.recorded_run import parse_recorded_plan
+from aboard.ui.launch.plan_json import format_plan_json
 
 APPTAINER = Container(runtime="apptainer", image="/data/train.sif")
 PODMAN = Container(runtime="podman", image="localhost/train")
@@ -134,6 +137,37 @@ def test_a_runtime_that_the_agent_cannot_start_is_missing() -> None:
     assert (finding.code, finding.nodes) == ("container-runtime-missing", ("n2",))
     (finding,) = _ending(APPTAINER, _event("failed", 1, why="can't start bash: No such file or directory"), tails={})
     assert finding.code == "run-not-started"
+
+
+@pytest.mark.parametrize(
+    ("why", "code", "fix"),
+    [
+        (
+            "can't unpack /x.sif: ERROR: y; Write on output file failed because No space left on device; FATAL ERROR",
+            "container-no-space",
+            "df -h /tmp ",
+        ),
+        ("OSError: can't unpack an image to /gone: No such file", "container-not-started", "ls -ld /gone "),
+        ("can't unpack /data/train.sif: exit code 3", "container-not-started", "apptainer exec /data/train.sif true "),
+    ],
+)
+def test_an_image_that_is_not_unpacked_names_the_cause(why: str, code: str, fix: str) -> None:
+    """The agent unpacks it once for all ranks of a node, and fails them with what the runtime printed."""
+    (finding,) = _ending(APPTAINER, *(_event("failed", rank, why=why) for rank in (1, 2)), tails={})
+    assert (finding.code, finding.nodes, finding.ranks) == (code, ("n2", "n3"), (1, 2))
+    assert finding.fix.startswith(fix)
+
+
+def test_a_record_keeps_which_container_ranks_ran_in() -> None:
+    """So that `aboard why RUN` suggests the same command as the launch did."""
+    document = json.loads(format_plan_json(_plan(PODMAN)))
+    plan = parse_recorded_plan(document, "r")
+    assert plan is not None
+    assert [start.container for _node, start in plan.starts()] == [PODMAN] * 3
+    document["nodes"][0]["container"]["runtime"] = "rm -rf"
+    changed = parse_recorded_plan(document, "r")
+    assert changed is not None
+    assert [start.container for _node, start in changed.starts()] == [None, PODMAN, PODMAN]
 
 
 def test_messages_of_a_rank_that_had_started_are_its_own() -> None:

@@ -36,6 +36,7 @@ def main():
         DataLoader(rows[held_out:], batch_size=args.batch_size, shuffle=True),
         DataLoader(rows[:held_out], batch_size=args.batch_size),
     )
+    print(f"{type(model.model.layers[0]).__name__} in {accelerator.mixed_precision}", flush=True)
     step = 0
     for epoch in range(1, args.num_epochs + 1):
         model.train()
@@ -55,7 +56,6 @@ def main():
     weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if accelerator.is_main_process:
         model.save_pretrained(args.output_dir, state_dict=weights)
-    print(f"{type(model.model.layers[0]).__name__} in {accelerator.mixed_precision}", flush=True)
     print(f"done: rank {accelerator.process_index} of world size {accelerator.num_processes}", flush=True)
     accelerator.end_training()
 

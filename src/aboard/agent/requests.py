@@ -249,7 +249,7 @@ def _enter_container(message: frames.Message, argv: list[str], env: dict[str, st
         directory=directory,
         cwd=cwd,
     )
-    argv[:] = [*map(str, message.get("setup") or ()), *words]
+    argv[:] = container_command.run_after_setup(list(map(str, message.get("setup") or ())), words)
     env.clear()
     env.update(env_outside)
 

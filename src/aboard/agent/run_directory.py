@@ -55,8 +55,8 @@ def remove_directory(path: str) -> None:
         elsewhere = os.readlink(os.path.join(path, IMAGES))
         # Ranks can write to the run's directory: remove nothing that can't be ours.
         if os.path.basename(elsewhere).startswith(name_elsewhere(os.path.basename(path))):
-            _remove_tree(elsewhere)
-    _remove_tree(path)
+            remove_tree(elsewhere)
+    remove_tree(path)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(path))
 
@@ -66,15 +66,21 @@ def name_elsewhere(run: str) -> str:
     return "aboard-%d-%s." % (os.getuid(), run)
 
 
-def _remove_tree(path: str) -> None:
+def remove_tree(path: str) -> None:
     """Removes a folder and its content, following no link. Importing shutil would cost each check 15 ms."""
     with contextlib.suppress(OSError):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISDIR(mode):
+            return
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            # An unpacked image has directories that not even their owner may change.
+            os.chmod(path, stat.S_IRWXU)
         for name in os.listdir(path):
             inside = os.path.join(path, name)
             try:
                 os.unlink(inside)
             except IsADirectoryError:
-                _remove_tree(inside)
+                remove_tree(inside)
         os.rmdir(path)
 
 

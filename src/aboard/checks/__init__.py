@@ -1,6 +1,6 @@
 """Preflight: one subject per package, each with its probes and rules; a new one is its package and one line here."""
 
-from aboard.checks import collective, fabric, gpu, host, network, reach, slurm, software, storage
+from aboard.checks import collective, container, fabric, gpu, host, network, reach, slurm, software, storage
 from aboard.core.probes.check_subject import Subject
 
 SUBJECTS: tuple[Subject, ...] = (
@@ -10,6 +10,7 @@ SUBJECTS: tuple[Subject, ...] = (
     network.SUBJECT,
     fabric.SUBJECT,
     gpu.SUBJECT,
+    container.SUBJECT,
     software.SUBJECT,
     storage.SUBJECT,
     collective.SUBJECT,

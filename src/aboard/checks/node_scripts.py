@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.cluster.node import Container, Node, TransportKind
 from aboard.core.cluster.setup_commands import prepend_setup
 from aboard.core.decoding import DecodeError, Matching, MaxLength, decode
 from aboard.core.probes.facts import Unknown
@@ -84,7 +84,36 @@ def _count_step_gpus(node: Node) -> int:
 def format_python_command(node: Node, words: Shell, *before: Shell) -> Shell:
     """The command line that runs the ranks' Python from the head, after the node's `setup` lines and `before`."""
     run = format_shell("{python} {words:shell}", python=node.rank_python, words=words)
-    return format_node_command(node, chain_commands(*before, *get_setup_lines(node), run))
+    return format_node_command(node, chain_commands(*before, *get_setup_lines(node), enter_container(node, run)))
+
+
+def enter_container(node: Node, command: Shell) -> Shell:
+    """The command line that runs a command in the node's container, if it has one."""
+    if node.container is None:
+        return command
+    return format_shell(
+        "{entry:shell} {command:shell}", entry=format_container_entry(node, node.container), command=command
+    )
+
+
+def format_container_entry(node: Node, container: Container) -> Shell:
+    """The words before a program that run it in the node's container; Aboard's own command has further binds."""
+    binds = [*container.binds, *([node.workdir] if node.workdir and container.workdir is None else [])]
+    workdir = container.workdir or node.workdir
+    if container.is_apptainer:
+        words = ["exec", *({"nvidia": ["--nv"], "rocm": ["--rocm"]}.get(container.gpus, []))]
+    else:
+        words = ["run", "--rm", "--network=host", "--ipc=host"]
+        binds = [bind if ":" in bind else f"{bind}:{bind}" for bind in binds]
+    for bind in binds:
+        words += ["--bind" if container.is_apptainer else "--volume", bind]
+    words += ["--pwd" if container.is_apptainer else "--workdir", workdir] if workdir else []
+    return format_shell(
+        "{runtime} {options:shell} {image}",
+        runtime=container.runtime,
+        options=quote_typed_words([*words, *container.options]),
+        image=container.image,
+    )
 
 
 def get_setup_lines(node: Node) -> list[Shell]:

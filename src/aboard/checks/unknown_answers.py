@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from aboard.checks.node_scripts import format_node_command
+from aboard.checks.node_scripts import format_node_command, format_python_command
 from aboard.core.cluster.node import Node
 from aboard.core.probes.check_subject import Rule
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import Probe, ProbeFiles, ProbeQuestion
+from aboard.core.probes.probe import Probe, ProbeCommand, ProbeFiles, ProbeQuestion
 from aboard.core.text.shell_quoting import join_argv
-from aboard.diagnoses import Diagnosis, Finding, Fix, Shell
+from aboard.diagnoses import Diagnosis, Finding, Fix, Shell, format_shell
 from aboard.diagnoses.nodes import unanswered_probes
 
 
@@ -36,6 +36,9 @@ def list_unknown_diagnoses(probes: Iterable[Probe[Any]]) -> tuple[Diagnosis, ...
 
 
 def _build_manual_fix(fact: Diagnosis, node: Node, question: ProbeQuestion) -> Fix:
+    if isinstance(question, ProbeCommand) and question.inside is not None:
+        # The script may be long; usually the container itself does not start.
+        return fact.fix(line=format_python_command(node, format_shell("--version")))
     # The pattern is ours, and the node's shell expands it.
     line = f"cat {question.globs[0]}" if isinstance(question, ProbeFiles) else join_argv(question.argv)
     return fact.fix(line=format_node_command(node, Shell(line)))

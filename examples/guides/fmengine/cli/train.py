@@ -16,6 +16,9 @@ VOCABULARY = 256
 
 def main():
     args = parse_options()
+    if not torch.cuda.is_available():
+        # DeepSpeed would compile an all-reduce over shared memory first, on every node; Gloo has one.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed()
     world_size = torch.distributed.get_world_size()
     if args.model_parallel_size > 1:

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 # The child's number, in the environment of all its processes inside.
 MARK = "ABOARD_CONTAINER"
 # As in /proc/PID/comm. Some run in a mount namespace of their own, but outside the container.
-RUNTIME_PROGRAMS = (b"podman", b"docker", b"conmon", b"crun", b"runc", b"starter", b"starter-suid", b"apptainer")
+STARTERS = (b"apptainer", b"singularity", b"starter", b"starter-suid", b"crun", b"runc")
+# They serve a container until its rank has exited, and exit then.
+HELPERS = (
+    b"podman",
+    b"docker",
+    b"conmon",
+    b"squashfuse",
+    b"squashfuse_ll",
+    b"fuse2fs",
+    b"fuse-overlayfs",
+    b"gocryptfs",
+)
 # The first process of a container, which only waits for the rank and passes signals on to it.
 INIT_PROGRAMS = (b"podman-init", b"docker-init", b"catatonit", b"tini", b"dumb-init", b"appinit", b"sinit")
 # Their containers outlive the process that we start.
@@ -64,15 +75,16 @@ class ContainerProcesses:
 
         `begun` are children whose rank has reported something; it may have exited a moment ago.
         """
-        self._look(clients)
-        parents = process_tree.read_parents()
-        inside = {pid for pid in alive if _is_inside(pid)}
-        spared = {pid for pid in inside if _read_name(pid) in INIT_PROGRAMS}
-        for pid in inside:
-            spared |= {above for above in _list_ancestors(pid, parents) if above in alive and above not in inside}
+        ranks = self.find_ranks(clients)
+        spaces = {_read_namespace(rank) for name, rank in ranks.items() if rank != clients[name]}
+        inside = {pid for pid in alive if _read_namespace(pid) in spaces}
+        spared = {pid for pid in alive if _read_name(pid) in (INIT_PROGRAMS if pid in inside else HELPERS)}
         for name, client in clients.items():
-            if name in self._children and (name in begun or self._children[name].rank):
-                spared |= {client, *process_tree.list_descendants(client)} - inside
+            family = {client, *process_tree.list_descendants(client)} - inside
+            if name not in self._children or (name not in begun and ranks[name] == client):
+                spared -= family
+            else:
+                spared |= family
         return alive - spared
 
     def finish(self, name: str, code: int) -> int:
@@ -129,19 +141,15 @@ class _Child:
 
 
 def _is_inside(pid: int) -> bool:
+    is_apart = _read_namespace(pid) not in (0, _read_namespace(os.getpid()))
+    return is_apart and _read_name(pid) not in STARTERS + HELPERS
+
+
+def _read_namespace(pid: int) -> int:
+    """Its mount namespace, which unlike a root directory is never on a dead mount; 0 if it can't be read."""
     with contextlib.suppress(OSError):
-        # The inode of a namespace never blocks, unlike a root directory on a dead mount.
-        is_apart = os.stat("/proc/%d/ns/mnt" % pid).st_ino != os.stat("/proc/self/ns/mnt").st_ino
-        return is_apart and _read_name(pid) not in RUNTIME_PROGRAMS
-    return False
-
-
-def _list_ancestors(pid: int, parents: Mapping[int, int]) -> set[int]:
-    ancestors: set[int] = set()
-    while parents.get(pid, 0) > 1 and parents[pid] not in ancestors:
-        pid = parents[pid]
-        ancestors.add(pid)
-    return ancestors
+        return os.stat("/proc/%d/ns/mnt" % pid).st_ino
+    return 0
 
 
 def _read_mark(pid: int) -> str:

@@ -12,7 +12,7 @@ from aboard.agent.run_directory import IMAGES, name_elsewhere
 
 LOG = "unpack.log"
 LOG_BYTES = 64 * 1024
-WHY_CHARS = 500
+LOG_LINES, WHY_CHARS = 8, 500
 # Unpacks $2 to $3 unless $1 can mount it: as root by its setuid starter, or with FUSE. What is missing altogether is
 # left to the ranks' own command, which names it.
 NOT_NEEDED = 64
@@ -46,6 +46,7 @@ class ImageUnpacks:
         self._pending: dict[int, tuple[str, int]] = {}
         self._held: dict[str, list[frames.Message]] = {}
         self._targets: dict[str, str] = {}
+        self._failures: dict[str, str] = {}
         # The path to run each image from: its own, or where it was unpacked.
         self._paths: dict[str, str] = {}
 
@@ -60,6 +61,10 @@ class ImageUnpacks:
         self._held[spec.image].append(message)
         return True
 
+    def find_failure(self, message: frames.Message) -> str:
+        """Why the image of this start could not be unpacked; "" if it was, or needs not be."""
+        return self._failures.get(str(message["container"]["image"]), "")
+
     def resolve(self, image: str) -> str:
         """The path to run an image from."""
         return self._paths.get(image, image)
@@ -71,8 +76,12 @@ class ImageUnpacks:
             return []
         why = read_start_failure(error_fd) or ""
         os.close(error_fd)
-        if code not in (0, NOT_NEEDED) and not why:
-            why = "can't unpack %s: %s" % (image, self._read_log() or "exit code %d" % code)
+        log = self._read_log()
+        # A file that is no image for this node: the ranks' own command says what is wrong with it.
+        if code not in (0, NOT_NEEDED) and not why and "Unable to build from" not in log:
+            why = "can't unpack %s: %s" % (image, log or "exit code %d" % code)
+        if why:
+            self._failures[image] = why
         self._paths[image] = self._targets[image] if code == 0 else image
         return [(message, why) for message in self._held.pop(image)]
 
@@ -108,15 +117,22 @@ class ImageUnpacks:
             return images
         # Other nodes may have the same disk.
         elsewhere = os.path.join(disk, name_elsewhere(self._run) + os.urandom(4).hex())
-        os.mkdir(elsewhere, 0o700)
+        try:
+            os.mkdir(elsewhere, 0o700)
+        except OSError as error:
+            raise OSError("can't unpack an image to %s: %s" % (disk, error.strerror)) from None
         os.symlink(elsewhere, images)
         return images
 
     def _read_log(self) -> str:
-        """The last line that the runtime printed."""
+        """What the runtime printed, without remarks; of its errors, the last line says least."""
         with contextlib.suppress(OSError), open(os.path.join(self._directory, LOG), "rb") as log:
-            lines = log.read(LOG_BYTES).decode("utf-8", "replace").strip().splitlines()
-            return lines[-1].strip()[:WHY_CHARS] if lines else ""
+            lines = [
+                line.partition("WARNING: ")[0].strip()
+                for line in log.read(LOG_BYTES).decode("utf-8", "replace").splitlines()
+            ]
+            told = [line for line in dict.fromkeys(lines) if line and not line.startswith(("INFO", ": exit status"))]
+            return "; ".join(told[-LOG_LINES:])[:WHY_CHARS]
         return ""
 
 

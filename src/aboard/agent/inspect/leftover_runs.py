@@ -70,7 +70,13 @@ def clear_leftovers(runs: list[str]) -> frames.Message:
         time.sleep(0.01)
     for run in run_directory.list_runs():
         if run in runs and not left and not _has_supervisor(run):
-            run_directory.remove_directory(run_directory.resolve_directory(run))
+            from aboard.agent.container.container_cleanup import remove_containers  # noqa: PLC0415 - seldom needed
+
+            directory = run_directory.resolve_directory(run)
+            if remove_containers(run, directory):
+                # A process that Podman started for it.
+                process_tree.send_signal(process_tree.find_run_processes(run), signal.SIGKILL)
+            run_directory.remove_directory(directory)
     return {"ended": len(killed - left), "left": sorted(left)}
 
 

@@ -59,8 +59,20 @@ def _run_guard(run: str, directory: str, ready: int, serve: Callable[[int], None
     # Its pid may be reused from here on.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     left = process_tree.kill_run(run, SWEEP_SECONDS, process_tree.reap_children)
+    left |= clear_containers(run, directory)
     run_directory.remove_directory(directory)
     return 1 if left else 0
+
+
+def clear_containers(run: str, directory: str) -> set[int]:
+    """Removes the containers that killed runtimes left; returns the processes that would not die."""
+    from aboard.agent.container.container_cleanup import remove_containers  # noqa: PLC0415 - most runs need none
+
+    # To Podman a container lives on while one of its processes is a zombie.
+    process_tree.reap_children()
+    if remove_containers(run, directory):
+        return process_tree.kill_run(run, SWEEP_SECONDS, process_tree.reap_children)
+    return set()
 
 
 def _wait_for_supervisor(supervisor: int) -> None:

@@ -179,11 +179,15 @@ class RankProcesses:
             self._unpacks.drop()
 
     def _wait_for_image(self, name: str, message: frames.Message) -> bool:
-        """Whether the image must be unpacked first, once for all children."""
+        """Whether the image must be unpacked first, once for all children, or could not be."""
         from aboard.agent.container.image_unpack import ImageUnpacks  # noqa: PLC0415 - most runs need none
 
         if self._unpacks is None:
             self._unpacks = ImageUnpacks(self._run, self._directory)
+        why = self._unpacks.find_failure(message)
+        if why:
+            self._report_failure(name, why)
+            return True
         if not self._unpacks.hold(message):
             return False
         self.states[name] = {"state": "unpacking"}
@@ -196,14 +200,21 @@ class RankProcesses:
             del self.states[name]
             if why:
                 self._report_failure(name, why)
-            else:
+                continue
+            try:
                 self.start(message)
+            except Exception as error:  # noqa: BLE001 - nobody waits for a reply; the other ranks need their supervisor
+                self._report_failure(name, "%s: %s" % (type(error).__name__, error))
 
     def _enter_container(
         self, name: str, argv: list[str], env: dict[str, str], message: frames.Message, cwd: str | None
     ) -> tuple[list[str], dict[str, str]]:
         """The command that runs argv in a container, after the node's setup lines."""
-        from aboard.agent.container import container_command, container_processes  # noqa: PLC0415 - most runs need none
+        from aboard.agent.container import (  # noqa: PLC0415 - most runs need none
+            container_cleanup,
+            container_command,
+            container_processes,
+        )
 
         spec = container_command.ContainerSpec(message["container"])
         spec.image = self._unpacks.resolve(spec.image)
@@ -214,7 +225,9 @@ class RankProcesses:
         words, outer = container_command.wrap_command(
             spec, argv, env, given, run=self._run, directory=self._directory, cwd=cwd
         )
-        return container_command.run_after_setup([str(word) for word in message.get("setup") or ()], words), outer
+        setup = [str(word) for word in message.get("setup") or ()]
+        container_cleanup.record_runtime(self._directory, spec.runtime, setup, outer)
+        return container_command.run_after_setup(setup, words), outer
 
     def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
         path = os.path.join(self._directory, "%d.%s" % (self._count, stream))

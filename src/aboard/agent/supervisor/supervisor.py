@@ -16,7 +16,7 @@ from aboard.agent import frames, process_tree, run_directory
 from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.inspect import rank_stacks
-from aboard.agent.supervisor.guard_process import SWEEP_SECONDS, start_guarded
+from aboard.agent.supervisor.guard_process import SWEEP_SECONDS, clear_containers, start_guarded
 from aboard.agent.supervisor.port_reservation import PortReservations
 from aboard.agent.supervisor.rank_output import RankOutput
 from aboard.agent.supervisor.rank_processes import RankProcesses
@@ -92,6 +92,7 @@ def _run_supervisor(
     supervisor.close()
     if os.getppid() != guard:
         # Otherwise the guard removes it after its cleanup: the run may be started again as soon as this is gone.
+        clear_containers(str(message["run"]), directory)
         run_directory.remove_directory(directory)
 
 

@@ -10,7 +10,7 @@ from aboard.checks.collective.participants import TORCH
 from aboard.checks.majority import group_by_value
 from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult
-from aboard.checks.node_scripts import format_node_command, get_setup_lines
+from aboard.checks.node_scripts import enter_container, format_node_command, get_setup_lines
 from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_rule
 from aboard.core.cluster import node_sets
 from aboard.core.cluster.node import Node
@@ -167,7 +167,7 @@ def _list_torch_commands(facts: Facts, names: Sequence[str]) -> list[Shell]:
 def _format_torch_command(node: Node) -> Shell:
     steps = [format_shell("cd {folder}", folder=node.workdir)] if node.workdir else []
     run = format_shell("{python} -c 'import torch; print(torch.__version__)'", python=node.rank_python)
-    return format_node_command(node, chain_commands(*steps, *get_setup_lines(node), run))
+    return format_node_command(node, chain_commands(*steps, *get_setup_lines(node), enter_container(node, run)))
 
 
 def _find_interface(facts: Facts, nodes: Sequence[str]) -> str:

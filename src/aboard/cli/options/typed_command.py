@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from aboard.cli.options.node_arguments import NodeArguments
 from aboard.config.input_files import suggest_similar_file
 from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
-from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.cluster.container_paths import map_to_outside
+from aboard.core.cluster.node import Container, Node, TransportKind
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind, parse_python_command
 from aboard.core.slurm.slurm_settings import SlurmSettings
@@ -61,22 +62,31 @@ class TypedCommand:
             return _note_missing_script(self._program())
         replaced = pasted.slurm is not None and self.where.job_to_submit is not None
         notes = ("the pasted command asks for the job; cluster.slurm is not used",) if replaced else ()
-        return (*notes, *pasted.notes, *_note_missing_script(pasted.request.program))
+        return (*notes, *pasted.notes, *_note_missing_script(pasted.request.program, pasted.container))
 
     @cached_property
     def _pasted(self) -> "LauncherCommand | None":
         """The launcher's command that was pasted; None if the words are a program of their own."""
-        if self.module or self.no_python or self.command[0].endswith(".py"):
+        if self._is_own_program:
             return None
         # The tables of the launchers' flags, for those who paste.
         from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - the reason is above
+        from aboard.config.deepy_program import run_deepy  # noqa: PLC0415 - the reason is above
         from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - the reason is above
 
-        return parse_launcher_command(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
+        return parse_launcher_command(
+            self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()), run_deepy=run_deepy
+        )
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial first; a pasted command may name others."""
-        return self.where.guess() if self.module or self.no_python or self.command[0].endswith(".py") else ()
+        return self.where.guess() if self._is_own_program else ()
+
+    @property
+    def _is_own_program(self) -> bool:
+        """Whether the words can't be a pasted command; gpt-neox's deepy.py starts deepspeed."""
+        first = self.command[0]
+        return self.module or self.no_python or (first.endswith(".py") and first.rpartition("/")[2] != "deepy.py")
 
     def _program(self) -> Program:
         first, *args = self.command
@@ -98,18 +108,24 @@ def _is_slurm_command(words: Sequence[str]) -> bool:
 
 def check_script_exists(program: Program, cluster: Cluster) -> tuple[str, ...]:
     """Refuses a missing script if a file with a similar name exists; if remote nodes may have it, returns a note."""
-    if (
-        program.kind is not ProgramKind.SCRIPT
-        or Path(program.target).exists()
-        or not (fix := suggest_similar_file(program.target))
-    ):
+    container = cluster.nodes[0].container
+    if not _is_script_missing(program, container) or not (fix := suggest_similar_file(program.target)):
         return ()
     if all(node.transport is TransportKind.LOCAL and node.workdir is None for node in cluster):
         raise InputError(configuration.FILE, [Problem(where=program.target, seen="there is no such file", fix=fix)])
     return (f"there is no {program.target} on this machine; {fix}",)
 
 
-def _note_missing_script(program: Program) -> tuple[str, ...]:
-    if program.kind is not ProgramKind.SCRIPT or Path(program.target).exists():
-        return ()
-    return (f"there is no {program.target} on this machine",)
+def _note_missing_script(program: Program, container: Container | None = None) -> tuple[str, ...]:
+    return (f"there is no {program.target} on this machine",) if _is_script_missing(program, container) else ()
+
+
+def _is_script_missing(program: Program, container: Container | None) -> bool:
+    """Whether this machine has no such script, where the container's binds would take it from."""
+    if program.kind is not ProgramKind.SCRIPT:
+        return False
+    if container is None:
+        return not Path(program.target).exists()
+    path = map_to_outside(container, program.target)
+    is_in_image = path == program.target and (path.startswith("/") or container.workdir == "")
+    return not is_in_image and not Path(path).exists()

@@ -21,6 +21,7 @@ class InterpreterSource(Enum):
 
     CONFIGURED = "cluster.python"
     SETUP = "setup"
+    CONTAINER = "in the container"
     VIRTUAL_ENV = "$VIRTUAL_ENV"
     CONDA_PREFIX = "$CONDA_PREFIX"
     ABOARD = "runs aboard"

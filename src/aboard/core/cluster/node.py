@@ -39,6 +39,11 @@ class Container:
     workdir: str | None = None
     entry: str = "exec"
 
+    @property
+    def is_apptainer(self) -> bool:
+        """Whether images are files, as for Apptainer and its older name Singularity."""
+        return self.runtime in {"apptainer", "singularity"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Node:

@@ -26,16 +26,30 @@ class LauncherFiles(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeepyReport:
+    """What gpt-neox's deepy.py would pass to DeepSpeed's launcher: its arguments, and variables that it set."""
+
+    arguments: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+DeepyRunner = Callable[[Sequence[str], Sequence[str], Mapping[str, str]], DeepyReport]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LauncherContext:
     """What a launcher would see: the head's files, its environment, and the current directory.
 
-    `parse_inner` parses the command that srun or a batch script starts; None if it is no launcher's.
+    `parse_inner` parses the command that srun or a script starts; None if it is no launcher's. `scripts` are the shell
+    scripts that are being read. `run_deepy` runs deepy.py, by the words before and after its name; None if it can't.
     """
 
     files: LauncherFiles
     environ: Mapping[str, str]
     cwd: str
     parse_inner: "Callable[[Sequence[str], LauncherContext], LauncherCommand | None]"
+    scripts: tuple[str, ...] = ()
+    run_deepy: DeepyRunner | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,9 @@ from aboard.core.launchers.accelerate import parse_accelerate
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.containers.parse_container import drop_outside_variables, parse_container
 from aboard.core.launchers.deepspeed import parse_deepspeed
-from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext, LauncherFiles
+from aboard.core.launchers.launcher_command import DeepyRunner, LauncherCommand, LauncherContext, LauncherFiles
+from aboard.core.launchers.programs.deepy import parse_deepy
+from aboard.core.launchers.programs.shell_script import parse_shell_script
 from aboard.core.launchers.slurm.sbatch import parse_sbatch
 from aboard.core.launchers.slurm.srun import NAME as SRUN
 from aboard.core.launchers.slurm.srun import parse_srun
@@ -51,10 +53,15 @@ _SLOTS = re.compile(r"\d{1,4}(,\d{1,4})*")
 
 
 def parse_launcher_command(
-    words: Sequence[str], files: LauncherFiles, *, environ: Mapping[str, str] = NO_ENV, cwd: str = "."
+    words: Sequence[str],
+    files: LauncherFiles,
+    *,
+    environ: Mapping[str, str] = NO_ENV,
+    cwd: str = ".",
+    run_deepy: DeepyRunner | None = None,
 ) -> LauncherCommand | None:
     """Parses a launcher's command; None if the words are a script with its arguments."""
-    context = LauncherContext(files=files, environ=environ, cwd=cwd, parse_inner=_parse_words)
+    context = LauncherContext(files=files, environ=environ, cwd=cwd, parse_inner=_parse_words, run_deepy=run_deepy)
     command = _parse_words(words, context)
     if command is not None and command.launcher == SRUN and (unknown := find_unknown_value(command)) is not None:
         seen = f"the ranks depend on {escape_text(unknown)}, which differs by task"
@@ -73,7 +80,9 @@ def _parse_words(words: Sequence[str], context: LauncherContext) -> LauncherComm
     reader = _BY_MODULE.get(name) or _BY_NAME.get(name)
     if reader is None:
         refuse_wrapped_command(command, frozenset(_BY_NAME) | RUNTIMES)
-        return None
+        inside = replace(context, environ={**context.environ, **set_before})
+        started = parse_deepy(command, inside) or parse_shell_script(command, inside)
+        return started and _apply_assignments(started, set_before)
     if name in _NEED_LAUNCH:
         rest = _strip_launch_word(name, rest)
     result = reader(rest, replace(context, environ={**context.environ, **set_before}))

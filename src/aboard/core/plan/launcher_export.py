@@ -12,6 +12,7 @@ from dataclasses import field, replace
 from aboard.core.cluster.interpreter import NO_ENV
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names
+from aboard.core.plan.container_export import build_container_words, describe_gpu_choice
 from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.rank_variables import RankLayout, build_task_env, build_torchrun_env
@@ -135,13 +136,18 @@ def _format_node_block(export: PlanExport, rank: int) -> Iterator[str]:
         yield f"cd {shlex.quote(node.workdir)}"
     yield from node.setup
     own = node.interpreter.env if node.interpreter is not None else NO_ENV
-    for name, value in sorted(_build_node_env(part).items()):
+    variables = _build_node_env(part)
+    for name, value in sorted(variables.items()):
         if name == "PATH" and value == own.get(name):
             yield f'export PATH={shlex.quote(node.rank_python.rpartition("/")[0])}:"$PATH"'
         else:
             yield _format_export(name, value)
+    container = [] if node.container is None else build_container_words(node.container, node.workdir, sorted(variables))
+    if node.container is not None:
+        yield from describe_gpu_choice(node.container)
     yield _join_lines(
         [
+            *container,
             [node.rank_python, "-m", "torch.distributed.run"],
             ["--nnodes", str(len(export.nodes)), "--node-rank", str(rank), "--nproc-per-node", str(part.ranks)],
             ["--master-addr", export.master_address, "--master-port", str(export.master_port)],
@@ -207,6 +213,11 @@ def _quote_for_pdsh(word: str) -> str:
 def _refuse_differences(export: PlanExport) -> None:
     """Refuses nodes with different settings, since DeepSpeed starts the same command everywhere."""
     first = export.nodes[0]
+    inside = [part.node.name for part in export.nodes if part.node.container is not None]
+    if inside:
+        seen = f"ranks on {fold_names(inside)} run in a container, and DeepSpeed starts its launcher outside of it"
+        fix = planning.EXPORT_DEEPSPEED.fix("container")
+        raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
     odd = [word for word in (export.program.target, *export.program.args) if _PDSH_MARK.search(word) or "\n" in word]
     if not _PLAIN_VALUE.fullmatch(first.node.workdir or "") or odd:
         word = odd[0] if odd else first.node.workdir or ""

@@ -69,7 +69,7 @@ def build_node_env(node: Node, resources: NodeResources, layout: RankLayout, thr
     env |= {"OMP_NUM_THREADS": str(threads or _count_threads(resources, layout))}
     if layout.groups > 1 and resources.interface:
         env |= dict.fromkeys(INTERFACE_VARIABLES, resources.interface)
-    if node.interpreter is not None:
+    if node.interpreter is not None and node.container is None:
         env |= node.interpreter.env
     if node.picked is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(_name_gpus(node.picked, resources.visible_gpus))

@@ -10,6 +10,7 @@ from aboard.core.cluster.interpreter import (
     FoundInterpreter,
     HeadEnvironment,
     Interpreter,
+    InterpreterSource,
     choose_interpreter,
 )
 from aboard.core.cluster.node import Node, TransportKind
@@ -52,8 +53,13 @@ class RankEnvironment:
 
 
 def build_environment_query(node: Node, spec: RankSpec) -> dict[str, str]:
-    """The fields of the agent's op `environment`; empty if there is nothing to query."""
+    """The fields of the agent's op `environment`; empty if there is nothing to query.
+
+    The agent runs outside of a container, where it can see the script only if it is in the working directory.
+    """
     fields: dict[str, str] = {}
+    if node.container is not None:
+        return _build_query_outside(node, spec)
     if node.interpreter is not None:
         python = node.interpreter.path
     else:
@@ -73,6 +79,14 @@ def build_environment_query(node: Node, spec: RankSpec) -> dict[str, str]:
     return fields
 
 
+def _build_query_outside(node: Node, spec: RankSpec) -> dict[str, str]:
+    program, container = spec.program, node.container
+    if program is None or not node.workdir or container is None or container.workdir is not None:
+        return {}
+    is_here = program.kind is ProgramKind.SCRIPT and not program.target.startswith("/")
+    return {"workdir": node.workdir, **({"script": program.target} if is_here else {})}
+
+
 def parse_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> RankEnvironment:
     """Parses the agent's reply, which is untrusted; raises ProbeParseError if it can't be parsed."""
     if len(str(reply.get("search_path"))) > PATH_LENGTH:
@@ -83,7 +97,9 @@ def parse_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> R
     except DecodeError:
         raise ProbeParseError("an invalid reply") from None
     return RankEnvironment(
-        interpreter=choose_interpreter(
+        interpreter=Interpreter(path=node.container.python, origin=InterpreterSource.CONTAINER)
+        if node.container is not None
+        else choose_interpreter(
             node.interpreter, spec.environment, python, local=node.transport is TransportKind.LOCAL
         ),
         workdir=workdir if isinstance(workdir, bool) else None,

@@ -5,9 +5,12 @@ from aboard.diagnoses.fixes import FixCommand
 from aboard.diagnoses.output_patterns import last_words, refusal
 
 _SCHEMA = "in aboard.yaml"
+# What a check can't find out without the container.
+_UNKNOWN = ("unknown-software", "unknown-torch")
 
 IMAGE_MISSING = Diagnosis(
     code="container-image-missing",
+    leads_to=_UNKNOWN,
     title="a node does not have the container's image",
     symptoms=(
         "FATAL:   While checking container encryption: could not open image /data/train.sif: failed to retrieve path",
@@ -64,6 +67,7 @@ IMAGE_MISSING = Diagnosis(
 
 IMAGE_PERMISSION = Diagnosis(
     code="container-image-permission",
+    leads_to=_UNKNOWN,
     title="this user may not read the container's image",
     symptoms=("could not open image /data/train.sif: /data/train.sif is not readable by the current user",),
     explanation="The user that runs the ranks has no permission to read the image file, or a directory above it.",
@@ -77,6 +81,7 @@ IMAGE_PERMISSION = Diagnosis(
 
 IMAGE_INVALID = Diagnosis(
     code="container-image-invalid",
+    leads_to=_UNKNOWN,
     title="the container's image is damaged or not an image",
     symptoms=(
         "could not open image /data/train.sif: image format not recognized",
@@ -100,6 +105,7 @@ IMAGE_INVALID = Diagnosis(
 
 ARCHITECTURE = Diagnosis(
     code="container-architecture",
+    leads_to=_UNKNOWN,
     title="the container's image is for another CPU architecture",
     symptoms=(
         "the image's architecture (arm64) could not run on the host's (amd64)",
@@ -118,6 +124,7 @@ ARCHITECTURE = Diagnosis(
 
 NO_SPACE = Diagnosis(
     code="container-no-space",
+    leads_to=_UNKNOWN,
     title="there is no space to unpack the container's image",
     symptoms=(
         "Write on output file failed because No space left on device",
@@ -148,13 +155,15 @@ NO_SPACE = Diagnosis(
 
 NO_PROGRAM = Diagnosis(
     code="container-program-missing",
+    leads_to=_UNKNOWN,
     title="the container's image does not have the ranks' program",
     symptoms=(
         'FATAL:   "python3": executable file not found in $PATH',
         "Error: crun: executable file `python3` not found in $PATH",
         "ERROR (catatonit:2): failed to exec pid1: No such file or directory",
     ),
-    explanation="Ranks run the first `python3` on the image's own PATH, and the image has no such program there.",
+    explanation="The image has no such program on its own PATH. Ranks run its `python3`, unless"
+    " `container.python` names another interpreter.",
     fixes={
         "": FixCommand(
             "{enter:shell apptainer exec IMAGE} sh -c 'command -v python3 python'    # on {node};"

@@ -5,9 +5,12 @@ from aboard.diagnoses.fixes import Advice, FixCommand
 from aboard.diagnoses.output_patterns import last_words, refusal
 
 _SCHEMA = "in aboard.yaml"
+# What a check can't find out without the container.
+_UNKNOWN = ("unknown-software", "unknown-torch")
 
 NO_RUNTIME = Diagnosis(
     code="container-runtime-missing",
+    leads_to=_UNKNOWN,
     title="a node does not have the container runtime",
     symptoms=(
         "can't start apptainer: No such file or directory",
@@ -41,6 +44,7 @@ NO_RUNTIME = Diagnosis(
 
 DAEMON = Diagnosis(
     code="container-daemon",
+    leads_to=_UNKNOWN,
     title="Docker's daemon can't be used",
     symptoms=(
         "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
@@ -74,6 +78,7 @@ DAEMON = Diagnosis(
 
 USER_NAMESPACES = Diagnosis(
     code="container-user-namespaces",
+    leads_to=_UNKNOWN,
     title="a node does not allow user namespaces",
     symptoms=(
         "Failed to create user namespace: maximum number of user namespaces exceeded",
@@ -100,6 +105,7 @@ USER_NAMESPACES = Diagnosis(
 
 SUBORDINATE_IDS = Diagnosis(
     code="container-subordinate-ids",
+    leads_to=_UNKNOWN,
     title="a user has no subordinate ids for rootless containers",
     symptoms=(
         'cannot find UID/GID for user crew: no subuid ranges found for user "crew" in /etc/subuid',
@@ -136,6 +142,7 @@ SUBORDINATE_IDS = Diagnosis(
 
 BIND = Diagnosis(
     code="container-bind",
+    leads_to=_UNKNOWN,
     title="a path that the container needs is missing on a node",
     symptoms=(
         "mount source /data doesn't exist",
@@ -145,9 +152,7 @@ BIND = Diagnosis(
     explanation="A directory that is bound into the container, or its working directory, does not exist.",
     fixes={
         "source": FixCommand("ls -ld {path}    # on {node}; create it, or remove it from `container.binds` " + _SCHEMA),
-        "workdir": Advice(
-            "binds: [/path/on/the/node:{path}]    # under container: in aboard.yaml; or change workdir: to a bound path"
-        ),
+        "workdir": Advice("binds: [/path/on/the/node:{path}]    # under `container:` in aboard.yaml"),
     },
     patterns=(
         refusal(
@@ -168,6 +173,7 @@ BIND = Diagnosis(
 
 STORAGE = Diagnosis(
     code="container-storage",
+    leads_to=_UNKNOWN,
     title="Podman's storage does not work on a node",
     symptoms=(
         'User-selected graph driver "overlay" overwritten by graph driver "vfs" from database',
@@ -191,6 +197,7 @@ STORAGE = Diagnosis(
 
 OPTION = Diagnosis(
     code="container-option",
+    leads_to=_UNKNOWN,
     title="a container runtime refuses one of its options",
     symptoms=(
         'Error for command "exec": unknown flag: --fnord',
@@ -211,6 +218,7 @@ OPTION = Diagnosis(
 
 GPU = Diagnosis(
     code="container-gpu",
+    leads_to=_UNKNOWN,
     aliases=("log-container-gpu",),
     title="a container has no GPU",
     symptoms=(
@@ -224,6 +232,7 @@ GPU = Diagnosis(
             "nvidia-smi    # on {node}, outside the container: is there a driver?\n"
             "apptainer exec --nv …    # Docker: --gpus all, with nvidia-container-toolkit installed"
         ),
+        "setting": Advice("container: {{gpus: auto}}    # in aboard.yaml, without options that pass or hide devices"),
         "cdi": FixCommand(
             "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml    # on {node}; describes its GPUs to Podman"
         ),
@@ -243,12 +252,17 @@ GPU = Diagnosis(
 
 NOT_STARTED = Diagnosis(
     code="container-not-started",
+    leads_to=_UNKNOWN,
     aliases=("log-container",),
     title="a container could not be started",
     symptoms=("slurmstepd: error: pyxis: container start failed", "FATAL:   container creation failed: "),
     explanation="The container runtime reported an error before the program inside started.",
     fixes={
         "": FixCommand("{enter:shell apptainer exec IMAGE} true    # on {node}; shows the same error without a launch"),
+        "directory": FixCommand(
+            "ls -ld {path}    # on {node}; APPTAINER_TMPDIR must be a directory that you can write to"
+        ),
+        "check": FixCommand("{line:shell}    # shows the whole message"),
         "log": FixCommand(
             "ls -l IMAGE; df -h /tmp    # on {node}; is the image there, and is there space to unpack it?"
         ),
@@ -260,6 +274,12 @@ NOT_STARTED = Diagnosis(
             weight=2,
             order=0,
         ),
+        last_words(
+            r"can't unpack an image to (?P<path>\S+): ",
+            "An image can't be unpacked in this directory.",
+            fix="directory",
+        ),
+        last_words(r"can't unpack \S+: ", "The image could not be unpacked for the ranks of this node.", weight=2),
         refusal(
             r"FATAL: +(?:container creation failed|could not open image|[Uu]nable to handle|image|[Ww]hile \w+ing) ?"
             r"|docker: Error response from daemon: |Error: (?:crun|runc|OCI runtime)[ :]",

@@ -17,11 +17,6 @@ def quote_command_line(words: Sequence[str]) -> Shell:
     return Shell(line + (" …" if len(words) > _MOST_WORDS else ""))
 
 
-def quote_last_line(command: Shell) -> Shell:
-    """A shell word that expands to the last line that a command prints; quoting restarts inside $( )."""
-    return Shell(f'"$({command} | tail -n 1)"')
-
-
 FLAG = Diagnosis(
     code="paste-flag",
     title="a flag from another launcher is not supported",
@@ -117,15 +112,11 @@ WRAPPED = Diagnosis(
     code="paste-wrapped",
     title="the pasted command starts a launcher itself",
     symptoms=("starts deepspeed by itself, so every rank would start a run of its own",),
-    explanation="The pasted command is a script that starts deepspeed or torchrun, such as gpt-neox's deepy.py or a"
-    " shell script. Every rank would run it, and start a run of its own.",
+    explanation="The pasted command starts deepspeed or torchrun on each node, as mpirun and pdsh do. Every rank would"
+    " run it, and start a run of its own.",
     fixes={
         "bash": FixCommand("paste the command that it runs: aboard launch -- srun … torchrun …"),
         "starter": FixCommand("remove {starter}: aboard launch -- {command:shell}"),
-        "deepy": FixCommand("let gpt-neox print that command: eval aboard launch -- deepspeed {printed:shell}"),
-        "script": FixCommand(
-            "use the command that it runs, with script and arguments: aboard launch -- deepspeed {flags:shell} …"
-        ),
     },
 )
 
@@ -177,6 +168,33 @@ BATCH = Diagnosis(
         "quote": Advice("close the quote"),
         "failed": Advice("give the script the arguments and variables that it asks for"),
         "placeholder": Advice("replace it by your own value"),
+    },
+)
+
+DEEPY = Diagnosis(
+    code="paste-deepy",
+    title="gpt-neox's deepy.py could not build its command",
+    symptoms=("python ./deepy.py train.py",),
+    explanation="Aboard runs deepy.py on this machine, with DeepSpeed's launcher replaced by one that only reports its"
+    " arguments. deepy.py reads its config files and the hostfile, and needs the packages of gpt-neox here.",
+    fixes={
+        "show": FixCommand("show the whole error, and start nothing: {command:shell}"),
+        "container": Advice("set container: in aboard.yaml, and run deepy.py outside: python deepy.py train.py …"),
+    },
+)
+
+SHELL = Diagnosis(
+    code="paste-shell",
+    title="a shell script can't be read into a plan",
+    symptoms=("./run_finetune.sh --deepspeed_args",),
+    explanation="Aboard follows a shell script without running it: its arguments, variables, loops and choices, up to"
+    " the one command that starts torchrun, deepspeed or accelerate. It runs no other commands, so it refuses a script"
+    " that needs them.",
+    remedy="Keep the script, and write `aboard launch --` in it, before the launcher. The shell then does the rest.",
+    fixes={
+        "line": FixCommand("let the script start Aboard: sed -i.bak -e {edit} {script} && {typed:shell}"),
+        "lines": Advice("in {script}, write aboard launch -- before the command that starts the training"),
+        "failed": Advice("give the script the arguments and variables that it asks for"),
     },
 )
 

@@ -28,5 +28,6 @@ EXPORT_DEEPSPEED = Diagnosis(
         "spelling": Advice(f"use only letters and digits, {_USE_TORCHRUN}"),
         "different": Advice(f"give all nodes the same {{what}}, {_USE_TORCHRUN}"),
         "env": Advice("remove {name} from env"),
+        "container": Advice("use: aboard launch --dry-run --as torchrun -- …"),
     },
 )

@@ -217,6 +217,7 @@ FAULT_OPTION = Diagnosis(
         "other-python": FixCommand("aboard sandbox break other-python --without torch"),
         "program": FixCommand("aboard sandbox exec --node {node} -- ls -l {program}"),
         "disk-full": FixCommand("aboard sandbox break disk-full --node {node} --path /private"),
+        "containers": FixCommand("aboard sandbox down --name {name} && aboard sandbox up --containers --name {name}"),
         "slurm": FixCommand("aboard sandbox down --name {name} && aboard sandbox up --slurm --name {name}"),
         "slurm-daemon": FixCommand("aboard sandbox break {fault} --node {node} --name {name}"),
         "few-srun-ports": FixCommand("aboard sandbox break few-srun-ports --node n1 --ports 6"),

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.cluster.node import Container, Node, TransportKind
 from aboard.core.decoding import CustomDecoder, DecodeError, MaxLength, Word, decode, try_decode
 from aboard.core.evidence.run_evidence import TAIL_BYTES, decode_tail
 from aboard.core.evidence.snapshot import Snapshot
@@ -69,6 +69,12 @@ class _RecordedStart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _RecordedContainer:
+    runtime: Literal["apptainer", "singularity", "docker", "podman"]
+    image: Annotated[str, MaxLength(4096)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _RecordedNode:
     name: str = ""
     address: Annotated[str, CustomDecoder(_decode_host)] | None = None
@@ -77,19 +83,28 @@ class _RecordedNode:
     # Older records have `local` instead.
     transport: Word = ""
     local: bool = False
+    container: _RecordedContainer | None = None
     argv: Annotated[tuple[str, ...], MaxLength(5)] = ()
     starts: Annotated[tuple[_RecordedStart, ...], MaxLength(MOST_RANKS)] = ()
 
     def plan(self) -> NodePlan:
+        given = self.container
+        container = Container(runtime=given.runtime, image=given.image) if given is not None else None
         node = Node(
             name=self.name,
+            container=container,
             address=self.address if self.address != self.name else None,
             user=self.user,
             port=self.port if self.port and self.port <= MAX_PORT else None,
             transport=self._choose_transport(),
         )
         starts = (
-            Start(child=each.child, argv=self.argv if each.argv is None else each.argv, rank=each.rank)
+            Start(
+                child=each.child,
+                argv=self.argv if each.argv is None else each.argv,
+                rank=each.rank,
+                container=container,
+            )
             for each in self.starts
         )
         return NodePlan(node=node, starts=tuple(starts))
@@ -172,9 +187,13 @@ def _add_starts(snapshot: Snapshot, plan: Plan | None) -> Snapshot:
     for part in snapshot.plan.parts:
         own = parts_by_node.get(part.node.name)
         argv = {start.child: start.argv for start in own.starts} if own is not None else {}
-        starts = tuple(replace(start, argv=argv.get(start.child, ())) for start in part.starts)
         reach = own.node if own is not None else part.node
-        node = replace(part.node, user=reach.user, port=reach.port, transport=reach.transport)
+        starts = tuple(
+            replace(start, argv=argv.get(start.child, ()), container=reach.container) for start in part.starts
+        )
+        node = replace(
+            part.node, user=reach.user, port=reach.port, transport=reach.transport, container=reach.container
+        )
         parts.append(NodePlan(node=node, starts=starts))
     return replace(snapshot, plan=replace(snapshot.plan, parts=tuple(parts)))
 

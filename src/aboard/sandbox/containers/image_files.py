@@ -15,7 +15,10 @@ from aboard.diagnoses.usage import sandbox
 IMAGES = Path("/opt/images")
 SIF, ARCHIVE = "train.sif", "train.tar"
 _NAME = "localhost/train:latest"
-_DIRECTORIES = ("dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "usr", "var/tmp")
+_DIRECTORIES = (
+    *("dev", "etc/alternatives", "home", "mnt", "opt", "proc", "root"),
+    *("run", "srv", "sys", "tmp", "usr", "var/tmp"),
+)
 _LINKS = {name: f"usr/{name}" for name in ("bin", "lib", "lib64", "sbin")}
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _BUILD_TIMEOUT = 60.0
@@ -47,10 +50,12 @@ def _make_root(root: Path, search_path: str) -> None:
     (root / "etc/group").write_text("root:x:0:\n")
     for name in ("hosts", "resolv.conf", "localtime"):
         (root / "etc" / name).touch()
-    variables = root / ".singularity.d/env"
-    variables.mkdir(parents=True)
-    (variables / "90-environment.sh").write_text(f"#!/bin/sh\nexport PATH={search_path}\n")
-    (variables / "90-environment.sh").chmod(0o755)
+    (root / ".singularity.d/env").mkdir(parents=True)
+    # `apptainer run` starts the words after the image, as an image from Docker does.
+    for name, line in (("env/90-environment.sh", f"export PATH={search_path}"), ("runscript", 'exec "$@"')):
+        script = root / ".singularity.d" / name
+        script.write_text(f"#!/bin/sh\n{line}\n")
+        script.chmod(0o755)
 
 
 def _write_archive(path: Path, layer: bytes, search_path: str) -> None:

@@ -18,6 +18,8 @@ from aboard.sandbox.namespaces import system_calls
 
 _FIRST_SUBORDINATE_ID, _SUBORDINATE_IDS = 100_000, 65_536
 _COMMAND_TIMEOUT = 60.0
+# Debian's commands such as c++ are links to /etc/alternatives.
+_SYSTEM_TREES = (Path("/usr"), Path("/etc/alternatives"))
 # No control groups: the machine's belong to all hosts.
 _CONTAINERS_CONF = """\
 [containers]
@@ -44,7 +46,7 @@ def mount_for_containers(crew_id: int) -> None:
 
 def install_containers(crew_id: int, trees: Iterable[Path], *, image_store: bool) -> None:
     """Configures both runtimes and loads the image, at the first boot; Podman's belongs to `crew`'s home."""
-    binds = list_outermost([Path("/usr"), *trees])
+    binds = list_outermost([*_SYSTEM_TREES, *trees])
     with Path("/etc/apptainer/apptainer.conf").open("a") as config:
         config.write("".join(f"bind path = {path}\n" for path in binds))
     Path("/etc/containers").mkdir(exist_ok=True)

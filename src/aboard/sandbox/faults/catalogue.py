@@ -2,6 +2,7 @@
 
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.host.clock import ClockOffset
+from aboard.sandbox.faults.host.containers import ImageDiffers, ImageMissing, NoRuntime, NoSubordinateIds
 from aboard.sandbox.faults.host.control_groups import CpuQuota, FewTasks, MemoryLimit
 from aboard.sandbox.faults.host.disk import DiskFull, PathMissing
 from aboard.sandbox.faults.host.login_shell import LoginShell, NoisyShell
@@ -46,6 +47,10 @@ FAULTS: tuple[type[Fault], ...] = (
     HostilePython,
     NoisyShell,
     LoginShell,
+    ImageDiffers,
+    ImageMissing,
+    NoSubordinateIds,
+    NoRuntime,
     PortTaken,
     ProcessStopped,
     ProcessKilled,

@@ -8,7 +8,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from aboard.core.cluster.node import TransportKind
+from aboard.core.cluster.container_message import describe_container
+from aboard.core.cluster.node import Container, TransportKind
 from aboard.core.plan.plan import Plan, Start
 from aboard.ui.json_output import describe_interpreter
 from aboard.ui.launch.plan_environment import PlanEnvironment, compare_environments
@@ -55,10 +56,22 @@ def _describe_node(plan: Plan, env: PlanEnvironment, place: int, hide: Callable[
         "transport": part.node.transport.value,
         **{key: value for key, value in (("user", part.node.user), ("port", part.node.port)) if value is not None},
         "interpreter": describe_interpreter(part.node),
+        **_describe_container(part.starts[0].container, hide),
         "env": own,
         **same,
         "starts": [{key: value for key, value in start.items() if key not in same} for start in starts],
     }
+
+
+def _describe_container(container: Container | None, hide: Callable[[str], str]) -> dict[str, Any]:
+    """Its Python and its variables are those of the ranks."""
+    fields = describe_container(container).get("container", {})
+    hidden = {
+        name: [hide(word) for word in value] if isinstance(value, list) else hide(value) if value else value
+        for name, value in fields.items()
+        if not isinstance(value, bool)
+    }
+    return {"container": {**fields, **hidden}} if fields else {}
 
 
 def _describe_start(start: Start, env: PlanEnvironment, hide: Callable[[str], str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Container, Node
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.cluster.setup_commands import prepend_setup
@@ -31,6 +31,10 @@ from aboard.ui.number_format import format_count
 
 FREE_PORT = "a free port, chosen just before the start"
 BEACON = "each node adds PYTHONPATH, ABOARD_BEACON, ABOARD_CHILD and TORCHELASTIC_ERROR_FILE"
+CONTAINER = (
+    "each node adds the options of its GPUs, and binds the working directory and the NCCL files, InfiniBand devices and"
+    " caches that it has"
+)
 # `prepend_setup` puts these words before a command: bash -c SCRIPT bash.
 SETUP_WORDS = 4
 ANY_LENGTH = 10_000
@@ -67,6 +71,8 @@ class PlanView:
             yield _render_line("interface  ", ", ".join(interfaces))
         if any(start.beacon for _node, start in plan.starts()):
             yield from wrap_labelled(Text("beacon     ", style="dim"), f"on: {BEACON}", width)
+        if any(start.container is not None for _node, start in plan.starts()):
+            yield from wrap_labelled(Text("container  ", style="dim"), CONTAINER, width)
 
     def _lots(self) -> list[list[int]]:
         """The indices of nodes that differ only in their names and rank numbers, grouped."""
@@ -77,6 +83,7 @@ class PlanView:
 
     def _shape(self, place: int, part: NodePlan) -> "_Shape":
         return _Shape(
+            container=_describe_container(part.starts[0].container),
             interpreter="" if part.node.interpreter is None else str(part.node.interpreter),
             commands=tuple(self._command(part, local) for local in range(len(part.starts))),
             setup=part.node.setup,
@@ -110,6 +117,8 @@ class PlanView:
             yield _render_line("  setup  ", escape_text(self._hide(line), ANY_LENGTH), style="green")
         if shape.interpreter:
             yield _render_line("  python ", escape_text(shape.interpreter, ANY_LENGTH))
+        for label, text in shape.container:
+            yield _render_line(f"  {label:6} ", escape_text(self._hide(text), ANY_LENGTH))
         for command, remark in _group_values(shape.commands):
             yield _render_line("  runs   ", command, style="green", remark=remark)
         for cores, remark in _group_values(shape.cores):
@@ -143,6 +152,7 @@ class PlanView:
 class _Shape:
     """Nodes with equal shapes are shown together."""
 
+    container: tuple[tuple[str, str], ...]
     interpreter: str
     commands: tuple[str, ...]
     setup: tuple[str, ...]
@@ -172,6 +182,18 @@ def _strip_setup(part: NodePlan, start: Start) -> tuple[str, ...]:
     """The argv without the setup wrapper; setup lines are shown separately."""
     bare = start.argv[SETUP_WORDS:]
     return bare if part.node.setup and prepend_setup(part.node, bare) == start.argv else start.argv
+
+
+def _describe_container(container: Container | None) -> tuple[tuple[str, str], ...]:
+    """What is known before the start, by label; see CONTAINER for the rest."""
+    if container is None:
+        return ()
+    workdir = f", in {container.workdir}" if container.workdir else ""
+    entry = ", through its entry point" if container.entry == "run" else ""
+    lines = [("inside", f"{container.runtime}, image {container.image}{entry}{workdir}")]
+    lines += [("bind", bind) for bind in container.binds]
+    lines += [("option", option) for option in container.options]
+    return tuple(lines)
 
 
 @lru_cache(maxsize=64)

@@ -72,7 +72,8 @@ def _match_messages(
         return None
     lines = (child.why,) if child.state == "failed" else evidence.tails.get(child.rank, ())
     for diagnosis, message in messages:
-        for line in lines:
+        # The last attempt counts: earlier ones may be retried.
+        for line in reversed(lines):
             found = line.match(message.regex)
             named = {name.rstrip("234"): text for name, text in found.groupdict().items() if text} if found else {}
             if found and _is_about_container(diagnosis, message, named, container):

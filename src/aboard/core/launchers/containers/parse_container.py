@@ -63,7 +63,7 @@ def parse_container(words: Sequence[str], context: LauncherContext) -> LauncherC
     container = replace(container, workdir=started.workdir or container.workdir)
     files = ContainerFiles(files=context.files, container=container, cwd=context.cwd)
     written = WrittenFiles(files=files, written=started.written)
-    inner = context.parse_inner(started.words, replace(started.context, files=written))
+    inner = context.parse_inner(started.words, replace(started.context, files=written, run_deepy=None))
     if inner is None:
         request = LaunchRequest(program=build_rank_program(started.words))
         inner = LauncherCommand(launcher=runtime, request=request)

@@ -1,5 +1,6 @@
 """What simple commands do in a script that is followed: set variables, prepare the environment, start programs."""
 
+import posixpath
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,13 @@ from aboard.core.launchers.shell.captured_output import JobNodes, format_echo, p
 from aboard.core.launchers.shell.conditions import evaluate_condition
 from aboard.core.launchers.shell.expansion import Expander
 from aboard.core.launchers.shell.parser import parse_script
-from aboard.core.launchers.shell.syntax import Assignment, FailedScriptError, SimpleCommand, UnreadableScriptError
+from aboard.core.launchers.shell.syntax import (
+    Assignment,
+    Block,
+    FailedScriptError,
+    SimpleCommand,
+    UnreadableScriptError,
+)
 from aboard.core.launchers.shell.variables import Variables, find_unknown, format_unknown, mark_unknown
 from aboard.lazy_dataclass import dataclass
 
@@ -248,6 +255,8 @@ class ShellCommands:
     def _capture(self, text: str, line: int) -> str:
         """The output of the commands in `$( … )`."""
         block = parse_script(text, first_line=line)
+        if (directory := self._read_directory(block, line)) is not None:
+            return directory
         output = ""
         for command in block[0].pipeline.commands if len(block) == 1 else ():
             if not isinstance(command, SimpleCommand) or not command.words:
@@ -260,6 +269,18 @@ class ShellCommands:
             if len(block) == 1:
                 return output
         return mark_unknown(f"({text.strip()})")
+
+    def _read_directory(self, block: Block, line: int) -> str | None:
+        """The output of `cd DIRECTORY && pwd`, by which a script finds its own directory."""
+        commands = [command for step in block for command in step.pipeline.commands]
+        if len(block) != 2 or len(commands) != 2 or block[1].joined == "||":  # noqa: PLR2004 - cd and pwd
+            return None
+        simple = [each for each in commands if isinstance(each, SimpleCommand) and not each.assignments]
+        words = [[field for word in each.words for field in self.expander.expand_fields(word, line)] for each in simple]
+        match words:
+            case [["cd", target], ["pwd"]] if find_unknown(target) is None and target[:1] not in {"", "-", "~"}:
+                return posixpath.normpath(posixpath.join(self.cwd, target)) + "\n"
+        return None
 
 
 def only_prints(words: Sequence[str]) -> bool:

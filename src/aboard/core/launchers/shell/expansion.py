@@ -102,7 +102,7 @@ class Expander:
         if name in {"?", "$", "!"}:
             raise UnreadableScriptError(line, f"the variable ${name}")
         if name.isdecimal():
-            arguments = ["bash", *self._variables.arguments]
+            arguments = [self._variables.script, *self._variables.arguments]
             return arguments[int(name) : int(name) + 1]
         if index is None:
             value = self._variables.get(name)

@@ -10,6 +10,7 @@ _OPERATORS = ("<<<", "<<-", "&>>", "<<", ">>", "&>", ">&", "<&", ">|", "&&", "||
 _OPERATOR_START = frozenset(";&|<>")
 _END = frozenset(" \t\n;&|<>()")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!]")
+_TEE = re.compile(r"\s*tee\s[^;&|<>`()]*(>\s*&\s*[12]\s*)?")
 _HEREDOC = re.compile(r"[ \t]*(['\"\\]?)([A-Za-z_][A-Za-z0-9_]*)\1?")
 
 
@@ -91,7 +92,12 @@ class _Lexer:
             )
             return
         if operator in {"<", ">"} and self.text.startswith("(", self.at):
-            raise UnreadableScriptError(line, f"process substitution {operator}( )")
+            is_redirected = self.text[max(0, self.at - 9) : self.at - 1].rstrip().endswith(">")
+            if operator == "<" or not is_redirected or not _TEE.fullmatch(self._read_balanced("(", ")")):
+                raise UnreadableScriptError(line, f"process substitution {operator}( )")
+            # `> >(tee FILE)`: the output still goes where it went.
+            yield Token(line=line, word=(_text("/dev/stdout", quoted=True),))
+            return
         yield Token(line=line, operator=operator)
 
     def _read_heredoc(self, mark: str, *, is_literal: bool, strips_tabs: bool) -> Word:

@@ -38,12 +38,18 @@ class Variables:
     """The variables of a shell: its own, those that children inherit, arrays, and the script's arguments."""
 
     def __init__(
-        self, environ: Mapping[str, str], arguments: Sequence[str] = (), unknown: frozenset[str] = frozenset()
+        self,
+        environ: Mapping[str, str],
+        arguments: Sequence[str] = (),
+        unknown: frozenset[str] = frozenset(),
+        *,
+        script: str = "bash",
     ) -> None:
         self._values = {**environ, **{name: mark_unknown(name) for name in unknown}}
         self._inherited = frozenset(self._values)
         self.exported: dict[str, str] = {}
-        self.arrays: dict[str, list[str]] = {}
+        self.arrays: dict[str, list[str]] = {"BASH_SOURCE": [script]}
+        self.script = script
         self.arguments = list(arguments)
         # After commands such as `module load`, variables with such names may have a value.
         self._maybe_set: re.Pattern[str] | None = None

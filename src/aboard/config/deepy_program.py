@@ -1,0 +1,79 @@
+"""Runs gpt-neox's deepy.py on the head, with DeepSpeed's launcher replaced by one that only reports its arguments."""
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from aboard.core.launchers.launcher_command import DeepyReport
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands
+
+# Importing torch, DeepSpeed and megatron from a slow disk takes a minute.
+_SECONDS = 300
+# deepy.py adds WANDB_API_KEY to the variables that DeepSpeed exports, with a value from ~/.netrc.
+_REPORTING = """
+import json, os, runpy, sys
+out, sys.argv = int(sys.argv[1]), sys.argv[2:]
+sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+import deepspeed.launcher.runner as runner
+before = dict(os.environ)
+def report(args=None):
+    exported = {name: value for name, value in os.environ.items() if name.startswith(tuple(runner.EXPORT_ENVS))}
+    env = {name: value for name, value in exported.items() if before.get(name) != value}
+    with os.fdopen(out, "w") as file:
+        json.dump({"arguments": sys.argv[1:] if args is None else args, "env": env}, file)
+    sys.exit()
+runner.main = report
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+_SHOWING = (
+    "from megatron.neox_arguments import NeoXArgs; NeoXArgs.consume_deepy_args().get_deepspeed_main_args();"
+    " print('no error')"
+)
+
+
+def run_deepy(python: Sequence[str], words: Sequence[str], environ: Mapping[str, str]) -> DeepyReport:
+    """What `PYTHON deepy.py WORDS` would pass to DeepSpeed; the InputError has the last line of its own error."""
+    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as said:
+        argv = [*python, "-c", _REPORTING, str(told.fileno()), *words]
+        try:
+            code = subprocess.run(
+                argv,
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                pass_fds=(told.fileno(),),
+                check=False,
+                timeout=_SECONDS,
+            ).returncode
+            seen = f"it ended with exit code {code}"
+        except subprocess.TimeoutExpired:
+            seen = f"it did not build its command within {_SECONDS} s"
+        except OSError as error:
+            seen = f"{escape_text(python[0])}: {error.strerror}"
+        told.seek(0)
+        report = _read_report(told.read())
+        if report is not None:
+            return report
+        said.seek(0, os.SEEK_END)
+        said.seek(max(0, said.tell() - 4096))
+        lines = said.read().decode(errors="replace").split("\n")
+    last = next((escape_text(line.strip()) for line in reversed(lines) if line.strip()), "")
+    shown = pasted_commands.quote_command_line([*python, "-c", _SHOWING, *words[1:]])
+    fix = pasted_commands.DEEPY.fix("show", command=shown)
+    problem = Problem(where=escape_text(words[0]), seen=f"{seen}: {last}" if last else seen, fix=fix)
+    raise InputError(pasted_commands.DEEPY, [problem])
+
+
+def _read_report(text: bytes) -> DeepyReport | None:
+    try:
+        told = json.loads(text)
+    except ValueError:  # it ended before it reported
+        return None
+    return DeepyReport(
+        arguments=tuple(map(str, told["arguments"])), env={str(name): str(told["env"][name]) for name in told["env"]}
+    )
