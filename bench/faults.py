@@ -65,10 +65,11 @@ INSIDE = (
     "rank stopped, run",
     "power lost, run",
 )
-# Printed fixes that cannot reach a running container.
+# Printed fixes that can't reach a running container, by runtime.
+_REBUILD = {"module missing, import": "somebody must rebuild the image"}
 LATER = {
-    "module missing, import": "somebody must rebuild the image",
-    "unknown name of rank 0, init": "Podman copies /etc/hosts at the start",
+    "apptainer": _REBUILD,
+    "podman": {**_REBUILD, "unknown name of rank 0, init": "Podman copies /etc/hosts at the start"},
 }
 EVERY = (*CASES, *BLIND, *BLIND_MORE)
 DOCS = Path(__file__).parents[1] / "docs"
@@ -151,9 +152,8 @@ def _select_cases(options: argparse.Namespace) -> list[Case]:
     wanted = QUICK if options.quick else CI if options.ci else every
     # Cases that one training survives come one after the other.
     cases = sorted((case for case in EVERY if case.name in wanted), key=lambda case: case.lasts)
-    return [
-        replace(case, by_hand=case.by_hand or LATER.get(case.name, "")) if options.container else case for case in cases
-    ]
+    later = LATER.get(options.container, {})
+    return [replace(case, by_hand=case.by_hand or later.get(case.name, "")) for case in cases]
 
 
 def _clean_up(stage: Stage, session: Session) -> None:
