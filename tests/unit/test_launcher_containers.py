@@ -168,6 +168,14 @@ def test_the_image_file_is_found_from_any_directory() -> None:
     assert images == ["/home/me/images/a.sif", "/w/images/a.sif"]
 
 
+def test_a_shell_script_that_starts_a_container() -> None:
+    """A script of one's own is read up to its container and the launcher inside."""
+    text = '#!/bin/bash\nIMAGE=a.sif\nexport NCCL_DEBUG=INFO\nsingularity exec -B $PWD:/w $IMAGE torchrun x.py "$@"\n'
+    got = pasted("./run.sh --lr 1", files={"./run.sh": text})
+    assert (got.request.program.args, got.env) == (("--lr", "1"), {"NCCL_DEBUG": "INFO"})
+    assert got.container == Container(runtime="singularity", image="a.sif", binds=("/home/me/project:/w",))
+
+
 @pytest.mark.parametrize(
     ("command", "missing"),
     [

@@ -80,7 +80,8 @@ def parse_shell_script(words: Sequence[str], context: LauncherContext) -> Launch
 def _follow(text: str, script: str, arguments: Sequence[str], context: LauncherContext) -> ScriptReading:
     if has_marker_characters(text) or any(map(has_marker_characters, (script, *arguments))):
         raise UnreadableScriptError(1, "a character that is reserved")
-    variables = Variables(context.environ, arguments, frozenset({"RANDOM", "SECONDS", "HOSTNAME"}), script=script)
+    environ = {**context.environ, "PWD": context.cwd}
+    variables = Variables(environ, arguments, frozenset({"RANDOM", "SECONDS", "HOSTNAME"}), script=script)
     files = context.files
     reader = ScriptReader(
         variables,
