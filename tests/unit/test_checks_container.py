@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from aboard.checks import software
 from aboard.checks.container import SUBJECT
-from aboard.checks.container.container_facts import FailedStart, NodeRuntime, RankView, parse_inside, parse_runtime
+from aboard.checks.container.container_facts import FailedStart, NodeRuntime, ProcessView, parse_inside, parse_runtime
 from aboard.checks.container.container_messages import match_messages
 from aboard.checks.container.node_script import INSIDE_SCRIPT, OUTSIDE_SCRIPT
 from aboard.checks.node_scripts import build_rank_command, format_python_command
@@ -73,7 +74,7 @@ def _judge(
     nodes = tuple(Node(name=name, workdir="/job", container=container) for name in names)
     well = _parse({**RUNTIME, "view": VIEW}, parse_runtime)
     odd = _parse({**RUNTIME, **(runtime or {}), "view": {**VIEW, **(outside or {})}}, parse_runtime)
-    seen: RankView | FailedStart = _parse({**VIEW, **(inside or {})}, parse_inside)
+    seen: ProcessView | FailedStart = _parse({**VIEW, **(inside or {})}, parse_inside)
     if failed:
         seen = parse_inside(CommandOutput(code=255, stdout="", stderr=failed))
     met = ReachedNode(hostname="h", user="", address="", python="", round_trip=0.01, clock_offset=0.0)
@@ -87,6 +88,21 @@ def _judge(
         },
     )
     return SUBJECT.judge(facts)
+
+
+def _list_software(torch: str) -> NodeSoftware:
+    return NodeSoftware(
+        python="3.11.2",
+        executable=Untrusted("/usr/bin/python3"),
+        packages={"torch": torch},
+        environment="",
+        count=1,
+        variables={},
+        code="",
+        files=0,
+        cut=False,
+        commit=Untrusted(""),
+    )
 
 
 def test_equal_nodes_have_no_finding() -> None:
@@ -223,22 +239,20 @@ def test_a_container_that_prints_nothing() -> None:
 
 def test_other_versions_than_outside_are_a_remark() -> None:
     """Someone who upgrades torch outside sees that ranks do not use it."""
-    software = NodeSoftware(
-        python="3.11.2",
-        executable=Untrusted("/usr/bin/python3"),
-        packages={"torch": "2.7.1"},
-        environment="",
-        count=1,
-        variables={},
-        code="",
-        files=0,
-        cut=False,
-        commit=Untrusted(""),
-    )
-    newer = replace(software, packages={"torch": "2.8.0"})
-    (finding,) = _judge(answers={"software": {"odd": software}, "outside-software": {"odd": newer, "n1": newer}})
+    ours, newer = _list_software("2.7.1"), _list_software("2.8.0")
+    (finding,) = _judge(answers={"software": {"odd": ours}, "outside-software": {"odd": newer, "n1": newer}})
     assert (finding.code, finding.severity) == ("container-versions", Severity.INFO)
     assert finding.seen == "in the container: torch 2.7.1 (outside 2.8.0)"
+
+
+def test_versions_that_differ_inside_are_fixed_by_the_image() -> None:
+    """Nothing that is installed outside would change what ranks import."""
+    nodes = tuple(Node(name=name, container=APPTAINER) for name in ("n1", "n2", "odd"))
+    answers = {"n1": _list_software("2.7.1"), "n2": _list_software("2.7.1"), "odd": _list_software("2.8.0")}
+    facts = Facts(cluster=Cluster(nodes=nodes), contacts={}, answers={"software": answers})
+    (finding,) = software.find_differing_versions(facts)
+    assert finding.fix.startswith("ssh n1 'cat /data/train.sif' | ssh odd 'cat > ")
+    assert "pip" not in finding.fix
 
 
 def test_what_is_unknown_is_no_pass() -> None:

@@ -116,6 +116,26 @@ def format_container_entry(node: Node, container: Container) -> Shell:
     )
 
 
+def format_image_copy(source: Node, target: Node, *, as_root: bool = False) -> Shell:
+    """The command line that copies the container's image from a node to another, through this machine."""
+    if source.container is None:
+        raise ValueError(f"{source.name} has no container")
+    image, runtime = source.container.image, source.container.runtime
+    if source.container.is_apptainer:
+        read = format_shell("cat {image}", image=image)
+        # Ranks that still use the old file keep it.
+        text = "sudo tee {new} >/dev/null && sudo mv {new} {image}" if as_root else "cat > {new} && mv {new} {image}"
+        write = format_shell(text, new=f"{image}.new", image=image)
+    else:
+        read = format_shell("{runtime} save {image}", runtime=runtime, image=image)
+        write = format_shell("{runtime} load", runtime=runtime)
+    return format_shell(
+        "{read:shell} | {write:shell}",
+        read=format_node_command(source, read),
+        write=format_node_command(target, write),
+    )
+
+
 def get_setup_lines(node: Node) -> list[Shell]:
     """The node's `setup`: shell that the user wrote."""
     return [Shell(line) for line in node.setup]

@@ -29,7 +29,7 @@ ImageKind: TypeAlias = Literal["", "file", "directory", "registry", "store", "mi
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankView:
+class ProcessView:
     """What a process of the ranks' user sees: devices, limits (None is no limit) and directories.
 
     `driver` says whether it can load NVIDIA's driver. `workdir` identifies the directory itself, whatever its path is;
@@ -61,7 +61,7 @@ class NodeRuntime:
 
     runtime: AnyPath
     version: Untrusted
-    view: RankView
+    view: ProcessView
     kind: ImageKind = ""
     image: Annotated[str, Matching("[0-9a-f]{0,64}")] = ""
     size: int = 0
@@ -105,11 +105,11 @@ def parse_runtime(answer: ProbeAnswer) -> NodeRuntime:
     return decode_script_output(NodeRuntime, parse_script_output(answer))
 
 
-def parse_inside(answer: ProbeAnswer) -> RankView | FailedStart:
+def parse_inside(answer: ProbeAnswer) -> ProcessView | FailedStart:
     if isinstance(answer, CommandOutput) and answer.code != 0 and not answer.timed_out:
         lines = (answer.stderr.strip() or f"exit code {answer.code}").splitlines()
         return FailedStart(lines=tuple(Untrusted(line[:_PROBLEM_CHARS]) for line in lines[-40:]))
-    return decode_script_output(RankView, parse_script_output(answer))
+    return decode_script_output(ProcessView, parse_script_output(answer))
 
 
 RUNTIME = Probe(name="container-runtime", question=_build_outside_command, parse=parse_runtime)
@@ -117,11 +117,11 @@ INSIDE = Probe(name="container-inside", question=_build_inside_command, parse=pa
 OUTSIDE_SOFTWARE = Probe(name="outside-software", question=_build_software_command, parse=parse_software, quick=False)
 
 
-def collect_views(facts: Facts) -> dict[str, tuple[RankView, RankView]]:
+def collect_views(facts: Facts) -> dict[str, tuple[ProcessView, ProcessView]]:
     """What processes see outside and inside, for nodes whose container started."""
     inside = facts.of(INSIDE)
     return {
         name: (runtime.view, view)
         for name, runtime in facts.of(RUNTIME).items()
-        if isinstance(view := inside.get(name), RankView)
+        if isinstance(view := inside.get(name), ProcessView)
     }

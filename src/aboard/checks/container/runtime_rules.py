@@ -6,7 +6,7 @@ from aboard.checks.container.container_facts import RUNTIME, NodeRuntime
 from aboard.checks.container.container_messages import build_start_findings
 from aboard.checks.majority import group_by_value
 from aboard.checks.node_difference import NodeDifference, find_common_value
-from aboard.checks.node_scripts import format_node_command, join_command_lines
+from aboard.checks.node_scripts import format_image_copy, format_node_command, join_command_lines
 from aboard.core.cluster.node import Container, Node
 from aboard.core.probes.facts import Facts
 from aboard.core.text.byte_sizes import MIB, format_size
@@ -140,26 +140,7 @@ def _format_copies(facts: Facts, source: Node, names: Sequence[str]) -> Shell:
     """Copies the image from a node to others, through this machine."""
     replaceable = {name: each.replaceable for name, each in facts.of(RUNTIME).items()}
     lines = [
-        _format_copy(source, facts.cluster.node(name), as_root=not replaceable.get(name, True))
+        format_image_copy(source, facts.cluster.node(name), as_root=not replaceable.get(name, True))
         for name in names[:_MAX_FIXES]
     ]
     return join_command_lines(lines, len(names) - _MAX_FIXES)
-
-
-def _format_copy(source: Node, target: Node, *, as_root: bool) -> Shell:
-    container = source.container
-    if container is None:
-        raise ValueError(f"{source.name} has no container")
-    if container.is_apptainer:
-        read = format_shell("cat {image}", image=container.image)
-        # Ranks that still use the old file keep it.
-        text = "sudo tee {new} >/dev/null && sudo mv {new} {image}" if as_root else "cat > {new} && mv {new} {image}"
-        write = format_shell(text, new=f"{container.image}.new", image=container.image)
-    else:
-        read = format_shell("{runtime} save {image}", runtime=container.runtime, image=container.image)
-        write = format_shell("{runtime} load", runtime=container.runtime)
-    return format_shell(
-        "{read:shell} | {write:shell}",
-        read=format_node_command(source, read),
-        write=format_node_command(target, write),
-    )

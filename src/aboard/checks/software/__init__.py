@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from aboard.checks.node_difference import NodeDifference
-from aboard.checks.node_scripts import format_node_command, format_python_command, join_command_lines
+from aboard.checks.node_scripts import format_image_copy, format_node_command, format_python_command, join_command_lines
 from aboard.checks.software.code_differences import LISTINGS, find_differing_code, find_differing_environment
 from aboard.checks.software.interpreter_and_program import (
     find_differing_program,
@@ -180,6 +180,10 @@ def _build_fix(facts: Facts, diagnosis: Diagnosis, difference: NodeDifference) -
 
 
 def _build_install_command(facts: Facts, diagnosis: Diagnosis, difference: NodeDifference, node: Node) -> Shell:
+    usual = facts.cluster.node(_find_usual_node(difference))
+    if node.container is not None and usual.container is not None:
+        # What is installed outside has no effect inside.
+        return format_image_copy(usual, node)
     if difference.kind == "python":
         path = facts.of(SOFTWARE)[_find_usual_node(difference)].executable
         return diagnosis.fix(
