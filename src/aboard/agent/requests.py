@@ -34,7 +34,9 @@ class RequestRunner:
         self._loop = loop
         self._pending: dict[int, _PendingRequest] = {}
         self._count = 0
+        # The directory of requests in containers, and their marks.
         self._directory: str | None = None
+        self._marks: list[str] = []
         loop.on_signal(signal.SIGCHLD, self._reap)
 
     def run(self, message: frames.Message, reply: Reply) -> None:
@@ -52,7 +54,10 @@ class RequestRunner:
         env[process_tree.RUN_ID] = mark = "ask-%d-%d" % (os.getpid(), self._count)
         argv = [str(argument) for argument in message["argv"]]
         source = message.get("source")
-        directory = self._prepare_directory() if message.get("container") else None
+        directory = None
+        if message.get("container"):
+            directory = self._prepare_directory()
+            self._marks.append(mark)
 
         def prepare() -> None:
             if source is not None:
@@ -106,9 +111,7 @@ class RequestRunner:
         for pid, request in self._pending.items():
             _kill_process_tree(pid, request.mark)
         if self._directory is not None:
-            from aboard.agent import run_directory  # noqa: PLC0415 - the reason is above
-
-            run_directory.remove_directory(self._directory)
+            _clear_containers(self._directory, self._marks)
 
     def _prepare_directory(self) -> str:
         """The private directory of requests in containers: runtimes unpack images there."""
@@ -231,7 +234,7 @@ def _run_script_and_exit(source: str, argv: list[str]) -> NoReturn:
 def _enter_container(message: frames.Message, argv: list[str], env: dict[str, str], directory: str) -> None:
     """Turns argv and env into the command that runs them inside; in the child, since a dead mount may block it."""
     from aboard.agent import process_tree  # noqa: PLC0415 - the reason is above
-    from aboard.agent.container import container_command  # noqa: PLC0415 - most checks need none
+    from aboard.agent.container import container_cleanup, container_command  # noqa: PLC0415 - most checks need none
 
     cwd = message.get("cwd")
     if cwd is not None and os.path.isdir(cwd):
@@ -240,18 +243,26 @@ def _enter_container(message: frames.Message, argv: list[str], env: dict[str, st
         # Not there: a finding of its own, which says more than a container that does not start.
         cwd = None
     given = {*(message.get("env") or {}), process_tree.RUN_ID}
+    spec, setup = container_command.ContainerSpec(message["container"]), list(map(str, message.get("setup") or ()))
     words, env_outside = container_command.wrap_command(
-        container_command.ContainerSpec(message["container"]),
-        argv,
-        dict(env),
-        given,
-        run=env[process_tree.RUN_ID],
-        directory=directory,
-        cwd=cwd,
+        spec, argv, dict(env), given, run=os.path.basename(directory), directory=directory, cwd=cwd
     )
-    argv[:] = container_command.run_after_setup(list(map(str, message.get("setup") or ())), words)
+    container_cleanup.record_runtime(directory, spec.runtime, setup, env_outside)
+    argv[:] = container_command.run_after_setup(setup, words)
     env.clear()
     env.update(env_outside)
+
+
+def _clear_containers(directory: str, marks: list[str]) -> None:
+    """Removes what requests in containers left: containers, images, and a process that Podman starts for each user."""
+    from aboard.agent import process_tree, run_directory  # noqa: PLC0415 - most checks need none
+    from aboard.agent.container.container_cleanup import remove_containers  # noqa: PLC0415 - as above
+
+    run = os.path.basename(directory)
+    if remove_containers(run, directory):
+        for mark in (*marks, run):
+            process_tree.send_signal(process_tree.find_run_processes(mark), signal.SIGKILL)
+    run_directory.remove_directory(directory)
 
 
 def _kill_process_tree(pid: int, mark: str) -> None:
