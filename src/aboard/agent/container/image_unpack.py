@@ -65,6 +65,10 @@ class ImageUnpacks:
         """Why the image of this start could not be unpacked; "" if it was, or needs not be."""
         return self._failures.get(ContainerSpec(message["container"]).image, "")
 
+    def list_pids(self) -> list[int]:
+        """The processes that unpack images."""
+        return list(self._pending)
+
     def resolve(self, image: str) -> str:
         """The path to run an image from."""
         return self._paths.get(image, image)
