@@ -179,6 +179,19 @@ def test_a_death_as_lines() -> None:
     ]
 
 
+def test_ranks_that_wait_for_their_image_are_shown() -> None:
+    """A large image takes minutes to unpack: even if no rank has started yet, the reason is one line."""
+    scene = Scene(2, 2)
+    scene.held()
+    for node, start in scene.plan.starts():
+        scene.event(1.0, "unpacking", node, start.child)
+    lines = lines_of([scene.at(second) for second in range(2, 10)])
+    assert lines[1:] == ["waiting for n[1-2] ranks 0-3: unpacking the image, for up to 5.0 s"]
+    scene.come(10.0, Phase.STARTED)
+    assert scene.at(12.0).phase is Phase.STARTED
+    assert scene.at(12.0).missing == ()
+
+
 @pytest.mark.ci
 def test_a_thousand_late_nodes_are_few_lines() -> None:
     """Equal reasons are told together."""

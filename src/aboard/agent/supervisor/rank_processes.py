@@ -42,9 +42,10 @@ def become_subreaper() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _prepare_child(cores: list[int], directories: list[str]) -> None:
+def _prepare_child(cores: list[int], directories: list[str], enter: Callable[[], None]) -> None:
     """Runs in the child before exec, so that a dead mount blocks only the child; a missing core fails the start."""
     die_with_parent(signal.SIGKILL)
+    enter()
     for path in directories:
         os.makedirs(os.path.expanduser(path), exist_ok=True)
     if cores:
@@ -104,8 +105,7 @@ class RankProcesses:
                 self.beacons.prepare(name, self._count, env, secrets)
         container = message.get("container") or {}
         directories = [str(path) for path in container.get("directories") or ()]
-        if container:
-            argv, env = self._enter_container(name, argv, env, message, cwd)
+        enter = self._prepare_container(name, argv, env, message) if container else lambda: None
         outputs = [self._output(name, stream, secrets) for stream in ("stdout", "stderr")]
         self._count += 1
         null = os.open(os.devnull, os.O_RDONLY)
@@ -117,7 +117,7 @@ class RankProcesses:
                 stdin=null,
                 stdout=outputs[0].write_end,
                 stderr=outputs[1].write_end,
-                in_child=lambda: _prepare_child(cores, directories),
+                in_child=lambda: _prepare_child(cores, directories, enter),
             )
         except OSError as error:
             self._report_failure(name, str(error.strerror))
@@ -208,10 +208,10 @@ class RankProcesses:
             except Exception as error:  # noqa: BLE001 - nobody waits for a reply; the other ranks need their supervisor
                 self._report_failure(name, "%s: %s" % (type(error).__name__, error))
 
-    def _enter_container(
-        self, name: str, argv: list[str], env: dict[str, str], message: frames.Message, cwd: str | None
-    ) -> tuple[list[str], dict[str, str]]:
-        """The command that runs argv in a container, after the node's setup lines."""
+    def _prepare_container(
+        self, name: str, argv: list[str], env: dict[str, str], message: frames.Message
+    ) -> Callable[[], None]:
+        """Returns what turns argv and env, in the child, into the command that runs them in a container."""
         from aboard.agent.container import (  # noqa: PLC0415 - most runs need none
             container_cleanup,
             container_command,
@@ -224,12 +224,18 @@ class RankProcesses:
         self._containers.add(name, spec.runtime, env)
         given = {*(message.get("env") or {}), process_tree.RUN_ID, container_processes.MARK}
         given |= {key for key in env if env[key] != os.environ.get(key)}
-        words, outer = container_command.wrap_command(
-            spec, argv, env, given, run=self._run, directory=self._directory, cwd=cwd
-        )
         setup = [str(word) for word in message.get("setup") or ()]
-        container_cleanup.record_runtime(self._directory, spec.runtime, setup, outer)
-        return container_command.run_after_setup(setup, words), outer
+
+        def enter() -> None:
+            words, outer = container_command.wrap_command(
+                spec, argv, dict(env), given, run=self._run, directory=self._directory, cwd=message.get("cwd")
+            )
+            container_cleanup.record_runtime(self._directory, spec.runtime, setup, outer)
+            argv[:] = container_command.run_after_setup(setup, words)
+            env.clear()
+            env.update(outer)
+
+        return enter
 
     def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
         path = os.path.join(self._directory, "%d.%s" % (self._count, stream))
