@@ -312,6 +312,8 @@ MEMLOCK = Diagnosis(
     patterns=cause(
         r"[Cc]all to ibv_(?:reg_mr(?:_iova2)?|reg_dmabuf_mr|create_cq"
         r"|create_qp) failed(?: with error)?.*(?:Cannot allocate memory|Bad address \(memlock|\b12\b)"
+        # Before 2.18, NCCL gave no reason; this is the usual one.
+        r"|[Cc]all to ibv_reg_mr failed\s*$"
     ),
 )
 
