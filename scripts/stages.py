@@ -104,7 +104,19 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
     ]
     benches = [
         bench_stage(name, "--json", str(directory / f"bench-{name}.json"), minutes=120)
-        for name in ("house", "check", "launch", "beacon", "scale", "logs", "data", "train", "bringup", "slurm")
+        for name in (
+            "house",
+            "check",
+            "launch",
+            "beacon",
+            "scale",
+            "logs",
+            "data",
+            "train",
+            "bringup",
+            "slurm",
+            "containers",
+        )
     ]
     # A different sample for each commit: tests were written for the survivors of the first ones.
     seed = str(int(directory.name, 16))

@@ -219,7 +219,12 @@ def test_of_ranks_in_a_container_only_the_working_directory_is_asked() -> None:
         other = replace(spec, program=Program(kind=kind, target=target))
         assert build_environment_query(node, other) == {"workdir": "/job"}
     elsewhere = replace(node, container=replace(container, workdir="/workspace"))
-    assert build_environment_query(elsewhere, spec) == {}
+    assert build_environment_query(elsewhere, spec) == {"workdir": "/job"}
+    bound = replace(node, container=replace(container, workdir="/workspace", binds=("/data/src:/workspace",)))
+    assert build_environment_query(bound, spec) == {"workdir": "/job", "script": "/data/src/train.py"}
+    seen = parse_environment(bound, spec, {"workdir": True, "program": {"exists": False}}).program
+    assert seen is not None
+    assert seen.path == "/data/src/train.py"
     chosen = parse_environment(node, spec, {}).interpreter
     assert str(chosen) == "/opt/bin/python (in the container)"
 

@@ -188,9 +188,19 @@ cluster:
   env: {A: all, B: all}
   fabric_address: "ib-{name}"
   setup: module load cuda
-  container: {runtime: docker, image: a:1, options: [--gpus=all]}
+  container: {runtime: docker, image: a:1, python: /opt/py, binds: [/a, /b:/c:ro], env: {X: y}, options: [--rm],
+              writable_tmpfs: true, gpus: nvidia}
 """)
-    box = Container(runtime="docker", image="a:1", options=("--gpus=all",))
+    box = Container(
+        runtime="docker",
+        image="a:1",
+        python="/opt/py",
+        binds=("/a", "/b:/c:ro"),
+        env={"X": "y"},
+        options=("--rm",),
+        writable_tmpfs=True,
+        gpus="nvidia",
+    )
     assert load("a.yaml").nodes == (
         Node(
             name="n1",

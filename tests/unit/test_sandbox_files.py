@@ -1,5 +1,8 @@
 """The texts that make a host, compared whole."""
 
+from pathlib import Path
+
+from aboard.sandbox.containers.prepare_host import build_podman_files
 from aboard.sandbox.host_setup import network_commands, system_files
 from aboard.sandbox.layout import SandboxLayout
 
@@ -94,3 +97,22 @@ def test_many_hosts_are_introduced_to_each_other() -> None:
     assert len(told) == 64
     assert told[0] == "neigh add 10.77.255.1 lladdr 02:10:77:00:00:00 nud stale extern_learn dev eth0"
     assert not any(" 10.77.0.1 " in line for line in told)
+
+
+def test_files_for_podman() -> None:
+    """No control groups, the host's network, subordinate ids, and the host's programs in every container."""
+    assert build_podman_files([Path("/usr"), Path("/opt/venv")]) == {
+        "/etc/subuid": "crew:100000:65536\n",
+        "/etc/subgid": "crew:100000:65536\n",
+        "/etc/containers/storage.conf": '[storage]\ndriver = "vfs"\n',
+        "/etc/containers/containers.conf": (
+            "[containers]\n"
+            'cgroups = "disabled"\n'
+            'netns = "host"\n'
+            'volumes = ["/usr:/usr:ro", "/opt/venv:/opt/venv:ro"]\n'
+            "\n"
+            "[engine]\n"
+            'cgroup_manager = "cgroupfs"\n'
+            'events_logger = "file"\n'
+        ),
+    }

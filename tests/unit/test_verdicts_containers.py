@@ -170,6 +170,22 @@ def test_a_record_keeps_which_container_ranks_ran_in() -> None:
     assert [start.container for _node, start in changed.starts()] == [None, PODMAN, PODMAN]
 
 
+def test_a_module_that_the_image_lacks_belongs_into_the_image() -> None:
+    """What pip installs outside, or into a running container, the next ranks don't have."""
+    (finding,) = _ending(
+        PODMAN,
+        _event("phase", 1, phase="started"),
+        _event("raised", 1, type="ModuleNotFoundError", message="No module named 'flash_attn'"),
+        _event("exited", 1, code=1),
+        tails={},
+    )
+    assert finding.code == "run-raised"
+    assert finding.fix.startswith(
+        "# the image lacks flash_attn: add `pip install flash_attn` to the definition of local"
+    )
+    assert "ssh" not in finding.fix
+
+
 def test_messages_of_a_rank_that_had_started_are_its_own() -> None:
     """A training that runs containers itself may print a runtime's message and die of something else."""
     (finding,) = _ending(

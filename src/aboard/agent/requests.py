@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import NoReturn
 
+    from aboard.agent.container.container_requests import ContainerRequests
+
     Reply = Callable[[frames.Message], None]
 
 # Both fit into one frame, even if JSON escapes every byte with six characters.
@@ -34,15 +36,22 @@ class RequestRunner:
         self._loop = loop
         self._pending: dict[int, _PendingRequest] = {}
         self._count = 0
-        self._directory: str | None = None
+        self._containers: ContainerRequests | None = None
+        self._clean = True
         loop.on_signal(signal.SIGCHLD, self._reap)
 
     def run(self, message: frames.Message, reply: Reply) -> None:
         """Runs argv in its own session; the reply has its exit code and output.
 
         `source` is Python code that the forked child runs with argv as sys.argv, which saves an interpreter's start.
-        With a `container`, argv runs in it, as for a rank.
+        With a `container`, argv runs in it, as for a rank, once its image is unpacked.
         """
+        if message.get("container"):
+            self._run_in_container(message, reply)
+        else:
+            self._start(message, reply)
+
+    def _start(self, message: frames.Message, reply: Reply) -> None:
         # Late, here and below, since a check that only reads files never needs it.
         from aboard.agent import process_tree  # noqa: PLC0415 - the reason is above
 
@@ -52,20 +61,22 @@ class RequestRunner:
         env[process_tree.RUN_ID] = mark = "ask-%d-%d" % (os.getpid(), self._count)
         argv = [str(argument) for argument in message["argv"]]
         source = message.get("source")
-        directory = self._prepare_directory() if message.get("container") else None
+        containers = self._containers if message.get("container") else None
+        if containers is not None:
+            containers.record(message, mark)
 
         def prepare() -> None:
             if source is not None:
                 _run_script_and_exit(str(source), argv)
-            if directory is not None:
-                _enter_container(message, argv, env, directory)
+            if containers is not None:
+                containers.wrap(message, argv, env)
 
         request = _PendingRequest(self._loop, reply, min(OUTPUT_LIMIT, int(message.get("limit", OUTPUT_LIMIT))), mark)
         try:
             pid, request.start_fd = spawn_process(
                 argv,
                 env=env,
-                cwd=message.get("cwd") if directory is None else None,
+                cwd=message.get("cwd") if containers is None else None,
                 stdin=request.null,
                 stdout=request.write_ends[0],
                 stderr=request.write_ends[1],
@@ -105,19 +116,22 @@ class RequestRunner:
     def end(self) -> None:
         for pid, request in self._pending.items():
             _kill_process_tree(pid, request.mark)
-        if self._directory is not None:
-            from aboard.agent import run_directory  # noqa: PLC0415 - the reason is above
+        if self._containers is not None:
+            self._containers.end(clean=self._clean and not self._pending)
 
-            run_directory.remove_directory(self._directory)
+    def _run_in_container(self, message: frames.Message, reply: Reply) -> None:
+        from aboard.agent.container.container_requests import ContainerRequests  # noqa: PLC0415 - most checks need none
 
-    def _prepare_directory(self) -> str:
-        """The private directory of requests in containers: runtimes unpack images there."""
-        if self._directory is None:
-            from aboard.agent import run_directory  # noqa: PLC0415 - the reason is above
+        def start(why: str) -> None:
+            if why:
+                reply({"code": 1, "stdout": "", "stderr": why})
+            else:
+                self._start(message, reply)
 
-            # Its name contains our pid, so that the check for leftovers can tell whether we are alive.
-            self._directory = run_directory.make_directory("ask-%d" % os.getpid())
-        return self._directory
+        if self._containers is None:
+            self._containers = ContainerRequests()
+        if not self._containers.hold(message, start):
+            start(self._containers.find_failure(message))
 
     def _follow(self, pid: int, request: _PendingRequest, message: frames.Message) -> None:
         self._pending[pid] = request
@@ -128,6 +142,7 @@ class RequestRunner:
     def _late(self, pid: int, request: _PendingRequest) -> None:
         if self._pending.get(pid) is request:
             request.timed_out = True
+            self._clean = False
             _kill_process_tree(pid, request.mark)
             # A process in uninterruptible sleep (a dead mount) can't be killed: reply without it.
             self._loop.later(0.5, lambda: self._abandon(pid, request))
@@ -138,6 +153,8 @@ class RequestRunner:
             request.finish(-signal.SIGKILL)
 
     def _reap(self) -> None:
+        if self._containers is not None:
+            self._containers.reap()
         for pid, request in list(self._pending.items()):
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 del self._pending[pid]
@@ -226,32 +243,6 @@ def _run_script_and_exit(source: str, argv: list[str]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def _enter_container(message: frames.Message, argv: list[str], env: dict[str, str], directory: str) -> None:
-    """Turns argv and env into the command that runs them inside; in the child, since a dead mount may block it."""
-    from aboard.agent import process_tree  # noqa: PLC0415 - the reason is above
-    from aboard.agent.container import container_command  # noqa: PLC0415 - most checks need none
-
-    cwd = message.get("cwd")
-    if cwd is not None and os.path.isdir(cwd):
-        os.chdir(cwd)
-    else:
-        # Not there: a finding of its own, which says more than a container that does not start.
-        cwd = None
-    given = {*(message.get("env") or {}), process_tree.RUN_ID}
-    words, env_outside = container_command.wrap_command(
-        container_command.ContainerSpec(message["container"]),
-        argv,
-        dict(env),
-        given,
-        run=env[process_tree.RUN_ID],
-        directory=directory,
-        cwd=cwd,
-    )
-    argv[:] = container_command.run_after_setup(list(map(str, message.get("setup") or ())), words)
-    env.clear()
-    env.update(env_outside)
 
 
 def _kill_process_tree(pid: int, mark: str) -> None:

@@ -7,6 +7,8 @@ import os
 import stat
 
 SOCKET = "keeper.sock"
+# A run's record beside its directory: containers can write to that, and this one has commands for the agent.
+RECORD_SUFFIX = ".containers"
 # Unpacked images of containers: a directory, or a link to one on a disk that the user has chosen for large files.
 IMAGES = "images"
 # A Unix socket's path is limited to 107 bytes: unix(7).
@@ -45,7 +47,8 @@ def resolve_directory(run: str) -> str:
 def list_runs() -> list[str]:
     """The runs that have a directory here, with or without a supervisor."""
     with contextlib.suppress(OSError):
-        return sorted(os.listdir(os.path.dirname(resolve_directory("any"))))
+        names = os.listdir(os.path.dirname(resolve_directory("any")))
+        return sorted(name for name in names if not name.endswith(RECORD_SUFFIX))
     return []
 
 
@@ -57,6 +60,8 @@ def remove_directory(path: str) -> None:
         if os.path.basename(elsewhere).startswith(name_elsewhere(os.path.basename(path))):
             remove_tree(elsewhere)
     remove_tree(path)
+    with contextlib.suppress(OSError):
+        os.unlink(path + RECORD_SUFFIX)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(path))
 

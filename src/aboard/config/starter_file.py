@@ -28,6 +28,7 @@ _REST = """
 """
 _ENV = "  # env: {NCCL_DEBUG: INFO}\n"
 _SETUP = "  # setup: [module load cuda, . /opt/venv/bin/activate]\n"
+_CONTAINER = "  # container: {runtime: apptainer, image: /data/train.sif}  # what ranks run in\n"
 _SLOTS = "  # slots: 8                                 # accelerators to use on each node\n"
 _RUN = """
 # What the run writes; `aboard check` verifies that there is enough space:
@@ -51,6 +52,7 @@ def format_starter_file(entries: "Sequence[NodeEntry]", found: "DiscoveredCluste
             _REST,
             _format_environment(found),
             _SETUP,
+            _CONTAINER,
             _SLOTS if None in slots.values() else "",
             _RUN,
         ]

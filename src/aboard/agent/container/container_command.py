@@ -61,8 +61,8 @@ class ContainerSpec:
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.runtime = str(fields["runtime"])
-        self.image = str(fields["image"])
-        self.binds = [str(bind) for bind in fields.get("binds") or ()]
+        self.image = os.path.expanduser(str(fields["image"]))
+        self.binds = [os.path.expanduser(str(bind)) for bind in fields.get("binds") or ()]
         # They may not exist yet.
         self.directories = [os.path.expanduser(str(path)) for path in fields.get("directories") or ()]
         self.options = [str(option) for option in fields.get("options") or ()]
@@ -128,6 +128,8 @@ def _build_apptainer(
         argv = _carry_variables({"PYTHONPATH": values.pop("PYTHONPATH")}, argv, values)
     # The image may set the same variables: these win.
     env.update(("%sENV_%s" % (prefix, name), value) for name, value in values.items())
+    # Else a shell inside would evaluate the values, such as a password with a `$`.
+    env[prefix + "_NO_EVAL"] = "1"
     # What it unpacks without /dev/fuse goes there, and is removed with the run's directory whatever happens.
     env.setdefault(prefix + "_TMPDIR", directory)
     words = [spec.runtime, "--quiet", spec.entry]

@@ -63,7 +63,11 @@ class ImageUnpacks:
 
     def find_failure(self, message: frames.Message) -> str:
         """Why the image of this start could not be unpacked; "" if it was, or needs not be."""
-        return self._failures.get(str(message["container"]["image"]), "")
+        return self._failures.get(ContainerSpec(message["container"]).image, "")
+
+    def list_pids(self) -> list[int]:
+        """The processes that unpack images."""
+        return list(self._pending)
 
     def resolve(self, image: str) -> str:
         """The path to run an image from."""
@@ -101,7 +105,7 @@ class ImageUnpacks:
         log = os.open(os.path.join(self._directory, LOG), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             argv = run_after_setup([str(word) for word in message.get("setup") or ()], words)
-            pid, error_fd = spawn_process(argv, env=env, cwd=None, stdin=null, stdout=log, stderr=log)
+            pid, error_fd = spawn_process(argv, env=env, cwd=message.get("cwd"), stdin=null, stdout=log, stderr=log)
         finally:
             os.close(null)
             os.close(log)

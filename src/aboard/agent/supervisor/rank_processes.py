@@ -166,10 +166,12 @@ class RankProcesses:
             self._check_start(pid)
             name = self._pids.pop(pid, None)
             if name is not None and self.states[name]["state"] == "running":
-                code = returned if self._containers is None else self._containers.finish(name, returned)
+                code, exited_at = returned, None
+                if self._containers is not None:
+                    code, exited_at = self._containers.finish(name, returned)
                 self.states[name] = {"state": "exited", "code": code}
                 self.beacons.read_last_reports(name, code)
-                self._emit("exited", child=name, code=code)
+                self._emit("exited", exited_at, child=name, code=code)
             elif name is None and self._unpacks is not None:
                 self._start_waiting(self._unpacks.reap(pid, returned))
 
@@ -218,7 +220,7 @@ class RankProcesses:
 
         spec = container_command.ContainerSpec(message["container"])
         spec.image = self._unpacks.resolve(spec.image)
-        self._containers = self._containers or container_processes.ContainerProcesses(self._run)
+        self._containers = self._containers or container_processes.ContainerProcesses(self._loop, self._run)
         self._containers.add(name, spec.runtime, env)
         given = {*(message.get("env") or {}), process_tree.RUN_ID, container_processes.MARK}
         given |= {key for key in env if env[key] != os.environ.get(key)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from aboard.cli.options.node_arguments import NodeArguments
 from aboard.config.input_files import suggest_similar_file
 from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
-from aboard.core.cluster.container_paths import map_to_outside
+from aboard.core.cluster.container_paths import find_script_outside
 from aboard.core.cluster.node import Container, Node, TransportKind
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind, parse_python_command
@@ -126,6 +126,5 @@ def _is_script_missing(program: Program, container: Container | None) -> bool:
         return False
     if container is None:
         return not Path(program.target).exists()
-    path = map_to_outside(container, program.target)
-    is_in_image = path == program.target and (path.startswith("/") or container.workdir == "")
-    return not is_in_image and not Path(path).exists()
+    path = find_script_outside(container, program.target)
+    return path is not None and not Path(path).exists()

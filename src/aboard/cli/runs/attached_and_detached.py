@@ -28,6 +28,7 @@ from aboard.flows.launch.launch_run import LaunchResult, Preflight
 from aboard.flows.launch.launch_session import LaunchSpec, run_launch_session
 from aboard.flows.slurm.continue_job import requeue_job
 from aboard.flows.slurm.job_conductor import JobWatch, record_own_job
+from aboard.flows.slurm.watch_job import VIEWER_SECONDS
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
@@ -56,8 +57,9 @@ async def run_attached(arguments: ResolvedLaunch, dialer: NodeDialer) -> int:
     code = show_end(console, spec.run, launched, dropped, command=arguments.command)
     Runs(spec.run.path.parent).prune()
     if spec.watch is not None:
-        # Slurm ends this process as soon as it requeues the job.
+        # Slurm ends this process as soon as it requeues the job, and ends the steps of viewers with this process.
         sys.stdout.flush()
+        await asyncio.sleep(VIEWER_SECONDS if arguments.run is not None else 0)
         await requeue_job(spec.watch)
     return code
 

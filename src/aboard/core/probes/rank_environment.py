@@ -5,6 +5,7 @@ from dataclasses import replace
 from posixpath import join, normpath
 from typing import Any
 
+from aboard.core.cluster.container_paths import find_script_outside
 from aboard.core.cluster.interpreter import (
     PATH_LENGTH,
     FoundInterpreter,
@@ -55,7 +56,7 @@ class RankEnvironment:
 def build_environment_query(node: Node, spec: RankSpec) -> dict[str, str]:
     """The fields of the agent's op `environment`; empty if there is nothing to query.
 
-    The agent runs outside of a container, where it can see the script only if it is in the working directory.
+    The agent runs outside of a container, where it can see the script only in the working directory or a bind.
     """
     fields: dict[str, str] = {}
     if node.container is not None:
@@ -80,11 +81,17 @@ def build_environment_query(node: Node, spec: RankSpec) -> dict[str, str]:
 
 
 def _build_query_outside(node: Node, spec: RankSpec) -> dict[str, str]:
-    program, container = spec.program, node.container
-    if program is None or not node.workdir or container is None or container.workdir is not None:
+    if spec.program is None or not node.workdir:
         return {}
-    is_here = program.kind is ProgramKind.SCRIPT and not program.target.startswith("/")
-    return {"workdir": node.workdir, **({"script": program.target} if is_here else {})}
+    script = _find_script(node, spec.program)
+    return {"workdir": node.workdir, **({"script": script} if script else {})}
+
+
+def _find_script(node: Node, program: Program) -> str | None:
+    """The script's path on the node; None if only the image may have it."""
+    if node.container is None:
+        return program.target
+    return find_script_outside(node.container, program.target) if program.kind is ProgramKind.SCRIPT else None
 
 
 def parse_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> RankEnvironment:
@@ -113,9 +120,10 @@ def _decode_program_file(node: Node, program: Program, reply: Mapping[str, Any])
     """Uses our own path, since a fix copies the file to it and no node may choose that path."""
     bare = program.kind is ProgramKind.PROGRAM and "/" not in program.target
     found = decode(ProgramFile, {**reply, "path": ""})
+    target = _find_script(node, program) or program.target
     return replace(
         found,
-        path=program.target if bare else normpath(join(node.workdir or "", program.target)),
+        path=program.target if bare else normpath(join(node.workdir or "", target)),
         # System programs may differ between nodes; the script must not.
         digest=found.digest if program.kind is ProgramKind.SCRIPT else NO_TEXT,
     )

@@ -95,7 +95,7 @@ IMAGE_INVALID = Diagnosis(
     },
     patterns=(
         refusal(
-            r"could not open image (?P<image>\S+): (?:image format not recognized|.*unexpected EOF|.*bad magic)"
+            r"could not open image (?P<image>\S+): (?:image format not recognized|.*\bEOF|.*bad magic)"
             r"|while extracting (?P<image2>\S+): .*(?:[Ff]ile system corruption|not a squashfs)"
             r"|FATAL ERROR: File system corruption detected|failed to open elf binary /bin/sh: (?:EOF|open /bin/sh)",
         ),

@@ -21,6 +21,10 @@ _KNOWN_ERRORS: Mapping[str, FixTemplate] = {
     "interpreter": Advice(
         "# to use a different interpreter: aboard launch --set cluster.python=/path/to/env/bin/python …"
     ),
+    "image": Advice(
+        "# the image lacks {module}: add `pip install {module}` to the definition of {image}, and bring the new image"
+        " to the nodes"
+    ),
     "file": FixCommand("ls -l {path}    # on {nodes:shell}; does the file exist?"),
     "copy": FixCommand("scp -3 {peer}:{path} {node}:{path}    # here; if {peer} has the file; then launch again"),
     "copy-to-all": FixCommand(

@@ -143,9 +143,9 @@ CONTAINER = Diagnosis(
         "key": Advice("write {flag} FILE"),
         "overlay": Advice("write --overlay {overlay}:ro, so that all ranks can read it"),
         "gpus": Advice("write --gpus all, or --gpus device=0,1"),
-        "inside": Advice(
-            "put these commands into the image, or write container: in aboard.yaml with the python of that environment"
-        ),
+        "inside": Advice("write only the launcher or python after the image, and put other commands into the image"),
+        "order": Advice("write {inner} first, and the container after it"),
+        "one": Advice("write one container"),
         "venv": Advice("remove --venv_script, and write container: in aboard.yaml with the python of that environment"),
     },
 )

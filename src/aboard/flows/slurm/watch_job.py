@@ -16,6 +16,10 @@ LONGEST_POLL_SECONDS = 10.0
 POLL_GROWTH = 1.2
 # Questions without an answer, for as long as slurmctld may restart.
 _MAX_SILENT = 12
+# tail looks this often for more output where it has no notice of it, which includes overlays and NFS.
+_TAIL_SECONDS = 0.1
+# How long a conductor's last lines may take to a viewer that does not see the file itself.
+VIEWER_SECONDS = 0.5
 _CHUNK = 64 * 1024
 _KEPT_BYTES = 2048
 
@@ -56,7 +60,7 @@ class JobOutput:
 
     async def stream(self, status: JobStatus) -> None:
         """Delivers the output while the job runs."""
-        tail = ["tail", "-c", f"+{self.seen + 1}", "-F", find_output(status)]
+        tail = ["tail", "-c", f"+{self.seen + 1}", f"-s{_TAIL_SECONDS}", "-F", find_output(status)]
         async for data in stream_step(status, tail):
             self._deliver(data)
 

@@ -46,16 +46,12 @@ def mount_for_containers(crew_id: int) -> None:
 
 def install_containers(crew_id: int, trees: Iterable[Path], *, image_store: bool) -> None:
     """Configures both runtimes and loads the image, at the first boot; Podman's belongs to `crew`'s home."""
-    subordinate = f"crew:{_FIRST_SUBORDINATE_ID}:{_SUBORDINATE_IDS}\n"
-    Path("/etc/subuid").write_text(subordinate)
-    Path("/etc/subgid").write_text(subordinate)
-    binds = [str(tree) for tree in list_outermost([*_SYSTEM_TREES, *trees])]
+    binds = list_outermost([*_SYSTEM_TREES, *trees])
     with Path("/etc/apptainer/apptainer.conf").open("a") as config:
         config.write("".join(f"bind path = {path}\n" for path in binds))
     Path("/etc/containers").mkdir(exist_ok=True)
-    Path("/etc/containers/storage.conf").write_text('[storage]\ndriver = "vfs"\n')
-    volumes = ", ".join(f'"{path}:{path}:ro"' for path in binds)
-    Path("/etc/containers/containers.conf").write_text(_CONTAINERS_CONF.format(volumes=volumes))
+    for name, text in build_podman_files(binds).items():
+        Path(name).write_text(text)
     if image_store:
         environment = f"HOME={system_files.CREW_HOME}"
         _run_as_root(
@@ -64,6 +60,18 @@ def install_containers(crew_id: int, trees: Iterable[Path], *, image_store: bool
                 *("podman", "load", "--quiet", "--input", str(IMAGES / ARCHIVE)),
             ]
         )
+
+
+def build_podman_files(binds: Iterable[Path]) -> dict[str, str]:
+    """The system files that let `crew` run Podman without root; `binds` are in every container."""
+    subordinate = f"crew:{_FIRST_SUBORDINATE_ID}:{_SUBORDINATE_IDS}\n"
+    volumes = ", ".join(f'"{path}:{path}:ro"' for path in binds)
+    return {
+        "/etc/subuid": subordinate,
+        "/etc/subgid": subordinate,
+        "/etc/containers/storage.conf": '[storage]\ndriver = "vfs"\n',
+        "/etc/containers/containers.conf": _CONTAINERS_CONF.format(volumes=volumes),
+    }
 
 
 def _run_as_root(argv: list[str]) -> None:

@@ -294,6 +294,10 @@ def _build_install_fix(diagnosis: Diagnosis, module: str, context: DeathContext)
         install = format_shell("{python} -m pip install {module}", python=python, module=module)
         return chain_commands(*get_setup_lines(part.node), install) if python and known else Shell()
 
+    images = {start.container.image for part in context.parts for start in part.starts[:1] if start.container}
+    if images:
+        # What is installed into a running container is gone with it.
+        return join_fixes(*(diagnosis.fix("image", module=module, image=image) for image in sorted(images)))
     fixes = []
     if _MODULE.fullmatch(module):
         parts = [part for part in context.parts if part.starts and command(part)]

@@ -59,11 +59,14 @@ def parse_container(words: Sequence[str], context: LauncherContext) -> LauncherC
         environ=_list_inside_variables(container, context),
         cwd=container.workdir or context.cwd,
     )
-    started = read_task_shell(pasted.words, inside)
-    container = replace(container, workdir=started.workdir or container.workdir)
-    files = ContainerFiles(files=context.files, container=container, cwd=context.cwd)
-    written = WrittenFiles(files=files, written=started.written)
-    inner = context.parse_inner(started.words, replace(started.context, files=written, run_deepy=None))
+    try:
+        started = read_task_shell(pasted.words, inside)
+        container = replace(container, workdir=started.workdir or container.workdir)
+        files = ContainerFiles(files=context.files, container=container, cwd=context.cwd)
+        written = WrittenFiles(files=files, written=started.written)
+        inner = context.parse_inner(started.words, replace(started.context, files=written, run_deepy=None))
+    except InputError as error:
+        raise _correct_fix(error) from None
     if inner is None:
         request = LaunchRequest(program=build_rank_program(started.words))
         inner = LauncherCommand(launcher=runtime, request=request)
@@ -189,6 +192,15 @@ def _choose_python(first: str) -> str:
     return first if is_python else "python3"
 
 
+def _correct_fix(error: InputError) -> InputError:
+    """For a command that wraps a launcher, the fix would be a command outside of the container."""
+    if error.code != pasted_commands.WRAPPED.code:
+        return error
+    fix = pasted_commands.CONTAINER.fix("inside")
+    problems = [Problem(where=problem.where, seen=problem.seen, fix=fix) for problem in error.problems]
+    return InputError(pasted_commands.CONTAINER, problems)
+
+
 def _refuse_inner_settings(inner: LauncherCommand, runtime: str) -> None:
     """Refuses what can't come from inside a container: another container, a job, and lines to run before a rank."""
     if inner.setup:
@@ -198,10 +210,12 @@ def _refuse_inner_settings(inner: LauncherCommand, runtime: str) -> None:
             fix=pasted_commands.CONTAINER.fix("venv"),
         )
         raise InputError(pasted_commands.CONTAINER, [problem])
-    if inner.container is not None or inner.launcher in SLURM_COMMANDS:
-        outer = f"{runtime} starts {inner.launcher if inner.container is None else inner.container.runtime} inside"
-        fix = pasted_commands.CONTAINER.fix("inside")
-        raise InputError(pasted_commands.CONTAINER, [Problem(where=runtime, seen=f"{outer} a container", fix=fix)])
+    if inner.launcher in SLURM_COMMANDS:
+        seen, fix = f"it starts {inner.launcher} inside", pasted_commands.CONTAINER.fix("order", inner=inner.launcher)
+        raise InputError(pasted_commands.CONTAINER, [Problem(where=runtime, seen=seen, fix=fix)])
+    if inner.container is not None:
+        seen, fix = f"it starts {inner.container.runtime} inside", pasted_commands.CONTAINER.fix("one")
+        raise InputError(pasted_commands.CONTAINER, [Problem(where=runtime, seen=seen, fix=fix)])
 
 
 def _build_subcommand_error(runtime: str, subcommand: str, usual: str) -> InputError:

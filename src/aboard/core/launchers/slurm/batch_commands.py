@@ -119,6 +119,7 @@ def _show_unknown_values(command: LauncherCommand) -> LauncherCommand:
         binds=tuple(map(format_unknown, container.binds)),
         options=tuple(map(format_unknown, container.options)),
         env=_format_variables(container.env),
+        workdir=None if container.workdir is None else format_unknown(container.workdir),
     )
     return replace(command, container=shown)
 
