@@ -33,6 +33,7 @@ _HOW = """
 
     python bench/faults.py --resume faults.json             # all, resumable: about an hour on two quiet cores
     python bench/faults.py --resume faults.json --peers     # the same under torchrun and DeepSpeed: two to three hours
+    python bench/faults.py --container podman               # 16 of them with ranks in Podman; or apptainer
     python bench/faults.py --ci                             # a dozen faults and five healthy windows: ten minutes
     python bench/faults.py --quick                          # three faults and the recorded logs: a minute
     python bench/faults.py --case "deadlock, run"           # one

@@ -130,7 +130,15 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
         str(directory / "bench-faults.json"),
         minutes=240,
     )
-    return [*tests, mutants, *benches, faults]
+    inside = [
+        Stage(
+            name=f"bench faults in {runtime}",
+            argv=(sys.executable, "bench/faults.py", "--container", runtime),
+            limit=60 * 60,
+        )
+        for runtime in ("apptainer", "podman")
+    ]
+    return [*tests, mutants, *benches, faults, *inside]
 
 
 def main() -> None:

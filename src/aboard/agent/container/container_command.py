@@ -44,7 +44,8 @@ PATH_VARIABLES = {
 }
 # Variables of the node's login that ranks in a container get, as ranks outside do.
 INHERITED_PREFIXES = (
-    *("NCCL_", "GLOO_", "UCX_", "FI_", "HF_", "TRANSFORMERS_", "WANDB_", "MLFLOW_", "TORCH", "TRITON_", "OMP_"),
+    *("NCCL_", "GLOO_", "UCX_", "FI_", "HF_", "HUGGING_FACE_", "TRANSFORMERS_", "WANDB_", "MLFLOW_", "TORCH"),
+    *("TRITON_", "OMP_"),
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_", "NETRC", "TMPDIR"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
