@@ -1,11 +1,13 @@
 """Three public guides over ssh, from bare hosts to a trained model: the commands of their pages, as they stand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from guides import GuideRun, list_losses
 
 from aboard.sandbox import Sandbox
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.network.firewall import FirewallDrop
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
 
@@ -59,3 +61,36 @@ def test_gpt_neox(make_box: Callable[..., Sandbox]) -> None:
     assert len(losses) == 8
     assert losses[-1] < losses[0]
     assert guide.type("cat checkpoints/latest") == "global_step8"
+
+
+@pytest.mark.nightly
+def test_what_the_guides_leave_to_luck(make_box: Callable[..., Sandbox]) -> None:
+    """Each mistake that the guides warn of is named with its node, before any rank starts."""
+    box = make_box(nodes=3, slots=2, bare=True)
+    guide = GuideRun(box, "llama-x")
+    launch = next(command for command in guide.page.commands if command.startswith("aboard launch"))
+    _expect(guide, {launch: (2, "reach-host-key-unknown")})
+    for command in guide.page.commands[:4]:
+        guide.type(command)
+    _expect(
+        guide,
+        {
+            "printf 'n1 slots=2\\nn1 slots=2\\n' > twice && aboard launch -- deepspeed -H twice train.py": (
+                3,
+                "n1 is already on line 1",
+            ),
+            "aboard launch -- deepspeed -H configs/hostfile --include n9 train.py": (3, "no node is called 'n9'"),
+            f"echo NCCL_SOCKET_IFNAME=ens9f1 > .deepspeed_env; {launch}": (2, "network-interface-missing"),
+        },
+    )
+    guide.type("rm .deepspeed_env")
+    with inject_temporarily(box, box.host("n2"), FirewallDrop(ports="1024-65535")):
+        _expect(guide, {launch: (2, "network-dropped")})
+    guide.type("ssh n2 'rm llama-x/train_freeform.py'")
+    _expect(guide, {launch: (2, "train_freeform.py")})
+
+
+def _expect(guide: GuideRun, refused: Mapping[str, tuple[int, str]]) -> None:
+    for command, (code, named) in refused.items():
+        ended, said = guide.try_typing(command)
+        assert (ended, named in said) == (code, True), said

@@ -90,6 +90,12 @@ def test_a_script_that_starts_a_script() -> None:
             "./run.sh, line 1: the script ends here with an error (exit 1: usage: run.sh A B)",
             "give the script the arguments and variables that it asks for",
         ),
+        (
+            "echo n1 > hosts\ndeepspeed -H hosts x.py\n",
+            "line 2: Aboard can't follow hosts, which the script writes",
+            "sed",
+        ),
+        ("echo {} > ds.json\ntorchrun x.py --config=ds.json\n", "ds.json, which the script writes", "sed"),
         ("torchrun x.py \ue000A\ue001\n", "a character that is reserved", "sed"),
     ],
 )

@@ -11,6 +11,9 @@ from aboard.core.launchers.slurm.srun import SLURM_COMMANDS
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import pasted_commands
 
+# Preflight compares them with each node's interfaces.
+_INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
 
 def select_nodes(command: LauncherCommand, nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The first N nodes if flags of DeepSpeed or Slurm give a number, each with its slots, setup lines and ssh port.
@@ -29,9 +32,11 @@ def select_nodes(command: LauncherCommand, nodes: Sequence[Node]) -> tuple[Node,
             )
             fix = pasted_commands.SLOTS.fix()
             raise InputError(pasted_commands.SLOTS, [Problem(where=command.launcher, seen=seen, fix=fix)])
+    interfaces = {name: command.env[name] for name in _INTERFACES if name in command.env}
     return tuple(
         replace(
             node,
+            env={**node.env, **interfaces},
             picked=node.picked if command.picked is None else command.picked,
             setup=(*node.setup, *command.setup),
             port=node.port or command.ssh_port,

@@ -332,7 +332,10 @@ INTERFACE_MISSING = Diagnosis(
     explanation="Interface names differ between machines. If the node doesn't have the interface, NCCL fails with"
     " `no socket interface found`, and Gloo with `Unable to find address for`.",
     fixes={
-        "": Advice("env: {{{variable}: {interface}}}    # in aboard.yaml, for {node}"),
+        "": Advice(
+            "env: {{{variable}: {interface}}}    # in aboard.yaml, for {node}; if a pasted command or .deepspeed_env"
+            " sets it, change it there"
+        ),
         "nccl": FixCommand(
             "ip -br addr    # on {node}; lists the node's interfaces\n"
             "env | grep NCCL_SOCKET_IFNAME    # on {node}; =eth0 is exact, eth is a prefix, ^docker excludes"

@@ -70,11 +70,11 @@ def parse_shell_script(words: Sequence[str], context: LauncherContext) -> Launch
     try:
         reading = _follow(text, script, arguments, context)
         program = _find_launcher(reading, context)
+        return None if program is None else _build_command(program, reading, script, text, context)
     except UnreadableScriptError as error:
         if not any(map(_LAUNCHER.match, text.splitlines())):
             return None
         raise _build_error(words, script, text, error) from None
-    return None if program is None else _build_command(program, reading, script, text, context)
 
 
 def _follow(text: str, script: str, arguments: Sequence[str], context: LauncherContext) -> ScriptReading:
@@ -118,14 +118,16 @@ def _is_launcher(program: StartedProgram, context: LauncherContext) -> bool:
 def _build_command(
     program: StartedProgram, reading: ScriptReading, script: str, text: str, context: LauncherContext
 ) -> LauncherCommand | None:
-    files: LauncherFiles = WrittenFiles(files=context.files, written=reading.files) if reading.files else context.files
     cwd = posixpath.normpath(program.cwd)
-    if reading.changes_directory:
-        files = DirectoryFiles(files=files, cwd=cwd)
+    files = DirectoryFiles(files=context.files, cwd=cwd) if reading.changes_directory else context.files
+    files = WrittenFiles(files=files, written=reading.files) if reading.files else files
     env = [f"{name}={value}" for name, value in drop_rank_variables(program.env).items()]
     command = context.parse_inner([*env, *program.words], replace(context, files=files, cwd=cwd))
     if command is None:
         return None
+    for path in reading.files:
+        if any(path in word for word in (command.hostfile or "", *command.request.program.args)):
+            raise UnreadableScriptError(program.line, f"{path}, which the script writes")
     started = escape_text(" ".join(program.words), _LONGEST_COMMAND)
     notes = [f"{escape_text(script)} is read, not run. Line {program.line} starts {started}"]
     if re.search(r"\btee\b", text):
