@@ -99,3 +99,17 @@ def test_podman(launches: Launches) -> None:
         assert report["container"] == "podman"
         assert report["VIRTUAL_ENV"] is None
     assert list_leftovers(launches.box) == []
+
+
+def test_a_launch_takes_over_the_image_of_its_check(launches: Launches) -> None:
+    """The check before a launch unpacks the image, and the ranks run from that copy."""
+    launches.put(
+        "aboard.yaml",
+        "cluster:\n  nodes: ['n[1-2] slots=2']\n  container: {runtime: apptainer, image: /opt/images/train.sif}\n",
+    )
+    ran = launches.launch("--", "report.py", env=(f"HF_TOKEN={SECRET}",))
+    assert ran.code == 0, ran.said
+    assert "unpacking" not in {event["kind"] for event in launches.events(ran.run)}
+    report = read_report(launches.box.head, launches.folder, 0)
+    assert report["APPTAINER_CONTAINER"].endswith("/images/0")
+    assert list_leftovers(launches.box) == []

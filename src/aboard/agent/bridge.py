@@ -240,7 +240,7 @@ class AgentBridge:
 
         if self._peers is not None:
             self._peers.close()
-        start_supervisor(message, self._anchor)
+        start_supervisor({**message, "unpacked": self._requests.release_images()}, self._anchor)
         self._attach(message)
 
     def _attach(self, message: frames.Message) -> None:

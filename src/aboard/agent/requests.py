@@ -119,6 +119,10 @@ class RequestRunner:
         if self._containers is not None:
             self._containers.end(clean=self._clean and not self._pending)
 
+    def release_images(self) -> dict[str, str]:
+        """The images that requests unpacked, for a supervisor to move into its run's directory."""
+        return {} if self._containers is None else self._containers.release_images()
+
     def _run_in_container(self, message: frames.Message, reply: Reply) -> None:
         from aboard.agent.container.container_requests import ContainerRequests  # noqa: PLC0415 - most checks need none
 

@@ -45,6 +45,10 @@ class ContainerRequests:
                 for message, why in self._unpacks.reap(pid, os.waitstatus_to_exitcode(status)):
                     self._waiting.pop(id(message))(why)
 
+    def release_images(self) -> dict[str, str]:
+        """The images that were unpacked, for a supervisor to move into its run's directory."""
+        return self._unpacks.release()
+
     def record(self, message: frames.Message, mark: str) -> None:
         """Records a request that starts, so that nothing of it remains."""
         spec = container_command.ContainerSpec(message["container"])

@@ -40,7 +40,9 @@ exec "$1" --quiet build --sandbox "$3" "$2"
 class ImageUnpacks:
     """Holds the starts of ranks until their image is unpacked."""
 
-    def __init__(self, run: str, directory: str) -> None:
+    def __init__(self, run: str, directory: str, unpacked: dict[str, str] | None = None) -> None:
+        """`unpacked` are images that the same agent has unpacked for its checks: they are moved here."""
+        self._unpacked = dict(unpacked or {})
         self._run = run
         self._directory = directory
         self._pending: dict[int, tuple[str, int]] = {}
@@ -56,6 +58,8 @@ class ImageUnpacks:
         if not spec.is_apptainer or spec.image in self._paths:
             return False
         if spec.image not in self._held:
+            if self._take_over(spec, message):
+                return False
             self._unpack(spec, message)
             self._held[spec.image] = []
         self._held[spec.image].append(message)
@@ -68,6 +72,13 @@ class ImageUnpacks:
     def list_pids(self) -> list[int]:
         """The processes that unpack images."""
         return list(self._pending)
+
+    def release(self) -> dict[str, str]:
+        """The unpacked images, which from now on belong to whoever moves them away."""
+        unpacked = {image: path for image, path in self._paths.items() if path != image}
+        for image in unpacked:
+            del self._paths[image]
+        return unpacked
 
     def resolve(self, image: str) -> str:
         """The path to run an image from."""
@@ -93,13 +104,29 @@ class ImageUnpacks:
         """Forgets all starts that wait, since the run ends."""
         self._held = {image: [] for image in self._held}
 
+    def _take_over(self, spec: ContainerSpec, message: frames.Message) -> bool:
+        """Moves an image that a check has unpacked; one on another disk is unpacked again."""
+        path = self._unpacked.pop(spec.image, "")
+        target = self._choose_target(spec, message) if path else ""
+        try:
+            os.rename(path, target)
+        except OSError:
+            return False
+        self._paths[spec.image] = target
+        return True
+
+    def _choose_target(self, spec: ContainerSpec, message: frames.Message) -> str:
+        if spec.image not in self._targets:
+            variable = VARIABLE_PREFIXES[spec.runtime] + "_TMPDIR"
+            images = self._make_directory((message.get("env") or {}).get(variable) or _choose_disk(variable))
+            self._targets[spec.image] = os.path.join(images, str(len(self._targets)))
+        return self._targets[spec.image]
+
     def _unpack(self, spec: ContainerSpec, message: frames.Message) -> None:
-        prefix = VARIABLE_PREFIXES[spec.runtime]
         # The node's own values win, such as PATH; the user may set credentials of a registry, and the disk to use.
         env = {**(message.get("env") or {}), **os.environ, process_tree.RUN_ID: self._run}
-        images = self._make_directory((message.get("env") or {}).get(prefix + "_TMPDIR") or _choose_disk(prefix))
-        env[prefix + "_TMPDIR"] = images
-        target = self._targets[spec.image] = os.path.join(images, str(len(self._targets)))
+        target = self._choose_target(spec, message)
+        env[VARIABLE_PREFIXES[spec.runtime] + "_TMPDIR"] = os.path.dirname(target)
         words = ["/bin/sh", "-c", UNPACK, "sh", spec.runtime, spec.image, target]
         null = os.open(os.devnull, os.O_RDONLY)
         log = os.open(os.path.join(self._directory, LOG), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -140,9 +167,9 @@ class ImageUnpacks:
         return ""
 
 
-def _choose_disk(prefix: str) -> str:
+def _choose_disk(variable: str) -> str:
     """Where the user wants large temporary files; "" means the run's directory."""
-    for name in (prefix + "_TMPDIR", "TMPDIR"):
+    for name in (variable, "TMPDIR"):
         path = os.environ.get(name, "")
         if path.startswith("/") and os.path.isdir(path) and path.rstrip("/") != "/tmp":  # noqa: S108 - the run's
             return path

@@ -55,7 +55,15 @@ def _prepare_child(cores: list[int], directories: list[str], enter: Callable[[],
 class RankProcesses:
     """Named children with their outputs; `emit` sends events."""
 
-    def __init__(self, loop: EventLoop, run: str, directory: str, emit: Emit, on_output: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: EventLoop,
+        run: str,
+        directory: str,
+        emit: Emit,
+        on_output: Callable[[], None],
+        unpacked: dict[str, str] | None = None,
+    ) -> None:
         self._loop = loop
         self._run = run
         self._directory = directory
@@ -65,6 +73,8 @@ class RankProcesses:
         self._starting: dict[int, int] = {}
         self._count = 0
         self._unpacks: Any = None
+        # Images that the agent unpacked for its checks.
+        self._unpacked = unpacked
         self._containers: ContainerProcesses | None = None
         self.states: dict[str, dict[str, Any]] = {}
         self.outputs: list[RankOutput] = []
@@ -185,7 +195,7 @@ class RankProcesses:
         from aboard.agent.container.image_unpack import ImageUnpacks  # noqa: PLC0415 - most runs need none
 
         if self._unpacks is None:
-            self._unpacks = ImageUnpacks(self._run, self._directory)
+            self._unpacks = ImageUnpacks(self._run, self._directory, self._unpacked)
         why = self._unpacks.find_failure(message)
         if why:
             self._report_failure(name, why)

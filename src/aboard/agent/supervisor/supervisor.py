@@ -136,7 +136,9 @@ class Supervisor:
         self._stubborn: set[int] = set()
         self._ended = False
         self._stay_after_end = True
-        self._children = RankProcesses(loop, self._run, directory, self._emit, self._flush_output)
+        self._children = RankProcesses(
+            loop, self._run, directory, self._emit, self._flush_output, unpacked=message.get("unpacked")
+        )
         loop.on_readable(listener.fileno(), self._accept)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.on_signal(number, lambda: self._end("the supervisor received a signal"))
