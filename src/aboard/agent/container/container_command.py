@@ -57,6 +57,14 @@ STEERING_VARIABLES = ("PATH", "HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPA
 CARRIED = "ABOARD_INSIDE_"
 
 
+# As `apptainer run`. An image that was built without a run script gets one that starts nothing and exits with 0.
+RUN_SCRIPT = (
+    "while read -r line; do case $line in *'no runscript defined'*) "
+    "echo 'FATAL:   image has no run script' >&2; exit 255;; esac; done </.singularity.d/runscript; "
+    'exec /.singularity.d/runscript "$@"'
+)
+
+
 class ContainerSpec:
     """A container of the head's request: see `Container` in core/cluster/node.py for the fields."""
 
@@ -133,7 +141,10 @@ def _build_apptainer(
     env[prefix + "_NO_EVAL"] = "1"
     # What it unpacks without /dev/fuse goes there, and is removed with the run's directory whatever happens.
     env.setdefault(prefix + "_TMPDIR", directory)
-    words = [spec.runtime, "--quiet", spec.entry]
+    entry = spec.entry
+    if entry == "run" and not has_option(spec.options, "--app"):
+        entry, argv = "exec", ["/bin/sh", "-c", RUN_SCRIPT, "sh", *argv]
+    words = [spec.runtime, "--quiet", entry]
     for bind in binds:
         words += ["--bind", bind]
     if workdir and not has_option(spec.options, "--pwd", "--cwd"):

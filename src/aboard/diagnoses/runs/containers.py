@@ -263,6 +263,7 @@ NOT_STARTED = Diagnosis(
             "ls -ld {path}    # on {node}; APPTAINER_TMPDIR must be a directory that you can write to"
         ),
         "check": FixCommand("{line:shell}    # shows the whole message"),
+        "run-script": Advice("type `apptainer exec` instead of `apptainer run`, or add a %runscript to the image"),
         "log": FixCommand(
             "ls -l IMAGE; df -h /tmp    # on {node}; is the image there, and is there space to unpack it?"
         ),
@@ -280,6 +281,11 @@ NOT_STARTED = Diagnosis(
             fix="directory",
         ),
         last_words(r"can't unpack \S+: ", "The image could not be unpacked for the ranks of this node.", weight=2),
+        last_words(
+            r"FATAL: +image has no run script|There is no runscript defined for this container",
+            "`apptainer run` starts the image's run script, and this image has none.",
+            fix="run-script",
+        ),
         refusal(
             r"FATAL: +(?:container creation failed|could not open image|[Uu]nable to handle|image|[Ww]hile \w+ing) ?"
             r"|docker: Error response from daemon: |Error: (?:crun|runc|OCI runtime)[ :]",
