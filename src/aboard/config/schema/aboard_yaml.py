@@ -34,7 +34,7 @@ class ContainerSection(Section):
     """The container that ranks run in. The agent runs outside."""
 
     runtime: Literal["apptainer", "singularity", "docker", "podman"]
-    """The container runtime. For pyxis, set srun's options instead."""
+    """The container runtime. pyxis is an option of srun, and is not supported: see docs/containers.md."""
     image: Word
     """The image: a .sif file or directory on the nodes for Apptainer, an image's name for Docker and Podman."""
     python: Program | None = None
