@@ -5,7 +5,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 
 from aboard.config.accelerate_config import parse_accelerate_config
-from aboard.core.cluster.node import Container
+from aboard.core.cluster.container import Container
 from aboard.core.launchers.launcher_command import DeepyReport, LauncherCommand
 from aboard.core.launchers.parse_command import parse_launcher_command
 from aboard.core.slurm.slurm_settings import SlurmSettings

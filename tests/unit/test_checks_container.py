@@ -20,7 +20,8 @@ from aboard.checks.node_scripts import build_rank_command, format_python_command
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware, build_inventory_command
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
-from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.container import Container
+from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.probe import CommandOutput, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding, Severity, format_shell

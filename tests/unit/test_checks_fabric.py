@@ -16,7 +16,8 @@ from aboard.checks.fabric.rdma_ports import PORTS, RdmaPort, parse_rdma_ports
 from aboard.checks.fabric.roce_rails import PINGS, RAILS, send_echoes
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
-from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.container import Container
+from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts, Unknown, parse_answer
 from aboard.core.probes.node_recording import NodeRecording, replay_recordings
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeCommand, ProbeParseError

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.container import Container
+from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.launcher_export import build_plan_export, format_deepspeed, format_torchrun

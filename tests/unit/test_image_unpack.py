@@ -7,7 +7,7 @@ import pytest
 from deadlines import until, wait_until
 from supervisor_runs import Run, held
 
-from aboard.core.cluster.node import Container
+from aboard.core.cluster.container import Container
 from aboard.core.plan.plan import Start
 from aboard.transport.node_session import NodeSession
 

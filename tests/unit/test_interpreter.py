@@ -16,6 +16,7 @@ from aboard.checks.software.node_software import parse_software
 from aboard.config import this_machine
 from aboard.config.this_machine import find_environment
 from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.container import Container
 from aboard.core.cluster.interpreter import (
     FoundInterpreter,
     HeadEnvironment,
@@ -23,7 +24,7 @@ from aboard.core.cluster.interpreter import (
     InterpreterSource,
     choose_interpreter,
 )
-from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.node import Node
 from aboard.core.plan.program import Program, ProgramKind, parse_python_command
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.rank_environment import RankEnvironment, RankSpec, build_environment_query, parse_environment

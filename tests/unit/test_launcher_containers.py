@@ -8,7 +8,8 @@ from launcher_texts import pasted
 from aboard.cli.options.node_arguments import NodeArguments
 from aboard.cli.options.typed_command import TypedCommand
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.container import Container
+from aboard.core.cluster.node import Node
 from aboard.core.launchers.node_selection import select_nodes
 from aboard.core.plan.launch_request import resolve_request
 from aboard.core.plan.program import ProgramKind

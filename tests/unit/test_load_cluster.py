@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from aboard.config import cluster_loader
 from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.core.cluster.cluster import Cluster, PlannedWrites
+from aboard.core.cluster.container import Container
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
-from aboard.core.cluster.node import Container, Node, TransportKind
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.text.input_text import find_host_error, find_user_error
 from aboard.diagnoses import InputError
 

@@ -8,7 +8,8 @@ import pytest
 from run_states import PROGRAM, cluster, plan_of
 
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Container, Node, TransportKind
+from aboard.core.cluster.container import Container
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.program import Program, ProgramKind

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from evidence_builders import ending
 
-from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.container import Container
+from aboard.core.cluster.node import Node
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind

@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from aboard.core.cluster.node import Container, Node, TransportKind
+from aboard.core.cluster.container import Container
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.setup_commands import prepend_setup
 from aboard.core.decoding import DecodeError, Matching, MaxLength, decode
 from aboard.core.probes.facts import Unknown

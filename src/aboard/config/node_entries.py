@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
+from aboard.core.cluster.container import Container
 from aboard.core.cluster.head_machine import HeadMachine, is_head_node
 from aboard.core.cluster.hostfile import MAX_SLOTS, parse_hostfile
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
-from aboard.core.cluster.node import Container, Node, TransportKind
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import MAX_NAMES, Login, expand_logins, fold_names
 from aboard.core.text.input_text import MAX_PORT, find_env_name_error, find_host_error, find_user_error
 from aboard.diagnoses import InputError, Problem

@@ -8,7 +8,7 @@ from time import monotonic, time
 from typing import Any
 
 from aboard.agent import frames
-from aboard.core.cluster.container_message import describe_container
+from aboard.core.cluster.container import describe_container
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Start
 from aboard.core.run.events import Event

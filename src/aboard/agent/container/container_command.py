@@ -66,7 +66,7 @@ RUN_SCRIPT = (
 
 
 class ContainerSpec:
-    """A container of the head's request: see `Container` in core/cluster/node.py for the fields."""
+    """A container of the head's request: see `Container` in core/cluster/container.py for the fields."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.runtime = str(fields["runtime"])

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from aboard.cli.options.node_arguments import NodeArguments
 from aboard.config.input_files import suggest_similar_file
 from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
-from aboard.core.cluster.container_paths import find_script_outside
-from aboard.core.cluster.node import Container, Node, TransportKind
+from aboard.core.cluster.container import Container, find_script_outside
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind, parse_python_command
 from aboard.core.slurm.slurm_settings import SlurmSettings

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 
+from aboard.core.cluster.container import Container
 from aboard.core.cluster.interpreter import NO_ENV, Interpreter
 from aboard.lazy_dataclass import dataclass
 
@@ -14,35 +15,6 @@ class TransportKind(Enum):
     LOCAL = "local"
     SSH = "ssh"
     SLURM = "slurm"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Container:
-    """The container that a node's ranks run in; the agent stays outside.
-
-    `python` is the ranks' interpreter inside: by default the first `python3` on the image's own PATH. `binds` are
-    SOURCE[:TARGET[:ro]], next to those that Aboard adds where they exist. `directories` are those that the run reads
-    and writes, created where they are missing; `~/` is the node's home. `env` is set inside only. `gpus` is "auto",
-    "nvidia", "rocm" or "none". `workdir` is the directory inside; None means the node's own, "" the image's. `entry`
-    is "exec", or "run" for a command that goes through the image's entry point.
-    """
-
-    runtime: str
-    image: str
-    python: str = "python3"
-    binds: tuple[str, ...] = ()
-    directories: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=lambda: NO_ENV, repr=False)
-    options: tuple[str, ...] = ()
-    writable_tmpfs: bool = False
-    gpus: str = "auto"
-    workdir: str | None = None
-    entry: str = "exec"
-
-    @property
-    def is_apptainer(self) -> bool:
-        """Whether images are files, as for Apptainer and its older name Singularity."""
-        return self.runtime in {"apptainer", "singularity"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from aboard.core.cluster.node import Container
+from aboard.core.cluster.container import Container
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.lazy_dataclass import dataclass

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from aboard.core.cluster.node import Container
+from aboard.core.cluster.container import Container
 
 _APPTAINER = ("apptainer", "singularity")
 _GPU_OPTIONS = {"apptainer": "--nv or --rocm", "singularity": "--nv or --rocm", "docker": "--gpus=all"}

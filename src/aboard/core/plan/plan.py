@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import cached_property
 
+from aboard.core.cluster.container import Container
 from aboard.core.cluster.interpreter import NO_ENV
-from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.node import Node
 from aboard.core.plan.program import Program
 from aboard.lazy_dataclass import dataclass
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from aboard.core.cluster.container_message import describe_container
+from aboard.core.cluster.container import describe_container
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.setup_commands import build_setup_words
 from aboard.lazy_dataclass import dataclass

@@ -5,7 +5,7 @@ from dataclasses import replace
 from posixpath import join, normpath
 from typing import Any
 
-from aboard.core.cluster.container_paths import find_script_outside
+from aboard.core.cluster.container import find_script_outside
 from aboard.core.cluster.interpreter import (
     PATH_LENGTH,
     FoundInterpreter,

@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any, Literal
 
-from aboard.core.cluster.node import Container, Node, TransportKind
+from aboard.core.cluster.container import Container
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import CustomDecoder, DecodeError, MaxLength, Word, decode, try_decode
 from aboard.core.evidence.run_evidence import TAIL_BYTES, decode_tail
 from aboard.core.evidence.snapshot import Snapshot

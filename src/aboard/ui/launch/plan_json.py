@@ -8,8 +8,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from aboard.core.cluster.container_message import describe_container
-from aboard.core.cluster.node import Container, TransportKind
+from aboard.core.cluster.container import Container, describe_container
+from aboard.core.cluster.node import TransportKind
 from aboard.core.plan.plan import Plan, Start
 from aboard.ui.json_output import describe_interpreter
 from aboard.ui.launch.plan_environment import PlanEnvironment, compare_environments

@@ -8,7 +8,8 @@ from typing import TypeVar
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.container import Container
+from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.cluster.setup_commands import prepend_setup

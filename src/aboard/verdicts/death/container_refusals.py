@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import cache
 
-from aboard.core.cluster.node import Container
+from aboard.core.cluster.container import Container
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.run.rank_phases import Phase
@@ -17,8 +17,6 @@ from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
 _SHOWN = 300
-# Runtimes whose images are files.
-_WITH_FILES = ("apptainer", "singularity")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +117,12 @@ def _choose_source(container: Container, peers: list[str]) -> str:
     """The fix that brings the image: from a registry, from a node whose ranks started, or from this machine."""
     if "://" in container.image:
         return "registry"
-    if container.runtime in _WITH_FILES:
+    if container.is_apptainer:
         return "copy" if peers else "file"
     return "transfer" if peers else "store"
 
 
 def _format_entry(container: Container) -> Shell:
     """The words before a program that run it in the container."""
-    text = "{runtime} exec {image}" if container.runtime in _WITH_FILES else "{runtime} run --rm {image}"
+    text = "{runtime} exec {image}" if container.is_apptainer else "{runtime} run --rm {image}"
     return format_shell(text, runtime=container.runtime, image=container.image)

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from aboard.core.cluster.container_paths import map_to_outside
-from aboard.core.cluster.node import Container
+from aboard.core.cluster.container import Container, map_to_outside
 from aboard.core.launchers.containers.container_fields import APPTAINERS
 from aboard.core.launchers.launcher_command import LauncherFiles
 from aboard.diagnoses import InputError, Problem

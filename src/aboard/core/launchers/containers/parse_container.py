@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from aboard.core.cluster.node import Container
+from aboard.core.cluster.container import Container
 from aboard.core.launchers.containers import apptainer_flags, docker_flags
 from aboard.core.launchers.containers.container_fields import (
     APPTAINERS,
