@@ -4,14 +4,13 @@ from collections.abc import Iterable, Iterator
 
 from aboard.core.cluster.container import Container
 
-_APPTAINER = ("apptainer", "singularity")
 _GPU_OPTIONS = {"apptainer": "--nv or --rocm", "singularity": "--nv or --rocm", "docker": "--gpus=all"}
 _PODMAN_GPUS = "--device=nvidia.com/gpu=all"
 
 
 def build_container_words(container: Container, workdir: str | None, names: Iterable[str]) -> list[list[str]]:
     """Groups of words, one per line; `names` are exported variables, which Apptainer passes by itself."""
-    if container.runtime in _APPTAINER:
+    if container.is_apptainer:
         start, bind, enter = [[container.runtime, container.entry]], "--bind", "--pwd"
     else:
         start, bind, enter = (
@@ -22,11 +21,11 @@ def build_container_words(container: Container, workdir: str | None, names: Iter
         start += [["--env", name] for name in names]
     for each in [*([workdir] if workdir else []), *container.binds]:
         source, _, rest = each.partition(":")
-        start.append([bind, each if container.runtime in _APPTAINER else f"{source}:{rest or source}"])
+        start.append([bind, each if container.is_apptainer else f"{source}:{rest or source}"])
     inside = workdir if container.workdir is None else container.workdir
     start += [[enter, inside]] if inside else []
     start += [[word] for word in (*_list_gpu_options(container), *container.options)]
-    if container.writable_tmpfs and container.runtime in _APPTAINER:
+    if container.writable_tmpfs and container.is_apptainer:
         start.append(["--writable-tmpfs"])
     return [*start, [container.image]]
 
@@ -40,7 +39,7 @@ def describe_gpu_choice(container: Container) -> Iterator[str]:
 
 def _list_gpu_options(container: Container) -> list[str]:
     if container.gpus == "nvidia":
-        return ["--nv"] if container.runtime in _APPTAINER else [_GPU_OPTIONS.get(container.runtime, _PODMAN_GPUS)]
+        return ["--nv"] if container.is_apptainer else [_GPU_OPTIONS.get(container.runtime, _PODMAN_GPUS)]
     if container.gpus == "rocm":
-        return ["--rocm"] if container.runtime in _APPTAINER else ["--device=/dev/kfd", "--device=/dev/dri"]
+        return ["--rocm"] if container.is_apptainer else ["--device=/dev/kfd", "--device=/dev/dri"]
     return []
