@@ -10,9 +10,15 @@ from launching import PYTHON, build_sandbox
 
 import aboard
 from aboard.sandbox import Sandbox
-from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults import FAULTS, inject_temporarily
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.host.containers import ImageDiffers, ImageMissing, NoRuntime, NoSubordinateIds
+from aboard.sandbox.faults.host.containers import (
+    ContainerFault,
+    ImageDiffers,
+    ImageMissing,
+    NoRuntime,
+    NoSubordinateIds,
+)
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("check-container")]
 
@@ -78,17 +84,28 @@ def test_healthy_hosts_pass_inside(cluster: Sandbox, runtime: str) -> None:
     assert look(cluster) == before
 
 
+CASES = [
+    (ImageDiffers(), "apptainer", "container-image-differs"),
+    (ImageMissing(), "podman", "container-image-missing"),
+    (NoRuntime(), "apptainer", "container-runtime-missing"),
+]
+NIGHTLY_CASES = [
+    (ImageDiffers(), "podman", "container-image-differs"),
+    (ImageMissing(), "apptainer", "container-image-missing"),
+    (NoRuntime(runtime="podman"), "podman", "container-runtime-missing"),
+    (NoSubordinateIds(), "podman", "container-subordinate-ids"),
+]
+
+
+def test_cases_are_complete() -> None:
+    """Every fault of containers is injected and healed here."""
+    tried = {type(case[0]) for case in (*CASES, *NIGHTLY_CASES)}
+    assert tried == {kind for kind in FAULTS if issubclass(kind, ContainerFault)}
+
+
 @pytest.mark.parametrize(
     ("fault", "runtime", "code"),
-    [
-        (ImageDiffers(), "apptainer", "container-image-differs"),
-        (ImageMissing(), "podman", "container-image-missing"),
-        (NoRuntime(), "apptainer", "container-runtime-missing"),
-        pytest.param(ImageDiffers(), "podman", "container-image-differs", marks=pytest.mark.nightly),
-        pytest.param(ImageMissing(), "apptainer", "container-image-missing", marks=pytest.mark.nightly),
-        pytest.param(NoRuntime(runtime="podman"), "podman", "container-runtime-missing", marks=pytest.mark.nightly),
-        pytest.param(NoSubordinateIds(), "podman", "container-subordinate-ids", marks=pytest.mark.nightly),
-    ],
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.nightly) for case in NIGHTLY_CASES)],
     ids=lambda each: each.name if isinstance(each, Fault) else str(each),
 )
 def test_a_fault_is_named(cluster: Sandbox, fault: Fault, runtime: str, code: str) -> None:

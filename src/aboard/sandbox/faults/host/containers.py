@@ -45,7 +45,9 @@ _RESTORE_STORED = 'podman rmi --force "$2" >/dev/null 2>&1 || true; podman load 
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ContainerFault(Fault):
+class ContainerFault(Fault):
+    """A fault of hosts that are prepared for containers."""
+
     survives_power: ClassVar[bool] = True
 
     def check(self, box: Sandbox, host: Host) -> None:
@@ -59,7 +61,7 @@ class _ContainerFault(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageDiffers(_ContainerFault):
+class ImageDiffers(ContainerFault):
     """The image of containers is another version than on other hosts."""
 
     name: ClassVar[str] = "image-differs"
@@ -78,7 +80,7 @@ class ImageDiffers(_ContainerFault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageMissing(_ContainerFault):
+class ImageMissing(ContainerFault):
     """The image of containers is not on the host."""
 
     name: ClassVar[str] = "image-missing"
@@ -97,7 +99,7 @@ class ImageMissing(_ContainerFault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoSubordinateIds(_ContainerFault):
+class NoSubordinateIds(ContainerFault):
     """The user has no subordinate ids, which rootless Podman needs."""
 
     name: ClassVar[str] = "no-subordinate-ids"
@@ -117,7 +119,7 @@ class NoSubordinateIds(_ContainerFault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoRuntime(_ContainerFault):
+class NoRuntime(ContainerFault):
     """The program that runs containers is not installed."""
 
     name: ClassVar[str] = "no-runtime"
