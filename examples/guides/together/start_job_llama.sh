@@ -8,7 +8,7 @@ export TRAIN_OPTIONS=""
 while [[ $# -gt 0 ]]; do
     case $1 in
         --work-dir)
-            # /work inside of the container: data, config and output.
+            # /workspace inside of the container: data, config and output.
             export WORK_DIR="$2"
             shift 2
             ;;
@@ -62,9 +62,9 @@ cat $CONFIG
 srun bash -c 'apptainer run --nv \
     --bind /etc/nccl.conf:/etc/nccl.conf \
     --bind /etc/crusoe:/etc/crusoe \
-    --bind $WORK_DIR:/work \
-    --pwd /work \
-    --env HF_HOME=/work/cache \
+    --bind $WORK_DIR:/workspace \
+    --pwd /workspace \
+    --env HF_HOME=/workspace/cache \
     $APPTAINER_IMAGE \
-    accelerate launch --machine_rank=$SLURM_NODEID --config_file=/work/accelerate_config.yaml \
-    /app/train_causal_lm.py $TRAIN_OPTIONS --output-dir /work/output'
+    accelerate launch --machine_rank=$SLURM_NODEID --config_file=/workspace/accelerate_config.yaml \
+    /app/train_causal_lm.py $TRAIN_OPTIONS --output-dir /workspace/output'
