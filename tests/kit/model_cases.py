@@ -24,7 +24,7 @@ from aboard.train.model.build_model import build_engine, count_flops_per_token
 from aboard.train.model.engine import Engine
 from aboard.train.model.export import export_model, main
 from aboard.train.model.meta_model import build_on_meta
-from aboard.train.model.optimizer import build_adamw, clip_and_update_weights
+from aboard.train.model.optimizer import build_optimizer, clip_and_update_weights
 from aboard.train.progress import TrainingProgress
 
 LENGTH = 24
@@ -97,7 +97,7 @@ def _seen(folder: Path, sharding: Any) -> Seen:
     norm = _reference(plain, world)
     ours = _backward(engine)
     gradients = max(_apart(_full(each.grad), other.grad) for each, other in _pairs(engine, plain))
-    optimizer = build_adamw(its, engine.module)
+    optimizer = build_optimizer(its, engine.module)
     clip_and_update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-3)
     thrifty = replace(its, gradient_checkpointing=True)
     return Seen(
@@ -295,7 +295,7 @@ def _weighed(its: Training, world: RankContext, nodes: tuple[int, ...]) -> Weigh
     meter = LiveByteCounter()
     with meter:
         engine = build_engine(its, world)
-        optimizer = build_adamw(its, engine.module)
+        optimizer = build_optimizer(its, engine.module)
         meter.peak = 0
         micro = its.micro_batches(world.size)
         for number in range(2 * micro):
@@ -381,7 +381,7 @@ def saved_after_a_step(folder: Path, out: Path, sharding: Any) -> dict[str, Tens
     its = training(folder, sharding=sharding, gradient_accumulation_steps=1, output_dir=str(out))
     world = join_process_group(its)
     engine = build_engine(its, world)
-    optimizer = build_adamw(its, engine.module)
+    optimizer = build_optimizer(its, engine.module)
     engine.micro(last=True)
     _loss(engine.model, _batch(world.rank, 0, engine.module.config.vocab_size)).backward()
     clip_and_update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-2)

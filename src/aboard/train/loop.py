@@ -21,7 +21,7 @@ from aboard.train.metrics.time_ledger import TimeLedger
 from aboard.train.metrics_report import MetricsReporter
 from aboard.train.model.attention_masks import build_masks
 from aboard.train.model.build_model import build_engine
-from aboard.train.model.optimizer import build_adamw
+from aboard.train.model.optimizer import build_optimizer
 from aboard.train.model.packing_support import build_packing_error
 from aboard.train.periodic_actions import PeriodicActions
 from aboard.train.prefetch import Prefetcher
@@ -98,7 +98,7 @@ def _build_stepper(training: Training, world: RankContext, ledger: TimeLedger) -
         training=training,
         world=world,
         engine=engine,
-        optimizer=build_adamw(training, engine.module),
+        optimizer=build_optimizer(training, engine.module),
         masks=build_masks(engine.module, torch.bfloat16 if training.bf16 else torch.float32),
         tally=StepStatistics(),
         ledger=ledger,

@@ -5,7 +5,6 @@ from hashlib import blake2b
 
 import torch
 from torch import Tensor
-from torch.optim import AdamW
 
 from aboard.core.plan.training_settings import Training
 from aboard.data.sampling.packed_sequences import PackedSequence
@@ -52,7 +51,7 @@ class Stepper:
     training: Training
     world: RankContext
     engine: Engine
-    optimizer: AdamW
+    optimizer: torch.optim.Optimizer
     masks: AttentionMasks
     tally: StepStatistics
     ledger: TimeLedger

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from aboard.config.schema.base_section import Section
-from aboard.config.schema.field_types import Line, refuse_value
+from aboard.config.schema.field_types import Line, Lines, refuse_value
 from aboard.core.plan.training_settings import Attention, Schedule, Sharding
 from aboard.diagnoses.usage import configuration
 
@@ -22,6 +22,29 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Epochs = Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)]
 CheckpointLimit = Annotated[int, Field(ge=0, le=10**6), AfterValidator(_check_limit)]
+
+
+class AdapterSection(Section):
+    """LoRA: trains small matrices beside the model's frozen weights."""
+
+    type: Literal["lora"] | None = None
+    """The kind of adapter; rsLoRA and DoRA are options of lora."""
+    r: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """The rank of the matrices."""
+    alpha: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
+    """The adapter's output is scaled by alpha / r. Default: twice r."""
+    dropout: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
+    """Dropout of the adapter's input, drawn per sample: losses don't depend on the number of ranks."""
+    target_modules: Line | list[Line] | None = None
+    """all-linear, a list of module names such as q_proj, or a regular expression for their full names."""
+    modules_to_save: Lines | None = None
+    """Modules that are trained in full and saved with the adapter, such as lm_head."""
+    use_rslora: bool | None = None
+    """Scale by alpha / √r instead, which keeps large ranks stable."""
+    use_dora: bool | None = None
+    """Train magnitudes and directions of weights separately (DoRA)."""
+    base_dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None
+    """The type of the frozen weights; auto is the type that the run computes in."""
 
 
 class TrainSection(Section):
@@ -45,6 +68,8 @@ class TrainSection(Section):
     """Micro-batches per step on each rank."""
     global_batch_size: Count | None = None
     """Sequences per step across all ranks, for any number of ranks; sets the accumulation steps."""
+    adapter: AdapterSection | None = None
+    """Train a LoRA adapter instead of all weights."""
     learning_rate: Rate | None = None
     """AdamW's peak learning rate."""
     weight_decay: Rate | None = None

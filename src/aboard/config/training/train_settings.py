@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from aboard.config.config_loader import LoadedConfig, load_config_files
-from aboard.config.schema.train_section import TrainSection
+from aboard.config.schema.train_section import AdapterSection, TrainSection
 from aboard.config.training.data_settings import DataSettings, build_data_settings
 from aboard.config.training.setting_conflicts import find_conflicts
 from aboard.config.validation_problems import parse_position
-from aboard.core.plan.training_settings import DataPart, Training
+from aboard.core.plan.training_settings import Adapter, DataPart, Training
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.trainer import training
 from aboard.lazy_dataclass import dataclass
@@ -117,6 +117,7 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
     for name in TrainSection.model_fields:
         if name in defaults and name != "bf16":
             settings[name] = getattr(section, name) if name in user_keys else defaults[name]
+    settings["adapter"] = None if section.adapter is None else _build_adapter(config, section.adapter)
     if "max_steps" in user_keys:
         settings["num_train_epochs"] = defaults["num_train_epochs"]
     model = _resolve_model_folder(_resolve_path(config, section.model or "", "model"))
@@ -139,6 +140,14 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
         source=config.tree.where.rsplit(":", 2)[0],
     )
     return _add_choices(train_settings, config)
+
+
+def _build_adapter(config: LoadedConfig, section: AdapterSection) -> Adapter:
+    given = {name: getattr(section, name) for name in section.model_fields_set - {"type"}}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    adapter = Adapter(**{name: value for name, value in given.items() if value is not None})
+    path = adapter.path and str(Path(config.base("train", "adapter", "path"), adapter.path).absolute())
+    return replace(adapter, path=path, alpha=2.0 * adapter.r if section.alpha is None else adapter.alpha)
 
 
 def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings:

@@ -7,6 +7,7 @@ from aboard.lazy_dataclass import dataclass
 
 Sharding = Literal["auto", "full", "hybrid", "none"]
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
+Precision = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
 
@@ -18,6 +19,32 @@ class DataPart:
     shards: str
     bins: str
     weight: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """LoRA's settings: only the adapter is trained, and the base model's weights are frozen.
+
+    `target_modules` is "all-linear", a pattern for whole module names, or a list of their last parts. `path` is an
+    adapter to continue from. `base_dtype` "auto" is the type that the run computes in.
+    """
+
+    r: int = 16
+    alpha: float = 32.0
+    dropout: float = 0.0
+    target_modules: str | tuple[str, ...] = "all-linear"
+    modules_to_save: tuple[str, ...] = ()
+    use_rslora: bool = False
+    use_dora: bool = False
+    base_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    load_in_4bit: bool = False
+    path: str | None = None
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "Adapter":
+        """From the decoded JSON of `dataclasses.asdict`."""
+        lists = {name: tuple(value) for name, value in content.items() if isinstance(value, list)}
+        return cls(**{**content, **lists})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +70,7 @@ class Training:
     per_device_eval_batch_size: int = 1
     gradient_accumulation_steps: int = 1
     global_batch_size: int | None = None
+    adapter: Adapter | None = None
     learning_rate: float = 2e-5
     weight_decay: float = 0.0
     adam_beta1: float = 0.9
@@ -68,12 +96,25 @@ class Training:
     resume: str = "auto"
     tensorboard: bool = False
 
+    @property
+    def precision(self) -> Precision:
+        """The type that forward and backward compute in; weights that are trained stay in float32."""
+        return "bfloat16" if self.bf16 else "float32"
+
+    @property
+    def base_dtype(self) -> Precision:
+        """The type that frozen weights are kept in."""
+        if self.adapter is None:
+            return "float32"
+        return self.precision if self.adapter.base_dtype == "auto" else self.adapter.base_dtype
+
     def list_directories(self) -> list[str]:
         """All directories that a rank reads and writes."""
         data = [path for part in (*self.data, *self.validation) for path in (part.shards, part.bins)]
         resume = [] if self.resume in ("auto", "none") else [self.resume]
         tokenizer = [] if self.tokenizer is None else [self.tokenizer]
-        return list(dict.fromkeys([self.model, *tokenizer, *data, self.output_dir, *resume]))
+        adapter = [] if self.adapter is None or self.adapter.path is None else [self.adapter.path]
+        return list(dict.fromkeys([self.model, *tokenizer, *adapter, *data, self.output_dir, *resume]))
 
     def step_size(self, world: int) -> int:
         """The packed sequences of one step over all ranks."""
@@ -93,4 +134,5 @@ class Training:
     def of(cls, content: Mapping[str, Any]) -> "Training":
         """From the decoded JSON of `dataclasses.asdict`."""
         parts = {name: tuple(DataPart(**each) for each in content[name]) for name in ("data", "validation")}
-        return cls(**{**content, **parts})
+        adapter = content.get("adapter")
+        return cls(**{**content, **parts, "adapter": adapter and Adapter.of(adapter)})

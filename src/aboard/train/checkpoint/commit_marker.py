@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import field
 from hashlib import sha256
 from typing import Annotated, Any, cast
 
@@ -70,6 +71,10 @@ class CommitMarker:
     ties: Annotated[Mapping[str, str], MAX_ITEMS]
     tensors: Annotated[Mapping[str, TensorSpec], MAX_ITEMS]
     files: Annotated[tuple[CheckpointFile, ...], MAX_ITEMS]
+    # What else a resume needs beside tensors and progress, such as the best evaluation so far.
+    state: Annotated[Mapping[str, Any], MAX_ITEMS] = field(default_factory=dict)
+    # Identifies the weights that an adapter was trained on; empty if the checkpoint has all weights.
+    base: Word = ""
 
 
 class MarkerError(ValueError):

@@ -9,6 +9,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -60,6 +61,8 @@ class CheckpointManager:
     ) -> None:
         # What `resume` skipped, and what changed since the checkpoint.
         self.notes: list[str] = []
+        # What the resumed checkpoint has beside tensors and progress; empty at a start.
+        self.state: Mapping[str, Any] = {}
         self._news: list[str] = []
         self._world = world
         self._training = training
@@ -86,13 +89,19 @@ class CheckpointManager:
         return self._save_seconds + self._copied.waited
 
     def save(
-        self, engine: TrainedEngine, optimizer: torch.optim.Optimizer, progress: TrainingProgress, *, wait: bool = False
+        self,
+        engine: TrainedEngine,
+        optimizer: torch.optim.Optimizer,
+        progress: TrainingProgress,
+        *,
+        state: Mapping[str, Any] = MappingProxyType({}),
+        wait: bool = False,
     ) -> float:
         """Returns the seconds of this call; the copy happens afterwards, and the next optimizer step waits for it."""
         began = monotonic()
         self._finish_pending()
         self._copied.guard(optimizer)
-        snapshot = self._snapshot(engine.module, optimizer, progress)
+        snapshot = self._snapshot(engine.module, optimizer, progress, state)
         self._pending = BackgroundSave(self._writer, snapshot, self._copied, patience=2 * PATIENCE)
         if wait:
             self._finish_pending()
@@ -115,6 +124,7 @@ class CheckpointManager:
         self.notes = outcome.notes
         self._writer.broken |= outcome.broken
         self._writer.published = None if outcome.marker is None else outcome.marker.step
+        self.state = {} if outcome.marker is None else outcome.marker.state
         return None if outcome.marker is None else TrainingProgress.of(outcome.marker.progress)
 
     def close(self) -> None:
@@ -138,14 +148,22 @@ class CheckpointManager:
             self._news += pending.result()
 
     def _snapshot(
-        self, module: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingProgress
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        progress: TrainingProgress,
+        extra: Mapping[str, Any],
     ) -> CheckpointState:
         try:
             named = collect_tensors(module)
             state = _clone_buffers(slice_model(named, self._world.size), named)
             state += slice_optimizer(named, optimizer, self._world.size)
             mine = list(select_own_slices(state, self._world.rank, self._group.disks.of(self._world.rank)))
-            about = asdict(self._present(module)) | {"progress": progress.content(), "ties": named.ties}
+            about = asdict(self._present(module)) | {
+                "progress": progress.content(),
+                "ties": named.ties,
+                "state": dict(extra),
+            }
             tensors = {each.name: each.whole for each in state}
             return CheckpointState(step=progress.step, about=about, tensors=tensors, copy=self._stage.ready(mine))
         except Exception as error:  # noqa: BLE001 - the other ranks are about to wait for this one: they get the error

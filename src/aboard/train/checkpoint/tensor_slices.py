@@ -50,12 +50,18 @@ class StoredTensors:
 
 
 def collect_tensors(module: nn.Module) -> StoredTensors:
-    """Parameters and persistent buffers; tied ones once, so that a head can't be restored untied."""
+    """Parameters and persistent buffers; tied ones once, so that a head can't be restored untied.
+
+    With an adapter, only what is trained: all else comes from the base model's files.
+    """
+    adapted = any(not each.requires_grad for each in module.parameters())
     tensors: dict[str, Tensor] = {}
     ties: dict[str, str] = {}
     first: dict[int, str] = {}
     # `state_dict`, not `named_parameters`: its hooks reshard FSDP2's parameters.
     for name, tensor in module.state_dict(keep_vars=True).items():
+        if adapted and not tensor.requires_grad:
+            continue
         if id(tensor) in first:
             ties[name] = first[id(tensor)]
         else:

@@ -5,6 +5,7 @@ import inspect
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.memory.activations import ROUTED
 from aboard.train.model.engine import Engine, make_sync_switch
-from aboard.train.model.load_weights import prepare_pretrained
+from aboard.train.model.load_weights import FillModel, prepare_pretrained
 from aboard.train.model.meta_model import build_on_meta, find_layers
 from aboard.train.model.scratch_weights import prepare_scratch
 
@@ -69,14 +70,31 @@ def prepare_model(training: Training, world: RankContext) -> PreparedModel:
         load = prepare_scratch(module, seed=training.seed)
     else:
         check_same_files(Path(training.model), world)
-        load, notes = prepare_pretrained(module, Path(training.model))
+        fill, notes = prepare_pretrained(module, Path(training.model))
+        load = partial(_load_pretrained, module, training, fill)
     modify_model(module, training)
     flops = count_flops_per_token(module, training.max_length)
     return PreparedModel(module=module, load=load, flops_per_token=flops, notes=notes)
 
 
+def _load_pretrained(module: PreTrainedModel, training: Training, fill: FillModel, world: RankContext) -> int:
+    if training.adapter is None:
+        return fill(world, {})
+    # Imported here: PEFT takes seconds, which only runs with an adapter need.
+    from aboard.train.adapter.adapter_weights import fill_adapter  # noqa: PLC0415
+    from aboard.train.adapter.inject_adapter import map_base_names  # noqa: PLC0415
+
+    bytes_read = fill(world, map_base_names(module))
+    fill_adapter(module, world, seed=training.seed)
+    return bytes_read
+
+
 def modify_model(model: PreTrainedModel, training: Training) -> None:
     """Changes the meta model before it is sharded: adapters, frozen weights and tensor-parallel plans belong here."""
+    if training.adapter is not None:
+        from aboard.train.adapter.inject_adapter import inject_adapter  # noqa: PLC0415 - as above
+
+        inject_adapter(model, training, training.adapter)
     if training.gradient_checkpointing:
         _enable_checkpointing(model)
 

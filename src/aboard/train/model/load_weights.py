@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -47,11 +48,12 @@ class LocalShard:
         return (value if value.dim() else value.view(1))[self.start : self.stop]
 
 
-def prepare_pretrained(model: PreTrainedModel, folder: Path) -> tuple[Callable[[RankContext], int], tuple[str, ...]]:
-    """Matches a model on meta with its files; returns what fills it once it is sharded and allocated, and notes.
+# Called with the rank's context and the tensors that were renamed meanwhile; returns the bytes that this rank read.
+FillModel = Callable[[RankContext, Mapping[str, str]], int]
 
-    The first, called with the rank's context, returns the bytes that this rank read.
-    """
+
+def prepare_pretrained(model: PreTrainedModel, folder: Path) -> tuple[FillModel, tuple[str, ...]]:
+    """Matches a model on meta with its files; returns what fills it once it is sharded and allocated, and notes."""
     files = open_weights(folder)
     matches = match_weights(model, files)
     notes = [*untie_differing(model, matches, files)]
@@ -64,7 +66,7 @@ def prepare_pretrained(model: PreTrainedModel, folder: Path) -> tuple[Callable[[
         tensor._is_hf_initialized = True  # noqa: SLF001 - transformers' own mark
     allocate_buffers(model)
     model.initialize_weights()
-    return lambda world: fill_from_files(model, matches, files, world), tuple(notes)
+    return lambda world, moved: fill_from_files(model, matches, files, world, moved), tuple(notes)
 
 
 def allocate_buffers(model: PreTrainedModel) -> None:
@@ -81,10 +83,14 @@ def list_local_shards(model: torch.nn.Module, world: RankContext) -> dict[str, L
 
 
 def fill_from_files(
-    model: PreTrainedModel, matches: WeightMatch, files: Mapping[str, StoredTensor], world: RankContext
+    model: PreTrainedModel,
+    matches: WeightMatch,
+    files: Mapping[str, StoredTensor],
+    world: RankContext,
+    moved: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Fills the model from the files; returns the bytes that this rank read."""
-    shards = list_local_shards(model, world)
+    """Fills the model from the files; returns the bytes that this rank read. `moved`: new name → name when matched."""
+    shards = {moved.get(name, name): shard for name, shard in list_local_shards(model, world).items()}
     _check_shapes(matches.plain, files, shards)
     twice = {
         name for name, source in get_tied_names(model).items() if name in matches.plain and source in matches.plain

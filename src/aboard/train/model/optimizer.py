@@ -10,7 +10,7 @@ from torch.optim import AdamW
 from aboard.core.plan.training_settings import Training
 
 
-def build_adamw(training: Training, module: nn.Module) -> AdamW:
+def build_optimizer(training: Training, module: nn.Module) -> torch.optim.Optimizer:
     """Weight decay applies to matrices, not to norms and biases."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     groups = [
@@ -26,7 +26,9 @@ def build_adamw(training: Training, module: nn.Module) -> AdamW:
     )
 
 
-def clip_and_update_weights(optimizer: AdamW, *, norm: Tensor, max_norm: float, learning_rate: float) -> None:
+def clip_and_update_weights(
+    optimizer: torch.optim.Optimizer, *, norm: Tensor, max_norm: float, learning_rate: float
+) -> None:
     """One step with gradients of this norm, clipped to `max_norm` unless that is 0.
 
     If the norm isn't finite, nothing changes: neither weights nor the optimizer's state. All of it is decided on the

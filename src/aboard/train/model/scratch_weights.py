@@ -79,12 +79,17 @@ def fill_from_scratch(
 
 def draw_tensor(shape: tuple[int, ...], operations: list[InitOperation], *, seed: int, name: str) -> torch.Tensor:
     """Draws one whole tensor, the same on every rank."""
-    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    generator = seed_generator(seed, name)
     value = torch.empty(shape, dtype=torch.float32)
     for operation in operations:
         operation.apply(value, generator)
     return value
+
+
+def seed_generator(seed: int, name: str) -> torch.Generator:
+    """The random numbers of one tensor, by its name: they depend on no other tensor, rank or layout."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 class _Recorder(TorchDispatchMode):
