@@ -21,8 +21,8 @@ from aboard.train.metrics.time_ledger import TimeLedger
 from aboard.train.metrics_report import MetricsReporter
 from aboard.train.model.attention_masks import build_masks
 from aboard.train.model.build_model import build_engine
-from aboard.train.model.optimizer import build_optimizer
 from aboard.train.model.packing_support import build_packing_error
+from aboard.train.optimizer.build_optimizer import build_optimizer
 from aboard.train.periodic_actions import PeriodicActions
 from aboard.train.prefetch import Prefetcher
 from aboard.train.progress import TrainingProgress

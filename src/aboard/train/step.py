@@ -18,7 +18,8 @@ from aboard.train.metrics.time_ledger import TimeLedger
 from aboard.train.model.attention_masks import AttentionMasks
 from aboard.train.model.engine import Engine
 from aboard.train.model.loss import compute_loss_sum
-from aboard.train.model.optimizer import clip_and_update_weights
+from aboard.train.optimizer.build_optimizer import clip_and_update_weights
+from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,7 +52,7 @@ class Stepper:
     training: Training
     world: RankContext
     engine: Engine
-    optimizer: torch.optim.Optimizer
+    optimizer: ShardedOptimizer
     masks: AttentionMasks
     tally: StepStatistics
     ledger: TimeLedger

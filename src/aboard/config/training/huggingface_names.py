@@ -46,6 +46,7 @@ _RENAMED: Mapping[str, Fix] = MappingProxyType(
         "dataset_mixer": _MIX,
         "interleave_probs": _MIX,
         "validation_file": _suggest_data_line("validation: …"),
+        "adafactor": _suggest_line("optim: adafactor"),
         "lr": _suggest_line("learning_rate: …"),
         "epochs": _suggest_line("num_train_epochs: …"),
         "batch_size": _suggest_line("per_device_train_batch_size: …, or global_batch_size: … across all ranks"),
@@ -88,7 +89,11 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
         "Aboard shards with PyTorch's FSDP2, which works like ZeRO, and has no other engine yet",
         _suggest_line("sharding: full (ZeRO-3) or none; run your own script with: aboard launch -- deepspeed …"),
     ),
-    ("optim optim_args optim_target_modules adafactor", "the optimizer is fused AdamW", _LEAVE),
+    (
+        "optim_args optim_target_modules",
+        "optimizers have no settings but learning_rate, weight_decay, adam_beta1, adam_beta2 and adam_epsilon",
+        _LEAVE,
+    ),
     ("average_tokens_across_devices", "the loss is always averaged over all ranks' supervised tokens", _LEAVE),
     (
         "label_smoothing_factor neftune_noise_alpha loss_type router_aux_loss_coef",

@@ -16,6 +16,8 @@ CONFIG = Diagnosis(
         "one-length": Advice("keep one of them"),
         "one-warmup": Advice("keep one"),
         "schedule": Advice("remove it, or set lr_scheduler_type: {schedule}"),
+        "optimizer": Advice("remove it, or set optim: {optim}"),
+        "adapter-optimizer": Advice("use optim: adamw, adamw_8bit or adafactor, or remove adapter"),
         "below": Advice("use a number below {most}"),
         "parts": Advice("use two fractions whose sum is at most 1"),
         "part": Advice("use a fraction such as 0.03"),

@@ -34,6 +34,7 @@ from aboard.train.checkpoint.tensor_slices import (
     slice_optimizer,
 )
 from aboard.train.distributed.rank_context import RankContext
+from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 from aboard.train.progress import TrainingProgress
 
 # The slowest rank's disk may lag behind the fastest by this many seconds.
@@ -116,7 +117,7 @@ class CheckpointManager:
         news, self._news = self._news, []
         return news
 
-    def resume(self, engine: TrainedEngine, optimizer: torch.optim.Optimizer) -> TrainingProgress | None:
+    def resume(self, engine: TrainedEngine, optimizer: ShardedOptimizer) -> TrainingProgress | None:
         """Restores model and optimizer and returns their progress, or None to start; `notes` say what was skipped."""
         outcome = resume_checkpoint(
             self._group, self._training.resume, engine.module, optimizer, lambda: self._present(engine.module)
