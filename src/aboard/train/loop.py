@@ -60,7 +60,12 @@ def train(training: Training, world: RankContext) -> StopRequest:
             start=progress,
             steps=steps,
         )
-        make = BatchBuilder(read=stream.read, collate=stepper.masks.collate(), device=world.device)
+        make = BatchBuilder(
+            read=stream.read,
+            collate=stepper.masks.collate(),
+            device=world.device,
+            dropout_seed=None if stepper.engine.dropout_keys is None else training.seed,
+        )
         stop_request = StopRequest.NOTHING
         with (
             _pause_garbage_collection(),

@@ -21,6 +21,7 @@ from aboard.core.text.input_text import agree
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model_loading, training
 from aboard.lazy_dataclass import dataclass
+from aboard.train.adapter.sample_dropout import find_dropout_keys
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.memory.activations import ROUTED
 from aboard.train.model.engine import Engine, make_sync_switch
@@ -58,6 +59,7 @@ def build_engine(training: Training, world: RankContext) -> Engine:
         flops_per_token=prepared.flops_per_token,
         bytes_read=bytes_read,
         notes=(_describe_sharding(world), *prepared.notes),
+        dropout_keys=find_dropout_keys(module),
         _switch=make_sync_switch(model, world),
     )
 
