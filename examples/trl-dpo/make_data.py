@@ -21,7 +21,8 @@ def tokenizer(texts):
     made.train_from_iterator(
         texts, trainers.BpeTrainer(vocab_size=300, special_tokens=["<pad>", "</s>"], initial_alphabet=alphabet)
     )
-    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>", pad_token="<pad>")
+    names = {"eos_token": "</s>", "pad_token": "<pad>"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **names)
 
 
 def main():
