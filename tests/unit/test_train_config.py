@@ -154,6 +154,7 @@ def test_what_is_typed_wins_over_its_alternative_in_the_file(file: str, typed: s
     [
         ("", ""),
         ("max_steps: 10\nwarmup_ratio: 0.1\nlr_scheduler_type: wsd\ndecay_ratio: 0.2", "validation: held.jsonl"),
+        ("lr_scheduler_type: polynomial\npower: 2.0\nmin_lr_ratio: 0.1", ""),
         ("global_batch_size: 8\nlr_scheduler_type: constant\nbf16: true\neval_steps: 5", "validation: held.jsonl"),
     ],
 )
@@ -166,6 +167,12 @@ def test_what_is_printed_can_be_used_as_a_file(train: str, data: str) -> None:
     again = load_train_settings(["all.yaml"])
     assert (again.settings, again.data.files, again.bf16) == (words.settings, words.data.files, words.bf16)
     assert (again.output_dir, again.max_length, again.packing) == (words.output_dir, words.max_length, words.packing)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("constant_with_warmup", "constant"), ("warmup_stable_decay", "wsd")])
+def test_their_name_of_the_same_schedule_is_accepted(theirs: str, ours: str) -> None:
+    """What was typed is refused only where it means something else."""
+    assert written(f"lr_scheduler_type: {theirs}").settings["lr_scheduler_type"] == ours
 
 
 def test_every_name_of_theirs_has_an_answer() -> None:
@@ -208,7 +215,12 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("max_steps: -1", "train.max_steps is -1"),
         ("eval_steps: 0.1", "must be a whole number"),
         ("adam_beta2: 1.0", "train.adam_beta2 is 1.0"),
-        ("lr_scheduler_type: polynomial", "use one of cosine, linear, constant, wsd"),
+        ("lr_scheduler_type: exponential", "use one of cosine, cosine_with_restarts, linear"),
+        ("lr_scheduler_type: reduce_lr_on_plateau", "would depend on evaluations instead of the step"),
+        ("lr_scheduler_type: cosine_with_min_lr", "has a different name in Aboard"),
+        ("num_cycles: 2", "num_cycles only applies to cosine_with_restarts, and the schedule is cosine"),
+        ("power: 2.0\nlr_scheduler_type: linear", "power only applies to polynomial, and the schedule is linear"),
+        ("min_lr_ratio: 0.1\nlr_scheduler_type: inverse_sqrt", "the schedule is inverse_sqrt"),
         ("sharding: zero3", "use one of auto, full, hybrid, none"),
     ],
 )

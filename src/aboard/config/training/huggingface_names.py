@@ -62,7 +62,10 @@ _RENAMED: Mapping[str, Fix] = MappingProxyType(
         "fsdp_config": _suggest_line("sharding: full, hybrid, none or auto"),
         "parallelism_config": _suggest_line("sharding: full, hybrid, none or auto"),
         "accelerator_config": _suggest_line("sharding: full, hybrid, none or auto"),
-        "lr_scheduler_kwargs": _suggest_line("min_lr_ratio: … or, for wsd, decay_ratio: …"),
+        "lr_scheduler_kwargs": _suggest_line(
+            "min_lr_ratio: … (for min_lr, min_lr_rate, lr_end), num_cycles: … (cosine_with_restarts), power: …"
+            " (polynomial) or decay_ratio: … (for num_decay_steps of wsd)"
+        ),
         "torch_dtype": _suggest_line("bf16: true, fp16: true, or bf16: false for float32"),
         "dtype": _suggest_line("bf16: true, fp16: true, or bf16: false for float32"),
     }
