@@ -1,8 +1,6 @@
 """Builds the engine of a run from a model directory: prepare on meta, shard over the ranks, load the weights."""
 
-import hashlib
 import inspect
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -27,6 +25,7 @@ from aboard.train.memory.activations import ROUTED
 from aboard.train.model.engine import Engine, make_sync_switch
 from aboard.train.model.load_weights import FillModel, prepare_pretrained
 from aboard.train.model.meta_model import DTYPES, build_on_meta, find_layers
+from aboard.train.model.model_files import hash_file_samples
 from aboard.train.model.scratch_weights import prepare_scratch
 
 
@@ -220,17 +219,12 @@ def _list_windows(config: object, length: int) -> list[int]:
     return [window] * int(getattr(config, "num_hidden_layers", 0))
 
 
-# Samples per file and their size: a quick comparison, not a proof.
-SAMPLES_PER_FILE = 16
-SAMPLE_BYTES = 4096
-DIGEST_BYTES = 16
-
-
 def check_same_files(folder: Path, world: RankContext) -> None:
     """Raises if the model files of some ranks differ from those of most, and names these ranks."""
     if not world.distributed:
         return
-    mine = torch.frombuffer(bytearray(_hash_file_samples(folder)), dtype=torch.uint8).to(world.device)
+    files = sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    mine = torch.frombuffer(bytearray(hash_file_samples(files)), dtype=torch.uint8).to(world.device)
     all_of = [torch.empty_like(mine) for _ in range(world.size)]
     dist.all_gather(all_of, mine)
     digests = [bytes(each.tolist()) for each in all_of]
@@ -243,14 +237,3 @@ def check_same_files(folder: Path, world: RankContext) -> None:
             f" {agree(others, 'has', 'have')} different files than most ranks",
             folder=folder,
         )
-
-
-def _hash_file_samples(folder: Path) -> bytes:
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")]):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}\n".encode())
-        with path.open("rb") as file:
-            for place in range(SAMPLES_PER_FILE):
-                digest.update(os.pread(file.fileno(), SAMPLE_BYTES, size * place // SAMPLES_PER_FILE))
-    return digest.digest()[:DIGEST_BYTES]
