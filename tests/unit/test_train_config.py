@@ -193,10 +193,10 @@ def test_every_name_of_theirs_has_an_answer() -> None:
 
 def test_names_of_theirs_are_answered_at_their_lines() -> None:
     """All at once, each with what to write."""
-    told = refused("lr: 1e-5\nfp16: true\noptim_args: x\nmax_length: 512\nlerning_rate: 1")
+    told = refused("lr: 1e-5\nfp16_opt_level: O1\noptim_args: x\nmax_length: 512\nlerning_rate: 1")
     assert [where for where, _, _ in told] == [f"aboard.yaml:{line}:3" for line in (5, 6, 7, 8, 9)]
     assert told[0][2] == "write learning_rate: …"
-    assert "overflows without loss scaling" in told[1][1]
+    assert told[1][2] == "write fp16: true"
     assert "no settings but learning_rate" in told[2][1]
     assert "`data` section" in told[3][2]
     assert told[4][2] == "did you mean 'learning_rate'?"
@@ -207,6 +207,7 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
     [
         ("max_steps: 5\nnum_train_epochs: 1", "both set the training length"),
         ("warmup_steps: 5\nwarmup_ratio: 0.1", "both set the warmup"),
+        ("bf16: true\nfp16: true", "both set the precision"),
         ("decay_ratio: 0.1", "decay_ratio only applies to wsd, and the schedule is cosine"),
         ("min_lr_ratio: 0.1\nlr_scheduler_type: constant", "the schedule is constant"),
         ("warmup_steps: 5\nmax_steps: 5", "there are only 5 steps"),

@@ -124,6 +124,8 @@ class TrainSection(Section):
     """Recompute activations instead of storing them: less memory, a third more time."""
     bf16: bool | None = None
     """Compute in bfloat16; weights and sums stay in float32. Default: true on GPUs that support it, false on CPUs."""
+    fp16: bool | None = None
+    """Compute in float16 with a dynamic loss scale, for GPUs without bfloat16 such as V100 and T4."""
     attn_implementation: Attention | None = None
     """The attention implementation of transformers; auto uses the best available."""
     sharding: Sharding | None = None

@@ -37,6 +37,8 @@ def _check_alternatives(section: TrainSection) -> Iterator[_Conflict]:
     if section.warmup_steps is not None and section.warmup_ratio is not None:
         seen = "train.warmup_steps and train.warmup_ratio both set the warmup"
         yield "warmup_ratio", seen, training.CONFIG.fix("one-warmup")
+    if section.bf16 and section.fp16:
+        yield "fp16", "train.bf16 and train.fp16 both set the precision", training.CONFIG.fix("one-precision")
 
 
 def _check_optimizer(section: TrainSection) -> Iterator[_Conflict]:

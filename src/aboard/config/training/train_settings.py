@@ -133,7 +133,7 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
         output_dir=output,
         max_length=data.max_length or MAX_LENGTH,
         packing=data.packing is not False,
-        bf16=section.bf16,
+        bf16=False if section.fp16 else section.bf16,
         settings=settings,
         given=frozenset(user_keys),
         choices=(),
@@ -202,6 +202,8 @@ def _find_unused(settings: TrainSettings) -> dict[str, str]:
     reasons |= {key: f"not used: the schedule is not {only}" for key, only in SCHEDULE_KEYS.items() if schedule != only}
     if schedule in ENDLESS_SCHEDULES:
         reasons["min_lr_ratio"] = f"not used: the schedule is {schedule}"
+    if settings.settings["fp16"]:
+        reasons["bf16"] = "not used: fp16 is set"
     if not settings.data.validation:
         reasons["per_device_eval_batch_size"] = reasons["eval_steps"] = "not used: there is no data.validation"
     return reasons

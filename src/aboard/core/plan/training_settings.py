@@ -88,6 +88,7 @@ class Training:
     power: float = 1.0
     gradient_checkpointing: bool = False
     bf16: bool = True
+    fp16: bool = False
     attn_implementation: Attention = "auto"
     sharding: Sharding = "auto"
     logging_steps: int = 10
@@ -103,7 +104,7 @@ class Training:
     @property
     def precision(self) -> Precision:
         """The type that forward and backward compute in; weights that are trained stay in float32."""
-        return "bfloat16" if self.bf16 else "float32"
+        return "float16" if self.fp16 else "bfloat16" if self.bf16 else "float32"
 
     @property
     def base_dtype(self) -> Precision:

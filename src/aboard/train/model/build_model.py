@@ -1,8 +1,6 @@
 """Builds the engine of a run from a model directory: prepare on meta, shard over the ranks, load the weights."""
 
-import hashlib
 import inspect
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -21,11 +19,13 @@ from aboard.core.text.input_text import agree
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model_loading, training
 from aboard.lazy_dataclass import dataclass
+from aboard.train.adapter.sample_dropout import find_dropout_keys
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.memory.activations import ROUTED
 from aboard.train.model.engine import Engine, make_sync_switch
 from aboard.train.model.load_weights import FillModel, prepare_pretrained
-from aboard.train.model.meta_model import build_on_meta, find_layers
+from aboard.train.model.meta_model import DTYPES, build_on_meta, find_layers
+from aboard.train.model.model_files import hash_file_samples
 from aboard.train.model.scratch_weights import prepare_scratch
 
 
@@ -54,10 +54,11 @@ def build_engine(training: Training, world: RankContext) -> Engine:
         module=module,
         world=world,
         parameters=tuple(each for each in module.parameters() if each.requires_grad),
-        loss_scale=float(world.size) if isinstance(model, DistributedDataParallel) else 1.0,
+        loss_factor=float(world.size) if isinstance(model, DistributedDataParallel) else 1.0,
         flops_per_token=prepared.flops_per_token,
         bytes_read=bytes_read,
         notes=(_describe_sharding(world), *prepared.notes),
+        dropout_keys=find_dropout_keys(module),
         _switch=make_sync_switch(model, world),
     )
 
@@ -118,8 +119,9 @@ def _enable_checkpointing(model: PreTrainedModel) -> None:
 
 
 def _shard_layers(model: PreTrainedModel, training: Training, world: RankContext) -> None:
-    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    policy = half if training.bf16 else MixedPrecisionPolicy()
+    policy = MixedPrecisionPolicy()
+    if training.precision != "float32":
+        policy = MixedPrecisionPolicy(param_dtype=DTYPES[training.precision], reduce_dtype=torch.float32)
     for layer in find_layers(model):
         fully_shard(layer, mesh=world.mesh, mp_policy=policy, reshard_after_forward=not world.keep)
     fully_shard(model, mesh=world.mesh, mp_policy=policy)
@@ -155,8 +157,8 @@ def _find_tied_parameters(model: nn.Module) -> list[list[tuple[nn.Module, str]]]
 def _wrap_model(module: PreTrainedModel, training: Training, world: RankContext) -> nn.Module:
     if world.mesh is not None:
         return module
-    if training.bf16:
-        module.forward = torch.autocast(world.device.type, torch.bfloat16)(module.forward)
+    if training.precision != "float32":
+        module.forward = torch.autocast(world.device.type, DTYPES[training.precision])(module.forward)
     if not world.distributed:
         return module
     return DistributedDataParallel(
@@ -217,17 +219,12 @@ def _list_windows(config: object, length: int) -> list[int]:
     return [window] * int(getattr(config, "num_hidden_layers", 0))
 
 
-# Samples per file and their size: a quick comparison, not a proof.
-SAMPLES_PER_FILE = 16
-SAMPLE_BYTES = 4096
-DIGEST_BYTES = 16
-
-
 def check_same_files(folder: Path, world: RankContext) -> None:
     """Raises if the model files of some ranks differ from those of most, and names these ranks."""
     if not world.distributed:
         return
-    mine = torch.frombuffer(bytearray(_hash_file_samples(folder)), dtype=torch.uint8).to(world.device)
+    files = sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    mine = torch.frombuffer(bytearray(hash_file_samples(files)), dtype=torch.uint8).to(world.device)
     all_of = [torch.empty_like(mine) for _ in range(world.size)]
     dist.all_gather(all_of, mine)
     digests = [bytes(each.tolist()) for each in all_of]
@@ -240,14 +237,3 @@ def check_same_files(folder: Path, world: RankContext) -> None:
             f" {agree(others, 'has', 'have')} different files than most ranks",
             folder=folder,
         )
-
-
-def _hash_file_samples(folder: Path) -> bytes:
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")]):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}\n".encode())
-        with path.open("rb") as file:
-            for place in range(SAMPLES_PER_FILE):
-                digest.update(os.pread(file.fileno(), SAMPLE_BYTES, size * place // SAMPLES_PER_FILE))
-    return digest.digest()[:DIGEST_BYTES]

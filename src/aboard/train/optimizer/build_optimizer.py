@@ -46,10 +46,16 @@ def _find_layer_matrices(module: PreTrainedModel) -> set[int]:
 
 
 def clip_and_update_weights(
-    optimizer: ShardedOptimizer, *, norm: Tensor, max_norm: float, learning_rate: float
+    optimizer: ShardedOptimizer,
+    *,
+    norm: Tensor,
+    max_norm: float,
+    learning_rate: float,
+    loss_scale: Tensor | None = None,
 ) -> None:
     """One step with gradients of this norm, clipped to `max_norm` unless that is 0.
 
+    With `loss_scale`, the gradients are that many times larger than what they stand for; the norm is not.
     If the norm isn't finite, nothing changes: neither weights nor the optimizer's state. All of it is decided on the
     device, by the fused kernels' contract for loss scaling (`torch.amp.GradScaler`): they divide and skip as they read.
     """
@@ -57,6 +63,8 @@ def clip_and_update_weights(
         group["lr"] = learning_rate
     nonfinite = (~torch.isfinite(norm)).float()
     scale = ((norm + 1e-6) / max_norm).clamp(min=1.0) if max_norm > 0 else None
+    if loss_scale is not None:
+        scale = loss_scale if scale is None else scale * loss_scale
     optimizer.found_inf = nonfinite
     optimizer.grad_scale = scale
     optimizer.step()
