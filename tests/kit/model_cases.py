@@ -147,7 +147,7 @@ def _backward(engine: Engine) -> float:
     for number in range(MICRO):
         engine.micro(last=number == MICRO - 1)
         ids = _batch(engine.world.rank, number, engine.module.config.vocab_size)
-        (_loss(engine.model, ids) * engine.loss_scale).backward()
+        (_loss(engine.model, ids) * engine.loss_factor).backward()
     return float(engine.norm())
 
 

@@ -100,7 +100,7 @@ def one_step(engine: Engine, optimizer: Optimizer, step: int) -> None:
     ids = torch.randint(3, 200, (2, 8))
     engine.micro(last=True)
     logits = engine.model(input_ids=ids).logits
-    (logits.float().square().mean() * engine.loss_scale).backward()
+    (logits.float().square().mean() * engine.loss_factor).backward()
     optimizer.step()
     optimizer.zero_grad()
 

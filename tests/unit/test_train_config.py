@@ -154,6 +154,7 @@ def test_what_is_typed_wins_over_its_alternative_in_the_file(file: str, typed: s
     [
         ("", ""),
         ("max_steps: 10\nwarmup_ratio: 0.1\nlr_scheduler_type: wsd\ndecay_ratio: 0.2", "validation: held.jsonl"),
+        ("lr_scheduler_type: polynomial\npower: 2.0\nmin_lr_ratio: 0.1", ""),
         ("global_batch_size: 8\nlr_scheduler_type: constant\nbf16: true\neval_steps: 5", "validation: held.jsonl"),
     ],
 )
@@ -168,6 +169,12 @@ def test_what_is_printed_can_be_used_as_a_file(train: str, data: str) -> None:
     assert (again.output_dir, again.max_length, again.packing) == (words.output_dir, words.max_length, words.packing)
 
 
+@pytest.mark.parametrize(("theirs", "ours"), [("constant_with_warmup", "constant"), ("warmup_stable_decay", "wsd")])
+def test_their_name_of_the_same_schedule_is_accepted(theirs: str, ours: str) -> None:
+    """What was typed is refused only where it means something else."""
+    assert written(f"lr_scheduler_type: {theirs}").settings["lr_scheduler_type"] == ours
+
+
 def test_every_name_of_theirs_has_an_answer() -> None:
     """It is ours too, or it is said what to write instead, or why it isn't there; nothing is silently ignored."""
     assert [
@@ -178,10 +185,10 @@ def test_every_name_of_theirs_has_an_answer() -> None:
 
 def test_names_of_theirs_are_answered_at_their_lines() -> None:
     """All at once, each with what to write."""
-    told = refused("lr: 1e-5\nfp16: true\noptim: adamw_torch\nmax_length: 512\nlerning_rate: 1")
+    told = refused("lr: 1e-5\nfp16_opt_level: O1\noptim: adamw_torch\nmax_length: 512\nlerning_rate: 1")
     assert [where for where, _, _ in told] == [f"aboard.yaml:{line}:3" for line in (5, 6, 7, 8, 9)]
     assert told[0][2] == "write learning_rate: …"
-    assert "overflows without loss scaling" in told[1][1]
+    assert told[1][2] == "write fp16: true"
     assert "fused AdamW" in told[2][1]
     assert "`data` section" in told[3][2]
     assert told[4][2] == "did you mean 'learning_rate'?"
@@ -192,6 +199,7 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
     [
         ("max_steps: 5\nnum_train_epochs: 1", "both set the training length"),
         ("warmup_steps: 5\nwarmup_ratio: 0.1", "both set the warmup"),
+        ("bf16: true\nfp16: true", "both set the precision"),
         ("decay_ratio: 0.1", "decay_ratio only applies to wsd, and the schedule is cosine"),
         ("min_lr_ratio: 0.1\nlr_scheduler_type: constant", "the schedule is constant"),
         ("warmup_steps: 5\nmax_steps: 5", "there are only 5 steps"),
@@ -207,7 +215,12 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("max_steps: -1", "train.max_steps is -1"),
         ("eval_steps: 0.1", "must be a whole number"),
         ("adam_beta2: 1.0", "train.adam_beta2 is 1.0"),
-        ("lr_scheduler_type: polynomial", "use one of cosine, linear, constant, wsd"),
+        ("lr_scheduler_type: exponential", "use one of cosine, cosine_with_restarts, linear"),
+        ("lr_scheduler_type: reduce_lr_on_plateau", "would depend on evaluations instead of the step"),
+        ("lr_scheduler_type: cosine_with_min_lr", "has a different name in Aboard"),
+        ("num_cycles: 2", "num_cycles only applies to cosine_with_restarts, and the schedule is cosine"),
+        ("power: 2.0\nlr_scheduler_type: linear", "power only applies to polynomial, and the schedule is linear"),
+        ("min_lr_ratio: 0.1\nlr_scheduler_type: inverse_sqrt", "the schedule is inverse_sqrt"),
         ("sharding: zero3", "use one of auto, full, hybrid, none"),
     ],
 )

@@ -374,6 +374,8 @@ def test_what_the_nodes_are_like_settles_the_rest() -> None:
     assert bare.cards == {"n1": (), "n2": ()}
     asked_for = settle("train: {model: ./model, bf16: true}", facts(**{DRIVER.name: {"n1": none, "n2": none}}))[2]
     assert asked_for.training.bf16
+    half = settle("train: {model: ./model, fp16: true}", facts(**{GPU_SPECS.name: both}))[2]
+    assert (half.training.bf16, half.training.precision) == (False, "float16")
     limited = facts(
         **{
             MEMORY.name: {"n1": 64 * GIB, "n2": 64 * GIB},

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from aboard.config.schema.base_section import Section
 from aboard.config.schema.field_types import Line, Lines, refuse_value
@@ -14,6 +14,22 @@ def _check_limit(limit: int) -> int:
     if limit == 0:
         refuse_value("0 would keep no checkpoint", configuration.CONFIG.fix("kept"))
     return limit
+
+
+def _read_schedule(name: object) -> object:
+    """Accepts transformers' names for the same schedule; refuses those that need more than a name."""
+    if name in ("cosine_with_min_lr", "cosine_warmup_with_min_lr"):
+        seen = f"'{name}' has a different name in Aboard"
+        refuse_value(
+            seen, configuration.CONFIG.fix("train-write", line="lr_scheduler_type: cosine, and min_lr_ratio: …")
+        )
+    if name == "reduce_lr_on_plateau":
+        refuse_value(
+            "'reduce_lr_on_plateau' is not supported: the learning rate would depend on evaluations instead of the step"
+            " alone, so a resume could not be exact",
+            configuration.CONFIG.fix("train-write", line="lr_scheduler_type: cosine, or wsd"),
+        )
+    return {"constant_with_warmup": "constant", "warmup_stable_decay": "wsd"}.get(str(name), name)
 
 
 Count = Annotated[int, Field(ge=1, le=10**12)]
@@ -82,7 +98,7 @@ class TrainSection(Section):
     """AdamW's epsilon."""
     max_grad_norm: Rate | None = None
     """Gradients are clipped to this norm across all ranks; 0 disables clipping."""
-    lr_scheduler_type: Schedule | None = None
+    lr_scheduler_type: Annotated[Schedule, BeforeValidator(_read_schedule)] | None = None
     """The learning rate schedule after the warmup; wsd is constant, then decays to the end."""
     warmup_steps: Annotated[int, Field(ge=0, le=10**12)] | None = None
     """Steps over which the learning rate rises from 0."""
@@ -92,10 +108,16 @@ class TrainSection(Section):
     """The final learning rate as a fraction of the peak."""
     decay_ratio: Share | None = None
     """The fraction of all steps, at the end, over which wsd decays."""
+    num_cycles: Count | None = None
+    """How often cosine_with_restarts decays from the peak."""
+    power: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
+    """The exponent of polynomial; 1 is linear."""
     gradient_checkpointing: bool | None = None
     """Recompute activations instead of storing them: less memory, a third more time."""
     bf16: bool | None = None
     """Compute in bfloat16; weights and sums stay in float32. Default: true on GPUs that support it, false on CPUs."""
+    fp16: bool | None = None
+    """Compute in float16 with a dynamic loss scale, for GPUs without bfloat16 such as V100 and T4."""
     attn_implementation: Attention | None = None
     """The attention implementation of transformers; auto uses the best available."""
     sharding: Sharding | None = None

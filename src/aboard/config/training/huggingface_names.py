@@ -62,18 +62,21 @@ _RENAMED: Mapping[str, Fix] = MappingProxyType(
         "fsdp_config": _suggest_line("sharding: full, hybrid, none or auto"),
         "parallelism_config": _suggest_line("sharding: full, hybrid, none or auto"),
         "accelerator_config": _suggest_line("sharding: full, hybrid, none or auto"),
-        "lr_scheduler_kwargs": _suggest_line("min_lr_ratio: … or, for wsd, decay_ratio: …"),
-        "torch_dtype": _suggest_line("bf16: true, or false for float32"),
-        "dtype": _suggest_line("bf16: true, or false for float32"),
+        "lr_scheduler_kwargs": _suggest_line(
+            "min_lr_ratio: … (for min_lr, min_lr_rate, lr_end), num_cycles: … (cosine_with_restarts), power: …"
+            " (polynomial) or decay_ratio: … (for num_decay_steps of wsd)"
+        ),
+        "torch_dtype": _suggest_line("bf16: true, fp16: true, or bf16: false for float32"),
+        "dtype": _suggest_line("bf16: true, fp16: true, or bf16: false for float32"),
     }
 )
 
 # These are not supported, each with the reason.
 _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
     (
-        "fp16 fp16_full_eval fp16_opt_level half_precision_backend",
-        "fp16 overflows without loss scaling; bf16 has the range of float32",
-        _suggest_line("bf16: true; on GPUs older than Ampere remove it, to use float32"),
+        "fp16_full_eval fp16_opt_level half_precision_backend fp16_backend",
+        "weights stay in float32, PyTorch's mixed precision computes, and evaluation uses the precision of training",
+        _suggest_line("fp16: true"),
     ),
     (
         "bf16_full_eval tf32",

@@ -8,6 +8,10 @@ from aboard.config.training.data_settings import DataSettings
 from aboard.diagnoses import Fix, Problem
 from aboard.diagnoses.trainer import training
 
+# Keys that belong to one schedule, and schedules that don't end at a learning rate of their own.
+SCHEDULE_KEYS = {"decay_ratio": "wsd", "num_cycles": "cosine_with_restarts", "power": "polynomial"}
+ENDLESS_SCHEDULES = ("constant", "inverse_sqrt")
+
 
 def find_conflicts(config: LoadedConfig, section: TrainSection, data: DataSettings) -> list[Problem]:
     """All conflicts that don't depend on the number of ranks; those are checked once the nodes are known."""
@@ -31,15 +35,18 @@ def _check_alternatives(section: TrainSection) -> Iterator[_Conflict]:
     if section.warmup_steps is not None and section.warmup_ratio is not None:
         seen = "train.warmup_steps and train.warmup_ratio both set the warmup"
         yield "warmup_ratio", seen, training.CONFIG.fix("one-warmup")
+    if section.bf16 and section.fp16:
+        yield "fp16", "train.bf16 and train.fp16 both set the precision", training.CONFIG.fix("one-precision")
 
 
 def _check_schedule(section: TrainSection) -> Iterator[_Conflict]:
     kind = section.lr_scheduler_type or "cosine"
-    if section.decay_ratio is not None and kind != "wsd":
-        seen = f"train.decay_ratio only applies to wsd, and the schedule is {kind}"
-        yield "decay_ratio", seen, training.CONFIG.fix("schedule", schedule="wsd")
-    if section.min_lr_ratio is not None and kind == "constant":
-        seen = "train.min_lr_ratio sets the final learning rate, but the schedule is constant"
+    for key, only in SCHEDULE_KEYS.items():
+        if getattr(section, key) is not None and kind != only:
+            seen = f"train.{key} only applies to {only}, and the schedule is {kind}"
+            yield key, seen, training.CONFIG.fix("schedule", schedule=only)
+    if section.min_lr_ratio is not None and kind in ENDLESS_SCHEDULES:
+        seen = f"train.min_lr_ratio sets the final learning rate, but the schedule is {kind}"
         yield "min_lr_ratio", seen, training.CONFIG.fix("schedule", schedule="cosine")
     if section.warmup_steps is not None and section.max_steps is not None and section.warmup_steps >= section.max_steps:
         seen = f"train.warmup_steps is {section.warmup_steps}, but there are only {section.max_steps} steps"

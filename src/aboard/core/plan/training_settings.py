@@ -6,7 +6,7 @@ from typing import Any, Literal
 from aboard.lazy_dataclass import dataclass
 
 Sharding = Literal["auto", "full", "hybrid", "none"]
-Schedule = Literal["cosine", "linear", "constant", "wsd"]
+Schedule = Literal["cosine", "cosine_with_restarts", "linear", "polynomial", "inverse_sqrt", "constant", "wsd"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
@@ -82,8 +82,11 @@ class Training:
     warmup_ratio: float = 0.0
     min_lr_ratio: float = 0.0
     decay_ratio: float = 0.1
+    num_cycles: int = 1
+    power: float = 1.0
     gradient_checkpointing: bool = False
     bf16: bool = True
+    fp16: bool = False
     attn_implementation: Attention = "auto"
     sharding: Sharding = "auto"
     logging_steps: int = 10
@@ -99,7 +102,7 @@ class Training:
     @property
     def precision(self) -> Precision:
         """The type that forward and backward compute in; weights that are trained stay in float32."""
-        return "bfloat16" if self.bf16 else "float32"
+        return "float16" if self.fp16 else "bfloat16" if self.bf16 else "float32"
 
     @property
     def base_dtype(self) -> Precision:

@@ -19,11 +19,12 @@ from aboard.core.text.input_text import agree
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model_loading, training
 from aboard.lazy_dataclass import dataclass
+from aboard.train.adapter.sample_dropout import find_dropout_keys
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.memory.activations import ROUTED
 from aboard.train.model.engine import Engine, make_sync_switch
 from aboard.train.model.load_weights import FillModel, prepare_pretrained
-from aboard.train.model.meta_model import build_on_meta, find_layers
+from aboard.train.model.meta_model import DTYPES, build_on_meta, find_layers
 from aboard.train.model.model_files import hash_file_samples
 from aboard.train.model.scratch_weights import prepare_scratch
 
@@ -53,10 +54,11 @@ def build_engine(training: Training, world: RankContext) -> Engine:
         module=module,
         world=world,
         parameters=tuple(each for each in module.parameters() if each.requires_grad),
-        loss_scale=float(world.size) if isinstance(model, DistributedDataParallel) else 1.0,
+        loss_factor=float(world.size) if isinstance(model, DistributedDataParallel) else 1.0,
         flops_per_token=prepared.flops_per_token,
         bytes_read=bytes_read,
         notes=(_describe_sharding(world), *prepared.notes),
+        dropout_keys=find_dropout_keys(module),
         _switch=make_sync_switch(model, world),
     )
 
@@ -117,8 +119,9 @@ def _enable_checkpointing(model: PreTrainedModel) -> None:
 
 
 def _shard_layers(model: PreTrainedModel, training: Training, world: RankContext) -> None:
-    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    policy = half if training.bf16 else MixedPrecisionPolicy()
+    policy = MixedPrecisionPolicy()
+    if training.precision != "float32":
+        policy = MixedPrecisionPolicy(param_dtype=DTYPES[training.precision], reduce_dtype=torch.float32)
     for layer in find_layers(model):
         fully_shard(layer, mesh=world.mesh, mp_policy=policy, reshard_after_forward=not world.keep)
     fully_shard(model, mesh=world.mesh, mp_policy=policy)
@@ -154,8 +157,8 @@ def _find_tied_parameters(model: nn.Module) -> list[list[tuple[nn.Module, str]]]
 def _wrap_model(module: PreTrainedModel, training: Training, world: RankContext) -> nn.Module:
     if world.mesh is not None:
         return module
-    if training.bf16:
-        module.forward = torch.autocast(world.device.type, torch.bfloat16)(module.forward)
+    if training.precision != "float32":
+        module.forward = torch.autocast(world.device.type, DTYPES[training.precision])(module.forward)
     if not world.distributed:
         return module
     return DistributedDataParallel(

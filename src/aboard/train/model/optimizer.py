@@ -27,10 +27,16 @@ def build_optimizer(training: Training, module: nn.Module) -> torch.optim.Optimi
 
 
 def clip_and_update_weights(
-    optimizer: torch.optim.Optimizer, *, norm: Tensor, max_norm: float, learning_rate: float
+    optimizer: torch.optim.Optimizer,
+    *,
+    norm: Tensor,
+    max_norm: float,
+    learning_rate: float,
+    loss_scale: Tensor | None = None,
 ) -> None:
     """One step with gradients of this norm, clipped to `max_norm` unless that is 0.
 
+    With `loss_scale`, the gradients are that many times larger than what they stand for; the norm is not.
     If the norm isn't finite, nothing changes: neither weights nor the optimizer's state. All of it is decided on the
     device, with the fused kernel's support for loss scaling (`torch.amp.GradScaler`): it divides and skips as it reads.
     """
@@ -38,6 +44,8 @@ def clip_and_update_weights(
         group["lr"] = learning_rate
     nonfinite = (~torch.isfinite(norm)).float()
     scale = ((norm + 1e-6) / max_norm).clamp(min=1.0) if max_norm > 0 else None
+    if loss_scale is not None:
+        scale = loss_scale if scale is None else scale * loss_scale
     optimizer.found_inf = nonfinite  # type: ignore[attr-defined]
     optimizer.grad_scale = scale  # type: ignore[attr-defined]
     optimizer.step()
