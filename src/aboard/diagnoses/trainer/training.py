@@ -17,6 +17,7 @@ CONFIG = Diagnosis(
         "one-warmup": Advice("keep one"),
         "one-precision": Advice("keep one: bf16 on Ampere and newer, fp16 on older GPUs such as V100 and T4"),
         "schedule": Advice("remove it, or set lr_scheduler_type: {schedule}"),
+        "offload": Advice("remove sharding, or set it to full or hybrid"),
         "below": Advice("use a number below {most}"),
         "parts": Advice("use two fractions whose sum is at most 1"),
         "part": Advice("use a fraction such as 0.03"),
