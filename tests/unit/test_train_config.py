@@ -208,6 +208,7 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("max_steps: 5\nnum_train_epochs: 1", "both set the training length"),
         ("warmup_steps: 5\nwarmup_ratio: 0.1", "both set the warmup"),
         ("bf16: true\nfp16: true", "both set the precision"),
+        ("cpu_offload: true\nsharding: none", "but train.sharding is none"),
         ("decay_ratio: 0.1", "decay_ratio only applies to wsd, and the schedule is cosine"),
         ("min_lr_ratio: 0.1\nlr_scheduler_type: constant", "the schedule is constant"),
         ("warmup_steps: 5\nmax_steps: 5", "there are only 5 steps"),

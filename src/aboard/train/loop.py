@@ -109,7 +109,8 @@ def _build_stepper(training: Training, world: RankContext, ledger: TimeLedger) -
         masks=build_masks(engine.module, DTYPES[training.precision]),
         tally=StepStatistics(),
         ledger=ledger,
-        loss_scale=LossScale(world.device) if training.precision == "float16" else None,
+        # Beside the gradients that it scales.
+        loss_scale=LossScale(engine.parameters[0].device) if training.precision == "float16" else None,
     )
 
 

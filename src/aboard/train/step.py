@@ -94,7 +94,7 @@ class Stepper:
         )
         if self.loss_scale is not None:
             self.loss_scale.update(norm)
-        self.tally.add(planned, losses, norm)
+        self.tally.add(planned, losses, norm.to(self.world.device, non_blocking=True))
         self.ledger.switch_to("other")
 
 

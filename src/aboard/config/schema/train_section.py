@@ -130,6 +130,8 @@ class TrainSection(Section):
     """The attention implementation of transformers; auto uses the best available."""
     sharding: Sharding | None = None
     """full: across all ranks; hybrid: within a node; none: replicated on every rank; auto: the fastest that fits."""
+    cpu_offload: bool | None = None
+    """Keep weights, gradients and optimizer states in host memory, and step there; needs sharding other than none."""
     logging_steps: Count | None = None
     """Steps between lines of metrics."""
     eval_steps: Count | None = None

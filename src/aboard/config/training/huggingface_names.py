@@ -59,8 +59,8 @@ _RENAMED: Mapping[str, Fix] = MappingProxyType(
         "logging_strategy": _suggest_line("logging_steps: N"),
         "report_to": _suggest_line("tensorboard: true; metrics.jsonl is always written"),
         "logging_dir": _suggest_line("output_dir: …; TensorBoard files go there"),
-        "fsdp": _suggest_line("sharding: full, hybrid, none or auto"),
-        "fsdp_config": _suggest_line("sharding: full, hybrid, none or auto"),
+        "fsdp": _suggest_line("sharding: full, hybrid, none or auto; cpu_offload: true for offload"),
+        "fsdp_config": _suggest_line("sharding: full, hybrid, none or auto; cpu_offload: true for offload"),
         "parallelism_config": _suggest_line("sharding: full, hybrid, none or auto"),
         "accelerator_config": _suggest_line("sharding: full, hybrid, none or auto"),
         "lr_scheduler_kwargs": _suggest_line(
@@ -87,7 +87,9 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
     (
         "deepspeed",
         "Aboard shards with PyTorch's FSDP2, which works like ZeRO, and has no other engine yet",
-        _suggest_line("sharding: full (ZeRO-3) or none; run your own script with: aboard launch -- deepspeed …"),
+        _suggest_line(
+            "sharding: full (ZeRO-3) or none, cpu_offload: true; run your own script with: aboard launch -- deepspeed …"
+        ),
     ),
     (
         "optim_args optim_target_modules",

@@ -91,6 +91,7 @@ class Training:
     fp16: bool = False
     attn_implementation: Attention = "auto"
     sharding: Sharding = "auto"
+    cpu_offload: bool = False
     logging_steps: int = 10
     eval_steps: int | None = None
     save_steps: int | None = None
