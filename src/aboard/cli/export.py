@@ -17,14 +17,14 @@ DTYPES = ("bfloat16", "float16", "float32")
 @click.command()
 @click.argument("what", metavar="RUN|CHECKPOINT")
 @click.option("--to", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The directory to create.")
-@click.option("--checkpoint", metavar="NAME", help="Which of the run's checkpoints: step-000400; default: the newest.")
+@click.option("--checkpoint", metavar="NAME", help="Which checkpoint: step-000400; default: the newest or best.")
 @click.option("--dtype", type=click.Choice(DTYPES), help="Data type of the weights; default: the base model's.")
 def export(what: str, to: Path, checkpoint: str | None, dtype: str | None) -> None:
     """Export a checkpoint as a transformers model: safetensors, config, tokenizer, generation config.
 
-    RUN is a run's name or a prefix of it; its newest checkpoint is exported. If it was saved without a shared disk,
-    Aboard gathers the parts from the nodes of the run. CHECKPOINT is a step-… directory, or a directory that contains
-    some. Aboard verifies the checkpoint first.
+    RUN is a run's name or a prefix of it; its newest checkpoint is exported, or with load_best_model_at_end its best.
+    If it was saved without a shared disk, Aboard gathers the parts from the nodes of the run.
+    CHECKPOINT is a step-… directory, or a directory that contains some. Aboard verifies the checkpoint first.
     """
     require_train_extra("exporting")
     from aboard.config.this_machine import get_cache_folder  # noqa: PLC0415 - its dependencies were checked above
@@ -53,5 +53,6 @@ def export(what: str, to: Path, checkpoint: str | None, dtype: str | None) -> No
     size_note = f", {format_size(done.report['bytes'])}" if isinstance(done.report.get("bytes"), int) else ""
     if done.nodes:
         click.echo(f"gathered the weights from {format_list(done.nodes)}")
-    click.echo(f"exported {done.checkpoint} to {done.to}{size_note}")
+    why = "" if done.best is None else f", the best checkpoint ({done.best}),"
+    click.echo(f"exported {done.checkpoint}{why} to {done.to}{size_note}")
     click.echo(f"    AutoModelForCausalLM.from_pretrained({str(done.to)!r})")
