@@ -145,8 +145,26 @@ def test_what_is_typed_wins_over_its_alternative_in_the_file(file: str, typed: s
     assert dropped not in found.given
     (source,) = [each.source for each in found.choices if each.name == f"train.{dropped}"]
     assert "aboard.yaml" not in source
-    with pytest.raises(InputError, match="both set the training length"):
-        written("seed: 1", "", "train.max_steps=2", "train.num_train_epochs=3")
+    with pytest.raises(InputError, match="both set the warmup"):
+        written("seed: 1", "", "train.warmup_steps=2", "train.warmup_ratio=0.1")
+
+
+@pytest.mark.parametrize(
+    ("train", "typed", "steps", "epochs"),
+    [
+        ("max_steps: 5\nnum_train_epochs: 3", (), 5, 1.0),
+        ("max_steps: -1\nnum_train_epochs: 3", (), None, 3.0),
+        ("max_steps: 5", ("train.max_steps=-1",), None, 1.0),
+        ("num_train_epochs: 3", ("train.max_steps=-1",), None, 3.0),
+        ("num_train_epochs: 3", ("train.max_steps=5", "train.num_train_epochs=2"), 5, 1.0),
+    ],
+)
+def test_steps_override_epochs_as_in_hf(train: str, typed: tuple[str, ...], steps: int | None, epochs: float) -> None:
+    """-1 steps are none; what does not count is printed as such."""
+    found = written(train, "", *typed)
+    assert (found.settings["max_steps"], found.settings["num_train_epochs"]) == (steps, epochs)
+    (shown,) = [each for each in found.choices if each.name == "train.num_train_epochs"]
+    assert (shown.source == "not used: max_steps is set") == (steps is not None)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +223,6 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("max_steps: 5\nnum_train_epochs: 1", "both set the training length"),
         ("warmup_steps: 5\nwarmup_ratio: 0.1", "both set the warmup"),
         ("bf16: true\nfp16: true", "both set the precision"),
         ("cpu_offload: true\nsharding: none", "but train.sharding is none"),
@@ -216,12 +233,17 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("warmup_ratio: 1.0", "training would end after the warmup"),
         ("eval_steps: 5", "there is no data.validation"),
         ("per_device_eval_batch_size: 5", "there is no data.validation"),
+        ("load_best_model_at_end: true", "compares evaluations, but there is no data.validation"),
+        ("early_stopping_patience: 3", "compares evaluations, but there is no data.validation"),
+        ("early_stopping_threshold: 0.1", "there is no early_stopping_patience"),
+        ("metric_for_best_model: accuracy", "always the one with the lowest eval_loss"),
         ("save_total_limit: 0", "0 would keep no checkpoint"),
         ("from_scratch: true\nresume: ./out/step-000010", "train.resume specifies a checkpoint"),
         ("bf16: maybe", 'train.bf16 must be true or false, not "maybe"'),
         ("learning_rate: high", 'train.learning_rate must be a number, not "high"'),
         ("learning_rate: .nan", "train.learning_rate must be a number"),
-        ("max_steps: -1", "train.max_steps is -1"),
+        ("max_steps: -2", "train.max_steps is -2"),
+        ("max_steps: 0", "0 would train nothing"),
         ("eval_steps: 0.1", "must be a whole number"),
         ("adam_beta2: 1.0", "train.adam_beta2 is 1.0"),
         ("lr_scheduler_type: exponential", "use one of cosine, cosine_with_restarts, linear"),
@@ -246,8 +268,8 @@ def test_what_can_not_be(lines: str, said: str) -> None:
 
 
 def test_what_is_needed_is_named_all_at_once() -> None:
-    """No model, no data, and both epochs and steps: three problems, in the order of their lines."""
-    Path("aboard.yaml").write_text("train:\n  num_train_epochs: 1\n  max_steps: 2\n")
+    """No model, no data, and two keys for the warmup: three problems, in the order of their lines."""
+    Path("aboard.yaml").write_text("train:\n  warmup_steps: 1\n  warmup_ratio: 0.1\n")
     with pytest.raises(InputError) as caught:
         load_train_settings(["aboard.yaml"])
     assert [problem.seen for problem in caught.value.problems][:2] == [

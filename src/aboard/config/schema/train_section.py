@@ -38,11 +38,19 @@ def _read_schedule(name: object) -> object:
     return {"constant_with_warmup": "constant", "warmup_stable_decay": "wsd"}.get(str(name), name)
 
 
+def _check_steps(steps: int) -> int | None:
+    """-1 is HF's default: not set."""
+    if steps == 0:
+        refuse_value("0 would train nothing", configuration.CONFIG.fix("steps"))
+    return None if steps == -1 else steps
+
+
 Count = Annotated[int, Field(ge=1, le=10**12)]
 Rate = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Epochs = Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)]
+Steps = Annotated[int, Field(ge=-1, le=10**12), AfterValidator(_check_steps)]
 CheckpointLimit = Annotated[int, Field(ge=0, le=10**6), AfterValidator(_check_limit)]
 
 
@@ -80,8 +88,8 @@ class TrainSection(Section):
     """The directory of checkpoints and metrics.jsonl, the same on every node. Relative paths start at this file."""
     num_train_epochs: Epochs | None = None
     """Number of passes over the data."""
-    max_steps: Count | None = None
-    """Number of steps, instead of epochs."""
+    max_steps: Steps | None = None
+    """Number of steps; overrides num_train_epochs. -1: not set."""
     per_device_train_batch_size: Count | None = None
     """Sequences per rank and micro-batch."""
     per_device_eval_batch_size: Count | None = None
@@ -142,6 +150,12 @@ class TrainSection(Section):
     """How many checkpoints to keep; the newest valid one is always kept."""
     save_async: bool | None = None
     """Write checkpoints in the background while training continues."""
+    load_best_model_at_end: bool | None = None
+    """Save and keep the checkpoint with the lowest eval_loss; `aboard export RUN` exports it instead of the newest."""
+    early_stopping_patience: Count | None = None
+    """Stop after this many evaluations without a lower eval_loss."""
+    early_stopping_threshold: Rate | None = None
+    """An eval_loss must be lower by more than this to count as an improvement, for early stopping."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
     """The seed of the data order, new weights and dropout."""
     on_nonfinite: Literal["stop", "skip"] | None = None

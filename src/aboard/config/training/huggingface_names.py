@@ -149,9 +149,9 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
         _suggest_removal("then: aboard export RUN --to DIR, and hf upload NAME DIR"),
     ),
     (
-        "load_best_model_at_end metric_for_best_model greater_is_better",
-        "Aboard does not select a best checkpoint; metrics.jsonl has the eval_loss of each",
-        _suggest_removal("then: aboard export CHECKPOINT --to DIR"),
+        "metric_for_best_model greater_is_better",
+        "the best checkpoint is always the one with the lowest eval_loss, the only metric of an evaluation",
+        _suggest_line("load_best_model_at_end: true, without it"),
     ),
     (
         "ignore_data_skip restore_callback_states_from_checkpoint",

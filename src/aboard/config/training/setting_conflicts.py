@@ -31,9 +31,6 @@ _Conflict = tuple[str, str, Fix]
 
 def _check_alternatives(section: TrainSection) -> Iterator[_Conflict]:
     """Two keys that set the same thing."""
-    if section.num_train_epochs is not None and section.max_steps is not None:
-        seen = "train.num_train_epochs and train.max_steps both set the training length"
-        yield "max_steps", seen, training.CONFIG.fix("one-length")
     if section.warmup_steps is not None and section.warmup_ratio is not None:
         seen = "train.warmup_steps and train.warmup_ratio both set the warmup"
         yield "warmup_ratio", seen, training.CONFIG.fix("one-warmup")
@@ -77,6 +74,13 @@ def _check_evaluation(section: TrainSection, data: DataSettings) -> Iterator[_Co
         if getattr(section, key) is not None and not data.validation:
             fix = training.CONFIG.fix("validation", key=key)
             yield key, f"train.{key} is set, but there is no data.validation", fix
+    for key in ("load_best_model_at_end", "early_stopping_patience"):
+        if getattr(section, key) and (not data.validation or section.eval_steps is None):
+            lack = "train.eval_steps is not set" if data.validation else "there is no data.validation"
+            yield key, f"train.{key} compares evaluations, but {lack}", training.CONFIG.fix("evaluations", key=key)
+    if section.early_stopping_threshold is not None and section.early_stopping_patience is None:
+        seen = "train.early_stopping_threshold only applies to early stopping, and there is no early_stopping_patience"
+        yield "early_stopping_threshold", seen, training.CONFIG.fix("patience")
 
 
 def _check_model(section: TrainSection) -> Iterator[_Conflict]:

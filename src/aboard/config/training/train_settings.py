@@ -91,6 +91,9 @@ def _drop_overridden(config: LoadedConfig, section: TrainSection) -> TrainSectio
         from_file = [name for name in keys if not config.where("train", name).startswith("--set ")]
         if len(keys) > len(from_file) == 1:
             section = section.model_copy(update={from_file[0]: None})
+    if section.max_steps is not None:
+        # As in HF: steps count, and epochs don't.
+        section = section.model_copy(update={"num_train_epochs": None})
     return section
 
 
@@ -204,6 +207,8 @@ def _find_unused(settings: TrainSettings) -> dict[str, str]:
         reasons["min_lr_ratio"] = f"not used: the schedule is {schedule}"
     if settings.settings["fp16"]:
         reasons["bf16"] = "not used: fp16 is set"
+    if settings.settings["early_stopping_patience"] is None:
+        reasons["early_stopping_threshold"] = "not used: there is no early_stopping_patience"
     if not settings.data.validation:
         reasons["per_device_eval_batch_size"] = reasons["eval_steps"] = "not used: there is no data.validation"
     return reasons

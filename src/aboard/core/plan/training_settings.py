@@ -97,6 +97,9 @@ class Training:
     save_steps: int | None = None
     save_total_limit: int | None = None
     save_async: bool = True
+    load_best_model_at_end: bool = False
+    early_stopping_patience: int | None = None
+    early_stopping_threshold: float = 0.0
     seed: int = 42
     on_nonfinite: Literal["stop", "skip"] = "stop"
     resume: str = "auto"

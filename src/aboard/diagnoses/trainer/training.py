@@ -6,14 +6,13 @@ from aboard.diagnoses.fixes import Advice, FixCommand
 CONFIG = Diagnosis(
     code="train-config",
     title="the training configuration is invalid",
-    symptoms=("train.model is not set", "train.num_train_epochs and train.max_steps both set the training length"),
+    symptoms=("train.model is not set", "train.warmup_steps and train.warmup_ratio both set the warmup"),
     explanation="Required keys are missing, or two keys contradict each other. All problems are reported at once.",
     remedy="`aboard train --print-config` shows each effective value and where it comes from.",
     fixes={
         "model": Advice("set it: `train: {{model: ./my-model}}`, a directory or a Hugging Face Hub name"),
         "no-model": Advice("use a directory with config.json and safetensors, or a Hugging Face Hub model as ORG/NAME"),
         "files": Advice("set them: `data: {{files: [train.jsonl]}}`, then check them with: aboard data"),
-        "one-length": Advice("keep one of them"),
         "one-warmup": Advice("keep one"),
         "one-precision": Advice("keep one: bf16 on Ampere and newer, fp16 on older GPUs such as V100 and T4"),
         "schedule": Advice("remove it, or set lr_scheduler_type: {schedule}"),
@@ -24,6 +23,8 @@ CONFIG = Diagnosis(
         "parts": Advice("use two fractions whose sum is at most 1"),
         "part": Advice("use a fraction such as 0.03"),
         "validation": Advice("set `validation: [held.jsonl]` in the `data` section, or remove {key}"),
+        "evaluations": Advice("set data.validation (a file, or 2%) and train.eval_steps, or remove {key}"),
+        "patience": Advice("set early_stopping_patience: N as well, or remove it"),
         "resume": Advice("keep one of them; `resume: auto` continues from the run's own checkpoints"),
     },
 )
