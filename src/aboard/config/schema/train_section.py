@@ -40,10 +40,21 @@ Epochs = Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)]
 CheckpointLimit = Annotated[int, Field(ge=0, le=10**6), AfterValidator(_check_limit)]
 
 
+def _check_adapter_type(value: object) -> object:
+    """Names of variants that other tools have as kinds of adapters."""
+    keys = {"rslora": "use_rslora", "dora": "use_dora", "qlora": "load_in_4bit"}
+    if isinstance(value, str) and value.lower() in keys:
+        key = keys[value.lower()]
+        refuse_value(
+            f"{value.lower()} is an option of lora", configuration.CONFIG.fix("train-write", line=f"{key}: true")
+        )
+    return value
+
+
 class AdapterSection(Section):
     """LoRA: trains small matrices beside the model's frozen weights."""
 
-    type: Literal["lora"] | None = None
+    type: Annotated[Literal["lora"] | None, BeforeValidator(_check_adapter_type)] = None
     """The kind of adapter; rsLoRA and DoRA are options of lora."""
     r: Annotated[int, Field(ge=1, le=65536)] | None = None
     """The rank of the matrices."""
@@ -61,6 +72,8 @@ class AdapterSection(Section):
     """Train magnitudes and directions of weights separately (DoRA)."""
     base_dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None
     """The type of the frozen weights; auto is the type that the run computes in."""
+    path: Line | None = None
+    """A directory with a LoRA adapter to continue from, as PEFT saves it; it sets the keys above."""
 
 
 class TrainSection(Section):

@@ -20,6 +20,8 @@ CONFIG = Diagnosis(
         "parts": Advice("use two fractions whose sum is at most 1"),
         "part": Advice("use a fraction such as 0.03"),
         "validation": Advice("set `validation: [held.jsonl]` in the `data` section, or remove {key}"),
+        "adapter": Advice("keep one of them"),
+        "adapter-path": Advice("remove it; the adapter's own settings are used"),
         "resume": Advice("keep one of them; `resume: auto` continues from the run's own checkpoints"),
     },
 )
