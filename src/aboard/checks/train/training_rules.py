@@ -187,8 +187,7 @@ def _list_old_nodes(preflight: TrainingPreflight) -> list[str]:
 def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
     """Aboard copies its own code to the nodes, but not its dependencies."""
     lacking: dict[tuple[str, ...], list[str]] = {}
-    lora = preflight.training.adapter
-    needed = [*PACKAGES, *(["peft"] if lora else []), *(["bitsandbytes"] if lora and lora.load_in_4bit else [])]
+    needed = PACKAGES if preflight.training.adapter is None else (*PACKAGES, "peft")
     for name in preflight.nodes:
         if name in preflight.packages:
             there = preflight.packages[name]

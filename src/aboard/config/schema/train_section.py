@@ -46,9 +46,14 @@ Epochs = Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)]
 CheckpointLimit = Annotated[int, Field(ge=0, le=10**6), AfterValidator(_check_limit)]
 
 
+QLORA = "a quantized base model (QLoRA) is not supported; frozen weights are in bfloat16 or float32"
+
+
 def _check_adapter_type(value: object) -> object:
     """Names of variants that other tools have as kinds of adapters."""
-    keys = {"rslora": "use_rslora", "dora": "use_dora", "qlora": "load_in_4bit"}
+    keys = {"rslora": "use_rslora", "dora": "use_dora"}
+    if value == "qlora":
+        refuse_value(QLORA, configuration.CONFIG.fix("train-write", line="type: lora"))
     if isinstance(value, str) and value.lower() in keys:
         key = keys[value.lower()]
         refuse_value(

@@ -140,6 +140,14 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
         "an adapter is LoRA, rsLoRA or DoRA with one rank and one learning rate for all of its modules",
         _suggest_line("adapter: {target_modules: …}; a regular expression selects layers, too"),
     ),
+    (
+        (
+            "load_in_4bit load_in_8bit quantization_config quantization_bit bnb_4bit_quant_type bnb_4bit_compute_dtype"
+            " bnb_4bit_use_double_quant use_bnb_nested_quant bnb_4bit_quant_storage"
+        ),
+        "a quantized base model (QLoRA) is not supported",
+        _suggest_line("adapter: {r: 16} and bf16: true, which keeps the frozen weights in bfloat16"),
+    ),
     ("use_cache", "training never caches keys and values", _LEAVE),
     ("torch_empty_cache_steps", "each step reuses the memory of the previous one", _LEAVE),
     (

@@ -181,6 +181,11 @@ def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings
         **settings.settings,
     }
     train["bf16"] = settings.bf16
+    if train["adapter"] is not None:
+        adapter = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in vars(train["adapter"]).items()
+        }
+        train["adapter"] = {name: value for name, value in adapter.items() if value not in (None, [])}
     unused = {f"train.{name}": why for name, why in _find_unused(settings).items() if name not in settings.given}
     choices = []
     for section, values in (("data", data), ("train", train)):
