@@ -10,7 +10,7 @@ from aboard.core.plan.training_settings import Training
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import agree, format_count
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell, join_fixes
-from aboard.diagnoses.trainer import training
+from aboard.diagnoses.trainer import adapter, training
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
@@ -165,6 +165,18 @@ def find_emulated_bfloat16(preflight: TrainingPreflight) -> Iterator[Finding]:
         )
 
 
+def find_base_type_mismatch(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """Frozen weights in a third type would be rounded twice."""
+    settings = preflight.training
+    if settings.base_dtype not in ("float32", settings.precision):
+        yield _build_blocking_finding(
+            adapter.BASE_TYPE,
+            f"adapter.base_dtype is {settings.base_dtype}, but the run computes in {settings.precision}",
+            "Frozen weights are kept in float32 or in the type that the run computes in.",
+            adapter.BASE_TYPE.fix(),
+        )
+
+
 def _list_old_nodes(preflight: TrainingPreflight) -> list[str]:
     """Nodes with a GPU older than Ampere."""
     return [
@@ -175,10 +187,11 @@ def _list_old_nodes(preflight: TrainingPreflight) -> list[str]:
 def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
     """Aboard copies its own code to the nodes, but not its dependencies."""
     lacking: dict[tuple[str, ...], list[str]] = {}
+    needed = PACKAGES if preflight.training.adapter is None else (*PACKAGES, "peft")
     for name in preflight.nodes:
         if name in preflight.packages:
             there = preflight.packages[name]
-            missing = tuple(package for package in PACKAGES if package not in there)
+            missing = tuple(package for package in needed if package not in there)
             if missing:
                 lacking.setdefault(missing, []).append(name)
     for missing, names in lacking.items():
@@ -310,6 +323,7 @@ RULES: tuple[Callable[[TrainingPreflight], Iterator[Finding]], ...] = (
     find_hybrid_mismatch,
     find_unsupported_attention,
     find_emulated_bfloat16,
+    find_base_type_mismatch,
     find_missing_packages,
     find_excessive_length,
     find_small_vocabulary,

@@ -54,10 +54,26 @@ Steps = Annotated[int, Field(ge=-1, le=10**12), AfterValidator(_check_steps)]
 CheckpointLimit = Annotated[int, Field(ge=0, le=10**6), AfterValidator(_check_limit)]
 
 
+QLORA = "a quantized base model (QLoRA) is not supported; frozen weights are in bfloat16 or float32"
+
+
+def _check_adapter_type(value: object) -> object:
+    """Names of variants that other tools have as kinds of adapters."""
+    keys = {"rslora": "use_rslora", "dora": "use_dora"}
+    if value == "qlora":
+        refuse_value(QLORA, configuration.CONFIG.fix("train-write", line="type: lora"))
+    if isinstance(value, str) and value.lower() in keys:
+        key = keys[value.lower()]
+        refuse_value(
+            f"{value.lower()} is an option of lora", configuration.CONFIG.fix("train-write", line=f"{key}: true")
+        )
+    return value
+
+
 class AdapterSection(Section):
     """LoRA: trains small matrices beside the model's frozen weights."""
 
-    type: Literal["lora"] | None = None
+    type: Annotated[Literal["lora"] | None, BeforeValidator(_check_adapter_type)] = None
     """The kind of adapter; rsLoRA and DoRA are options of lora."""
     r: Annotated[int, Field(ge=1, le=65536)] | None = None
     """The rank of the matrices."""
@@ -75,6 +91,8 @@ class AdapterSection(Section):
     """Train magnitudes and directions of weights separately (DoRA)."""
     base_dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None
     """The type of the frozen weights; auto is the type that the run computes in."""
+    path: Line | None = None
+    """A directory with a LoRA adapter to continue from, as PEFT saves it; it sets the keys above."""
 
 
 class TrainSection(Section):

@@ -90,3 +90,6 @@ def _check_model(section: TrainSection) -> Iterator[_Conflict]:
     if section.from_scratch and section.resume not in (None, "auto", "none"):
         seen = "train.from_scratch starts with new weights, but train.resume specifies a checkpoint"
         yield "resume", seen, training.CONFIG.fix("resume")
+    if section.from_scratch and section.adapter is not None:
+        seen = "train.from_scratch starts with random weights, which an adapter would leave frozen"
+        yield "adapter", seen, training.CONFIG.fix("adapter")

@@ -38,7 +38,6 @@ class Adapter:
     use_rslora: bool = False
     use_dora: bool = False
     base_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    load_in_4bit: bool = False
     path: str | None = None
 
     @classmethod

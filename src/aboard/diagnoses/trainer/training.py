@@ -25,6 +25,8 @@ CONFIG = Diagnosis(
         "validation": Advice("set `validation: [held.jsonl]` in the `data` section, or remove {key}"),
         "evaluations": Advice("set data.validation (a file, or 2%) and train.eval_steps, or remove {key}"),
         "patience": Advice("set early_stopping_patience: N as well, or remove it"),
+        "adapter": Advice("keep one of them"),
+        "adapter-path": Advice("remove it; the adapter's own settings are used"),
         "resume": Advice("keep one of them; `resume: auto` continues from the run's own checkpoints"),
     },
 )
@@ -189,7 +191,7 @@ PACKAGES = Diagnosis(
     title="a node's Python lacks packages that the trainer needs",
     symptoms=("ModuleNotFoundError: No module named 'transformers'", "ModuleNotFoundError: No module named 'torch'"),
     explanation="Aboard copies its own code to every node, but not its dependencies, so the Python that ranks use"
-    " must have torch, transformers, safetensors and numpy. `python:` and `setup:` in the `cluster` section choose that"
+    " must have torch, transformers, safetensors and numpy, and peft for an adapter. `python:` and `setup:` in the `cluster` section choose that"
     " Python.",
     fixes="python3 -m pip install {packages:words}    # on {where:shell}, with the Python that ranks use: `python:` in"
     " aboard.yaml",

@@ -1,5 +1,6 @@
 """Estimates the memory that one rank needs in a given layout."""
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -83,12 +84,18 @@ def profile_model(training: Training) -> ModelProfile:
     built = build_on_meta(training, torch.device("cpu"))
     blocks = find_layers(built)
     norms = sum("Norm" in type(each).__name__ for each in blocks[0].children()) if blocks else 0
-    return ModelProfile(
+    profile = ModelProfile(
         sizes=measure_model(built, blocks),
         config=built.config.get_text_config(),
         norms=norms,
         why_not_apart=find_packing_obstacle(built),
     )
+    if training.adapter is not None and find_spec("peft") is not None:
+        from aboard.train.adapter.inject_adapter import inject_adapter  # noqa: PLC0415 - PEFT takes seconds
+
+        # A module that the adapter names but the model lacks is reported before nodes are claimed.
+        inject_adapter(built, training, training.adapter)
+    return profile
 
 
 def estimate_memory(
