@@ -28,8 +28,8 @@ from aboard.train.model.build_model import build_engine, count_flops_per_token
 from aboard.train.model.engine import Engine
 from aboard.train.model.export import export_model, main
 from aboard.train.model.meta_model import build_on_meta
-from aboard.train.model.optimizer import build_optimizer, clip_and_update_weights
 from aboard.train.model.weight_files import open_weights
+from aboard.train.optimizer.build_optimizer import build_optimizer, clip_and_update_weights
 from aboard.train.progress import TrainingProgress
 
 LENGTH = 24

@@ -44,7 +44,7 @@ from aboard.flows.export import ExportRequest, ExportResult, export_checkpoint
 from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
-from aboard.flows.train.local_checkpoints import find_checkpoint
+from aboard.flows.train.local_checkpoints import ChosenCheckpoint, find_checkpoint
 from aboard.flows.train.prepare_data import PreparedDataset, TrainingDatasets, prepare_training_data
 from aboard.flows.train.trainer_process import ask_trainer
 from aboard.flows.train.training_payload import (
@@ -56,6 +56,7 @@ from aboard.flows.train.training_payload import (
 )
 from aboard.record.runs import Runs
 from aboard.train.checkpoint import commit_marker
+from aboard.train.checkpoint.best_evaluation import BestEvaluation
 from aboard.train.job_spec import read_job_spec
 from aboard.train.model.model_files import identify_weights
 
@@ -78,9 +79,9 @@ def words(text: str = "", rows: int = 40) -> TrainSettings:
     Path("model/config.json").write_text(json.dumps({"vocab_size": 1000, "max_position_embeddings": 512}))
     if not Path("train.jsonl").exists():
         written(Path("train.jsonl"), map(conversation, range(rows)))
-    Path("aboard.yaml").write_text(
-        "data: {files: train.jsonl, tokenizer: ./tok, max_length: 128}\n" + (text or "train: {model: ./model}\n")
-    )
+    held = ", validation: held.jsonl" if Path("held.jsonl").exists() else ""
+    data = f"data: {{files: train.jsonl, tokenizer: ./tok, max_length: 128{held}}}\n"
+    Path("aboard.yaml").write_text(data + (text or "train: {model: ./model}\n"))
     return load_train_settings(["aboard.yaml"])
 
 
@@ -562,6 +563,26 @@ def test_a_training_that_is_finished_says_so(tmp_path: Path, steps: int, asked_f
     assert "max_steps=1 " not in further
 
 
+def test_a_training_that_stopped_early_says_so(tmp_path: Path) -> None:
+    """With the evaluations that stopped it, the best checkpoint, and the patience that continues it."""
+    folder = tmp_path / "out"
+    state = BestEvaluation(step=10, loss=1.25, kept=True, stale=3).content()
+    settings = {"max_length": 128, "seed": 42, "load_best_model_at_end": True}
+    saved(folder, 1, 20, training=settings, state=state)
+    patient = "global_batch_size: 4, max_steps: 90, eval_steps: 5, early_stopping_patience"
+    Path("held.jsonl").write_text("{}\n")
+    with pytest.raises(TrainingFinished) as caught:
+        resumes(folder, f"{patient}: 3, load_best_model_at_end: true")
+    done, export, further = format_finished_lines(caught.value, Runs(tmp_path / "runs"))
+    assert done.startswith(
+        "done: training has already stopped early, after 3 evaluations without improvement; step 20 of 90 is saved in"
+    )
+    best = "the best checkpoint (step 10, eval loss 1.2500)"
+    assert export == f"next aboard export {folder} --to trained    # exports {best} for transformers"
+    assert further.endswith(" --set train.early_stopping_patience=6    # trains it further")
+    assert resumes(folder, f"{patient}: 4") == []
+
+
 # -- the code and the trainer ----------------------------------------------------------------------------------------
 
 
@@ -614,8 +635,9 @@ def test_which_checkpoint_is_exported(tmp_path: Path) -> None:
         Path("out", name).mkdir(parents=True)
         if name != "step-000011":
             Path("out", name, "manifest.json").write_text("{}")
-    assert find_checkpoint("out") == Path("out/step-000010-2")
-    assert find_checkpoint("out/step-000002") == Path("out/step-000002")
+    assert find_checkpoint("out") == ChosenCheckpoint(path=Path("out/step-000010-2"))
+    assert find_checkpoint("out/step-000002") == ChosenCheckpoint(path=Path("out/step-000002"))
+    assert find_checkpoint("out", "step-000010") == ChosenCheckpoint(path=Path("out/step-000010"))
     Path("empty").mkdir()
     with pytest.raises(AboardError, match="no complete checkpoint in empty"):
         find_checkpoint("empty")

@@ -20,7 +20,8 @@ from aboard.train.model.attention_masks import AttentionMasks
 from aboard.train.model.engine import Engine
 from aboard.train.model.loss import compute_loss_sum
 from aboard.train.model.loss_scale import LossScale
-from aboard.train.model.optimizer import clip_and_update_weights
+from aboard.train.optimizer.build_optimizer import clip_and_update_weights
+from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,7 +62,7 @@ class Stepper:
     training: Training
     world: RankContext
     engine: Engine
-    optimizer: torch.optim.Optimizer
+    optimizer: ShardedOptimizer
     masks: AttentionMasks
     tally: StepStatistics
     ledger: TimeLedger
@@ -93,7 +94,7 @@ class Stepper:
         )
         if self.loss_scale is not None:
             self.loss_scale.update(norm)
-        self.tally.add(planned, losses, norm)
+        self.tally.add(planned, losses, norm.to(self.world.device, non_blocking=True))
         self.ledger.switch_to("other")
 
 

@@ -182,6 +182,7 @@ EXPORT_NONE = Diagnosis(
     fixes={
         "folder": FixCommand("aboard export {folder} --to DIR"),
         "run": FixCommand("aboard logs {run}    # did it save a checkpoint, and on which node?"),
+        "newest": FixCommand("aboard export {what} --checkpoint {name} --to DIR    # the newest instead"),
     },
 )
 

@@ -35,6 +35,7 @@ from aboard.train.checkpoint.tensor_slices import (
 )
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.model.model_files import identify_weights
+from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 from aboard.train.progress import TrainingProgress
 
 # The slowest rank's disk may lag behind the fastest by this many seconds.
@@ -118,7 +119,7 @@ class CheckpointManager:
         news, self._news = self._news, []
         return news
 
-    def resume(self, engine: TrainedEngine, optimizer: torch.optim.Optimizer) -> TrainingProgress | None:
+    def resume(self, engine: TrainedEngine, optimizer: ShardedOptimizer) -> TrainingProgress | None:
         """Restores model and optimizer and returns their progress, or None to start; `notes` say what was skipped."""
         outcome = resume_checkpoint(
             self._group, self._training.resume, engine.module, optimizer, lambda: self._present(engine.module)

@@ -11,9 +11,10 @@ from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.commit_marker import CommitMarker
 
 # Settings that decide which token comes when, or what a token is; the reason is shown to the user.
-_SECTIONS = {"max_length": "data", "seed": "train"}
+_SECTIONS = {"max_length": "data", "seed": "train", "optim": "train"}
 _REFUSED = {
     "max_length": "sequences were packed for a different length, so the data position would be wrong",
+    "optim": "the checkpoint has the state of another optimizer, and without one training would start over",
     "seed": "it determines the data order: some samples would repeat, others would be skipped",
 }
 _OTHER_ADAPTER = "an adapter of other tensors is another training"
@@ -159,7 +160,8 @@ def _compare_config(marker: CommitMarker, now: RunSettings) -> Iterator[SettingD
 
 
 def _compare_settings(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
-    old = {name: value for name, value in marker.training.items() if name not in _OWN}
+    # Checkpoints from before there was a choice are of AdamW.
+    old = {name: value for name, value in {"optim": "adamw", **marker.training}.items() if name not in _OWN}
     new = {name: value for name, value in now.training.items() if name not in _OWN}
     for each in _list_changes("", old, new):
         why = _REFUSED.get(each.name)
