@@ -7,14 +7,17 @@ import time
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from tiny import VOCABULARY
 from train_waits import Waits
 
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
 from aboard.train.distributed.rank_context import join_process_group, leave_process_group
 from aboard.train.loop import train
+from aboard.train.model import chunked_loss
 
 PATIENCE = 120.0
 
@@ -94,3 +97,9 @@ def poisoned(folder: Path, source: Path, token: str) -> str:
         model.model.embed_tokens.weight[ord(token)] = torch.nan
     model.save_pretrained(folder)
     return str(folder)
+
+
+def trained_in_chunks(training: Training) -> str:
+    """A whole training whose loss is computed for seven positions at a time."""
+    with patch.dict(chunked_loss._ELEMENTS, cpu=7 * VOCABULARY):
+        return trained(training)

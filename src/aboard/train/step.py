@@ -80,7 +80,11 @@ class Stepper:
 def forward_micro_batch(engine: Engine, masks: AttentionMasks, micro: MicroBatch) -> Tensor:
     """The summed loss of one micro-batch."""
     micro = micro.to(engine.world.device)
-    return compute_loss_sum(engine.model(**masks.inputs(micro)).logits, micro.labels)
+    inputs = masks.inputs(micro)
+    if engine.chunked_loss:
+        loss: Tensor = engine.model(**inputs, labels=micro.labels)
+        return loss
+    return compute_loss_sum(engine.model(**inputs).logits, micro.labels)
 
 
 def seed_generators(device: torch.device, number: int) -> None:

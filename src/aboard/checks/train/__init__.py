@@ -20,6 +20,7 @@ TRAIN = Subject(
         training.VOCABULARY,
         training.MEMORY,
         training.PACKING_UNKNOWN,
+        training.CHUNKED_LOSS,
     ),
     asked="aboard train",
 )

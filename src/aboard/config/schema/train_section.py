@@ -94,6 +94,8 @@ class TrainSection(Section):
     """The fraction of all steps, at the end, over which wsd decays."""
     gradient_checkpointing: bool | None = None
     """Recompute activations instead of storing them: less memory, a third more time."""
+    chunked_loss: bool | None = None
+    """Compute the output layer and the loss for some positions at a time: logits never exist as a whole."""
     bf16: bool | None = None
     """Compute in bfloat16; weights and sums stay in float32. Default: true on GPUs that support it, false on CPUs."""
     attn_implementation: Attention | None = None

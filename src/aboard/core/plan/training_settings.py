@@ -83,6 +83,7 @@ class Training:
     min_lr_ratio: float = 0.0
     decay_ratio: float = 0.1
     gradient_checkpointing: bool = False
+    chunked_loss: bool = False
     bf16: bool = True
     attn_implementation: Attention = "auto"
     sharding: Sharding = "auto"

@@ -25,6 +25,8 @@ class Engine:
     flops_per_token: float
     bytes_read: int
     notes: tuple[str, ...]
+    # `model` returns the summed loss of its labels.
+    chunked_loss: bool
     _switch: Callable[[bool], None]
 
     def micro(self, *, last: bool) -> None:
