@@ -8,7 +8,7 @@ from typing import Any
 from aboard.config.config_loader import LoadedConfig, load_config_files
 from aboard.config.schema.train_section import AdapterSection, TrainSection
 from aboard.config.training.data_settings import DataSettings, build_data_settings
-from aboard.config.training.setting_conflicts import find_conflicts
+from aboard.config.training.setting_conflicts import ADAM_KEYS, ENDLESS_SCHEDULES, SCHEDULE_KEYS, find_conflicts
 from aboard.config.validation_problems import parse_position
 from aboard.core.plan.training_settings import Adapter, DataPart, Training
 from aboard.diagnoses import InputError, Problem
@@ -91,6 +91,9 @@ def _drop_overridden(config: LoadedConfig, section: TrainSection) -> TrainSectio
         from_file = [name for name in keys if not config.where("train", name).startswith("--set ")]
         if len(keys) > len(from_file) == 1:
             section = section.model_copy(update={from_file[0]: None})
+    if section.max_steps is not None:
+        # As in HF: steps count, and epochs don't.
+        section = section.model_copy(update={"num_train_epochs": None})
     return section
 
 
@@ -133,7 +136,7 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
         output_dir=output,
         max_length=data.max_length or MAX_LENGTH,
         packing=data.packing is not False,
-        bf16=section.bf16,
+        bf16=False if section.fp16 else section.bf16,
         settings=settings,
         given=frozenset(user_keys),
         choices=(),
@@ -196,10 +199,16 @@ def _find_unused(settings: TrainSettings) -> dict[str, str]:
     reasons["warmup_steps" if "warmup_ratio" in settings.given else "warmup_ratio"] = (
         "not used: the other warmup key is used"
     )
-    if settings.settings["lr_scheduler_type"] != "wsd":
-        reasons["decay_ratio"] = "not used: the schedule is not wsd"
-    if settings.settings["lr_scheduler_type"] == "constant":
-        reasons["min_lr_ratio"] = "not used: the schedule is constant"
+    if settings.settings["optim"] == "adafactor":
+        reasons |= dict.fromkeys(ADAM_KEYS, "not used: the optimizer is adafactor")
+    schedule = settings.settings["lr_scheduler_type"]
+    reasons |= {key: f"not used: the schedule is not {only}" for key, only in SCHEDULE_KEYS.items() if schedule != only}
+    if schedule in ENDLESS_SCHEDULES:
+        reasons["min_lr_ratio"] = f"not used: the schedule is {schedule}"
+    if settings.settings["fp16"]:
+        reasons["bf16"] = "not used: fp16 is set"
+    if settings.settings["early_stopping_patience"] is None:
+        reasons["early_stopping_threshold"] = "not used: there is no early_stopping_patience"
     if not settings.data.validation:
         reasons["per_device_eval_batch_size"] = reasons["eval_steps"] = "not used: there is no data.validation"
     return reasons

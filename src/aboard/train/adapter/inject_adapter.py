@@ -4,12 +4,14 @@ from collections.abc import Iterator
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
+from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import ModulesToSaveWrapper
 from torch import nn
 from transformers import PreTrainedModel
 
 from aboard.core.plan.training_settings import Adapter, Training
+from aboard.train.adapter.sample_dropout import DropoutKeys, SampleDropout
 
 # PEFT's name of the adapter that it trains.
 ADAPTER_NAME = "default"
@@ -20,6 +22,8 @@ def inject_adapter(model: PreTrainedModel, training: Training, adapter: Adapter)
     """Adds adapter layers in place; the model keeps its class. Frozen matrices get the type of the base model."""
     inject_adapter_in_model(build_lora_config(adapter), model, adapter_name=ADAPTER_NAME, low_cpu_mem_usage=True)
     _cast_frozen_weights(model, DTYPES[training.base_dtype])
+    if adapter.dropout:
+        _draw_dropout_per_sample(model, adapter.dropout, training.seed)
 
 
 def build_lora_config(adapter: Adapter) -> LoraConfig:
@@ -50,6 +54,17 @@ def map_base_names(model: nn.Module) -> dict[str, str]:
         inner = "original_module" if isinstance(module, ModulesToSaveWrapper) else "base_layer"
         names |= {f"{layer}.{inner}.{name}": f"{layer}.{name}" for name in getattr(module, inner).state_dict()}
     return names
+
+
+def _draw_dropout_per_sample(model: PreTrainedModel, rate: float, seed: int) -> None:
+    keys, head = DropoutKeys(), model.get_output_embeddings()
+    for name, layer in list_adapter_layers(model):
+        # LoRA of an embedding has no dropout.
+        if isinstance(layer, LoraLayer) and ADAPTER_NAME in layer.lora_A:
+            size = layer.lora_A[ADAPTER_NAME].weight.shape[1]
+            layer.lora_dropout[ADAPTER_NAME] = SampleDropout(
+                rate, size, seed=seed, name=name, keys=keys, head=layer is head
+            )
 
 
 def _cast_frozen_weights(model: nn.Module, dtype: torch.dtype) -> None:

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import training
+from aboard.train.adapter.sample_dropout import SampleDropout
 from aboard.train.model.loss import compute_loss_sum
 
 # Logits of one chunk: so many that adding up the gradient of the head's weight costs little beside its matmul.
@@ -93,7 +94,7 @@ def _find_head(model: PreTrainedModel) -> nn.Module:
     head = cast("nn.Module | None", model.get_output_embeddings())
     if head is None or not hasattr(head, "out_features"):
         raise _build_refusal(model, "not computed by one linear layer")
-    if any(isinstance(each, nn.Dropout) and each.p for each in head.modules()):
+    if any(isinstance(each, SampleDropout) or (isinstance(each, nn.Dropout) and each.p) for each in head.modules()):
         raise _build_refusal(model, "computed with dropout")
     return head
 
