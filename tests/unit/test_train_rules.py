@@ -171,3 +171,10 @@ def test_packed_data_for_a_model_that_can_not_keep_documents_apart() -> None:
     assert told(needs=odd, packed=False) == []
     assert told(needs=replace(odd, why_not_apart=None), packed=True) == []
     assert told(packed=True) == []
+
+
+def test_a_chunked_loss_of_a_model_that_can_not_have_one() -> None:
+    """Refused before a rank exists, in the trainer's words."""
+    why = "chunked_loss can't be used with an XForCausalLM: its logits are changed by aten.slice.Tensor"
+    (found,) = told(needs=RankMemoryNeeds(states=1, total=1, why_not_chunked=Untrusted(why)))
+    assert found[0] == "train-chunked-loss"

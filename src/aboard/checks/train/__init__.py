@@ -21,6 +21,7 @@ TRAIN = Subject(
         training.VOCABULARY,
         training.MEMORY,
         training.PACKING_UNKNOWN,
+        training.CHUNKED_LOSS,
     ),
     asked="aboard train",
 )

@@ -35,6 +35,8 @@ class RankMemoryNeeds:
     fits: tuple[Untrusted, ...] = ()
     # Why this model can't isolate the documents of one sequence, if it can't.
     why_not_apart: Untrusted | None = None
+    # Why chunked_loss can't be used with it, if it is set.
+    why_not_chunked: Untrusted | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +285,17 @@ def find_unsupported_packing(preflight: TrainingPreflight) -> Iterator[Finding]:
         )
 
 
+def find_unsupported_chunked_loss(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """The loss would be a different one, or the first step would stop."""
+    if preflight.needs is not None and preflight.needs.why_not_chunked is not None:
+        yield _build_blocking_finding(
+            training.CHUNKED_LOSS,
+            preflight.needs.why_not_chunked.visible(400),
+            "Only logits of one linear layer, scaled or capped element by element, can be computed in chunks.",
+            training.CHUNKED_LOSS.fix(),
+        )
+
+
 def compute_rank_memory(preflight: TrainingPreflight) -> dict[str, int]:
     """Bytes per rank on each node where it is known."""
     found = {name: _compute_node_rank_memory(preflight, name) for name in preflight.nodes}
@@ -329,4 +342,5 @@ RULES: tuple[Callable[[TrainingPreflight], Iterator[Finding]], ...] = (
     find_small_vocabulary,
     find_memory_shortage,
     find_unsupported_packing,
+    find_unsupported_chunked_loss,
 )

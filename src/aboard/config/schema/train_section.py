@@ -148,6 +148,8 @@ class TrainSection(Section):
     """The exponent of polynomial; 1 is linear."""
     gradient_checkpointing: bool | None = None
     """Recompute activations instead of storing them: less memory, a third more time."""
+    chunked_loss: bool | None = None
+    """Compute the output layer and the loss for some positions at a time: logits never exist as a whole."""
     bf16: bool | None = None
     """Compute in bfloat16; weights and sums stay in float32. Default: true on GPUs that support it, false on CPUs."""
     fp16: bool | None = None

@@ -86,6 +86,7 @@ class Training:
     num_cycles: int = 1
     power: float = 1.0
     gradient_checkpointing: bool = False
+    chunked_loss: bool = False
     bf16: bool = True
     fp16: bool = False
     attn_implementation: Attention = "auto"

@@ -254,3 +254,13 @@ PACKING_UNKNOWN = Diagnosis(
     " chunked attention can't separate them: they would crash, or silently let documents attend to each other.",
     fixes="--set data.packing=false    # one document per sequence; a larger batch compensates for the padding",
 )
+
+CHUNKED_LOSS = Diagnosis(
+    code="train-chunked-loss",
+    title="the model's logits can't be computed in chunks",
+    symptoms=("chunked_loss can't be used with a ChameleonForConditionalGeneration: its logits are changed by",),
+    explanation="`chunked_loss: true` computes the output layer and the loss for some positions at a time. That works"
+    " for models whose logits are the output of one linear layer, scaled or capped element by element. This model"
+    " computes them in another way, so the loss would be a different one.",
+    fixes="--set train.chunked_loss=false    # to save memory: gradient_checkpointing, or a smaller batch",
+)

@@ -22,6 +22,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.train.adapter.sample_dropout import find_dropout_keys
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.memory.activations import ROUTED
+from aboard.train.model.chunked_loss import enable_chunked_loss
 from aboard.train.model.engine import Engine, make_sync_switch
 from aboard.train.model.load_weights import FillModel, prepare_pretrained
 from aboard.train.model.meta_model import DTYPES, build_on_meta, find_layers
@@ -48,6 +49,8 @@ def build_engine(training: Training, world: RankContext) -> Engine:
     _allocate_tensors(module, world.device, offload=training.cpu_offload)
     bytes_read = prepared.load(world)
     module.train()
+    if training.chunked_loss:
+        enable_chunked_loss(module)
     model = _wrap_model(module, training, world)
     return Engine(
         model=model,
@@ -59,6 +62,7 @@ def build_engine(training: Training, world: RankContext) -> Engine:
         bytes_read=bytes_read,
         notes=(_describe_sharding(world, offload=training.cpu_offload), *prepared.notes),
         dropout_keys=find_dropout_keys(module),
+        chunked_loss=training.chunked_loss,
         _switch=make_sync_switch(model, world),
     )
 
