@@ -154,7 +154,7 @@ def test_what_is_typed_wins_over_its_alternative_in_the_file(file: str, typed: s
     [
         ("", ""),
         ("max_steps: 10\nwarmup_ratio: 0.1\nlr_scheduler_type: wsd\ndecay_ratio: 0.2", "validation: held.jsonl"),
-        ("lr_scheduler_type: polynomial\npower: 2.0\nmin_lr_ratio: 0.1", ""),
+        ("optim: adafactor\nlr_scheduler_type: polynomial\npower: 2.0\nmin_lr_ratio: 0.1", ""),
         ("global_batch_size: 8\nlr_scheduler_type: constant\nbf16: true\neval_steps: 5", "validation: held.jsonl"),
     ],
 )
@@ -169,10 +169,18 @@ def test_what_is_printed_can_be_used_as_a_file(train: str, data: str) -> None:
     assert (again.output_dir, again.max_length, again.packing) == (words.output_dir, words.max_length, words.packing)
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [("constant_with_warmup", "constant"), ("warmup_stable_decay", "wsd")])
-def test_their_name_of_the_same_schedule_is_accepted(theirs: str, ours: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "theirs", "ours"),
+    [
+        ("lr_scheduler_type", "constant_with_warmup", "constant"),
+        ("lr_scheduler_type", "warmup_stable_decay", "wsd"),
+        ("optim", "adamw_torch_fused", "adamw"),
+        ("optim", "adamw_torch_8bit", "adamw_8bit"),
+    ],
+)
+def test_their_name_of_the_same_thing_is_accepted(key: str, theirs: str, ours: str) -> None:
     """What was typed is refused only where it means something else."""
-    assert written(f"lr_scheduler_type: {theirs}").settings["lr_scheduler_type"] == ours
+    assert written(f"{key}: {theirs}").settings[key] == ours
 
 
 def test_every_name_of_theirs_has_an_answer() -> None:
@@ -185,11 +193,11 @@ def test_every_name_of_theirs_has_an_answer() -> None:
 
 def test_names_of_theirs_are_answered_at_their_lines() -> None:
     """All at once, each with what to write."""
-    told = refused("lr: 1e-5\nfp16: true\noptim: adamw_torch\nmax_length: 512\nlerning_rate: 1")
+    told = refused("lr: 1e-5\nfp16_opt_level: O1\noptim_args: x\nmax_length: 512\nlerning_rate: 1")
     assert [where for where, _, _ in told] == [f"aboard.yaml:{line}:3" for line in (5, 6, 7, 8, 9)]
     assert told[0][2] == "write learning_rate: …"
-    assert "overflows without loss scaling" in told[1][1]
-    assert "fused AdamW" in told[2][1]
+    assert told[1][2] == "write fp16: true"
+    assert "no settings but learning_rate" in told[2][1]
     assert "`data` section" in told[3][2]
     assert told[4][2] == "did you mean 'learning_rate'?"
 
@@ -199,6 +207,8 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
     [
         ("max_steps: 5\nnum_train_epochs: 1", "both set the training length"),
         ("warmup_steps: 5\nwarmup_ratio: 0.1", "both set the warmup"),
+        ("bf16: true\nfp16: true", "both set the precision"),
+        ("cpu_offload: true\nsharding: none", "but train.sharding is none"),
         ("decay_ratio: 0.1", "decay_ratio only applies to wsd, and the schedule is cosine"),
         ("min_lr_ratio: 0.1\nlr_scheduler_type: constant", "the schedule is constant"),
         ("warmup_steps: 5\nmax_steps: 5", "there are only 5 steps"),
@@ -220,6 +230,9 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("num_cycles: 2", "num_cycles only applies to cosine_with_restarts, and the schedule is cosine"),
         ("power: 2.0\nlr_scheduler_type: linear", "power only applies to polynomial, and the schedule is linear"),
         ("min_lr_ratio: 0.1\nlr_scheduler_type: inverse_sqrt", "the schedule is inverse_sqrt"),
+        ("optim: lion", "use one of adamw, adafactor, muon, adamw_8bit"),
+        ("optim: adafactor\nadam_beta1: 0.8", "is a setting of AdamW, and the optimizer is adafactor"),
+        ("optim: muon\nadapter: {r: 8}", "orthogonalizes updates of whole matrices"),
         ("sharding: zero3", "use one of auto, full, hybrid, none"),
     ],
 )

@@ -69,8 +69,9 @@ def test_hybrid_on_uneven_slots() -> None:
 
 
 def test_flash_attention_on_a_cpu() -> None:
-    """Only where it is known that there is no GPU."""
+    """Only where it is known that there is no GPU, or an old one."""
     assert told(attn_implementation="flash_attention_2", cards={"n1": ()})[0][0] == "train-attention"
+    assert told(attn_implementation="flash_attention_2", cards={"n1": (V100,)})[0][0] == "train-attention"
     assert told(attn_implementation="flash_attention_2") == []
     assert told(attn_implementation="flash_attention_2", cards={"n1": (A100,)}) == []
 
@@ -80,6 +81,7 @@ def test_bfloat16_on_old_gpus_is_a_warning() -> None:
     assert told(bf16=True, cards={"n1": (A100, V100)})[0][0] == "train-bf16"
     assert told(bf16=True, cards={"n1": (A100,)}) == []
     assert told(bf16=True, cards={"n1": ()}) == []
+    assert told(fp16=True, cards={"n1": (V100,)}) == []
 
 
 def test_packages_that_a_node_lacks() -> None:

@@ -19,7 +19,9 @@ from aboard.train.metrics.time_ledger import TimeLedger
 from aboard.train.model.attention_masks import AttentionMasks
 from aboard.train.model.engine import Engine
 from aboard.train.model.loss import compute_loss_sum
-from aboard.train.model.optimizer import clip_and_update_weights
+from aboard.train.model.loss_scale import LossScale
+from aboard.train.optimizer.build_optimizer import clip_and_update_weights
+from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,17 +62,21 @@ class Stepper:
     training: Training
     world: RankContext
     engine: Engine
-    optimizer: torch.optim.Optimizer
+    optimizer: ShardedOptimizer
     masks: AttentionMasks
     tally: StepStatistics
     ledger: TimeLedger
+    loss_scale: LossScale | None = None
 
     def __call__(self, ready: PreparedStep, learning_rate: float) -> None:
         """The gradient is that of the sum over all ranks' supervised tokens, divided by their number."""
         engine, planned = self.engine, ready.planned
         self.ledger.switch_to("forward_backward")
         seed_generators(self.world.device, derive_seed(self.training.seed, planned.number, self.world.rank))
-        weight = engine.loss_scale / max(1, planned.supervised)
+        scale = None if self.loss_scale is None else self.loss_scale.value
+        weight: float | Tensor = engine.loss_factor / max(1, planned.supervised)
+        if scale is not None:
+            weight = scale * weight
         losses = []
         for left, micro in zip(range(len(ready.micro) - 1, -1, -1), ready.micro, strict=True):
             engine.micro(last=left == 0)
@@ -78,11 +84,17 @@ class Stepper:
             torch.autograd.backward(loss * weight)
             losses.append(loss.detach())
         self.ledger.switch_to("optimizer")
-        norm = engine.norm()
+        norm = engine.norm() if scale is None else engine.norm() / scale
         clip_and_update_weights(
-            self.optimizer, norm=norm, max_norm=self.training.max_grad_norm, learning_rate=learning_rate
+            self.optimizer,
+            norm=norm,
+            max_norm=self.training.max_grad_norm,
+            learning_rate=learning_rate,
+            loss_scale=scale,
         )
-        self.tally.add(planned, losses, norm)
+        if self.loss_scale is not None:
+            self.loss_scale.update(norm)
+        self.tally.add(planned, losses, norm.to(self.world.device, non_blocking=True))
         self.ledger.switch_to("other")
 
 

@@ -137,31 +137,39 @@ def find_hybrid_mismatch(preflight: TrainingPreflight) -> Iterator[Finding]:
 
 
 def find_unsupported_attention(preflight: TrainingPreflight) -> Iterator[Finding]:
-    """Flash attention has kernels for GPUs only."""
+    """Flash attention has kernels for GPUs since Ampere only."""
+    if preflight.training.attn_implementation not in _FLASH:
+        return
     bare = [name for name in preflight.nodes if preflight.cards.get(name) == ()]
-    if preflight.training.attn_implementation in _FLASH and bare:
-        yield _build_blocking_finding(
-            training.ATTENTION,
-            f"attn_implementation is {preflight.training.attn_implementation}, but {fold_names(bare)}"
-            f" {agree(bare, 'has', 'have')} no GPU",
-            "Flash attention runs only on GPUs.",
-            training.ATTENTION.fix(),
-            *bare,
-        )
+    for names, what in ((bare, "no GPU"), (_list_old_nodes(preflight), "GPUs older than Ampere")):
+        if names:
+            yield _build_blocking_finding(
+                training.ATTENTION,
+                f"attn_implementation is {preflight.training.attn_implementation}, but {fold_names(names)}"
+                f" {agree(names, 'has', 'have')} {what}",
+                "Flash attention runs only on GPUs of the Ampere generation and newer.",
+                training.ATTENTION.fix(),
+                *names,
+            )
 
 
 def find_emulated_bfloat16(preflight: TrainingPreflight) -> Iterator[Finding]:
     """GPUs before Ampere emulate bfloat16, slower than float32."""
-    old = [
-        name for name in preflight.nodes if any(card.capability < BF16_SINCE for card in preflight.cards.get(name, ()))
-    ]
-    if preflight.training.bf16 and old:
+    old = _list_old_nodes(preflight)
+    if preflight.training.precision == "bfloat16" and old:
         yield training.BF16.finding(
             nodes=tuple(old),
             seen=f"bf16 is true, but the GPUs on {fold_names(old)} are older than Ampere",
             why="GPUs older than Ampere emulate bfloat16, which is slower than float32, or can't run it at all.",
             fix=training.BF16.fix(),
         )
+
+
+def _list_old_nodes(preflight: TrainingPreflight) -> list[str]:
+    """Nodes with a GPU older than Ampere."""
+    return [
+        name for name in preflight.nodes if any(card.capability < BF16_SINCE for card in preflight.cards.get(name, ()))
+    ]
 
 
 def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:

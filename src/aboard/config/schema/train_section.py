@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from aboard.config.schema.base_section import Section
 from aboard.config.schema.field_types import Line, Lines, refuse_value
-from aboard.core.plan.training_settings import Attention, Schedule, Sharding
+from aboard.core.plan.training_settings import Attention, Optim, Schedule, Sharding
 from aboard.diagnoses.usage import configuration
 
 
@@ -14,6 +14,12 @@ def _check_limit(limit: int) -> int:
     if limit == 0:
         refuse_value("0 would keep no checkpoint", configuration.CONFIG.fix("kept"))
     return limit
+
+
+def _read_optim(name: object) -> object:
+    """Accepts transformers' names for the same optimizer; the last two are from torchao and bitsandbytes."""
+    names = {"adamw_torch": "adamw", "adamw_torch_fused": "adamw"}
+    return {**names, "adamw_torch_8bit": "adamw_8bit", "adamw_bnb_8bit": "adamw_8bit"}.get(str(name), name)
 
 
 def _read_schedule(name: object) -> object:
@@ -86,8 +92,10 @@ class TrainSection(Section):
     """Sequences per step across all ranks, for any number of ranks; sets the accumulation steps."""
     adapter: AdapterSection | None = None
     """Train a LoRA adapter instead of all weights."""
+    optim: Annotated[Optim, BeforeValidator(_read_optim)] | None = None
+    """The optimizer; muon uses AdamW for embeddings, the head, norms and biases."""
     learning_rate: Rate | None = None
-    """AdamW's peak learning rate."""
+    """The peak learning rate."""
     weight_decay: Rate | None = None
     """Weight decay of all weights except norms and biases."""
     adam_beta1: Beta | None = None
@@ -116,10 +124,14 @@ class TrainSection(Section):
     """Recompute activations instead of storing them: less memory, a third more time."""
     bf16: bool | None = None
     """Compute in bfloat16; weights and sums stay in float32. Default: true on GPUs that support it, false on CPUs."""
+    fp16: bool | None = None
+    """Compute in float16 with a dynamic loss scale, for GPUs without bfloat16 such as V100 and T4."""
     attn_implementation: Attention | None = None
     """The attention implementation of transformers; auto uses the best available."""
     sharding: Sharding | None = None
     """full: across all ranks; hybrid: within a node; none: replicated on every rank; auto: the fastest that fits."""
+    cpu_offload: bool | None = None
+    """Keep weights, gradients and optimizer states in host memory, and step there; needs sharding other than none."""
     logging_steps: Count | None = None
     """Steps between lines of metrics."""
     eval_steps: Count | None = None

@@ -46,6 +46,7 @@ _RENAMED: Mapping[str, Fix] = MappingProxyType(
         "dataset_mixer": _MIX,
         "interleave_probs": _MIX,
         "validation_file": _suggest_data_line("validation: …"),
+        "adafactor": _suggest_line("optim: adafactor"),
         "lr": _suggest_line("learning_rate: …"),
         "epochs": _suggest_line("num_train_epochs: …"),
         "batch_size": _suggest_line("per_device_train_batch_size: …, or global_batch_size: … across all ranks"),
@@ -58,25 +59,25 @@ _RENAMED: Mapping[str, Fix] = MappingProxyType(
         "logging_strategy": _suggest_line("logging_steps: N"),
         "report_to": _suggest_line("tensorboard: true; metrics.jsonl is always written"),
         "logging_dir": _suggest_line("output_dir: …; TensorBoard files go there"),
-        "fsdp": _suggest_line("sharding: full, hybrid, none or auto"),
-        "fsdp_config": _suggest_line("sharding: full, hybrid, none or auto"),
+        "fsdp": _suggest_line("sharding: full, hybrid, none or auto; cpu_offload: true for offload"),
+        "fsdp_config": _suggest_line("sharding: full, hybrid, none or auto; cpu_offload: true for offload"),
         "parallelism_config": _suggest_line("sharding: full, hybrid, none or auto"),
         "accelerator_config": _suggest_line("sharding: full, hybrid, none or auto"),
         "lr_scheduler_kwargs": _suggest_line(
             "min_lr_ratio: … (for min_lr, min_lr_rate, lr_end), num_cycles: … (cosine_with_restarts), power: …"
             " (polynomial) or decay_ratio: … (for num_decay_steps of wsd)"
         ),
-        "torch_dtype": _suggest_line("bf16: true, or false for float32"),
-        "dtype": _suggest_line("bf16: true, or false for float32"),
+        "torch_dtype": _suggest_line("bf16: true, fp16: true, or bf16: false for float32"),
+        "dtype": _suggest_line("bf16: true, fp16: true, or bf16: false for float32"),
     }
 )
 
 # These are not supported, each with the reason.
 _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
     (
-        "fp16 fp16_full_eval fp16_opt_level half_precision_backend",
-        "fp16 overflows without loss scaling; bf16 has the range of float32",
-        _suggest_line("bf16: true; on GPUs older than Ampere remove it, to use float32"),
+        "fp16_full_eval fp16_opt_level half_precision_backend fp16_backend",
+        "weights stay in float32, PyTorch's mixed precision computes, and evaluation uses the precision of training",
+        _suggest_line("fp16: true"),
     ),
     (
         "bf16_full_eval tf32",
@@ -86,9 +87,15 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
     (
         "deepspeed",
         "Aboard shards with PyTorch's FSDP2, which works like ZeRO, and has no other engine yet",
-        _suggest_line("sharding: full (ZeRO-3) or none; run your own script with: aboard launch -- deepspeed …"),
+        _suggest_line(
+            "sharding: full (ZeRO-3) or none, cpu_offload: true; run your own script with: aboard launch -- deepspeed …"
+        ),
     ),
-    ("optim optim_args optim_target_modules adafactor", "the optimizer is fused AdamW", _LEAVE),
+    (
+        "optim_args optim_target_modules",
+        "optimizers have no settings but learning_rate, weight_decay, adam_beta1, adam_beta2 and adam_epsilon",
+        _LEAVE,
+    ),
     ("average_tokens_across_devices", "the loss is always averaged over all ranks' supervised tokens", _LEAVE),
     (
         "label_smoothing_factor neftune_noise_alpha loss_type router_aux_loss_coef",

@@ -11,12 +11,14 @@ from aboard.diagnoses.trainer import training
 # Keys that belong to one schedule, and schedules that don't end at a learning rate of their own.
 SCHEDULE_KEYS = {"decay_ratio": "wsd", "num_cycles": "cosine_with_restarts", "power": "polynomial"}
 ENDLESS_SCHEDULES = ("constant", "inverse_sqrt")
+ADAM_KEYS = ("adam_beta1", "adam_beta2", "adam_epsilon")
 
 
 def find_conflicts(config: LoadedConfig, section: TrainSection, data: DataSettings) -> list[Problem]:
     """All conflicts that don't depend on the number of ranks; those are checked once the nodes are known."""
     conflicts = (
         *_check_alternatives(section),
+        *_check_optimizer(section),
         *_check_schedule(section),
         *_check_evaluation(section, data),
         *_check_model(section),
@@ -35,6 +37,18 @@ def _check_alternatives(section: TrainSection) -> Iterator[_Conflict]:
     if section.warmup_steps is not None and section.warmup_ratio is not None:
         seen = "train.warmup_steps and train.warmup_ratio both set the warmup"
         yield "warmup_ratio", seen, training.CONFIG.fix("one-warmup")
+    if section.bf16 and section.fp16:
+        yield "fp16", "train.bf16 and train.fp16 both set the precision", training.CONFIG.fix("one-precision")
+
+
+def _check_optimizer(section: TrainSection) -> Iterator[_Conflict]:
+    for key in ADAM_KEYS:
+        if section.optim == "adafactor" and getattr(section, key) is not None:
+            seen = f"train.{key} is a setting of AdamW, and the optimizer is adafactor"
+            yield key, seen, training.CONFIG.fix("optimizer", optim="adamw")
+    if section.optim == "muon" and section.adapter is not None:
+        seen = "train.optim is muon, which orthogonalizes updates of whole matrices; an adapter trains factors of them"
+        yield "optim", seen, training.CONFIG.fix("adapter-optimizer")
 
 
 def _check_schedule(section: TrainSection) -> Iterator[_Conflict]:
@@ -66,6 +80,9 @@ def _check_evaluation(section: TrainSection, data: DataSettings) -> Iterator[_Co
 
 
 def _check_model(section: TrainSection) -> Iterator[_Conflict]:
+    if section.cpu_offload and section.sharding == "none":
+        seen = "train.cpu_offload moves the shards of the model to host memory, but train.sharding is none"
+        yield "cpu_offload", seen, training.CONFIG.fix("offload")
     if section.from_scratch and section.resume not in (None, "auto", "none"):
         seen = "train.from_scratch starts with new weights, but train.resume specifies a checkpoint"
         yield "resume", seen, training.CONFIG.fix("resume")

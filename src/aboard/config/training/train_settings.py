@@ -8,7 +8,7 @@ from typing import Any
 from aboard.config.config_loader import LoadedConfig, load_config_files
 from aboard.config.schema.train_section import AdapterSection, TrainSection
 from aboard.config.training.data_settings import DataSettings, build_data_settings
-from aboard.config.training.setting_conflicts import ENDLESS_SCHEDULES, SCHEDULE_KEYS, find_conflicts
+from aboard.config.training.setting_conflicts import ADAM_KEYS, ENDLESS_SCHEDULES, SCHEDULE_KEYS, find_conflicts
 from aboard.config.validation_problems import parse_position
 from aboard.core.plan.training_settings import Adapter, DataPart, Training
 from aboard.diagnoses import InputError, Problem
@@ -133,7 +133,7 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
         output_dir=output,
         max_length=data.max_length or MAX_LENGTH,
         packing=data.packing is not False,
-        bf16=section.bf16,
+        bf16=False if section.fp16 else section.bf16,
         settings=settings,
         given=frozenset(user_keys),
         choices=(),
@@ -196,10 +196,14 @@ def _find_unused(settings: TrainSettings) -> dict[str, str]:
     reasons["warmup_steps" if "warmup_ratio" in settings.given else "warmup_ratio"] = (
         "not used: the other warmup key is used"
     )
+    if settings.settings["optim"] == "adafactor":
+        reasons |= dict.fromkeys(ADAM_KEYS, "not used: the optimizer is adafactor")
     schedule = settings.settings["lr_scheduler_type"]
     reasons |= {key: f"not used: the schedule is not {only}" for key, only in SCHEDULE_KEYS.items() if schedule != only}
     if schedule in ENDLESS_SCHEDULES:
         reasons["min_lr_ratio"] = f"not used: the schedule is {schedule}"
+    if settings.settings["fp16"]:
+        reasons["bf16"] = "not used: fp16 is set"
     if not settings.data.validation:
         reasons["per_device_eval_batch_size"] = reasons["eval_steps"] = "not used: there is no data.validation"
     return reasons

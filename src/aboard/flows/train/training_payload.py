@@ -33,6 +33,7 @@ from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.train.check_resume import TypedTrainCommand, build_resume_probe, find_resume, judge_resume
 from aboard.flows.train.prepare_data import PreparedDataset
 from aboard.lazy_dataclass import dataclass
+from aboard.train.model.model_files import identify_weights
 from aboard.transport.node_dialer import NodeDialer
 
 TRAINING = "ABOARD_TRAINING"
@@ -144,6 +145,7 @@ class TrainingPayload:
             training,
             world=plan.world,
             data=self.inputs.identity,
+            base=identify_weights(self.inputs.model) if training.adapter and resume.marker.base else "",
             sequences=sum(part.sequences for part in self.inputs.data),
             typed=TypedTrainCommand(command=self.command, output_dir=self.inputs.settings.output_dir),
         )
