@@ -322,6 +322,18 @@ def test_pickled_weights_of_an_adapter_are_not_read() -> None:
     assert "has no adapter_model.safetensors" in raised.value.seen
 
 
+def test_a_share_of_the_data_is_validation() -> None:
+    """It counts as a validation set, is printed as it was written, and can't be all, nothing, or one of several."""
+    found = written("eval_steps: 5", "validation: 2.5%")
+    assert (found.data.validation, found.data.validation_share) == ((), 0.025)
+    (shown,) = [each.value for each in found.choices if each.name == "data.validation"]
+    assert shown == "2.5%"
+    for wrong, said in (("100%", "no row for training"), ("0%", "no row for validation"), ("[2%, a]", "with files")):
+        ((_, seen, fix),) = refused("", f"validation: {wrong}")
+        assert said in seen
+        assert fix.startswith("write validation: 2%")
+
+
 def test_what_is_needed_is_named_all_at_once() -> None:
     """No model, no data, and two keys for the warmup: three problems, in the order of their lines."""
     Path("aboard.yaml").write_text("train:\n  warmup_steps: 1\n  warmup_ratio: 0.1\n")

@@ -71,12 +71,12 @@ def _check_schedule(section: TrainSection) -> Iterator[_Conflict]:
 
 def _check_evaluation(section: TrainSection, data: DataSettings) -> Iterator[_Conflict]:
     for key in ("eval_steps", "per_device_eval_batch_size"):
-        if getattr(section, key) is not None and not data.validation:
+        if getattr(section, key) is not None and not data.has_validation:
             fix = training.CONFIG.fix("validation", key=key)
             yield key, f"train.{key} is set, but there is no data.validation", fix
     for key in ("load_best_model_at_end", "early_stopping_patience"):
-        if getattr(section, key) and (not data.validation or section.eval_steps is None):
-            lack = "train.eval_steps is not set" if data.validation else "there is no data.validation"
+        if getattr(section, key) and (not data.has_validation or section.eval_steps is None):
+            lack = "train.eval_steps is not set" if data.has_validation else "there is no data.validation"
             yield key, f"train.{key} compares evaluations, but {lack}", training.CONFIG.fix("evaluations", key=key)
     if section.early_stopping_threshold is not None and section.early_stopping_patience is None:
         seen = "train.early_stopping_threshold only applies to early stopping, and there is no early_stopping_patience"

@@ -8,7 +8,7 @@ from typing import Any
 from aboard.config.config_loader import LoadedConfig, load_config_files
 from aboard.config.schema.train_section import AdapterSection, TrainSection
 from aboard.config.training.adapter_files import read_adapter_config
-from aboard.config.training.data_settings import DataSettings, build_data_settings
+from aboard.config.training.data_settings import DataSettings, build_data_settings, format_share
 from aboard.config.training.setting_conflicts import ADAM_KEYS, ENDLESS_SCHEDULES, SCHEDULE_KEYS, find_conflicts
 from aboard.config.validation_problems import parse_position
 from aboard.core.plan.training_settings import Adapter, DataPart, Training
@@ -167,9 +167,11 @@ def _build_adapter(config: LoadedConfig, section: AdapterSection) -> Adapter:
 
 def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings:
     """Adds the effective settings, in the order of the sections in the file."""
+    share = settings.data.validation_share
     data = {
         "files": _list_sources(settings.data),
-        **{name: getattr(settings.data, name) or None for name in ("validation", "format", "text_column")},
+        "validation": settings.data.validation or (share and format_share(share)),
+        **{name: getattr(settings.data, name) or None for name in ("format", "text_column")},
         "tokenizer": settings.tokenizer,
         "template": settings.data.template,
         "max_length": settings.max_length,
@@ -226,7 +228,7 @@ def _find_unused(settings: TrainSettings) -> dict[str, str]:
         reasons["bf16"] = "not used: fp16 is set"
     if settings.settings["early_stopping_patience"] is None:
         reasons["early_stopping_threshold"] = "not used: there is no early_stopping_patience"
-    if not settings.data.validation:
+    if not settings.data.has_validation:
         reasons["per_device_eval_batch_size"] = reasons["eval_steps"] = "not used: there is no data.validation"
     return reasons
 
