@@ -190,8 +190,8 @@ PACKAGES = Diagnosis(
     title="a node's Python lacks packages that the trainer needs",
     symptoms=("ModuleNotFoundError: No module named 'transformers'", "ModuleNotFoundError: No module named 'torch'"),
     explanation="Aboard copies its own code to every node, but not its dependencies, so the Python that ranks use"
-    " must have torch, transformers, safetensors and numpy, and peft for an adapter. `python:` and `setup:` in the `cluster` section choose that"
-    " Python.",
+    " must have torch, transformers, safetensors and numpy, and peft for an adapter."
+    " `python:` and `setup:` in the `cluster` section choose that Python.",
     fixes="python3 -m pip install {packages:words}    # on {where:shell}, with the Python that ranks use: `python:` in"
     " aboard.yaml",
 )
