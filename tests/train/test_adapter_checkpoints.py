@@ -1,7 +1,9 @@
 """Checkpoints of a LoRA run: only what is trained, and continued exactly by any layout, on the same base weights."""
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -10,14 +12,23 @@ from typing import Any, NamedTuple
 
 import pytest
 import save_cases
+from node_homes import HomeTransport
 from tiny import tiny_model
 from train_cases import curve, lines, touched, trained
 from train_crew import Crew
 
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
+from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.training_settings import Adapter, Sharding, Training
+from aboard.flows.train.gather_checkpoint import GatheredCheckpoint, GatherRequest, gather_checkpoint
+from aboard.flows.train.recorded_checkpoints import RecordedTraining
+from aboard.flows.train.share_checkpoint import ShareProgress, ShareRequest, share_checkpoint
 from aboard.train.checkpoint.commit_marker import CommitMarker, parse_marker
 from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.train.model.export import main as export
 from aboard.train.progress import TrainingProgress
+from aboard.transport.node_dialer import NodeDialer
 
 Settled = Callable[..., Training]
 CLOSE = 1e-5
@@ -183,18 +194,50 @@ def test_an_adapter_and_full_training_share_no_directory(crew: Crew, saved: Trai
     assert "the checkpoint has all weights, and this run trains an adapter" in came.error[1]
 
 
-def test_each_node_keeps_its_part_of_the_adapter(crew: Crew, saved: Training, tmp_path: Path) -> None:
-    """Without a shared disk, the parts of two nodes together are the checkpoint, and one rank continues from them."""
-    training, disks = replace(saved, sharding="full", global_batch_size=4), str(tmp_path / "disk{node}")
-    hashes = crew.run(2, save_cases.save, training, 2, disks, nodes=2)
-    (here,) = crew.run(1, save_cases.resume, replace(training, sharding="none"), disks)
-    assert here.error is not None
-    assert here.error[0] == "checkpoint-elsewhere"
-    # As the head copies parts to a node that lacks them.
-    part = tmp_path / "disk1" / "step-000002" / "rank-00001-000.safetensors"
-    (tmp_path / "disk0" / "step-000002" / part.name).write_bytes(part.read_bytes())
-    (came,) = crew.run(1, save_cases.resume, replace(training, sharding="none"), disks)
+def test_parts_travel_between_nodes(crew: Crew, saved: Training, tmp_path: Path) -> None:
+    """Without a shared disk, another node gets the parts of two and continues; the head exports from the nodes."""
+    training = replace(saved, sharding="full", global_batch_size=4)
+    hashes = crew.run(2, save_cases.save, training, 2, str(tmp_path / "n{node}" / "out"), nodes=2)
+    ran = build_plan({0: "n0", 1: "n1"})
+    recorded = RecordedTraining(plans=(ran,), checkpoints={})
+    alone = replace(training, sharding="none", output_dir="~/out")
+    sharing = ShareRequest(plan=build_plan({0: "n2"}), training=alone, recorded=recorded, cache=tmp_path / "cache")
+    gathering = GatherRequest(
+        run="brave-otter", folder="~/out", recorded=recorded, cache=tmp_path / "cache", to=tmp_path / "exported"
+    )
+
+    async def move() -> GatheredCheckpoint:
+        dialer = NodeDialer(lambda _node: HomeTransport(tmp_path))
+        try:
+            await share_checkpoint(sharing, dialer, ShareProgress(receiving=unwatched, sending=unwatched))
+            return await gather_checkpoint(gathering, dialer, lambda _progress: None)
+        finally:
+            await dialer.close()
+
+    gathered = asyncio.run(move())
+    (came,) = crew.run(1, save_cases.resume, alone, str(tmp_path / "n2" / "out"))
     assert came.hashes == hashes[0]
+    exports = [tmp_path / "exported", tmp_path / "alike"]
+    for folder, out in zip((gathered.path, tmp_path / "n2" / "out" / "step-000002"), exports, strict=True):
+        assert crew.run(1, export, [str(folder), str(out)]) == [0]
+    one, other = (out / "adapter_model.safetensors" for out in exports)
+    assert one.read_bytes() == other.read_bytes()
+
+
+def build_plan(ranks: Mapping[int, str]) -> Plan:
+    parts = tuple(
+        NodePlan(node=Node(name=node), starts=(Start(child=str(rank), argv=("python",), rank=rank),))
+        for rank, node in ranks.items()
+    )
+    program = Program(kind=ProgramKind.SCRIPT, target="")
+    return Plan(
+        run="r", program=program, master=MasterAddress(node=next(iter(ranks.values())), address=""), parts=parts
+    )
+
+
+@contextmanager
+def unwatched() -> Iterator[Any]:
+    yield lambda _progress: None
 
 
 @pytest.mark.nightly

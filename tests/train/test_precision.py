@@ -98,3 +98,27 @@ def test_small_probabilities_have_gradients_in_float16() -> None:
     assert exact.grad is not None
     assert 0 < exact.grad[0, 1] / START < 1.1e-9
     assert logits.grad[0, 1].item() == pytest.approx(exact.grad[0, 1].item(), rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("world", "nodes", "sharding", "changed"),
+    [
+        (1, 1, "auto", {}),
+        (2, 1, "auto", {}),
+        pytest.param(4, 2, "hybrid", {}, marks=pytest.mark.nightly),
+        pytest.param(2, 1, "full", {"gradient_accumulation_steps": 2}, marks=pytest.mark.nightly),
+    ],
+)
+def test_offloading_changes_no_loss(
+    world: int, nodes: int, sharding: str, changed: dict[str, int], settled: Settled, crew: Crew, tmp_path: Path
+) -> None:
+    """Sharded with its states on the host, also on one rank, a run has the curve of one without, and it resumes."""
+    steps = {"max_steps": STEPS, "save_steps": 4, **changed}
+    plain = settled(sharding="none", output_dir=str(tmp_path / "plain"), **steps)
+    crew.run(world, trained, plain, nodes=nodes)
+    training = settled(sharding=sharding, cpu_offload=True, **steps)
+    crew.run(world, trained, training, nodes=nodes)
+    assert curve(training) == [pytest.approx(step, rel=1e-5) for step in curve(plain)]
+    again = replace(training, output_dir=str(tmp_path / "again"), resume=f"{training.output_dir}/step-000004")
+    crew.run(world, trained, again, nodes=nodes)
+    assert curve(again) == curve(training)[4:]

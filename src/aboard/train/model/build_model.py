@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
@@ -22,6 +22,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.train.adapter.sample_dropout import find_dropout_keys
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.memory.activations import ROUTED
+from aboard.train.model.chunked_loss import enable_chunked_loss
 from aboard.train.model.engine import Engine, make_sync_switch
 from aboard.train.model.load_weights import FillModel, prepare_pretrained
 from aboard.train.model.meta_model import DTYPES, build_on_meta, find_layers
@@ -45,9 +46,11 @@ def build_engine(training: Training, world: RankContext) -> Engine:
     module = prepared.module
     if world.mesh is not None:
         _shard_layers(module, training, world)
-    _allocate_tensors(module, world.device)
+    _allocate_tensors(module, world.device, offload=training.cpu_offload)
     bytes_read = prepared.load(world)
     module.train()
+    if training.chunked_loss:
+        enable_chunked_loss(module)
     model = _wrap_model(module, training, world)
     return Engine(
         model=model,
@@ -57,8 +60,9 @@ def build_engine(training: Training, world: RankContext) -> Engine:
         loss_factor=float(world.size) if isinstance(model, DistributedDataParallel) else 1.0,
         flops_per_token=prepared.flops_per_token,
         bytes_read=bytes_read,
-        notes=(_describe_sharding(world), *prepared.notes),
+        notes=(_describe_sharding(world, offload=training.cpu_offload), *prepared.notes),
         dropout_keys=find_dropout_keys(module),
+        chunked_loss=training.chunked_loss,
         _switch=make_sync_switch(model, world),
     )
 
@@ -74,6 +78,10 @@ def prepare_model(training: Training, world: RankContext) -> PreparedModel:
         fill, notes = prepare_pretrained(module, Path(training.model))
         load = partial(_load_pretrained, module, training, fill)
     modify_model(module, training)
+    if training.adapter is not None:
+        from aboard.train.adapter.inject_adapter import describe_adapter  # noqa: PLC0415 - as below
+
+        notes = (*notes, *describe_adapter(module))
     flops = count_flops_per_token(module, training.max_length)
     return PreparedModel(module=module, load=load, flops_per_token=flops, notes=notes)
 
@@ -82,10 +90,12 @@ def _load_pretrained(module: PreTrainedModel, training: Training, fill: FillMode
     if training.adapter is None:
         return fill(world, {})
     # Imported here: PEFT takes seconds, which only runs with an adapter need.
-    from aboard.train.adapter.adapter_weights import fill_adapter  # noqa: PLC0415
+    from aboard.train.adapter.adapter_weights import fill_adapter, load_adapter  # noqa: PLC0415
     from aboard.train.adapter.inject_adapter import map_base_names  # noqa: PLC0415
 
     bytes_read = fill(world, map_base_names(module))
+    if training.adapter.path is not None:
+        return bytes_read + load_adapter(module, world, Path(training.adapter.path))
     fill_adapter(module, world, seed=training.seed)
     return bytes_read
 
@@ -100,14 +110,15 @@ def modify_model(model: PreTrainedModel, training: Training) -> None:
         _enable_checkpointing(model)
 
 
-def _describe_sharding(world: RankContext) -> str:
+def _describe_sharding(world: RankContext, *, offload: bool) -> str:
     """The chosen layout, for the log."""
     if world.sharding == "none":
         return "the model is replicated on every rank" if world.distributed else "one rank has the whole model"
     where = "across all ranks" if world.sharding == "full" else "within each node"
     keep_note = "; gathered weights are kept for the backward pass" if world.keep else ""
     hold_note = "; gradients are reduced once per step" if world.hold else ""
-    return f"weights, gradients and optimizer states are sharded {where}{keep_note}{hold_note}"
+    offload_note = "; they are in host memory" if offload else ""
+    return f"weights, gradients and optimizer states are sharded {where}{offload_note}{keep_note}{hold_note}"
 
 
 def _enable_checkpointing(model: PreTrainedModel) -> None:
@@ -122,9 +133,17 @@ def _shard_layers(model: PreTrainedModel, training: Training, world: RankContext
     policy = MixedPrecisionPolicy()
     if training.precision != "float32":
         policy = MixedPrecisionPolicy(param_dtype=DTYPES[training.precision], reduce_dtype=torch.float32)
+    # With offloading, shards of weights, gradients and optimizer states are in host memory, in float32 (16 bytes per
+    # weight of a rank's shard, pinned). The device has gathered weights in the compute type, unreduced gradients and
+    # activations, as without it. The optimizer steps on the CPU.
+    offload: OffloadPolicy = OffloadPolicy()
+    if training.cpu_offload:
+        offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
     for layer in find_layers(model):
-        fully_shard(layer, mesh=world.mesh, mp_policy=policy, reshard_after_forward=not world.keep)
-    fully_shard(model, mesh=world.mesh, mp_policy=policy)
+        fully_shard(
+            layer, mesh=world.mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=not world.keep
+        )
+    fully_shard(model, mesh=world.mesh, mp_policy=policy, offload_policy=offload)
     for each in model.modules():
         if isinstance(each, FSDPModule):
             # Gradients are summed: the loss is already divided by the tokens of all ranks. The sum is forced, since
@@ -133,11 +152,15 @@ def _shard_layers(model: PreTrainedModel, training: Training, world: RankContext
             each.set_force_sum_reduction_for_comms(True)
 
 
-def _allocate_tensors(model: PreTrainedModel, device: torch.device) -> None:
-    """Allocates every tensor on the device. Real buffers keep their values, and tied parameters stay tied."""
+def _allocate_tensors(model: PreTrainedModel, device: torch.device, *, offload: bool) -> None:
+    """Allocates every tensor on the device, or only buffers. Real buffers keep values, tied parameters stay tied."""
     tied = _find_tied_parameters(model)
     buffers = {name: buffer for name, buffer in model.named_buffers() if not buffer.is_meta}
-    model.to_empty(device=device)
+    model.to_empty(device="cpu" if offload else device)
+    if offload:
+        for module in model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                module._buffers[name] = torch.empty_like(buffer, device=device)  # noqa: SLF001 - register_buffer() would make it persistent
     for name, buffer in model.named_buffers():
         if name in buffers:
             buffer.copy_(buffers[name])
@@ -180,16 +203,17 @@ def _disable_buffer_sync() -> dict[str, Any]:
 def count_flops_per_token(model: PreTrainedModel, length: int) -> float:
     """Forward and backward: six per weight that a token uses, and attention over half of the positions before it.
 
+    A frozen weight has no gradient of its own, so it counts four.
     An embedding lookup is not a multiplication, but a head tied to it is one (https://arxiv.org/abs/2204.02311,
     appendix B, which counts attention as if it were not causal).
     """
-    return 6.0 * _count_used_weights(model) + sum(
+    return _count_weight_flops(model) + sum(
         6.0 * _read_attention_width(model) * min(length, window)
         for window in _list_windows(model.config.get_text_config(), length)
     )
 
 
-def _count_used_weights(model: PreTrainedModel) -> float:
+def _count_weight_flops(model: PreTrainedModel) -> float:
     config = model.config.get_text_config()
     experts = next((getattr(config, name) for name in ROUTED if getattr(config, name, None)), None)
     share = getattr(config, "num_experts_per_tok", None)
@@ -198,9 +222,10 @@ def _count_used_weights(model: PreTrainedModel) -> float:
     head = model.get_output_embeddings()
     multiplied = {id(each) for each in head.parameters()} if head is not None else set()
     return sum(
-        each.numel() * (part if ".experts." in name else 1.0)
+        (6.0 if each.requires_grad else 4.0) * each.numel() * (part if ".experts." in name else 1.0)
         for name, each in model.named_parameters()
-        if id(each) not in lookup - multiplied
+        # PEFT keeps the original of a module that is trained in full.
+        if id(each) not in lookup - multiplied and ".original_module." not in name
     )
 
 

@@ -27,6 +27,8 @@ class Engine:
     bytes_read: int
     notes: tuple[str, ...]
     dropout_keys: DropoutKeys | None
+    # `model` returns the summed loss of its labels.
+    chunked_loss: bool
     _switch: Callable[[bool], None]
 
     def micro(self, *, last: bool) -> None:
@@ -35,7 +37,7 @@ class Engine:
 
     @torch.no_grad()
     def norm(self) -> torch.Tensor:
-        """The norm of the full gradient over all ranks, on the device, without a sync."""
+        """The norm of the full gradient over all ranks, where the gradients are, without a sync."""
         gradients = (each.grad for each in self.parameters)
         parts = [each.to_local() if isinstance(each, DTensor) else each for each in gradients if each is not None]
         # Tied weights are one parameter, so they count once.
