@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from aboard.checks.train.resumable_checkpoints import (
     find_newest_checkpoint,
 )
 from aboard.checks.train.training_rules import ModelLimits, TrainingPreflight
+from aboard.cli.export import format_export
 from aboard.cli.runs.launch_view import format_finished_lines
 from aboard.cli.runs.training import build_resume_command, find_early_findings
 from aboard.config.this_machine import get_cache_folder
@@ -39,7 +42,7 @@ from aboard.core.probes.probe import CommandOutput, Probe, ProbeCommand
 from aboard.data.store.token_shards import TokenShards
 from aboard.diagnoses import AboardError, Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.export import ExportRequest, export_checkpoint
+from aboard.flows.export import ExportRequest, ExportResult, export_checkpoint
 from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
@@ -57,6 +60,7 @@ from aboard.record.runs import Runs
 from aboard.train.checkpoint import commit_marker
 from aboard.train.checkpoint.best_evaluation import BestEvaluation
 from aboard.train.job_spec import read_job_spec
+from aboard.train.model.model_files import identify_weights
 
 GIB = 1024**3
 IDENTITY = "d" * 64
@@ -414,6 +418,8 @@ def test_what_the_nodes_are_like_settles_the_rest() -> None:
     assert bare.cards == {"n1": (), "n2": ()}
     asked_for = settle("train: {model: ./model, bf16: true}", facts(**{DRIVER.name: {"n1": none, "n2": none}}))[2]
     assert asked_for.training.bf16
+    half = settle("train: {model: ./model, fp16: true}", facts(**{GPU_SPECS.name: both}))[2]
+    assert (half.training.bf16, half.training.precision) == (False, "float16")
     limited = facts(
         **{
             MEMORY.name: {"n1": 64 * GIB, "n2": 64 * GIB},
@@ -523,6 +529,45 @@ def test_another_batch_or_order_is_refused_before_ranks_start(tmp_path: Path, te
         f"aboard train 'n[1-2]' --set train.{keep}    # continues with the checkpoint's settings",
         f"{TYPED} --set train.output_dir={tmp_path}/out-2    # starts a new run, and keeps this one unchanged",
     ]
+
+
+LORA = {"r": 4, "alpha": 8.0, "target_modules": ["q_proj"]}
+
+
+def weights(content: bytes) -> str:
+    """The model of these tests with weights, and their identity."""
+    Path("model").mkdir(exist_ok=True)
+    Path("model/model.safetensors").write_bytes(content)
+    return identify_weights(Path("model"))
+
+
+@pytest.mark.parametrize(
+    ("adapter", "said"),
+    [
+        ("", "trained: an adapter → all weights"),
+        (", adapter: {r: 8, alpha: 8, target_modules: [q_proj]}", "adapter.r: 4 → 8"),
+        (", adapter: {r: 4, alpha: 8, target_modules: [q_proj]}", "base model: bbbbbbbbbbbb → "),
+    ],
+    ids=["full", "r", "base"],
+)
+def test_another_adapter_or_base_is_refused_before_ranks_start(tmp_path: Path, adapter: str, said: str) -> None:
+    """Full training, another rank, or other base weights."""
+    own = weights(b"these" * 5000)
+    settings = {"max_length": 128, "seed": 42, "adapter": LORA}
+    saved(tmp_path / "out", 1, 20, training=settings, base="b" * 32 if "base" in said else own)
+    (found,) = resumes(tmp_path / "out", f"global_batch_size: 4{adapter}")
+    assert (found.code, found.severity) == ("checkpoint-differs", Severity.BLOCK)
+    assert f"can't be continued with these settings: {said}" in found.seen
+    if "base" in said:
+        assert "These adapters were trained on other base weights." in found.why
+
+
+def test_the_same_adapter_goes_on(tmp_path: Path) -> None:
+    """Its list of modules is the same in the file and in the manifest, and so are the weights."""
+    settings = {"max_length": 128, "seed": 42, "adapter": LORA}
+    saved(tmp_path / "out", 1, 20, training=settings, base=weights(b"these" * 5000))
+    text = "global_batch_size: 4, max_steps: 30, adapter: {r: 4, alpha: 8, target_modules: [q_proj]}"
+    assert resumes(tmp_path / "out", text) == []
 
 
 def test_another_length_is_said_once_and_other_data_has_no_way_back(tmp_path: Path) -> None:
@@ -643,6 +688,34 @@ def test_which_checkpoint_is_exported(tmp_path: Path) -> None:
     request = ExportRequest(what="nobody", to=tmp_path / "to", cache=tmp_path / "cache")
     with pytest.raises(AboardError, match="there is no run 'nobody'"):
         asyncio.run(export_checkpoint(request, runs))
+
+
+def test_an_export_says_how_to_load_it() -> None:
+    """A model by itself, an adapter with its base."""
+    done = ExportResult(checkpoint=Path("out/step-000002"), to=Path("it's"), report={"bytes": 2048, "base": None})
+    assert format_export(done) == [
+        "exported out/step-000002 to it's, 2 KiB",
+        """    AutoModelForCausalLM.from_pretrained("it's")""",
+    ]
+    lora = replace(done, report={"bytes": 2048, "base": "ORG/NAME", "notes": ["a note"]})
+    assert format_export(lora) == [
+        "a note",
+        "exported out/step-000002 to it's, 2 KiB",
+        """    PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained('ORG/NAME'), "it's")""",
+        "this is the adapter alone; `aboard export … --merge` writes a model that needs no PEFT",
+    ]
+
+
+def test_nothing_to_merge_is_said_before_parts_are_fetched(tmp_path: Path) -> None:
+    """A run without an adapter has the whole model."""
+    runs = Runs(tmp_path / "runs")
+    run = runs.create(datetime(2026, 11, 17, tzinfo=UTC), Random(0))  # noqa: S311 - a name, no secret
+    training = json.dumps({"output_dir": "/nowhere", "adapter": None})
+    run.plan.write_text(json.dumps({"env": {"ABOARD_TRAINING": training}}))
+    request = ExportRequest(what=run.id, to=tmp_path / "to", cache=tmp_path / "cache", merge=True)
+    with pytest.raises(AboardError, match="trained no adapter that could be merged") as caught:
+        asyncio.run(export_checkpoint(request, runs))
+    assert caught.value.fix.startswith(f"aboard export {run.id} --to {tmp_path}/to ")
 
 
 def test_what_is_known_before_any_look_is_refused_before_any_work() -> None:

@@ -1,4 +1,4 @@
-"""`aboard export`: converts a checkpoint, by default a run's newest or best, to a model that transformers loads."""
+"""`aboard export`: converts a checkpoint, a run's newest or best, to a model or adapter that others load."""
 
 import asyncio
 import os
@@ -57,6 +57,8 @@ class ExportRequest:
     cache: Path
     dtype: str | None = None
     name: str | None = None
+    # Of a run with an adapter: merged into the base model, instead of the adapter alone.
+    merge: bool = False
 
 
 async def export_checkpoint(
@@ -76,6 +78,10 @@ async def export_checkpoint(
     training = read_training(read_document(run.plan))
     if training is None:
         raise AboardError(checkpoints.EXPORT_RUN, f"{run.id} was not started by `aboard train`")
+    if request.merge and training.get("adapter") is None:
+        # Before parts of a large model are fetched.
+        seen = f"{run.id} has all weights: the run trained no adapter that could be merged"
+        raise AboardError(checkpoints.EXPORT_MERGE, seen, what=request.what, to=request.to)
     job = await asyncio.to_thread(read_allocation, os.environ)
     recorded = read_recorded_training([run], training["output_dir"], job)
     local = _find_local(training["output_dir"], recorded, request.name)
@@ -104,6 +110,7 @@ async def export_checkpoint(
 async def _convert_checkpoint(request: ExportRequest, checkpoint: Path, training: Mapping[str, Any]) -> ExportResult:
     """Runs the exporter; a run's settings say where the model is on this machine, the checkpoint where it was."""
     options = [] if request.dtype is None else ["--dtype", request.dtype]
+    options += ["--merge"] if request.merge else []
     for option in ("model", "tokenizer"):
         if isinstance(training.get(option), str):
             options += [f"--{option}", str(_expand_home(training[option]))]

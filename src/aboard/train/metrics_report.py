@@ -94,6 +94,9 @@ def format_metrics(metrics: Mapping[str, Any]) -> str:
     loss = metrics["loss"]
     parts.append(f"loss {loss:.4f}" if loss is not None else "no finite step")
     parts.append(f"lr {metrics['learning_rate']:.2e} · norm {metrics['grad_norm']:.2f}")
+    if "loss_scale" in metrics:
+        skipped = f" ({metrics['skipped']} skipped)" if metrics["skipped"] else ""
+        parts.append(f"scale {metrics['loss_scale']:g}{skipped}")
     parts.append(f"{_format_short(metrics['tokens_per_second'])} tokens/s")
     if metrics["mfu"] is not None:
         parts.append(f"MFU {metrics['mfu']:.0%}")

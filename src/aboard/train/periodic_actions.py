@@ -1,7 +1,7 @@
 """Periodic actions between steps: log line, evaluation, checkpoint."""
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,15 @@ from aboard.train.checkpoint.best_evaluation import BestEvaluation
 from aboard.train.checkpoint.manager import CheckpointManager
 from aboard.train.distributed.rank_consensus import RankConsensus
 from aboard.train.metrics.log_metrics import MetricsMeter
-from aboard.train.metrics.step_statistics import build_nonfinite_error, describe_nonfinite
+from aboard.train.metrics.step_statistics import (
+    NonFiniteStep,
+    build_nonfinite_error,
+    build_scale_error,
+    describe_nonfinite,
+    separate_overflows,
+)
 from aboard.train.metrics_report import MetricsReporter
+from aboard.train.model.loss_scale import LOWEST
 from aboard.train.prefetch import Prefetcher
 from aboard.train.progress import TrainingProgress
 from aboard.train.step import BatchBuilder, Stepper, forward_micro_batch
@@ -65,22 +72,33 @@ class PeriodicActions:
         # An accelerator lags behind its queue: waiting for it is waiting for forwards and backwards.
         with self._stepper.ledger.count_as("forward_backward"):
             window = self._stepper.tally.read()
+            scale = None if self._stepper.loss_scale is None else self._stepper.loss_scale.value.item()
         line = self._meter.line(window, progress, self._stepper.ledger.take())
+        if scale is not None:
+            line["loss_scale"] = scale
         position = {"steps": self._steps, "epoch": progress.index / len(self._stream), "learning_rate": learning_rate}
         self._step_time = self._step_time.after(line["step_seconds"], window.steps)
         left = (self._steps - progress.step) * self._step_time.seconds
         self._report.line({"step": progress.step, **position, **line, "eta": left})
-        if window.bad:
-            words = describe_nonfinite(window.bad, self._stream, self._peers)
-            if self._stepper.training.on_nonfinite == "stop":
-                raise build_nonfinite_error(words)
-            self._report.say(f"skipped: {words}")
+        self._judge_nonfinite(window.bad, scale)
         for note in self._checkpoints.poll():
             self._report.say(note)
         if progress.step - self._collected >= _COLLECT_EVERY:
             self._collected = progress.step
             gc.collect()
         return float(line["step_seconds"])
+
+    def _judge_nonfinite(self, bad: Sequence[NonFiniteStep], scale: float | None) -> None:
+        if scale is not None:
+            # A gradient that overflows is how fp16 finds its scale. A loss that does is computed before any scaling.
+            bad, overflowed = separate_overflows(bad, self._peers)
+            if scale < LOWEST:
+                raise build_scale_error(scale, overflowed)
+        if bad:
+            words = describe_nonfinite(bad, self._stream, self._peers)
+            if self._stepper.training.on_nonfinite == "stop":
+                raise build_nonfinite_error(words)
+            self._report.say(f"skipped: {words}")
 
     def evaluate(self, progress: TrainingProgress) -> bool:
         """Whether it is the best evaluation so far."""
@@ -103,7 +121,9 @@ class PeriodicActions:
         stepper = self._stepper
         with stepper.ledger.count_as("checkpoint"):
             wait = wait or not stepper.training.save_async
-            state = self._best.content()
+            state = dict(self._best.content())
+            if stepper.loss_scale is not None:
+                state["loss_scale"] = stepper.loss_scale.content()
             self._checkpoints.save(stepper.engine, stepper.optimizer, progress, state=state, wait=wait)
 
     def end(self, progress: TrainingProgress) -> None:

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from aboard.config.schema.base_section import Section
 from aboard.config.schema.field_types import Line, Lines, refuse_value
-from aboard.core.plan.training_settings import Attention, Schedule, Sharding
+from aboard.core.plan.training_settings import Attention, Optim, Schedule, Sharding
 from aboard.diagnoses.usage import configuration
 
 
@@ -14,6 +14,28 @@ def _check_limit(limit: int) -> int:
     if limit == 0:
         refuse_value("0 would keep no checkpoint", configuration.CONFIG.fix("kept"))
     return limit
+
+
+def _read_optim(name: object) -> object:
+    """Accepts transformers' names for the same optimizer; the last two are from torchao and bitsandbytes."""
+    names = {"adamw_torch": "adamw", "adamw_torch_fused": "adamw"}
+    return {**names, "adamw_torch_8bit": "adamw_8bit", "adamw_bnb_8bit": "adamw_8bit"}.get(str(name), name)
+
+
+def _read_schedule(name: object) -> object:
+    """Accepts transformers' names for the same schedule; refuses those that need more than a name."""
+    if name in ("cosine_with_min_lr", "cosine_warmup_with_min_lr"):
+        seen = f"'{name}' has a different name in Aboard"
+        refuse_value(
+            seen, configuration.CONFIG.fix("train-write", line="lr_scheduler_type: cosine, and min_lr_ratio: …")
+        )
+    if name == "reduce_lr_on_plateau":
+        refuse_value(
+            "'reduce_lr_on_plateau' is not supported: the learning rate would depend on evaluations instead of the step"
+            " alone, so a resume could not be exact",
+            configuration.CONFIG.fix("train-write", line="lr_scheduler_type: cosine, or wsd"),
+        )
+    return {"constant_with_warmup": "constant", "warmup_stable_decay": "wsd"}.get(str(name), name)
 
 
 def _check_steps(steps: int) -> int | None:
@@ -32,10 +54,26 @@ Steps = Annotated[int, Field(ge=-1, le=10**12), AfterValidator(_check_steps)]
 CheckpointLimit = Annotated[int, Field(ge=0, le=10**6), AfterValidator(_check_limit)]
 
 
+QLORA = "a quantized base model (QLoRA) is not supported; frozen weights are in bfloat16 or float32"
+
+
+def _check_adapter_type(value: object) -> object:
+    """Names of variants that other tools have as kinds of adapters."""
+    keys = {"rslora": "use_rslora", "dora": "use_dora"}
+    if value == "qlora":
+        refuse_value(QLORA, configuration.CONFIG.fix("train-write", line="type: lora"))
+    if isinstance(value, str) and value.lower() in keys:
+        key = keys[value.lower()]
+        refuse_value(
+            f"{value.lower()} is an option of lora", configuration.CONFIG.fix("train-write", line=f"{key}: true")
+        )
+    return value
+
+
 class AdapterSection(Section):
     """LoRA: trains small matrices beside the model's frozen weights."""
 
-    type: Literal["lora"] | None = None
+    type: Annotated[Literal["lora"] | None, BeforeValidator(_check_adapter_type)] = None
     """The kind of adapter; rsLoRA and DoRA are options of lora."""
     r: Annotated[int, Field(ge=1, le=65536)] | None = None
     """The rank of the matrices."""
@@ -53,6 +91,8 @@ class AdapterSection(Section):
     """Train magnitudes and directions of weights separately (DoRA)."""
     base_dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None
     """The type of the frozen weights; auto is the type that the run computes in."""
+    path: Line | None = None
+    """A directory with a LoRA adapter to continue from, as PEFT saves it; it sets the keys above."""
 
 
 class TrainSection(Section):
@@ -78,8 +118,10 @@ class TrainSection(Section):
     """Sequences per step across all ranks, for any number of ranks; sets the accumulation steps."""
     adapter: AdapterSection | None = None
     """Train a LoRA adapter instead of all weights."""
+    optim: Annotated[Optim, BeforeValidator(_read_optim)] | None = None
+    """The optimizer; muon uses AdamW for embeddings, the head, norms and biases."""
     learning_rate: Rate | None = None
-    """AdamW's peak learning rate."""
+    """The peak learning rate."""
     weight_decay: Rate | None = None
     """Weight decay of all weights except norms and biases."""
     adam_beta1: Beta | None = None
@@ -90,7 +132,7 @@ class TrainSection(Section):
     """AdamW's epsilon."""
     max_grad_norm: Rate | None = None
     """Gradients are clipped to this norm across all ranks; 0 disables clipping."""
-    lr_scheduler_type: Schedule | None = None
+    lr_scheduler_type: Annotated[Schedule, BeforeValidator(_read_schedule)] | None = None
     """The learning rate schedule after the warmup; wsd is constant, then decays to the end."""
     warmup_steps: Annotated[int, Field(ge=0, le=10**12)] | None = None
     """Steps over which the learning rate rises from 0."""
@@ -100,14 +142,24 @@ class TrainSection(Section):
     """The final learning rate as a fraction of the peak."""
     decay_ratio: Share | None = None
     """The fraction of all steps, at the end, over which wsd decays."""
+    num_cycles: Count | None = None
+    """How often cosine_with_restarts decays from the peak."""
+    power: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
+    """The exponent of polynomial; 1 is linear."""
     gradient_checkpointing: bool | None = None
     """Recompute activations instead of storing them: less memory, a third more time."""
+    chunked_loss: bool | None = None
+    """Compute the output layer and the loss for some positions at a time: logits never exist as a whole."""
     bf16: bool | None = None
     """Compute in bfloat16; weights and sums stay in float32. Default: true on GPUs that support it, false on CPUs."""
+    fp16: bool | None = None
+    """Compute in float16 with a dynamic loss scale, for GPUs without bfloat16 such as V100 and T4."""
     attn_implementation: Attention | None = None
     """The attention implementation of transformers; auto uses the best available."""
     sharding: Sharding | None = None
     """full: across all ranks; hybrid: within a node; none: replicated on every rank; auto: the fastest that fits."""
+    cpu_offload: bool | None = None
+    """Keep weights, gradients and optimizer states in host memory, and step there; needs sharding other than none."""
     logging_steps: Count | None = None
     """Steps between lines of metrics."""
     eval_steps: Count | None = None

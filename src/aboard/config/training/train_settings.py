@@ -7,8 +7,9 @@ from typing import Any
 
 from aboard.config.config_loader import LoadedConfig, load_config_files
 from aboard.config.schema.train_section import AdapterSection, TrainSection
+from aboard.config.training.adapter_files import read_adapter_config
 from aboard.config.training.data_settings import DataSettings, build_data_settings, format_share
-from aboard.config.training.setting_conflicts import find_conflicts
+from aboard.config.training.setting_conflicts import ADAM_KEYS, ENDLESS_SCHEDULES, SCHEDULE_KEYS, find_conflicts
 from aboard.config.validation_problems import parse_position
 from aboard.core.plan.training_settings import Adapter, DataPart, Training
 from aboard.diagnoses import InputError, Problem
@@ -136,7 +137,7 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
         output_dir=output,
         max_length=data.max_length or MAX_LENGTH,
         packing=data.packing is not False,
-        bf16=section.bf16,
+        bf16=False if section.fp16 else section.bf16,
         settings=settings,
         given=frozenset(user_keys),
         choices=(),
@@ -148,9 +149,20 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
 def _build_adapter(config: LoadedConfig, section: AdapterSection) -> Adapter:
     given = {name: getattr(section, name) for name in section.model_fields_set - {"type"}}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    adapter = Adapter(**{name: value for name, value in given.items() if value is not None})
-    path = adapter.path and str(Path(config.base("train", "adapter", "path"), adapter.path).absolute())
-    return replace(adapter, path=path, alpha=2.0 * adapter.r if section.alpha is None else adapter.alpha)
+    given = {name: value for name, value in given.items() if value is not None}
+    if section.path is None:
+        return Adapter(**{"alpha": 2.0 * given.get("r", Adapter.r), **given})
+    folder = Path(config.base("train", "adapter", "path"), section.path).absolute()
+    saved = read_adapter_config(folder)
+    for name, value in given.items():
+        # Dropout is a setting of a training, not of its adapter.
+        if name != "dropout" and name in saved and value != saved[name]:
+            seen = f"train.adapter.{name} is {value}, but the adapter in {folder} has {saved[name]}"
+            fix = training.CONFIG.fix("adapter-path")
+            raise InputError(
+                training.CONFIG, [Problem(where=config.where("train", "adapter", name), seen=seen, fix=fix)]
+            )
+    return Adapter(**{**saved, **given, "path": str(folder)})
 
 
 def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings:
@@ -174,6 +186,11 @@ def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings
         **settings.settings,
     }
     train["bf16"] = settings.bf16
+    if train["adapter"] is not None:
+        adapter = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in vars(train["adapter"]).items()
+        }
+        train["adapter"] = {name: value for name, value in adapter.items() if value not in (None, [])}
     unused = {f"train.{name}": why for name, why in _find_unused(settings).items() if name not in settings.given}
     choices = []
     for section, values in (("data", data), ("train", train)):
@@ -201,10 +218,14 @@ def _find_unused(settings: TrainSettings) -> dict[str, str]:
     reasons["warmup_steps" if "warmup_ratio" in settings.given else "warmup_ratio"] = (
         "not used: the other warmup key is used"
     )
-    if settings.settings["lr_scheduler_type"] != "wsd":
-        reasons["decay_ratio"] = "not used: the schedule is not wsd"
-    if settings.settings["lr_scheduler_type"] == "constant":
-        reasons["min_lr_ratio"] = "not used: the schedule is constant"
+    if settings.settings["optim"] == "adafactor":
+        reasons |= dict.fromkeys(ADAM_KEYS, "not used: the optimizer is adafactor")
+    schedule = settings.settings["lr_scheduler_type"]
+    reasons |= {key: f"not used: the schedule is not {only}" for key, only in SCHEDULE_KEYS.items() if schedule != only}
+    if schedule in ENDLESS_SCHEDULES:
+        reasons["min_lr_ratio"] = f"not used: the schedule is {schedule}"
+    if settings.settings["fp16"]:
+        reasons["bf16"] = "not used: fp16 is set"
     if settings.settings["early_stopping_patience"] is None:
         reasons["early_stopping_threshold"] = "not used: there is no early_stopping_patience"
     if not settings.data.has_validation:

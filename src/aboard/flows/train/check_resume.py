@@ -1,5 +1,6 @@
 """Checks, before ranks start, the checkpoint to resume from: its settings, and whether any steps remain."""
 
+import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -77,12 +78,20 @@ def find_resume(facts: Facts, training: Training) -> ResumeCheckpoint | None:
 
 
 def judge_resume(
-    resume: ResumeCheckpoint, training: Training, *, world: int, data: str, sequences: int, typed: TypedTrainCommand
+    resume: ResumeCheckpoint,
+    training: Training,
+    *,
+    world: int,
+    data: str,
+    base: str,
+    sequences: int,
+    typed: TypedTrainCommand,
 ) -> Iterator[Finding]:
     """Finds settings that can't change since the checkpoint; raises TrainingFinished if no steps remain."""
     marker = resume.marker
     now = RunSettings(
-        training=asdict(training),
+        # As in the manifest: JSON has no tuples.
+        training=json.loads(json.dumps(asdict(training))),
         step_size=training.step_size(world),
         world=world,
         sharding=marker.sharding,
@@ -90,6 +99,7 @@ def judge_resume(
         data=data,
         # The ranks detect a different model.
         config=None,
+        base=base,
     )
     refused = [each for each in find_differences(marker, now) if each.refused]
     if refused:
