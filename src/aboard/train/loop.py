@@ -45,7 +45,7 @@ def train(training: Training, world: RankContext) -> StopRequest:
         checkpoints = CheckpointManager(folder, world, training, training.save_total_limit, spent=booked)
         progress = checkpoints.resume(stepper.engine, stepper.optimizer) or TrainingProgress()
         set_first_step(progress.step)
-        report.begin(progress.step)
+        report.begin(progress.step, peers, checkpoints.state)
         for note in (*stepper.engine.notes, *checkpoints.notes):
             report.say(note)
 

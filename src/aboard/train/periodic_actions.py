@@ -77,7 +77,7 @@ class PeriodicActions:
         stepper = self._stepper
         with stepper.ledger.count_as("checkpoint"):
             wait = wait or not stepper.training.save_async
-            self._checkpoints.save(stepper.engine, stepper.optimizer, progress, wait=wait)
+            self._checkpoints.save(stepper.engine, stepper.optimizer, progress, state=self._report.state, wait=wait)
 
     def end(self, progress: TrainingProgress) -> None:
         """The final line: the time ledger of this rank."""

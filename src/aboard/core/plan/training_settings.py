@@ -8,6 +8,7 @@ from aboard.lazy_dataclass import dataclass
 Sharding = Literal["auto", "full", "hybrid", "none"]
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
 Precision = Literal["float32", "bfloat16", "float16"]
+Tracker = Literal["wandb", "mlflow", "tensorboard"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
 
@@ -94,7 +95,9 @@ class Training:
     seed: int = 42
     on_nonfinite: Literal["stop", "skip"] = "stop"
     resume: str = "auto"
-    tensorboard: bool = False
+    report_to: tuple[Tracker, ...] = ()
+    run_name: str | None = None
+    project: str | None = None
 
     @property
     def precision(self) -> Precision:
@@ -135,4 +138,5 @@ class Training:
         """From the decoded JSON of `dataclasses.asdict`."""
         parts = {name: tuple(DataPart(**each) for each in content[name]) for name in ("data", "validation")}
         adapter = content.get("adapter")
-        return cls(**{**content, **parts, "adapter": adapter and Adapter.of(adapter)})
+        trackers = tuple(content.get("report_to", ()))
+        return cls(**{**content, **parts, "adapter": adapter and Adapter.of(adapter), "report_to": trackers})
