@@ -1,4 +1,4 @@
-"""The scripts of the peers run unchanged: torchrun, Accelerate with FSDP, DeepSpeed ZeRO-2 and the HF Trainer.
+"""The scripts of the peers run unchanged: torchrun, Accelerate with FSDP, DeepSpeed ZeRO-2, the HF Trainer and TRL.
 
 Each is started by the line of its own README in examples/, on 2 + 2 ranks and on 2 + 1.
 """
@@ -87,7 +87,27 @@ def test_trainer(two: Sandbox, shape: Shape) -> None:
     assert len(_losses(said, shape)) == 1
 
 
-def _run(box: Sandbox, example: str, shape: Shape, *, per_node: str = "", without: tuple[str, ...] = ()) -> list[str]:
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("options", "trained"), [((), 120_640), (("--use_peft",), 8_192)], ids=["all-weights", "adapter"]
+)
+def test_dpo(two: Sandbox, options: tuple[str, ...], trained: int) -> None:
+    """TRL's DPO under `accelerate launch`; the option of the README trains LoRA's matrices only."""
+    said = _run(two, "trl-dpo", EVEN, prepare="make_data.py", options=options)
+    assert len(_losses(said, EVEN)) == 1
+    assert all(f"trained weights: {trained}" in text for text in said)
+
+
+def _run(
+    box: Sandbox,
+    example: str,
+    shape: Shape,
+    *,
+    per_node: str = "",
+    without: tuple[str, ...] = (),
+    prepare: str = "",
+    options: tuple[str, ...] = (),
+) -> list[str]:
     """What each rank printed. On uneven slots the command and its config change as the README says."""
     launches = Launches(box, folder=f"/shared/{example}")
     launches.put("../hostfile", "".join(f"n{number} slots={slots}\n" for number, slots in enumerate(shape.slots, 1)))
@@ -95,7 +115,10 @@ def _run(box: Sandbox, example: str, shape: Shape, *, per_node: str = "", withou
         lines = file.read_text().splitlines(keepends=True)
         left = without if shape is UNEVEN and file.suffix == ".yaml" else ()
         launches.put(file.name, "".join(line for line in lines if line.partition(":")[0] not in left))
-    words = _typed(EXAMPLES / example)
+    if prepare:
+        made = box.head.run([PYTHON, prepare], cwd=launches.folder, timeout=SECONDS)
+        assert made.returncode == 0, made.stderr
+    words = [*_typed(EXAMPLES / example), *options]
     if shape is UNEVEN and per_node:
         words[words.index("--nproc-per-node") + 1] = per_node
     ran = launches.launch(*OPTIONS, *words, env=ENV, timeout=SECONDS)

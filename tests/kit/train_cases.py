@@ -4,17 +4,23 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from tiny import VOCABULARY
 from train_waits import Waits
 
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
+from aboard.train import step as stepping
 from aboard.train.distributed.rank_context import join_process_group, leave_process_group
 from aboard.train.loop import train
+from aboard.train.model import chunked_loss
 
 PATIENCE = 120.0
 
@@ -28,10 +34,10 @@ def trained(training: Training) -> str:
         leave_process_group(world)
 
 
-def failed(training: Training) -> tuple[str, str]:
+def failed(training: Training, how: Callable[..., str] = trained, *args: Any) -> tuple[str, str]:
     """A training that must raise: its code, and what was seen."""
     try:
-        trained(training)
+        how(training, *args)
     except AboardError as error:
         return error.code, error.seen
     raise AssertionError("it ended well")
@@ -94,3 +100,28 @@ def poisoned(folder: Path, source: Path, token: str) -> str:
         model.model.embed_tokens.weight[ord(token)] = torch.nan
     model.save_pretrained(folder)
     return str(folder)
+
+
+def overflowed(training: Training, rank: int, steps: range) -> str:
+    """A training in which the gradient of one rank is too large for float16 in these steps, whatever the loss scale."""
+    forward = stepping.forward_micro_batch
+    micro = count(0)
+
+    def too_steep(*args: Any) -> torch.Tensor:
+        loss = forward(*args)
+        if 1 + next(micro) // training.micro_batches(int(os.environ["WORLD_SIZE"])) in steps:
+            loss.register_hook(lambda slope: slope * 1e12)
+        return loss
+
+    if int(os.environ["RANK"]) == rank:
+        stepping.forward_micro_batch = too_steep  # type: ignore[assignment]
+    try:
+        return trained(training)
+    finally:
+        stepping.forward_micro_batch = forward
+
+
+def trained_in_chunks(training: Training) -> str:
+    """A whole training whose loss is computed for seven positions at a time."""
+    with patch.dict(chunked_loss._ELEMENTS, cpu=7 * VOCABULARY):
+        return trained(training)

@@ -203,6 +203,39 @@ def test_the_schedules() -> None:
     assert rates(4, lr_scheduler_type="linear", min_lr_ratio=0.2) == [1, 0.8, 0.6, 0.4]
 
 
+@pytest.mark.parametrize("warmup", [0, 3])
+@pytest.mark.parametrize(
+    ("theirs", "options", "ours"),
+    [
+        ("cosine", {}, {}),
+        ("cosine_with_min_lr", {"min_lr_rate": 0.1}, {"lr_scheduler_type": "cosine", "min_lr_ratio": 0.1}),
+        ("cosine_with_restarts", {"num_cycles": 3}, {"num_cycles": 3}),
+        ("linear", {}, {}),
+        ("polynomial", {"power": 2.0, "lr_end": 0.05}, {"power": 2.0, "min_lr_ratio": 0.05}),
+        ("inverse_sqrt", {}, {}),
+        ("constant_with_warmup", {}, {"lr_scheduler_type": "constant"}),
+        (
+            "warmup_stable_decay",
+            {"num_decay_steps": 5, "decay_type": "linear"},
+            {"lr_scheduler_type": "wsd", "decay_ratio": 0.25},
+        ),
+    ],
+)
+def test_the_shapes_are_those_of_transformers(
+    theirs: str, options: dict[str, object], ours: dict[str, object], warmup: int
+) -> None:
+    """But for the warmup: ours is a step ahead, since theirs wastes the first step on a rate of 0."""
+    from transformers import get_scheduler  # noqa: PLC0415 - slow, and only needed here
+
+    steps = 20
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=1.0)
+    schedule = get_scheduler(theirs, optimizer, warmup, steps, options).lr_lambdas[0]
+    expected = [schedule(step if step <= warmup else step - 1) for step in range(1, steps + 1)]
+    assert rates(steps, warmup_steps=warmup, **{"lr_scheduler_type": theirs, **ours}) == [
+        round(rate, 6) for rate in expected
+    ]
+
+
 # -- ahead of time ---------------------------------------------------------------------------------------------------
 
 

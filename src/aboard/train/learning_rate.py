@@ -1,7 +1,7 @@
 """The learning rate as a pure function of the step, so that resume needs only the step number."""
 
 from collections.abc import Callable
-from math import ceil, cos, pi
+from math import ceil, cos, pi, sqrt
 
 from aboard.core.plan.training_settings import Training
 
@@ -14,7 +14,7 @@ def compute_learning_rate(training: Training, step: int, steps: int) -> float:
         # HF starts from 0, and wastes the first step.
         return peak * step / warmup
     shape = _SHAPES[training.lr_scheduler_type]
-    return floor + (peak - floor) * shape(step - warmup - 1, steps - warmup, ceil(training.decay_ratio * steps))
+    return floor + (peak - floor) * shape(training, step - warmup - 1, warmup, steps)
 
 
 def count_warmup_steps(training: Training, steps: int) -> int:
@@ -22,30 +22,47 @@ def count_warmup_steps(training: Training, steps: int) -> int:
     return training.warmup_steps or ceil(training.warmup_ratio * steps)
 
 
-# The remaining factor, from 1 to 0, `done` of `steps` steps after the warmup; `decay` is for wsd.
-_Shape = Callable[[int, int, int], float]
+# The remaining factor, from 1 to 0, `done` steps after the warmup. The shapes are those of transformers.
+_Shape = Callable[[Training, int, int, int], float]
 
 
-def _decay_cosine(done: int, steps: int, _decay: int) -> float:
-    return 0.5 * (1 + cos(pi * min(1.0, done / steps)))
+def _decay_cosine(_training: Training, done: int, warmup: int, steps: int) -> float:
+    return 0.5 * (1 + cos(pi * min(1.0, done / (steps - warmup))))
 
 
-def _decay_linear(done: int, steps: int, _decay: int) -> float:
-    return max(0.0, 1 - done / steps)
+def _restart_cosine(training: Training, done: int, warmup: int, steps: int) -> float:
+    return 0.5 * (1 + cos(pi * (training.num_cycles * done / (steps - warmup) % 1.0)))
 
 
-def _keep_constant(_done: int, _steps: int, _decay: int) -> float:
+def _decay_linear(_training: Training, done: int, warmup: int, steps: int) -> float:
+    return max(0.0, 1 - done / (steps - warmup))
+
+
+def _decay_polynomial(training: Training, done: int, warmup: int, steps: int) -> float:
+    return float(_decay_linear(training, done, warmup, steps) ** training.power)
+
+
+def _decay_inverse_sqrt(_training: Training, done: int, warmup: int, _steps: int) -> float:
+    """Independent of the length of the training; without a warmup, transformers' timescale of 10,000 steps."""
+    timescale = warmup or 10_000
+    return sqrt(timescale / (timescale + done))
+
+
+def _keep_constant(_training: Training, _done: int, _warmup: int, _steps: int) -> float:
     return 1.0
 
 
-def _decay_wsd(done: int, steps: int, decay: int) -> float:
+def _decay_wsd(training: Training, done: int, warmup: int, steps: int) -> float:
     """Warmup, stable, decay (Hu et al., MiniCPM, 2024): constant, then down to the floor over the last part."""
-    return min(1.0, (steps - done) / max(1, decay))
+    return min(1.0, (steps - warmup - done) / max(1, ceil(training.decay_ratio * steps)))
 
 
 _SHAPES: dict[str, _Shape] = {
     "cosine": _decay_cosine,
+    "cosine_with_restarts": _restart_cosine,
     "linear": _decay_linear,
+    "polynomial": _decay_polynomial,
+    "inverse_sqrt": _decay_inverse_sqrt,
     "constant": _keep_constant,
     "wsd": _decay_wsd,
 }

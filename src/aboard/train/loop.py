@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from aboard.core.plan.training_settings import Training
 from aboard.train.batch_plan import BatchPlanner
 from aboard.train.checkpoint.manager import CheckpointManager
@@ -21,8 +19,10 @@ from aboard.train.metrics.time_ledger import TimeLedger
 from aboard.train.metrics_report import MetricsReporter
 from aboard.train.model.attention_masks import build_masks
 from aboard.train.model.build_model import build_engine
-from aboard.train.model.optimizer import build_optimizer
+from aboard.train.model.loss_scale import LossScale
+from aboard.train.model.meta_model import DTYPES
 from aboard.train.model.packing_support import build_packing_error
+from aboard.train.optimizer.build_optimizer import build_optimizer
 from aboard.train.periodic_actions import PeriodicActions
 from aboard.train.prefetch import Prefetcher
 from aboard.train.progress import TrainingProgress
@@ -44,6 +44,8 @@ def train(training: Training, world: RankContext) -> StopRequest:
         booked = partial(ledger.count_as, "checkpoint")
         checkpoints = CheckpointManager(folder, world, training, training.save_total_limit, spent=booked)
         progress = checkpoints.resume(stepper.engine, stepper.optimizer) or TrainingProgress()
+        if stepper.loss_scale is not None and "loss_scale" in checkpoints.state:
+            stepper.loss_scale.restore(checkpoints.state["loss_scale"])
         set_first_step(progress.step)
         report.begin(progress.step, peers, checkpoints.state)
         for note in (*stepper.engine.notes, *checkpoints.notes):
@@ -60,12 +62,17 @@ def train(training: Training, world: RankContext) -> StopRequest:
             start=progress,
             steps=steps,
         )
-        make = BatchBuilder(read=stream.read, collate=stepper.masks.collate(), device=world.device)
+        make = BatchBuilder(
+            read=stream.read,
+            collate=stepper.masks.collate(),
+            device=world.device,
+            dropout_seed=None if stepper.engine.dropout_keys is None else training.seed,
+        )
         stop_request = StopRequest.NOTHING
         with (
             _pause_garbage_collection(),
             RequestListener(folder, peers) as requests,
-            Prefetcher(batches.walk(progress), make) as ready_steps,
+            Prefetcher(iter(()) if actions.stops_early else batches.walk(progress), make) as ready_steps,
         ):
             ledger.switch_to("data")
             for ready in ready_steps:
@@ -77,11 +84,16 @@ def train(training: Training, world: RankContext) -> StopRequest:
                 stop_request = requests.agree()
                 last = number == steps
                 ending = last or stop_request >= StopRequest.STOP
-                if ending or _is_due(training.logging_steps, number):
+                logging = ending or _is_due(training.logging_steps, number)
+                if logging:
                     requests.pace(actions.log(progress, rate))
-                if last or _is_due(training.eval_steps, number):
-                    actions.evaluate(progress)
-                if ending or stop_request is StopRequest.SAVE or _is_due(training.save_steps, number):
+                improved = (last or _is_due(training.eval_steps, number)) and actions.evaluate(progress)
+                if actions.stops_early and not ending:
+                    ending = True
+                    if not logging:
+                        actions.log(progress, rate)
+                keep = improved and training.load_best_model_at_end
+                if ending or keep or stop_request is StopRequest.SAVE or _is_due(training.save_steps, number):
                     actions.save(progress, wait=ending)
                 if ending:
                     break
@@ -99,9 +111,11 @@ def _build_stepper(training: Training, world: RankContext, ledger: TimeLedger) -
         world=world,
         engine=engine,
         optimizer=build_optimizer(training, engine.module),
-        masks=build_masks(engine.module, torch.bfloat16 if training.bf16 else torch.float32),
+        masks=build_masks(engine.module, DTYPES[training.precision]),
         tally=StepStatistics(),
         ledger=ledger,
+        # Beside the gradients that it scales.
+        loss_scale=LossScale(engine.parameters[0].device) if training.precision == "float16" else None,
     )
 
 

@@ -94,7 +94,8 @@ class MetricsReporter:
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
         self._file.flush()
         # The head sees only the newest: evaluation and end must not replace the loss of this step.
-        self._told = {**(self._told if self._told.get("step") == metrics["step"] else {}), **metrics}
+        lasting = {name: value for name, value in self._told.items() if name == "best_eval_loss"}
+        self._told = {**(self._told if self._told.get("step") == metrics["step"] else lasting), **metrics}
         send_metrics({**self._told, "saved": self._saved})
         self.say(format_metrics(metrics))
 
@@ -122,6 +123,9 @@ def format_metrics(metrics: Mapping[str, Any]) -> str:
     loss = metrics["loss"]
     parts.append(f"loss {loss:.4f}" if loss is not None else "no finite step")
     parts.append(f"lr {metrics['learning_rate']:.2e} · norm {metrics['grad_norm']:.2f}")
+    if "loss_scale" in metrics:
+        skipped = f" ({metrics['skipped']} skipped)" if metrics["skipped"] else ""
+        parts.append(f"scale {metrics['loss_scale']:g}{skipped}")
     parts.append(f"{_format_short(metrics['tokens_per_second'])} tokens/s")
     if metrics["mfu"] is not None:
         parts.append(f"MFU {metrics['mfu']:.0%}")

@@ -10,7 +10,7 @@ from aboard.core.plan.training_settings import Training
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import agree, format_count
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell, join_fixes
-from aboard.diagnoses.trainer import training
+from aboard.diagnoses.trainer import adapter, training
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
@@ -38,6 +38,8 @@ class RankMemoryNeeds:
     fits: tuple[Untrusted, ...] = ()
     # Why this model can't isolate the documents of one sequence, if it can't.
     why_not_apart: Untrusted | None = None
+    # Why chunked_loss can't be used with it, if it is set.
+    why_not_chunked: Untrusted | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,25 +144,26 @@ def find_hybrid_mismatch(preflight: TrainingPreflight) -> Iterator[Finding]:
 
 
 def find_unsupported_attention(preflight: TrainingPreflight) -> Iterator[Finding]:
-    """Flash attention has kernels for GPUs only."""
+    """Flash attention has kernels for GPUs since Ampere only."""
+    if preflight.training.attn_implementation not in _FLASH:
+        return
     bare = [name for name in preflight.nodes if preflight.cards.get(name) == ()]
-    if preflight.training.attn_implementation in _FLASH and bare:
-        yield _build_blocking_finding(
-            training.ATTENTION,
-            f"attn_implementation is {preflight.training.attn_implementation}, but {fold_names(bare)}"
-            f" {agree(bare, 'has', 'have')} no GPU",
-            "Flash attention runs only on GPUs.",
-            training.ATTENTION.fix(),
-            *bare,
-        )
+    for names, what in ((bare, "no GPU"), (_list_old_nodes(preflight), "GPUs older than Ampere")):
+        if names:
+            yield _build_blocking_finding(
+                training.ATTENTION,
+                f"attn_implementation is {preflight.training.attn_implementation}, but {fold_names(names)}"
+                f" {agree(names, 'has', 'have')} {what}",
+                "Flash attention runs only on GPUs of the Ampere generation and newer.",
+                training.ATTENTION.fix(),
+                *names,
+            )
 
 
 def find_emulated_bfloat16(preflight: TrainingPreflight) -> Iterator[Finding]:
     """GPUs before Ampere emulate bfloat16, slower than float32."""
-    old = [
-        name for name in preflight.nodes if any(card.capability < BF16_SINCE for card in preflight.cards.get(name, ()))
-    ]
-    if preflight.training.bf16 and old:
+    old = _list_old_nodes(preflight)
+    if preflight.training.precision == "bfloat16" and old:
         yield training.BF16.finding(
             nodes=tuple(old),
             seen=f"bf16 is true, but the GPUs on {fold_names(old)} are older than Ampere",
@@ -169,13 +172,33 @@ def find_emulated_bfloat16(preflight: TrainingPreflight) -> Iterator[Finding]:
         )
 
 
+def find_base_type_mismatch(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """Frozen weights in a third type would be rounded twice."""
+    settings = preflight.training
+    if settings.base_dtype not in ("float32", settings.precision):
+        yield _build_blocking_finding(
+            adapter.BASE_TYPE,
+            f"adapter.base_dtype is {settings.base_dtype}, but the run computes in {settings.precision}",
+            "Frozen weights are kept in float32 or in the type that the run computes in.",
+            adapter.BASE_TYPE.fix(),
+        )
+
+
+def _list_old_nodes(preflight: TrainingPreflight) -> list[str]:
+    """Nodes with a GPU older than Ampere."""
+    return [
+        name for name in preflight.nodes if any(card.capability < BF16_SINCE for card in preflight.cards.get(name, ()))
+    ]
+
+
 def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
     """Aboard copies its own code to the nodes, but not its dependencies."""
     lacking: dict[tuple[str, ...], list[str]] = {}
+    needed = PACKAGES if preflight.training.adapter is None else (*PACKAGES, "peft")
     for name in preflight.nodes:
         if name in preflight.packages:
             there = preflight.packages[name]
-            missing = tuple(package for package in PACKAGES if package not in there)
+            missing = tuple(package for package in needed if package not in there)
             if missing:
                 lacking.setdefault(missing, []).append(name)
     for missing, names in lacking.items():
@@ -308,6 +331,17 @@ def find_unsupported_packing(preflight: TrainingPreflight) -> Iterator[Finding]:
         )
 
 
+def find_unsupported_chunked_loss(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """The loss would be a different one, or the first step would stop."""
+    if preflight.needs is not None and preflight.needs.why_not_chunked is not None:
+        yield _build_blocking_finding(
+            training.CHUNKED_LOSS,
+            preflight.needs.why_not_chunked.visible(400),
+            "Only logits of one linear layer, scaled or capped element by element, can be computed in chunks.",
+            training.CHUNKED_LOSS.fix(),
+        )
+
+
 def compute_rank_memory(preflight: TrainingPreflight) -> dict[str, int]:
     """Bytes per rank on each node where it is known."""
     found = {name: _compute_node_rank_memory(preflight, name) for name in preflight.nodes}
@@ -348,6 +382,7 @@ RULES: tuple[Callable[[TrainingPreflight], Iterator[Finding]], ...] = (
     find_hybrid_mismatch,
     find_unsupported_attention,
     find_emulated_bfloat16,
+    find_base_type_mismatch,
     find_missing_packages,
     find_missing_trackers,
     find_missing_login,
@@ -355,4 +390,5 @@ RULES: tuple[Callable[[TrainingPreflight], Iterator[Finding]], ...] = (
     find_small_vocabulary,
     find_memory_shortage,
     find_unsupported_packing,
+    find_unsupported_chunked_loss,
 )

@@ -6,7 +6,8 @@ from typing import Any, Literal
 from aboard.lazy_dataclass import dataclass
 
 Sharding = Literal["auto", "full", "hybrid", "none"]
-Schedule = Literal["cosine", "linear", "constant", "wsd"]
+Schedule = Literal["cosine", "cosine_with_restarts", "linear", "polynomial", "inverse_sqrt", "constant", "wsd"]
+Optim = Literal["adamw", "adafactor", "muon", "adamw_8bit"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Tracker = Literal["wandb", "mlflow", "tensorboard"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
@@ -38,7 +39,6 @@ class Adapter:
     use_rslora: bool = False
     use_dora: bool = False
     base_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    load_in_4bit: bool = False
     path: str | None = None
 
     @classmethod
@@ -72,6 +72,7 @@ class Training:
     gradient_accumulation_steps: int = 1
     global_batch_size: int | None = None
     adapter: Adapter | None = None
+    optim: Optim = "adamw"
     learning_rate: float = 2e-5
     weight_decay: float = 0.0
     adam_beta1: float = 0.9
@@ -83,15 +84,23 @@ class Training:
     warmup_ratio: float = 0.0
     min_lr_ratio: float = 0.0
     decay_ratio: float = 0.1
+    num_cycles: int = 1
+    power: float = 1.0
     gradient_checkpointing: bool = False
+    chunked_loss: bool = False
     bf16: bool = True
+    fp16: bool = False
     attn_implementation: Attention = "auto"
     sharding: Sharding = "auto"
+    cpu_offload: bool = False
     logging_steps: int = 10
     eval_steps: int | None = None
     save_steps: int | None = None
     save_total_limit: int | None = None
     save_async: bool = True
+    load_best_model_at_end: bool = False
+    early_stopping_patience: int | None = None
+    early_stopping_threshold: float = 0.0
     seed: int = 42
     on_nonfinite: Literal["stop", "skip"] = "stop"
     resume: str = "auto"
@@ -102,7 +111,7 @@ class Training:
     @property
     def precision(self) -> Precision:
         """The type that forward and backward compute in; weights that are trained stay in float32."""
-        return "bfloat16" if self.bf16 else "float32"
+        return "float16" if self.fp16 else "bfloat16" if self.bf16 else "float32"
 
     @property
     def base_dtype(self) -> Precision:

@@ -6,22 +6,29 @@ from aboard.diagnoses.fixes import Advice, FixCommand
 CONFIG = Diagnosis(
     code="train-config",
     title="the training configuration is invalid",
-    symptoms=("train.model is not set", "train.num_train_epochs and train.max_steps both set the training length"),
+    symptoms=("train.model is not set", "train.warmup_steps and train.warmup_ratio both set the warmup"),
     explanation="Required keys are missing, or two keys contradict each other. All problems are reported at once.",
     remedy="`aboard train --print-config` shows each effective value and where it comes from.",
     fixes={
         "model": Advice("set it: `train: {{model: ./my-model}}`, a directory or a Hugging Face Hub name"),
         "no-model": Advice("use a directory with config.json and safetensors, or a Hugging Face Hub model as ORG/NAME"),
         "files": Advice("set them: `data: {{files: [train.jsonl]}}`, then check them with: aboard data"),
-        "one-length": Advice("keep one of them"),
         "one-warmup": Advice("keep one"),
+        "one-precision": Advice("keep one: bf16 on Ampere and newer, fp16 on older GPUs such as V100 and T4"),
         "schedule": Advice("remove it, or set lr_scheduler_type: {schedule}"),
+        "optimizer": Advice("remove it, or set optim: {optim}"),
+        "adapter-optimizer": Advice("use optim: adamw, adamw_8bit or adafactor, or remove adapter"),
+        "offload": Advice("remove sharding, or set it to full or hybrid"),
         "below": Advice("use a number below {most}"),
         "parts": Advice("use two fractions whose sum is at most 1"),
         "part": Advice("use a fraction such as 0.03"),
         "validation": Advice("set `validation: [held.jsonl]` in the `data` section, or remove {key}"),
         "tracker": Advice("set `report_to: wandb` or `report_to: mlflow`, or remove {key}"),
         "project": Advice("use letters, digits, spaces, dots, dashes and underscores"),
+        "evaluations": Advice("set data.validation (a file, or 2%) and train.eval_steps, or remove {key}"),
+        "patience": Advice("set early_stopping_patience: N as well, or remove it"),
+        "adapter": Advice("keep one of them"),
+        "adapter-path": Advice("remove it; the adapter's own settings are used"),
         "resume": Advice("keep one of them; `resume: auto` continues from the run's own checkpoints"),
     },
 )
@@ -138,11 +145,22 @@ NONFINITE = Diagnosis(
     symptoms=("loss is nan", "the loss is not finite on rank 3", "'loss': nan, 'grad_norm': nan", "grad_norm: inf"),
     explanation="One step produced nan or infinity, and all ranks skipped its update. Usually the learning rate is too"
     " high, a row is damaged (for example, it has tokens from a different tokenizer, or one character repeated"
-    " thousands of times), or the initial weights are not finite. If the same rank is always affected, suspect its"
-    " memory or GPU: `aboard check --only gpu`.",
+    " thousands of times), or the initial weights are not finite. In fp16, activations above"
+    " 65,504 are infinite: many models made for bfloat16 have them, and need bf16 or float32. If the same rank is"
+    " always affected, suspect its memory or GPU: `aboard check --only gpu`.",
     fixes=Advice(
         "check those rows (aboard data FILE --show 5), lower learning_rate, or skip such steps with on_nonfinite: skip"
     ),
+)
+
+LOSS_SCALE = Diagnosis(
+    code="train-loss-scale",
+    title="gradients overflow float16 at every loss scale",
+    symptoms=("the loss scale fell to 0.5", "Current loss scale already at minimum"),
+    explanation="In fp16 the loss is multiplied by a scale that is halved whenever a gradient overflows, and the step"
+    " is skipped. The first steps of a run usually skip a few. A scale below 1 means that gradients exceed 65,504 by"
+    " themselves: the training diverged (the learning rate is too high), or the model was made for bfloat16's range.",
+    fixes=Advice("lower learning_rate, or compute in float32 (fp16: false), or in bf16 on Ampere GPUs and newer"),
 )
 
 CHECKPOINTING_UNKNOWN = Diagnosis(
@@ -192,9 +210,10 @@ HYBRID = Diagnosis(
 
 ATTENTION = Diagnosis(
     code="train-attention",
-    title="flash attention needs a GPU",
+    title="flash attention needs a GPU of the Ampere generation or newer",
     symptoms=("FlashAttention only supports Ampere GPUs or newer", "ImportError: FlashAttention2 has been toggled on"),
-    explanation="The flash-attn kernels run only on GPUs; `sdpa` also runs on CPUs.",
+    explanation="The flash-attn kernels run only on GPUs with a compute capability of at least 8.0; `sdpa` runs"
+    " everywhere.",
     fixes="--set train.attn_implementation=sdpa    # or auto, for the best available one",
 )
 
@@ -205,7 +224,7 @@ BF16 = Diagnosis(
     symptoms=("Your setup doesn't support bf16/gpu. You need Ampere+ GPU with cuda>=11.0",),
     explanation="GPUs with a compute capability below 8.0 (such as V100, T4, RTX 20) don't support bfloat16 in"
     " hardware.",
-    fixes="--set train.bf16=false    # computes in float32; fp16 would overflow without loss scaling",
+    fixes="--set train.bf16=false --set train.fp16=true    # without fp16 it computes in float32, which is slower",
 )
 
 PACKAGES = Diagnosis(
@@ -213,7 +232,7 @@ PACKAGES = Diagnosis(
     title="a node's Python lacks packages that the trainer needs",
     symptoms=("ModuleNotFoundError: No module named 'transformers'", "ModuleNotFoundError: No module named 'torch'"),
     explanation="Aboard copies its own code to every node, but not its dependencies, so the Python that ranks use"
-    " must have torch, transformers, safetensors and numpy. `python:` and `setup:` in the `cluster` section choose that"
+    " must have torch, transformers, safetensors and numpy, and peft for an adapter. `python:` and `setup:` in the `cluster` section choose that"
     " Python.",
     fixes="python3 -m pip install {packages:words}    # on {where:shell}, with the Python that ranks use: `python:` in"
     " aboard.yaml",
@@ -275,4 +294,14 @@ PACKING_UNKNOWN = Diagnosis(
     " a recurrent state (Mamba, RWKV, hybrids), without position ids (Bloom, decoders like BART's), with ALiBi or with"
     " chunked attention can't separate them: they would crash, or silently let documents attend to each other.",
     fixes="--set data.packing=false    # one document per sequence; a larger batch compensates for the padding",
+)
+
+CHUNKED_LOSS = Diagnosis(
+    code="train-chunked-loss",
+    title="the model's logits can't be computed in chunks",
+    symptoms=("chunked_loss can't be used with a ChameleonForConditionalGeneration: its logits are changed by",),
+    explanation="`chunked_loss: true` computes the output layer and the loss for some positions at a time. That works"
+    " for models whose logits are the output of one linear layer, scaled or capped element by element. This model"
+    " computes them in another way, so the loss would be a different one.",
+    fixes="--set train.chunked_loss=false    # to save memory: gradient_checkpointing, or a smaller batch",
 )

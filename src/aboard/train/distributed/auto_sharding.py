@@ -1,6 +1,7 @@
 """`sharding: auto`: chooses the fastest layout that fits."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from aboard.core.plan.training_settings import Training
 from aboard.lazy_dataclass import dataclass
@@ -27,7 +28,14 @@ def choose_sharding(training: Training, nodes: tuple[int, ...], *, room: int) ->
 
 
 def list_shardings(training: Training, nodes: tuple[int, ...]) -> tuple[ShardingKind, ...]:
-    """The candidates, fastest first: on one node hybrid equals full, and over nodes of one rank it equals none."""
+    """The candidates, fastest first: on one node hybrid equals full, and over nodes of one rank it equals none.
+
+    Only shards can be offloaded; one rank then has the only shard.
+    """
+    if training.cpu_offload:
+        training = replace(training, cpu_offload=False)
+        shardings = tuple(each for each in list_shardings(training, nodes) if each != "none")
+        return shardings or ("full",)
     if sum(nodes) == 1:
         return ("none",)
     uneven = len(set(nodes)) > 1

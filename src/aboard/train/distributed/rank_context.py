@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,7 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 @dataclass(frozen=True, kw_only=True)
 class RankContext:
-    """A rank's context; `sharding` is resolved here, and a world of one rank has nothing to shard."""
+    """A rank's context; `sharding` is resolved here, and a world of one rank shards only to offload."""
 
     rank: int
     size: int
@@ -59,15 +59,10 @@ def join_process_group(training: Training) -> RankContext:
     alone = RankContext(
         rank=rank, size=size, local_rank=local_rank, local_size=local_size, device=device, sharding="none"
     )
-    if not alone.distributed:
+    if not alone.distributed and not training.cpu_offload:
         return alone
     if not dist.is_initialized():
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            timeout=JOIN_TIMEOUT,
-            # Bound at once: a collective then never guesses its device, and nccl connects here instead of in step 1.
-            device_id=device if device.type == "cuda" else None,
-        )
+        _init_process_group(alone, offload=training.cpu_offload)
     local_sizes, room = _gather_limits(local_size, measure_memory(device, local_size), device)
     plan: ShardingPlan = choose_sharding(training, list_ranks_per_node(local_sizes), room=room)
     spread = build_mesh(plan.sharding, list_ranks_per_node(local_sizes), device=device)
@@ -76,8 +71,22 @@ def join_process_group(training: Training) -> RankContext:
     return replace(alone, sharding=plan.sharding, mesh=spread, keep=plan.keep, hold=plan.hold)
 
 
+def _init_process_group(alone: RankContext, *, offload: bool) -> None:
+    store: dict[str, Any] = {}
+    if not alone.distributed:
+        store = {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # type: ignore[attr-defined] # torch documents it
+    if alone.device.type != "cuda":
+        dist.init_process_group("gloo", timeout=JOIN_TIMEOUT, **store)
+    elif offload:
+        # The norm of offloaded gradients is reduced on the CPU. A group of two backends can't be bound to a device.
+        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=JOIN_TIMEOUT, **store)
+    else:
+        # Bound at once: a collective then never guesses its device, and nccl connects here instead of in step 1.
+        dist.init_process_group("nccl", timeout=JOIN_TIMEOUT, device_id=alone.device)
+
+
 def leave_process_group(world: RankContext) -> None:
-    if world.distributed and dist.is_initialized():
+    if world.mesh is not None or (world.distributed and dist.is_initialized()):
         dist.destroy_process_group()
 
 

@@ -89,6 +89,23 @@ def describe_nonfinite(bad: Sequence[NonFiniteStep], stream: TrainingData, peers
     return "; ".join(words) + more
 
 
+def separate_overflows(
+    bad: Sequence[NonFiniteStep], peers: RankConsensus
+) -> tuple[list[NonFiniteStep], list[NonFiniteStep]]:
+    """Steps in which a loss is not finite on any rank, and those in which only the scaled gradient overflowed."""
+    if not bad:
+        return [], []
+    losses = peers.sums([float(len(each.bins)) for each in bad])
+    pairs = list(zip(bad, losses, strict=True))
+    return [each for each, count in pairs if count], [each for each, count in pairs if not count]
+
+
+def build_scale_error(scale: float, overflowed: Sequence[NonFiniteStep]) -> AboardError:
+    steps = f" Since the last log line, {format_count(len(overflowed), 'step')} overflowed" if overflowed else ""
+    last = f", the last one at step {overflowed[-1].step}, though every loss is finite" if overflowed else ""
+    return AboardError(training.LOSS_SCALE, f"the loss scale fell to {scale:g}.{steps}{last}")
+
+
 def build_nonfinite_error(words: str) -> AboardError:
     return AboardError(training.NONFINITE, f"{words}. These steps were not applied to the weights")
 

@@ -1,8 +1,6 @@
 """Builds the engine of a run from a model directory: prepare on meta, shard over the ranks, load the weights."""
 
-import hashlib
 import inspect
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
@@ -21,11 +19,14 @@ from aboard.core.text.input_text import agree
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model_loading, training
 from aboard.lazy_dataclass import dataclass
+from aboard.train.adapter.sample_dropout import find_dropout_keys
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.memory.activations import ROUTED
+from aboard.train.model.chunked_loss import enable_chunked_loss
 from aboard.train.model.engine import Engine, make_sync_switch
 from aboard.train.model.load_weights import FillModel, prepare_pretrained
-from aboard.train.model.meta_model import build_on_meta, find_layers
+from aboard.train.model.meta_model import DTYPES, build_on_meta, find_layers
+from aboard.train.model.model_files import hash_file_samples
 from aboard.train.model.scratch_weights import prepare_scratch
 
 
@@ -45,19 +46,23 @@ def build_engine(training: Training, world: RankContext) -> Engine:
     module = prepared.module
     if world.mesh is not None:
         _shard_layers(module, training, world)
-    _allocate_tensors(module, world.device)
+    _allocate_tensors(module, world.device, offload=training.cpu_offload)
     bytes_read = prepared.load(world)
     module.train()
+    if training.chunked_loss:
+        enable_chunked_loss(module)
     model = _wrap_model(module, training, world)
     return Engine(
         model=model,
         module=module,
         world=world,
         parameters=tuple(each for each in module.parameters() if each.requires_grad),
-        loss_scale=float(world.size) if isinstance(model, DistributedDataParallel) else 1.0,
+        loss_factor=float(world.size) if isinstance(model, DistributedDataParallel) else 1.0,
         flops_per_token=prepared.flops_per_token,
         bytes_read=bytes_read,
-        notes=(_describe_sharding(world), *prepared.notes),
+        notes=(_describe_sharding(world, offload=training.cpu_offload), *prepared.notes),
+        dropout_keys=find_dropout_keys(module),
+        chunked_loss=training.chunked_loss,
         _switch=make_sync_switch(model, world),
     )
 
@@ -73,6 +78,10 @@ def prepare_model(training: Training, world: RankContext) -> PreparedModel:
         fill, notes = prepare_pretrained(module, Path(training.model))
         load = partial(_load_pretrained, module, training, fill)
     modify_model(module, training)
+    if training.adapter is not None:
+        from aboard.train.adapter.inject_adapter import describe_adapter  # noqa: PLC0415 - as below
+
+        notes = (*notes, *describe_adapter(module))
     flops = count_flops_per_token(module, training.max_length)
     return PreparedModel(module=module, load=load, flops_per_token=flops, notes=notes)
 
@@ -81,10 +90,12 @@ def _load_pretrained(module: PreTrainedModel, training: Training, fill: FillMode
     if training.adapter is None:
         return fill(world, {})
     # Imported here: PEFT takes seconds, which only runs with an adapter need.
-    from aboard.train.adapter.adapter_weights import fill_adapter  # noqa: PLC0415
+    from aboard.train.adapter.adapter_weights import fill_adapter, load_adapter  # noqa: PLC0415
     from aboard.train.adapter.inject_adapter import map_base_names  # noqa: PLC0415
 
     bytes_read = fill(world, map_base_names(module))
+    if training.adapter.path is not None:
+        return bytes_read + load_adapter(module, world, Path(training.adapter.path))
     fill_adapter(module, world, seed=training.seed)
     return bytes_read
 
@@ -99,14 +110,15 @@ def modify_model(model: PreTrainedModel, training: Training) -> None:
         _enable_checkpointing(model)
 
 
-def _describe_sharding(world: RankContext) -> str:
+def _describe_sharding(world: RankContext, *, offload: bool) -> str:
     """The chosen layout, for the log."""
     if world.sharding == "none":
         return "the model is replicated on every rank" if world.distributed else "one rank has the whole model"
     where = "across all ranks" if world.sharding == "full" else "within each node"
     keep_note = "; gathered weights are kept for the backward pass" if world.keep else ""
     hold_note = "; gradients are reduced once per step" if world.hold else ""
-    return f"weights, gradients and optimizer states are sharded {where}{keep_note}{hold_note}"
+    offload_note = "; they are in host memory" if offload else ""
+    return f"weights, gradients and optimizer states are sharded {where}{offload_note}{keep_note}{hold_note}"
 
 
 def _enable_checkpointing(model: PreTrainedModel) -> None:
@@ -118,11 +130,20 @@ def _enable_checkpointing(model: PreTrainedModel) -> None:
 
 
 def _shard_layers(model: PreTrainedModel, training: Training, world: RankContext) -> None:
-    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    policy = half if training.bf16 else MixedPrecisionPolicy()
+    policy = MixedPrecisionPolicy()
+    if training.precision != "float32":
+        policy = MixedPrecisionPolicy(param_dtype=DTYPES[training.precision], reduce_dtype=torch.float32)
+    # With offloading, shards of weights, gradients and optimizer states are in host memory, in float32 (16 bytes per
+    # weight of a rank's shard, pinned). The device has gathered weights in the compute type, unreduced gradients and
+    # activations, as without it. The optimizer steps on the CPU.
+    offload: OffloadPolicy = OffloadPolicy()
+    if training.cpu_offload:
+        offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
     for layer in find_layers(model):
-        fully_shard(layer, mesh=world.mesh, mp_policy=policy, reshard_after_forward=not world.keep)
-    fully_shard(model, mesh=world.mesh, mp_policy=policy)
+        fully_shard(
+            layer, mesh=world.mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=not world.keep
+        )
+    fully_shard(model, mesh=world.mesh, mp_policy=policy, offload_policy=offload)
     for each in model.modules():
         if isinstance(each, FSDPModule):
             # Gradients are summed: the loss is already divided by the tokens of all ranks. The sum is forced, since
@@ -131,11 +152,15 @@ def _shard_layers(model: PreTrainedModel, training: Training, world: RankContext
             each.set_force_sum_reduction_for_comms(True)
 
 
-def _allocate_tensors(model: PreTrainedModel, device: torch.device) -> None:
-    """Allocates every tensor on the device. Real buffers keep their values, and tied parameters stay tied."""
+def _allocate_tensors(model: PreTrainedModel, device: torch.device, *, offload: bool) -> None:
+    """Allocates every tensor on the device, or only buffers. Real buffers keep values, tied parameters stay tied."""
     tied = _find_tied_parameters(model)
     buffers = {name: buffer for name, buffer in model.named_buffers() if not buffer.is_meta}
-    model.to_empty(device=device)
+    model.to_empty(device="cpu" if offload else device)
+    if offload:
+        for module in model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                module._buffers[name] = torch.empty_like(buffer, device=device)  # noqa: SLF001 - register_buffer() would make it persistent
     for name, buffer in model.named_buffers():
         if name in buffers:
             buffer.copy_(buffers[name])
@@ -155,8 +180,8 @@ def _find_tied_parameters(model: nn.Module) -> list[list[tuple[nn.Module, str]]]
 def _wrap_model(module: PreTrainedModel, training: Training, world: RankContext) -> nn.Module:
     if world.mesh is not None:
         return module
-    if training.bf16:
-        module.forward = torch.autocast(world.device.type, torch.bfloat16)(module.forward)
+    if training.precision != "float32":
+        module.forward = torch.autocast(world.device.type, DTYPES[training.precision])(module.forward)
     if not world.distributed:
         return module
     return DistributedDataParallel(
@@ -178,16 +203,17 @@ def _disable_buffer_sync() -> dict[str, Any]:
 def count_flops_per_token(model: PreTrainedModel, length: int) -> float:
     """Forward and backward: six per weight that a token uses, and attention over half of the positions before it.
 
+    A frozen weight has no gradient of its own, so it counts four.
     An embedding lookup is not a multiplication, but a head tied to it is one (https://arxiv.org/abs/2204.02311,
     appendix B, which counts attention as if it were not causal).
     """
-    return 6.0 * _count_used_weights(model) + sum(
+    return _count_weight_flops(model) + sum(
         6.0 * _read_attention_width(model) * min(length, window)
         for window in _list_windows(model.config.get_text_config(), length)
     )
 
 
-def _count_used_weights(model: PreTrainedModel) -> float:
+def _count_weight_flops(model: PreTrainedModel) -> float:
     config = model.config.get_text_config()
     experts = next((getattr(config, name) for name in ROUTED if getattr(config, name, None)), None)
     share = getattr(config, "num_experts_per_tok", None)
@@ -196,9 +222,10 @@ def _count_used_weights(model: PreTrainedModel) -> float:
     head = model.get_output_embeddings()
     multiplied = {id(each) for each in head.parameters()} if head is not None else set()
     return sum(
-        each.numel() * (part if ".experts." in name else 1.0)
+        (6.0 if each.requires_grad else 4.0) * each.numel() * (part if ".experts." in name else 1.0)
         for name, each in model.named_parameters()
-        if id(each) not in lookup - multiplied
+        # PEFT keeps the original of a module that is trained in full.
+        if id(each) not in lookup - multiplied and ".original_module." not in name
     )
 
 
@@ -217,17 +244,12 @@ def _list_windows(config: object, length: int) -> list[int]:
     return [window] * int(getattr(config, "num_hidden_layers", 0))
 
 
-# Samples per file and their size: a quick comparison, not a proof.
-SAMPLES_PER_FILE = 16
-SAMPLE_BYTES = 4096
-DIGEST_BYTES = 16
-
-
 def check_same_files(folder: Path, world: RankContext) -> None:
     """Raises if the model files of some ranks differ from those of most, and names these ranks."""
     if not world.distributed:
         return
-    mine = torch.frombuffer(bytearray(_hash_file_samples(folder)), dtype=torch.uint8).to(world.device)
+    files = sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    mine = torch.frombuffer(bytearray(hash_file_samples(files)), dtype=torch.uint8).to(world.device)
     all_of = [torch.empty_like(mine) for _ in range(world.size)]
     dist.all_gather(all_of, mine)
     digests = [bytes(each.tolist()) for each in all_of]
@@ -240,14 +262,3 @@ def check_same_files(folder: Path, world: RankContext) -> None:
             f" {agree(others, 'has', 'have')} different files than most ranks",
             folder=folder,
         )
-
-
-def _hash_file_samples(folder: Path) -> bytes:
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")]):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}\n".encode())
-        with path.open("rb") as file:
-            for place in range(SAMPLES_PER_FILE):
-                digest.update(os.pread(file.fileno(), SAMPLE_BYTES, size * place // SAMPLES_PER_FILE))
-    return digest.digest()[:DIGEST_BYTES]

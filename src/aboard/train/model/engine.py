@@ -10,21 +10,25 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from aboard.lazy_dataclass import dataclass
+from aboard.train.adapter.sample_dropout import DropoutKeys
 from aboard.train.distributed.rank_context import RankContext
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """`model` is called, `module` is saved. Gradients are sums over all ranks: the loss is scaled by `loss_scale`."""
+    """`model` is called, `module` is saved. Gradients are sums over all ranks of the loss times `loss_factor`."""
 
     model: torch.nn.Module
     module: PreTrainedModel
     world: RankContext
     parameters: tuple[torch.nn.Parameter, ...]
-    loss_scale: float
+    loss_factor: float
     flops_per_token: float
     bytes_read: int
     notes: tuple[str, ...]
+    dropout_keys: DropoutKeys | None
+    # `model` returns the summed loss of its labels.
+    chunked_loss: bool
     _switch: Callable[[bool], None]
 
     def micro(self, *, last: bool) -> None:
@@ -33,7 +37,7 @@ class Engine:
 
     @torch.no_grad()
     def norm(self) -> torch.Tensor:
-        """The norm of the full gradient over all ranks, on the device, without a sync."""
+        """The norm of the full gradient over all ranks, where the gradients are, without a sync."""
         gradients = (each.grad for each in self.parameters)
         parts = [each.to_local() if isinstance(each, DTensor) else each for each in gradients if each is not None]
         # Tied weights are one parameter, so they count once.

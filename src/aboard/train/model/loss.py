@@ -12,6 +12,8 @@ from aboard.train.collate import IGNORED
 # Rows of float32 logits at a time: what fits a core's cache, and few kernels on an accelerator.
 _ELEMENTS = {"cpu": 1 << 20}
 _ELEMENTS_ELSEWHERE = 1 << 26
+# A probability below 6e-8 is 0 in float16: the stored gradient is this much larger, until backward applies the weight.
+_STORED_FACTOR = {torch.float16: 2.0**15}
 
 
 def compute_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
@@ -28,6 +30,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         needs_gradient = ctx.needs_input_grad[0]
         slope = torch.empty_like(logits) if needs_gradient else None
+        factor = _STORED_FACTOR.get(logits.dtype, 1.0)
         total = torch.zeros((), dtype=torch.float32, device=logits.device)
         counted = (labels != IGNORED)[:, None]
         places = labels.clamp(min=0)[:, None]
@@ -40,7 +43,8 @@ class _SummedCrossEntropy(torch.autograd.Function):
             if slope is not None:
                 chances = logs.exp_()
                 chances.scatter_add_(1, places[part], _MINUS_ONE.to(logs.device).expand(len(logs), 1))
-                slope[part] = chances.masked_fill_(~counted[part], 0.0)
+                chances.masked_fill_(~counted[part], 0.0)
+                slope[part] = chances if factor == 1.0 else chances.mul_(factor)
         ctx.slope = slope
         return total
 
@@ -49,7 +53,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, weight: Tensor) -> tuple[Tensor, None]:
         slope: Tensor = ctx.slope
         del ctx.slope
-        return slope.mul_(weight), None
+        return slope.mul_(weight / _STORED_FACTOR.get(slope.dtype, 1.0)), None
 
 
 _MINUS_ONE = torch.full((), -1.0)

@@ -1,16 +1,24 @@
 """A model on meta: shapes without weights."""
 
+from collections.abc import Mapping
 from importlib.util import find_spec
+from types import MappingProxyType
 
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from aboard.core.plan.training_settings import Training
+from aboard.core.plan.training_settings import Precision, Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model_loading as models
 from aboard.diagnoses.untrusted import escape_text
+
+DTYPES: Mapping[Precision, torch.dtype] = MappingProxyType(
+    {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+)
+# The CUDA compute capability that flash-attn needs, also in fp16: Ampere.
+_FLASH_SINCE = (8, 0)
 
 
 def build_on_meta(training: Training, device: torch.device) -> PreTrainedModel:
@@ -60,8 +68,9 @@ def _load_config(training: Training) -> PreTrainedConfig:
 
 
 def choose_attention(training: Training, device: torch.device) -> str | None:
-    """The user's choice; `auto` is flash-attn on a GPU in bf16 if installed, else None: the model's own choice."""
+    """The user's choice; `auto` is flash-attn if it is installed and runs here, else None: the model's own choice."""
     if training.attn_implementation != "auto":
         return training.attn_implementation
-    flash = device.type == "cuda" and training.bf16 and find_spec("flash_attn") is not None
-    return "flash_attention_2" if flash else None
+    if device.type != "cuda" or training.precision == "float32" or find_spec("flash_attn") is None:
+        return None
+    return "flash_attention_2" if torch.cuda.get_device_capability(device) >= _FLASH_SINCE else None

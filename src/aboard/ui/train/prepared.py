@@ -54,11 +54,10 @@ def describe_steps(training: Training, *, ranks: int, nodes: int, sequences: int
     total = -(-training.total_sequences(ranks, sequences) // step)
     micro, each = training.micro_batches(ranks), training.per_device_train_batch_size
     times = f" × {micro} accumulation steps" if micro > 1 else ""
-    kind = "bfloat16" if training.bf16 else "float32"
     who = f"{format_count(ranks, 'rank')} on {format_count(nodes, 'node')}"
     return (
         f"{who}, micro-batch {each}{times}: {format_count(step, 'sequence')} per step, {format_count(total, 'step')};"
-        f" {kind}"
+        f" {training.precision}"
     )
 
 
