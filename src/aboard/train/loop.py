@@ -47,7 +47,7 @@ def train(training: Training, world: RankContext) -> StopRequest:
         if stepper.loss_scale is not None and "loss_scale" in checkpoints.state:
             stepper.loss_scale.restore(checkpoints.state["loss_scale"])
         set_first_step(progress.step)
-        report.begin(progress.step)
+        report.begin(progress.step, peers, checkpoints.state)
         for note in (*stepper.engine.notes, *checkpoints.notes):
             report.say(note)
 

@@ -121,7 +121,7 @@ class PeriodicActions:
         stepper = self._stepper
         with stepper.ledger.count_as("checkpoint"):
             wait = wait or not stepper.training.save_async
-            state = dict(self._best.content())
+            state = {**self._best.content(), **self._report.state}
             if stepper.loss_scale is not None:
                 state["loss_scale"] = stepper.loss_scale.content()
             self._checkpoints.save(stepper.engine, stepper.optimizer, progress, state=state, wait=wait)

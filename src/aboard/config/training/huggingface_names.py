@@ -83,8 +83,9 @@ _RENAMED: Mapping[str, Fix] = MappingProxyType(
         "evaluation_strategy": _suggest_line("eval_steps: N; without it there is one evaluation, at the end"),
         "save_strategy": _suggest_line("save_steps: N; without it there is one checkpoint, at the end"),
         "logging_strategy": _suggest_line("logging_steps: N"),
-        "report_to": _suggest_line("tensorboard: true; metrics.jsonl is always written"),
+        "tensorboard": _suggest_line("report_to: tensorboard"),
         "logging_dir": _suggest_line("output_dir: …; TensorBoard files go there"),
+        "wandb_project": _suggest_line("project: …"),
         "fsdp": _suggest_line("sharding: full, hybrid, none or auto; cpu_offload: true for offload"),
         "fsdp_config": _suggest_line("sharding: full, hybrid, none or auto; cpu_offload: true for offload"),
         "parallelism_config": _suggest_line("sharding: full, hybrid, none or auto"),
@@ -174,9 +175,9 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
         _suggest_line("logging_steps: N"),
     ),
     (
-        "run_name project trackio_space_id trackio_bucket_id trackio_static_space_id",
-        "Aboard names each run; `aboard status` shows the name",
-        _LEAVE,
+        "trackio_space_id trackio_bucket_id trackio_static_space_id",
+        "Trackio is not among the trackers",
+        _suggest_line("report_to: [wandb, mlflow, tensorboard]"),
     ),
     (
         (
