@@ -102,7 +102,11 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
         "gradient checkpointing always uses the non-reentrant variant",
         _suggest_line("gradient_checkpointing: true"),
     ),
-    ("torch_compile torch_compile_backend torch_compile_mode", "models are not compiled yet", _LEAVE),
+    (
+        "torch_compile_backend torch_compile_mode",
+        "layers are compiled by Inductor in its default mode",
+        _suggest_line("torch_compile: true"),
+    ),
     ("use_liger_kernel liger_kernel_config", "Liger kernels are not used yet", _LEAVE),
     ("activation_offloading", "activations are not offloaded", _suggest_line("gradient_checkpointing: true")),
     ("use_cache", "training never caches keys and values", _LEAVE),
