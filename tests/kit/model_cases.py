@@ -1,9 +1,12 @@
 """Jobs of ranks for tests of model loading, sharding and memory: each function is one job and returns plain data."""
 
 import hashlib
+import json
 import os
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,9 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from aboard.core.plan.training_settings import Training
+from aboard.core.plan.training_settings import Adapter, Training
 from aboard.diagnoses import AboardError
+from aboard.diagnoses.catalogue import unpack_error
 from aboard.train.checkpoint.manager import CheckpointManager
 from aboard.train.distributed.auto_sharding import find_best_layout
 from aboard.train.distributed.rank_context import RankContext, join_process_group, leave_process_group
@@ -24,7 +28,8 @@ from aboard.train.model.build_model import build_engine, count_flops_per_token
 from aboard.train.model.engine import Engine
 from aboard.train.model.export import export_model, main
 from aboard.train.model.meta_model import build_on_meta
-from aboard.train.model.optimizer import build_optimizer, clip_and_update_weights
+from aboard.train.model.weight_files import open_weights
+from aboard.train.optimizer.build_optimizer import build_optimizer, clip_and_update_weights
 from aboard.train.progress import TrainingProgress
 
 LENGTH = 24
@@ -376,9 +381,9 @@ def flops(folder: Path, length: int) -> float:
 # -- export -----------------------------------------------------------------------------------------------------------
 
 
-def saved_after_a_step(folder: Path, out: Path, sharding: Any) -> dict[str, Tensor]:
+def saved_after_a_step(folder: Path, out: Path, sharding: Any, adapter: Adapter | None = None) -> dict[str, Tensor]:
     """Trains one step and saves; every whole tensor as the model has it then."""
-    its = training(folder, sharding=sharding, gradient_accumulation_steps=1, output_dir=str(out))
+    its = training(folder, sharding=sharding, gradient_accumulation_steps=1, output_dir=str(out), adapter=adapter)
     world = join_process_group(its)
     engine = build_engine(its, world)
     optimizer = build_optimizer(its, engine.module)
@@ -408,3 +413,87 @@ def not_exported(checkpoint: Path, out: Path) -> str:
     except AboardError as error:
         return error.code
     return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedAdapter:
+    """An exported adapter as PEFT loads it, beside the trained model and Aboard's merge; differences are relative."""
+
+    # The trained model's logits, compared with the loaded adapter's, and PEFT's merge with Aboard's.
+    loaded: float
+    merged: float
+    # How far training has moved them from the base model's.
+    moved: float
+    # Tensors that PEFT itself would save, by name: those that differ from the exported file.
+    differing: list[str]
+    config: dict[str, Any]
+    expected_config: dict[str, Any]
+    merged_names: set[str]
+    base_names: set[str]
+
+
+def exported_adapter(folder: Path, out: Path, adapter: Adapter) -> ExportedAdapter:
+    """Trains an adapter for three steps on one rank, and exports it both ways, from a checkpoint."""
+    from peft import PeftModel  # noqa: PLC0415 - takes seconds, which only this case needs
+    from safetensors.torch import load_file  # noqa: PLC0415 - as above
+
+    its = training(folder, adapter=adapter, output_dir=str(out / "runs"), sharding="none")
+    world = join_process_group(its)
+    engine = build_engine(its, world)
+    optimizer = build_optimizer(its, engine.module)
+    ids = _batch(0, 0, engine.module.config.vocab_size)
+    for step in range(3):
+        engine.micro(last=True)
+        _loss(engine.model, _batch(0, step, engine.module.config.vocab_size)).backward()
+        clip_and_update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=3e-2)
+        optimizer.zero_grad()
+    checkpoints = CheckpointManager(out / "runs", world, its, None)
+    checkpoints.save(engine, optimizer, TrainingProgress(step=3), wait=True)
+    checkpoints.close()
+    leave_process_group(world)
+    [checkpoint] = (out / "runs").glob("step-*")
+    for name, options in (("adapter", []), ("merged", ["--merge", "--dtype", "float32"])):
+        if main([str(checkpoint), str(out / name), *options]):
+            raise AssertionError(name)
+
+    def logits(model: Any) -> Tensor:
+        with torch.no_grad():
+            found: Tensor = model.eval()(input_ids=ids).logits
+        return found
+
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    first = logits(base)
+    trained = logits(engine.module)
+    loaded = PeftModel.from_pretrained(base, str(out / "adapter"))
+    from_adapter = logits(loaded)
+    loaded.save_pretrained(str(out / "peft"))
+    merged = AutoModelForCausalLM.from_pretrained(out / "merged", dtype=torch.float32)
+    from_merged = logits(merged)
+    whole = logits(loaded.merge_and_unload())
+    mine, theirs = (load_file(out / name / "adapter_model.safetensors") for name in ("adapter", "peft"))
+    return ExportedAdapter(
+        loaded=_relative(from_adapter, trained),
+        merged=_relative(from_merged, whole),
+        moved=_relative(trained, first),
+        differing=[
+            name
+            for name in {**mine, **theirs}
+            if name not in mine or name not in theirs or not mine[name].equal(theirs[name])
+        ],
+        config=json.loads((out / "adapter" / "adapter_config.json").read_text()),
+        expected_config=json.loads((out / "peft" / "adapter_config.json").read_text()),
+        merged_names=set(load_file(out / "merged" / "model.safetensors")),
+        base_names=set(open_weights(folder)),
+    )
+
+
+def _relative(one: Tensor, other: Tensor) -> float:
+    return float((one - other).norm() / other.norm())
+
+
+def refused_export(checkpoint: Path, out: Path, options: list[str]) -> tuple[str, str]:
+    """The code and the text of the error, as a reader of its reply gets them."""
+    with redirect_stdout(StringIO()) as text:
+        main([str(checkpoint), str(out), *options])
+    error = unpack_error(json.loads(text.getvalue().splitlines()[-1])["error"])
+    return ("", "") if error is None else (error.code, error.seen)

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
@@ -20,7 +19,8 @@ from aboard.train.checkpoint.tensor_slices import collect_tensors
 from aboard.train.distributed.rank_context import join_process_group, leave_process_group
 from aboard.train.model.build_model import build_engine
 from aboard.train.model.engine import Engine
-from aboard.train.model.optimizer import build_optimizer
+from aboard.train.optimizer.build_optimizer import build_optimizer
+from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 from aboard.train.progress import TrainingProgress
 
 # The whole of each tensor, hashed.
@@ -81,7 +81,7 @@ def save_beside_training(training: Training) -> tuple[Hashes, Hashes]:
 
 
 @contextmanager
-def ready(training: Training, folder: str) -> Iterator[tuple[Engine, Optimizer, CheckpointManager]]:
+def ready(training: Training, folder: str) -> Iterator[tuple[Engine, ShardedOptimizer, CheckpointManager]]:
     """An engine and its checkpoints; `{node}` in the folder gives each node a disk of its own."""
     world = join_process_group(training)
     try:
@@ -95,7 +95,7 @@ def ready(training: Training, folder: str) -> Iterator[tuple[Engine, Optimizer, 
         leave_process_group(world)
 
 
-def one_step(engine: Engine, optimizer: Optimizer, step: int) -> None:
+def one_step(engine: Engine, optimizer: ShardedOptimizer, step: int) -> None:
     torch.manual_seed(step)
     ids = torch.randint(3, 200, (2, 8))
     engine.micro(last=True)
@@ -105,7 +105,7 @@ def one_step(engine: Engine, optimizer: Optimizer, step: int) -> None:
     optimizer.zero_grad()
 
 
-def hashes(engine: Engine, optimizer: Optimizer) -> Hashes:
+def hashes(engine: Engine, optimizer: ShardedOptimizer) -> Hashes:
     found: Hashes = {}
     for name, tensor in collect_tensors(engine.module).tensors.items():
         found[name] = _hash(tensor)

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW
 
 from aboard.core.plan.training_settings import Training
 from aboard.train.checkpoint.manager import CheckpointManager
 from aboard.train.distributed.rank_context import RankContext
+from aboard.train.optimizer.adamw import LocalAdamW
 from aboard.train.progress import TrainingProgress
 
 WIDTH = 256
@@ -35,9 +35,9 @@ class Tied(nn.Module):
         self.register_buffer("seen", torch.zeros(3))
 
 
-def standing(width: int = WIDTH, layers: int = 2) -> tuple[Standing, AdamW]:
+def standing(width: int = WIDTH, layers: int = 2) -> tuple[Standing, LocalAdamW]:
     module = Tied(width, layers)
-    return Standing(module=module), AdamW(module.parameters(), fused=True)
+    return Standing(module=module), LocalAdamW(module.parameters(), fused=True)
 
 
 def world(rank: int = 0, size: int = 1, **changed: Any) -> RankContext:
@@ -61,7 +61,7 @@ def progress(step: int) -> TrainingProgress:
 
 
 @torch.no_grad()
-def put(engine: Standing, optimizer: AdamW, step: int) -> None:
+def put(engine: Standing, optimizer: LocalAdamW, step: int) -> None:
     """Everything as it is after so many steps."""
     for number, tensor in enumerate(_once(engine.module).values()):
         tensor.copy_(numbers(tensor, step, number))
@@ -73,7 +73,7 @@ def put(engine: Standing, optimizer: AdamW, step: int) -> None:
         }
 
 
-def wrong(engine: Standing, optimizer: AdamW, step: int) -> list[str]:
+def wrong(engine: Standing, optimizer: LocalAdamW, step: int) -> list[str]:
     """What isn't, bit by bit, as `put` has it."""
     found = []
     for number, (name, tensor) in enumerate(_once(engine.module).items()):

@@ -1,16 +1,18 @@
 """A reference training: one process, one document at a time, none of our code except the data order."""
 
-from math import cos, pi
+from math import cos, pi, sqrt
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-from aboard.core.plan.training_settings import DataPart, Training
+from aboard.core.plan.training_settings import Adapter, DataPart, Training
 from aboard.data.sampling.packed_sequences import PackedSequences
 from aboard.data.sampling.source_mixing import mix_sources
 from aboard.data.store.token_shards import TokenShards
+from aboard.train.model.scratch_weights import seed_generator
 
 
 def reference(training: Training, size: int) -> list[tuple[float, float]]:
@@ -22,9 +24,12 @@ def reference_of(training: Training, sizes: list[int]) -> list[tuple[float, floa
     """Steps of so many bins each; one whose gradient isn't finite changes nothing."""
     attention = None if training.attn_implementation == "auto" else training.attn_implementation
     model = AutoModelForCausalLM.from_pretrained(training.model, dtype=torch.float32, attn_implementation=attention)
+    if training.adapter is not None:
+        model = add_lora(model, training.adapter, training.seed)
     model.train()
-    decayed = [each for each in model.parameters() if each.ndim > 1]
-    others = [each for each in model.parameters() if each.ndim <= 1]
+    trained = [each for each in model.parameters() if each.requires_grad]
+    decayed = [each for each in trained if each.ndim > 1]
+    others = [each for each in trained if each.ndim <= 1]
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}],
         betas=(training.adam_beta1, training.adam_beta2),
@@ -52,6 +57,42 @@ def reference_of(training: Training, sizes: list[int]) -> list[tuple[float, floa
         optimizer.zero_grad()
         found.append((total / count, norm.item()))
     return found
+
+
+def add_lora(model: Any, adapter: Adapter, seed: int) -> Any:
+    """PEFT's own model, with the first weights of our trainer."""
+    from peft import LoraConfig, PeftModel, get_peft_model  # noqa: PLC0415 - it takes seconds
+
+    if adapter.path is not None:
+        return PeftModel.from_pretrained(model, adapter.path, is_trainable=True)
+    targets = adapter.target_modules
+    config = LoraConfig(
+        r=adapter.r,
+        lora_alpha=adapter.alpha,  # type: ignore[arg-type]  # PEFT divides it
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        modules_to_save=list(adapter.modules_to_save) or None,
+        use_rslora=adapter.use_rslora,
+        use_dora=adapter.use_dora,
+        task_type="CAUSAL_LM",
+    )
+    model = get_peft_model(model, config)
+    for name, weight in model.named_parameters():
+        if ".lora_A." in name:
+            generator = seed_generator(seed, name.removeprefix("base_model.model."))
+            torch.nn.init.kaiming_uniform_(weight, a=sqrt(5), generator=generator)
+    return model
+
+
+def save_adapter(training: Training, folder: Path) -> None:
+    """An adapter as PEFT saves it, with random weights in all of its tensors."""
+    model = AutoModelForCausalLM.from_pretrained(training.model, dtype=torch.float32)
+    assert training.adapter is not None
+    model = add_lora(model, training.adapter, training.seed)
+    generator = torch.Generator().manual_seed(3)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data += 0.05 * torch.randn(weight.shape, generator=generator)
+    model.save_pretrained(folder)
 
 
 def documents_of(parts: tuple[DataPart, ...], seed: int, indices: range) -> list[tuple[torch.Tensor, torch.Tensor]]:

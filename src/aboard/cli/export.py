@@ -4,12 +4,17 @@ import asyncio
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
 from aboard.checks.list_formatting import format_list
 from aboard.cli.options.train_extra import require_train_extra
+from aboard.core.text.byte_sizes import format_size
+
+if TYPE_CHECKING:
+    from aboard.flows.export import ExportResult
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -17,24 +22,31 @@ DTYPES = ("bfloat16", "float16", "float32")
 @click.command()
 @click.argument("what", metavar="RUN|CHECKPOINT")
 @click.option("--to", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The directory to create.")
-@click.option("--checkpoint", metavar="NAME", help="Which of the run's checkpoints: step-000400; default: the newest.")
-@click.option("--dtype", type=click.Choice(DTYPES), help="Data type of the weights; default: the base model's.")
-def export(what: str, to: Path, checkpoint: str | None, dtype: str | None) -> None:
+@click.option("--checkpoint", metavar="NAME", help="Which checkpoint: step-000400; default: the newest or best.")
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    help="Data type of the weights; default: the base model's, float32 for an adapter.",
+)
+@click.option("--merge", is_flag=True, help="Merge a LoRA adapter into its base model, which then needs no PEFT.")
+def export(what: str, to: Path, checkpoint: str | None, dtype: str | None, *, merge: bool) -> None:
     """Export a checkpoint as a transformers model: safetensors, config, tokenizer, generation config.
 
-    RUN is a run's name or a prefix of it; its newest checkpoint is exported. If it was saved without a shared disk,
-    Aboard gathers the parts from the nodes of the run. CHECKPOINT is a step-… directory, or a directory that contains
-    some. Aboard verifies the checkpoint first.
+    Of a run with `train.adapter`, the LoRA adapter is exported as PEFT loads it; with --merge, the base model with the
+    adapter merged in, one layer at a time. The base must be the one that the adapter was trained on.
+
+    RUN is a run's name or a prefix of it; its newest checkpoint is exported, or with load_best_model_at_end its best.
+    If it was saved without a shared disk, Aboard gathers the parts from the nodes of the run.
+    CHECKPOINT is a step-… directory, or a directory that contains some. Aboard verifies the checkpoint first.
     """
     require_train_extra("exporting")
     from aboard.config.this_machine import get_cache_folder  # noqa: PLC0415 - its dependencies were checked above
-    from aboard.core.text.byte_sizes import format_size  # noqa: PLC0415 - as above
     from aboard.flows.export import ExportRequest, export_checkpoint  # noqa: PLC0415 - as above
     from aboard.flows.train.checkpoint_survey import add_progress  # noqa: PLC0415 - as above
     from aboard.record.runs import Runs  # noqa: PLC0415 - as above
 
     cache = get_cache_folder(os.environ).with_name("checkpoints")
-    request = ExportRequest(what=what, to=to, cache=cache, dtype=dtype, name=checkpoint)
+    request = ExportRequest(what=what, to=to, cache=cache, dtype=dtype, name=checkpoint, merge=merge)
     console = Console(highlight=False)
     with console.status(f"exporting {what}") if console.is_terminal else nullcontext() as status:
 
@@ -50,8 +62,25 @@ def export(what: str, to: Path, checkpoint: str | None, dtype: str | None) -> No
                 on_gathered=lambda: None if status is None else status.update(f"exporting {what}"),
             )
         )
-    size_note = f", {format_size(done.report['bytes'])}" if isinstance(done.report.get("bytes"), int) else ""
     if done.nodes:
         click.echo(f"gathered the weights from {format_list(done.nodes)}")
-    click.echo(f"exported {done.checkpoint} to {done.to}{size_note}")
-    click.echo(f"    AutoModelForCausalLM.from_pretrained({str(done.to)!r})")
+    for line in format_export(done):
+        click.echo(line)
+
+
+def format_export(done: "ExportResult") -> list[str]:
+    """What was written, and the Python that loads it."""
+    report, folder = done.report, repr(str(done.to))
+    size_note = f", {format_size(report['bytes'])}" if isinstance(report.get("bytes"), int) else ""
+    notes = [str(note) for note in report.get("notes") or ()]
+    why = "" if done.best is None else f", the best checkpoint ({done.best}),"
+    wrote = f"exported {done.checkpoint}{why} to {done.to}{size_note}"
+    base = report.get("base")
+    if not isinstance(base, str):
+        return [*notes, wrote, f"    AutoModelForCausalLM.from_pretrained({folder})"]
+    return [
+        *notes,
+        wrote,
+        f"    PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), {folder})",
+        "this is the adapter alone; `aboard export … --merge` writes a model that needs no PEFT",
+    ]

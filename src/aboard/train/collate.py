@@ -23,6 +23,7 @@ class MicroBatch:
 
     `keep` are the positions, per row or shared by all rows, that predict a supervised token, and `labels` their
     targets. `ends` are the ends of documents with all rows concatenated, `longest` is the longest document.
+    `dropout_keys` are the tokens' half of an adapter's dropout masks, if it has dropout.
     """
 
     input_ids: Tensor
@@ -31,6 +32,7 @@ class MicroBatch:
     keep: Tensor | None
     labels: Tensor
     ends: Tensor | None
+    dropout_keys: Tensor | None
     longest: int
     tokens: int
     supervised: int
@@ -49,7 +51,7 @@ class MicroBatch:
         return self._each(lambda tensor: None if tensor is None else tensor.pin_memory())
 
     def _each(self, act: Callable[[Tensor | None], Tensor | None]) -> "MicroBatch":
-        named = ("input_ids", "position_ids", "documents", "keep", "labels", "ends")
+        named = ("input_ids", "position_ids", "documents", "keep", "labels", "ends", "dropout_keys")
         tensors = {name: act(getattr(self, name)) for name in named}
         return MicroBatch(**tensors, longest=self.longest, tokens=self.tokens, supervised=self.supervised)  # type: ignore[arg-type]
 
@@ -66,12 +68,20 @@ class Collator:
     keeps: LogitPositions = "each"
     pad: int = 0
 
-    def __call__(self, bins: Sequence[PackedSequence]) -> MicroBatch:
+    def __call__(
+        self, bins: Sequence[PackedSequence], dropout_keys: Sequence[NDArray[np.int32]] | None = None
+    ) -> MicroBatch:
         """Collates; an empty micro-batch becomes a row of padding without loss, which keeps the ranks in step."""
         rows = [_build_row(each) for each in bins] or [_Row(ids=np.zeros(GRAIN, np.int64), lengths=(GRAIN,))]
-        return self._build_batch([_join_rows(rows)] if self.flat else rows, sum(len(each.ids) for each in bins))
+        tokens = sum(len(each.ids) for each in bins)
+        if not self.flat:
+            return self._build_batch(rows, dropout_keys, tokens)
+        joined = None if dropout_keys is None else [np.concatenate([*dropout_keys, np.zeros(0, np.int32)])]
+        return self._build_batch([_join_rows(rows)], joined, tokens)
 
-    def _build_batch(self, rows: Sequence["_Row"], tokens: int) -> MicroBatch:
+    def _build_batch(
+        self, rows: Sequence["_Row"], dropout_keys: Sequence[NDArray[np.int32]] | None, tokens: int
+    ) -> MicroBatch:
         length = -(-max(len(row.ids) for row in rows) // GRAIN) * GRAIN
         ids = np.full((len(rows), length), self.pad, np.int64)
         positions = np.zeros((len(rows), length), np.int64)
@@ -95,6 +105,7 @@ class Collator:
             keep=keep,
             labels=torch.from_numpy(labels),
             ends=torch.tensor([0, *ends], dtype=torch.int32) if self.flat else None,
+            dropout_keys=None if dropout_keys is None else _pad_keys(dropout_keys, ids.shape),
             longest=int(np.diff([0, *ends]).max()),
             tokens=tokens,
             supervised=sum(len(row.labels[0]) for row in rows),
@@ -137,6 +148,13 @@ def _build_row(each: PackedSequence) -> _Row:
     # The first token of a document is never supervised, so the position before is always in the same document.
     places = np.flatnonzero(each.mask)
     return _Row(ids=ids, lengths=each.lengths, labels=(places - 1, ids[places]))
+
+
+def _pad_keys(dropout_keys: Sequence[NDArray[np.int32]], shape: tuple[int, ...]) -> Tensor:
+    padded = np.zeros(shape, np.int32)
+    for row, keys in zip(padded, dropout_keys, strict=False):
+        row[: len(keys)] = keys
+    return torch.from_numpy(padded)
 
 
 def _join_rows(rows: Sequence[_Row]) -> _Row:

@@ -22,8 +22,8 @@ from aboard.train.model.build_model import build_engine
 from aboard.train.model.compile_layers import time_compilations
 from aboard.train.model.loss_scale import LossScale
 from aboard.train.model.meta_model import DTYPES
-from aboard.train.model.optimizer import build_optimizer
 from aboard.train.model.packing_support import build_packing_error
+from aboard.train.optimizer.build_optimizer import build_optimizer
 from aboard.train.periodic_actions import PeriodicActions
 from aboard.train.prefetch import Prefetcher
 from aboard.train.progress import TrainingProgress
@@ -63,13 +63,18 @@ def train(training: Training, world: RankContext) -> StopRequest:
             start=progress,
             steps=steps,
         )
-        make = BatchBuilder(read=stream.read, collate=stepper.masks.collate(), device=world.device)
+        make = BatchBuilder(
+            read=stream.read,
+            collate=stepper.masks.collate(),
+            device=world.device,
+            dropout_seed=None if stepper.engine.dropout_keys is None else training.seed,
+        )
         stop_request = StopRequest.NOTHING
         with (
             _pause_garbage_collection(),
             time_compilations(ledger),
             RequestListener(folder, peers) as requests,
-            Prefetcher(batches.walk(progress), make) as ready_steps,
+            Prefetcher(iter(()) if actions.stops_early else batches.walk(progress), make) as ready_steps,
         ):
             ledger.switch_to("data")
             for ready in ready_steps:
@@ -81,11 +86,16 @@ def train(training: Training, world: RankContext) -> StopRequest:
                 stop_request = requests.agree()
                 last = number == steps
                 ending = last or stop_request >= StopRequest.STOP
-                if ending or _is_due(training.logging_steps, number):
+                logging = ending or _is_due(training.logging_steps, number)
+                if logging:
                     requests.pace(actions.log(progress, rate))
-                if last or _is_due(training.eval_steps, number):
-                    actions.evaluate(progress)
-                if ending or stop_request is StopRequest.SAVE or _is_due(training.save_steps, number):
+                improved = (last or _is_due(training.eval_steps, number)) and actions.evaluate(progress)
+                if actions.stops_early and not ending:
+                    ending = True
+                    if not logging:
+                        actions.log(progress, rate)
+                keep = improved and training.load_best_model_at_end
+                if ending or keep or stop_request is StopRequest.SAVE or _is_due(training.save_steps, number):
                     actions.save(progress, wait=ending)
                 if ending:
                     break

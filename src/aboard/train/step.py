@@ -10,6 +10,7 @@ from aboard.core.plan.training_settings import Training
 from aboard.data.sampling.packed_sequences import PackedSequence
 from aboard.data.sampling.source_mixing import SequenceDraw
 from aboard.lazy_dataclass import dataclass
+from aboard.train.adapter.sample_dropout import compute_token_keys
 from aboard.train.batch_plan import PlannedStep
 from aboard.train.collate import Collator, MicroBatch
 from aboard.train.distributed.rank_context import RankContext
@@ -19,7 +20,8 @@ from aboard.train.model.attention_masks import AttentionMasks
 from aboard.train.model.engine import Engine
 from aboard.train.model.loss import compute_loss_sum
 from aboard.train.model.loss_scale import LossScale
-from aboard.train.model.optimizer import clip_and_update_weights
+from aboard.train.optimizer.build_optimizer import clip_and_update_weights
+from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,17 +34,25 @@ class PreparedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchBuilder:
-    """Reads and collates a planned step, in a thread."""
+    """Reads and collates a planned step, in a thread; with a seed, also the keys of per-sample dropout."""
 
     read: Callable[[SequenceDraw], PackedSequence]
     collate: Collator
     device: torch.device
+    dropout_seed: int | None = None
 
     def __call__(self, planned: PlannedStep) -> PreparedStep:
-        micro = [self.collate([self.read(draw) for draw in draws]) for draws in planned.micro]
+        micro = [self._build_micro_batch(draws) for draws in planned.micro]
         if self.device.type == "cuda":
             micro = [each.pin_memory() for each in micro]
         return PreparedStep(planned=planned, micro=micro)
+
+    def _build_micro_batch(self, draws: Sequence[SequenceDraw]) -> MicroBatch:
+        bins, seed = [self.read(draw) for draw in draws], self.dropout_seed
+        if seed is None:
+            return self.collate(bins)
+        keys = [compute_token_keys(seed, draw, len(each.ids)) for draw, each in zip(draws, bins, strict=True)]
+        return self.collate(bins, keys)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +62,7 @@ class Stepper:
     training: Training
     world: RankContext
     engine: Engine
-    optimizer: torch.optim.Optimizer
+    optimizer: ShardedOptimizer
     masks: AttentionMasks
     tally: StepStatistics
     ledger: TimeLedger
@@ -91,7 +101,13 @@ class Stepper:
 def forward_micro_batch(engine: Engine, masks: AttentionMasks, micro: MicroBatch) -> Tensor:
     """The summed loss of one micro-batch."""
     micro = micro.to(engine.world.device)
-    return compute_loss_sum(engine.model(**masks.inputs(micro)).logits, micro.labels)
+    if engine.dropout_keys is not None and micro.dropout_keys is not None:
+        engine.dropout_keys.set(micro.dropout_keys, micro.keep)
+    inputs = masks.inputs(micro)
+    if engine.chunked_loss:
+        loss: Tensor = engine.model(**inputs, labels=micro.labels)
+        return loss
+    return compute_loss_sum(engine.model(**inputs).logits, micro.labels)
 
 
 def seed_generators(device: torch.device, number: int) -> None:

@@ -11,12 +11,14 @@ from aboard.diagnoses.trainer import training
 # Keys that belong to one schedule, and schedules that don't end at a learning rate of their own.
 SCHEDULE_KEYS = {"decay_ratio": "wsd", "num_cycles": "cosine_with_restarts", "power": "polynomial"}
 ENDLESS_SCHEDULES = ("constant", "inverse_sqrt")
+ADAM_KEYS = ("adam_beta1", "adam_beta2", "adam_epsilon")
 
 
 def find_conflicts(config: LoadedConfig, section: TrainSection, data: DataSettings) -> list[Problem]:
     """All conflicts that don't depend on the number of ranks; those are checked once the nodes are known."""
     conflicts = (
         *_check_alternatives(section),
+        *_check_optimizer(section),
         *_check_schedule(section),
         *_check_evaluation(section, data),
         *_check_model(section),
@@ -29,14 +31,21 @@ _Conflict = tuple[str, str, Fix]
 
 def _check_alternatives(section: TrainSection) -> Iterator[_Conflict]:
     """Two keys that set the same thing."""
-    if section.num_train_epochs is not None and section.max_steps is not None:
-        seen = "train.num_train_epochs and train.max_steps both set the training length"
-        yield "max_steps", seen, training.CONFIG.fix("one-length")
     if section.warmup_steps is not None and section.warmup_ratio is not None:
         seen = "train.warmup_steps and train.warmup_ratio both set the warmup"
         yield "warmup_ratio", seen, training.CONFIG.fix("one-warmup")
     if section.bf16 and section.fp16:
         yield "fp16", "train.bf16 and train.fp16 both set the precision", training.CONFIG.fix("one-precision")
+
+
+def _check_optimizer(section: TrainSection) -> Iterator[_Conflict]:
+    for key in ADAM_KEYS:
+        if section.optim == "adafactor" and getattr(section, key) is not None:
+            seen = f"train.{key} is a setting of AdamW, and the optimizer is adafactor"
+            yield key, seen, training.CONFIG.fix("optimizer", optim="adamw")
+    if section.optim == "muon" and section.adapter is not None:
+        seen = "train.optim is muon, which orthogonalizes updates of whole matrices; an adapter trains factors of them"
+        yield "optim", seen, training.CONFIG.fix("adapter-optimizer")
 
 
 def _check_schedule(section: TrainSection) -> Iterator[_Conflict]:
@@ -62,9 +71,16 @@ def _check_schedule(section: TrainSection) -> Iterator[_Conflict]:
 
 def _check_evaluation(section: TrainSection, data: DataSettings) -> Iterator[_Conflict]:
     for key in ("eval_steps", "per_device_eval_batch_size"):
-        if getattr(section, key) is not None and not data.validation:
+        if getattr(section, key) is not None and not data.has_validation:
             fix = training.CONFIG.fix("validation", key=key)
             yield key, f"train.{key} is set, but there is no data.validation", fix
+    for key in ("load_best_model_at_end", "early_stopping_patience"):
+        if getattr(section, key) and (not data.has_validation or section.eval_steps is None):
+            lack = "train.eval_steps is not set" if data.has_validation else "there is no data.validation"
+            yield key, f"train.{key} compares evaluations, but {lack}", training.CONFIG.fix("evaluations", key=key)
+    if section.early_stopping_threshold is not None and section.early_stopping_patience is None:
+        seen = "train.early_stopping_threshold only applies to early stopping, and there is no early_stopping_patience"
+        yield "early_stopping_threshold", seen, training.CONFIG.fix("patience")
 
 
 def _check_model(section: TrainSection) -> Iterator[_Conflict]:
@@ -74,3 +90,6 @@ def _check_model(section: TrainSection) -> Iterator[_Conflict]:
     if section.from_scratch and section.resume not in (None, "auto", "none"):
         seen = "train.from_scratch starts with new weights, but train.resume specifies a checkpoint"
         yield "resume", seen, training.CONFIG.fix("resume")
+    if section.from_scratch and section.adapter is not None:
+        seen = "train.from_scratch starts with random weights, which an adapter would leave frozen"
+        yield "adapter", seen, training.CONFIG.fix("adapter")

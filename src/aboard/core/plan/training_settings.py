@@ -7,6 +7,7 @@ from aboard.lazy_dataclass import dataclass
 
 Sharding = Literal["auto", "full", "hybrid", "none"]
 Schedule = Literal["cosine", "cosine_with_restarts", "linear", "polynomial", "inverse_sqrt", "constant", "wsd"]
+Optim = Literal["adamw", "adafactor", "muon", "adamw_8bit"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
@@ -37,7 +38,6 @@ class Adapter:
     use_rslora: bool = False
     use_dora: bool = False
     base_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    load_in_4bit: bool = False
     path: str | None = None
 
     @classmethod
@@ -71,6 +71,7 @@ class Training:
     gradient_accumulation_steps: int = 1
     global_batch_size: int | None = None
     adapter: Adapter | None = None
+    optim: Optim = "adamw"
     learning_rate: float = 2e-5
     weight_decay: float = 0.0
     adam_beta1: float = 0.9
@@ -85,6 +86,7 @@ class Training:
     num_cycles: int = 1
     power: float = 1.0
     gradient_checkpointing: bool = False
+    chunked_loss: bool = False
     bf16: bool = True
     fp16: bool = False
     attn_implementation: Attention = "auto"
@@ -96,6 +98,9 @@ class Training:
     save_steps: int | None = None
     save_total_limit: int | None = None
     save_async: bool = True
+    load_best_model_at_end: bool = False
+    early_stopping_patience: int | None = None
+    early_stopping_threshold: float = 0.0
     seed: int = 42
     on_nonfinite: Literal["stop", "skip"] = "stop"
     resume: str = "auto"

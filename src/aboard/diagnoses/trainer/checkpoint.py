@@ -182,6 +182,7 @@ EXPORT_NONE = Diagnosis(
     fixes={
         "folder": FixCommand("aboard export {folder} --to DIR"),
         "run": FixCommand("aboard logs {run}    # did it save a checkpoint, and on which node?"),
+        "newest": FixCommand("aboard export {what} --checkpoint {name} --to DIR    # the newest instead"),
     },
 )
 
@@ -220,8 +221,25 @@ EXPORT_RUN = Diagnosis(
 EXPORT_MODEL = Diagnosis(
     code="export-model",
     title="the model directory does not match the checkpoint",
-    symptoms=("is not the model of this checkpoint",),
+    symptoms=("is not the model of this checkpoint", "these adapters were trained on other base weights"),
     explanation="An export copies config.json from the original model directory, and the tensors in that directory no"
-    " longer match the checkpoint's.",
-    fixes="aboard export …   # on a machine that has the model's original config.json",
+    " longer match the checkpoint's. An adapter is of use only with the weights that it was trained on.",
+    fixes="aboard export …   # on a machine that has the model as it was trained",
+)
+
+EXPORT_MERGE = Diagnosis(
+    code="export-merge",
+    title="there is no adapter to merge",
+    symptoms=("the run trained no adapter that could be merged",),
+    explanation="`--merge` adds a LoRA adapter to its base model. A run without `train.adapter` trains all weights, and"
+    " its export is a complete model already.",
+    fixes="aboard export {what} --to {to}    # exports the whole model",
+)
+
+EXPORT_PEFT = Diagnosis(
+    code="export-peft",
+    title="PEFT is not installed on this machine",
+    symptoms=("the export of an adapter needs peft",),
+    explanation="The nodes that trained the adapter have PEFT; the machine that exports it needs it, too.",
+    fixes="pip install 'aboard[lora]'",
 )

@@ -1,5 +1,6 @@
 """Checks, before ranks start, the checkpoint to resume from: its settings, and whether any steps remain."""
 
+import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from aboard.diagnoses import NO_FIX, Finding, Shell, format_shell, join_fixes
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint.best_evaluation import BestEvaluation, get_wanted_best
 from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError, parse_marker_head
 from aboard.train.checkpoint.setting_differences import RunSettings, SettingDifference, find_differences
 
@@ -40,13 +42,19 @@ class TypedTrainCommand:
 
 
 class TrainingFinished(Exception):
-    """Nothing is left to train: the checkpoint is at or past the last step. `further` is a command that trains on."""
+    """Nothing is left to train: the checkpoint is at or past the last step, or evaluations have stopped improving.
 
-    def __init__(self, resume: ResumeCheckpoint, *, steps: int, further: Shell) -> None:
+    `further` is a command that trains on; `stale` is the number of evaluations that stopped it early.
+    """
+
+    def __init__(self, resume: ResumeCheckpoint, *, steps: int, further: Shell, stale: int | None = None) -> None:
         super().__init__(f"step {resume.marker.step} of {steps} is saved in {resume.folder.visible(500)}")
         self.resume = resume
         self.steps = steps
         self.further = further
+        self.stale = stale
+        # The evaluation whose checkpoint an export takes; None means the newest.
+        self.best = get_wanted_best(resume.marker.training, resume.marker.state)
 
 
 def build_resume_probe(training: Training) -> Probe[CheckpointManifests]:
@@ -70,12 +78,20 @@ def find_resume(facts: Facts, training: Training) -> ResumeCheckpoint | None:
 
 
 def judge_resume(
-    resume: ResumeCheckpoint, training: Training, *, world: int, data: str, sequences: int, typed: TypedTrainCommand
+    resume: ResumeCheckpoint,
+    training: Training,
+    *,
+    world: int,
+    data: str,
+    base: str,
+    sequences: int,
+    typed: TypedTrainCommand,
 ) -> Iterator[Finding]:
     """Finds settings that can't change since the checkpoint; raises TrainingFinished if no steps remain."""
     marker = resume.marker
     now = RunSettings(
-        training=asdict(training),
+        # As in the manifest: JSON has no tuples.
+        training=json.loads(json.dumps(asdict(training))),
         step_size=training.step_size(world),
         world=world,
         sharding=marker.sharding,
@@ -83,15 +99,20 @@ def judge_resume(
         data=data,
         # The ranks detect a different model.
         config=None,
+        base=base,
     )
     refused = [each for each in find_differences(marker, now) if each.refused]
     if refused:
         yield _build_mismatch(resume, refused, typed)
         return
     total = training.total_sequences(world, sequences)
+    steps = -(-total // training.step_size(world))
     if marker.progress["index"] >= total:
-        steps = -(-total // training.step_size(world))
         raise TrainingFinished(resume, steps=steps, further=_rewrite_command(typed.command, _extend_training(training)))
+    stale, patience = BestEvaluation.of(marker.state).stale, training.early_stopping_patience
+    if patience is not None and stale >= patience:
+        further = _rewrite_command(typed.command, f"train.early_stopping_patience={2 * stale}")
+        raise TrainingFinished(resume, steps=steps, further=further, stale=stale)
 
 
 def _build_mismatch(resume: ResumeCheckpoint, refused: list[SettingDifference], typed: TypedTrainCommand) -> Finding:

@@ -34,6 +34,8 @@ from aboard.train.checkpoint.tensor_slices import (
     slice_optimizer,
 )
 from aboard.train.distributed.rank_context import RankContext
+from aboard.train.model.model_files import identify_weights
+from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 from aboard.train.progress import TrainingProgress
 
 # The slowest rank's disk may lag behind the fastest by this many seconds.
@@ -77,6 +79,7 @@ class CheckpointManager:
         self._pending: BackgroundSave | None = None
         self._save_seconds = 0.0
         self._data: str | None = None
+        self._base: str | None = None
 
     @property
     def published(self) -> int | None:
@@ -116,7 +119,7 @@ class CheckpointManager:
         news, self._news = self._news, []
         return news
 
-    def resume(self, engine: TrainedEngine, optimizer: torch.optim.Optimizer) -> TrainingProgress | None:
+    def resume(self, engine: TrainedEngine, optimizer: ShardedOptimizer) -> TrainingProgress | None:
         """Restores model and optimizer and returns their progress, or None to start; `notes` say what was skipped."""
         outcome = resume_checkpoint(
             self._group, self._training.resume, engine.module, optimizer, lambda: self._present(engine.module)
@@ -178,12 +181,18 @@ class CheckpointManager:
             versions=_read_versions(),
             data=self._identity(),
             config=_read_model_config(module),
+            base=self._identify_base(),
         )
 
     def _identity(self) -> str:
         if self._data is None:
             self._data = compute_data_identity(self._training.data)
         return self._data
+
+    def _identify_base(self) -> str:
+        if self._base is None:
+            self._base = identify_weights(Path(self._training.model)) if self._training.adapter else ""
+        return self._base
 
 
 def _clone_buffers(state: list[TensorSlice], named: StoredTensors) -> list[TensorSlice]:

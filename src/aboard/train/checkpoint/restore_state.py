@@ -9,8 +9,9 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.commit_marker import Box, CheckpointFile, TensorSpec
-from aboard.train.checkpoint.saved_checkpoint import TORCH_DTYPES, SavedCheckpoint, SliceReader
-from aboard.train.checkpoint.tensor_slices import collect_tensors, slice_model, slice_tensor
+from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint, SliceReader
+from aboard.train.checkpoint.tensor_slices import TensorSlice, collect_tensors, slice_model, slice_tensor
+from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 
 _OPTIMIZER = "optimizer/"
 
@@ -31,23 +32,16 @@ class RestoreFiles:
     missing: tuple[CheckpointFile, ...]
 
 
-def list_regions(saved: SavedCheckpoint, module: nn.Module, world: int) -> list[TensorRegion]:
+def list_regions(
+    saved: SavedCheckpoint, module: nn.Module, optimizer: ShardedOptimizer, world: int
+) -> list[TensorRegion]:
     """The regions that this rank needs; raises if the checkpoint is of another model."""
-    own = {each.name: each for each in slice_model(collect_tensors(module), world)}
-    tensors = saved.marker.tensors
-    _check_model({name: each.whole for name, each in own.items()}, saved)
-    regions = [TensorRegion(name=name, box=each.box) for name, each in own.items()]
-    for name, whole in tensors.items():
-        if name.startswith(_OPTIMIZER):
-            of, key = _split_name(name)
-            parameter = own[f"model/{of}"]
-            box = (
-                parameter.box
-                if _is_like_parameter(key, whole, parameter.whole.shape)
-                else ((0,) * len(whole.shape), whole.shape)
-            )
-            regions.append(TensorRegion(name=name, box=box))
-    return regions
+    named = collect_tensors(module)
+    own = slice_model(named, world)
+    _check_model({each.name: each.whole for each in own}, saved)
+    for of in _list_optimized(saved):
+        own += _slice_state(of, optimizer.allocate_state(named.tensors[of]), world)
+    return [TensorRegion(name=each.name, box=each.box) for each in own]
 
 
 def find_files(saved: SavedCheckpoint, parts: Sequence[TensorRegion]) -> RestoreFiles:
@@ -64,41 +58,28 @@ def find_files(saved: SavedCheckpoint, parts: Sequence[TensorRegion]) -> Restore
 
 
 @torch.no_grad()
-def restore_state(saved: SavedCheckpoint, module: nn.Module, optimizer: torch.optim.Optimizer, world: int) -> None:
+def restore_state(saved: SavedCheckpoint, module: nn.Module, optimizer: ShardedOptimizer, world: int) -> None:
     """Restores in place; the optimizer's state is allocated anew, by parameter name."""
     named = collect_tensors(module)
-    groups = {id(one): group for group in optimizer.param_groups for one in group["params"]}
     optimizer.state.clear()
+    own = slice_model(named, world)
+    for of in _list_optimized(saved):
+        parameter = named.tensors[of]
+        optimizer.state[parameter] = optimizer.allocate_state(parameter)
+        own += _slice_state(of, optimizer.state[parameter], world)
     with SliceReader(saved) as reader:
-        for each in slice_model(named, world):
+        for each in own:
             reader.fill(each.local, each.name, each.box)
-        for name, whole in saved.marker.tensors.items():
-            if name.startswith(_OPTIMIZER):
-                of, key = _split_name(name)
-                parameter = named.tensors[of]
-                state = _allocate_state(key, whole, parameter, groups[id(parameter)])
-                state_slice = slice_tensor(name, state, world)
-                reader.fill(state_slice.local, name, state_slice.box)
-                optimizer.state[parameter][key] = state
 
 
-def _allocate_state(key: str, whole: TensorSpec, parameter: Tensor, group: dict[str, object]) -> Tensor:
-    """Allocates as the optimizer would: sharded like its parameter, or a single number."""
-    if _is_like_parameter(key, whole, tuple(parameter.shape)):
-        return torch.empty_like(parameter, dtype=TORCH_DTYPES[whole.dtype], requires_grad=False)
-    # torch.optim counts steps on the device only if its kernel reads them there.
-    there = group.get("fused") or group.get("capturable")
-    return torch.empty(whole.shape, dtype=TORCH_DTYPES[whole.dtype], device=parameter.device if there else "cpu")
+def _list_optimized(saved: SavedCheckpoint) -> list[str]:
+    """The parameters with a state: those without a gradient have none."""
+    names = [name.removeprefix(_OPTIMIZER) for name in saved.marker.tensors if name.startswith(_OPTIMIZER)]
+    return list(dict.fromkeys(name.rpartition("/")[0] for name in names))
 
 
-def _is_like_parameter(key: str, whole: TensorSpec, parameter: tuple[int, ...]) -> bool:
-    """`step` is a scalar of its own even for a scalar parameter; torch.optim identifies it by this name too."""
-    return key != "step" and whole.shape == parameter
-
-
-def _split_name(name: str) -> tuple[str, str]:
-    parameter, _, key = name.removeprefix(_OPTIMIZER).rpartition("/")
-    return parameter, key
+def _slice_state(of: str, state: dict[str, Tensor], world: int) -> list[TensorSlice]:
+    return [slice_tensor(f"{_OPTIMIZER}{of}/{key}", value, world) for key, value in state.items()]
 
 
 def _check_model(own: dict[str, TensorSpec], saved: SavedCheckpoint) -> None:

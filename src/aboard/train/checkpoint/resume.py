@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from aboard.diagnoses import AboardError
@@ -27,6 +26,7 @@ from aboard.train.checkpoint.setting_differences import (
     refuse_differences,
 )
 from aboard.train.metrics.head_beacon import send_saved
+from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 
 _THREADS = 4
 
@@ -53,7 +53,7 @@ def resume_checkpoint(
     group: CheckpointRanks,
     how: str,
     module: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: ShardedOptimizer,
     now: Callable[[], RunSettings],
 ) -> ResumeResult:
     """Resumes according to `resume:`: `auto`, `none`, or one checkpoint. All ranks call it, with the same result."""
@@ -69,7 +69,7 @@ def resume_checkpoint(
         changed = find_differences(saved.marker, now())
         refuse_differences(changed, str(saved.folder))
         try:
-            why = _find_damage(group, saved, module)
+            why = _find_damage(group, saved, module, optimizer)
         except AboardError as error:
             # An older checkpoint may be complete here: the head copies the newest that is complete on the nodes.
             if error.diagnosis is not checkpoint.ELSEWHERE:
@@ -138,12 +138,14 @@ def _share_marker(group: CheckpointRanks, folder: Path, offer: _Offer) -> Commit
     return found
 
 
-def _find_damage(group: CheckpointRanks, saved: SavedCheckpoint, module: nn.Module) -> str | None:
+def _find_damage(
+    group: CheckpointRanks, saved: SavedCheckpoint, module: nn.Module, optimizer: ShardedOptimizer
+) -> str | None:
     """Why it can't be used, the same on all ranks; every file that a rank needs is hashed once per disk."""
     need: list[RestoreFiles] = []
 
     def plan() -> dict[str, Any]:
-        found = find_files(saved, list_regions(saved, module, len(group.disks.nodes)))
+        found = find_files(saved, list_regions(saved, module, optimizer, len(group.disks.nodes)))
         need.append(found)
         elsewhere = [file for file in found.missing if _is_elsewhere(file, saved)]
         if elsewhere:
@@ -186,7 +188,7 @@ def _build_elsewhere_error(group: CheckpointRanks, saved: SavedCheckpoint, files
 
 
 def _restore_state(
-    saved: SavedCheckpoint, module: nn.Module, optimizer: torch.optim.Optimizer, world: int
+    saved: SavedCheckpoint, module: nn.Module, optimizer: ShardedOptimizer, world: int
 ) -> dict[str, Any]:
     restore_state(saved, module, optimizer, world)
     return {}

@@ -1,5 +1,6 @@
 """Settings that changed since the checkpoint: reported, and refused if they make it a different training."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,13 +11,24 @@ from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.commit_marker import CommitMarker
 
 # Settings that decide which token comes when, or what a token is; the reason is shown to the user.
-_SECTIONS = {"max_length": "data", "seed": "train"}
+_SECTIONS = {"max_length": "data", "seed": "train", "optim": "train"}
 _REFUSED = {
     "max_length": "sequences were packed for a different length, so the data position would be wrong",
+    "optim": "the checkpoint has the state of another optimizer, and without one training would start over",
     "seed": "it determines the data order: some samples would repeat, others would be skipped",
 }
+_OTHER_ADAPTER = "an adapter of other tensors is another training"
+_SCALE = "it scales the adapter's output, so the model would suddenly compute something else"
+_REFUSED_OF_ADAPTER = {
+    "r": _OTHER_ADAPTER,
+    "target_modules": _OTHER_ADAPTER,
+    "modules_to_save": _OTHER_ADAPTER,
+    "use_dora": _OTHER_ADAPTER,
+    "alpha": _SCALE,
+    "use_rslora": _SCALE,
+}
 # Where the run is now, and what is compared by content below.
-_OWN = {"resume", "output_dir", "data", "model", "tokenizer"}
+_OWN = {"resume", "output_dir", "data", "model", "tokenizer", "adapter"}
 # Of the model's configuration: how it is loaded or run, not what it computes.
 _LOADED = {
     "_name_or_path",
@@ -56,6 +68,8 @@ class RunSettings:
     versions: Mapping[str, str]
     data: str
     config: Mapping[str, Any] | None
+    # Identifies the weights that an adapter is trained on; empty without an adapter.
+    base: str = ""
 
 
 def find_differences(marker: CommitMarker, now: RunSettings) -> list[SettingDifference]:
@@ -63,6 +77,7 @@ def find_differences(marker: CommitMarker, now: RunSettings) -> list[SettingDiff
     changes = [
         *_compare_steps(marker, now),
         *_compare_data(marker, now),
+        *_compare_adapter(marker, now),
         *_compare_config(marker, now),
         *_compare_settings(marker, now),
     ]
@@ -109,6 +124,29 @@ def _compare_data(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDif
         )
 
 
+def _compare_adapter(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
+    old, new = marker.training.get("adapter"), now.training.get("adapter")
+    if old is None or new is None:
+        if old is not new:
+            have, want = ("all weights", "an adapter") if old is None else ("an adapter", "all weights")
+            why = f"the checkpoint has {have}, and this run trains {want}"
+            yield SettingDifference(name="trained", old=have, new=want, refused=why)
+        return
+    for each in _list_changes("", old, new):
+        reason = _REFUSED_OF_ADAPTER.get(each.name)
+        name = f"adapter.{each.name}"
+        # `--set` takes no lists.
+        keep = f"train.{name}={_format_value(each.old)}" if reason and not isinstance(each.old, list) else None
+        yield SettingDifference(name=name, old=each.old, new=each.new, refused=reason, keep=keep)
+    if marker.base and now.base and marker.base != now.base:
+        yield SettingDifference(
+            name="base model",
+            old=marker.base[:12],
+            new=now.base[:12],
+            refused="these adapters were trained on other base weights",
+        )
+
+
 def _compare_config(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
     """Only settings that both have: another version of transformers adds settings with defaults."""
     old, new = marker.config or {}, now.config or {}
@@ -121,7 +159,8 @@ def _compare_config(marker: CommitMarker, now: RunSettings) -> Iterator[SettingD
 
 
 def _compare_settings(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
-    old = {name: value for name, value in marker.training.items() if name not in _OWN}
+    # Checkpoints from before there was a choice are of AdamW.
+    old = {name: value for name, value in {"optim": "adamw", **marker.training}.items() if name not in _OWN}
     new = {name: value for name, value in now.training.items() if name not in _OWN}
     for each in _list_changes("", old, new):
         why = _REFUSED.get(each.name)
@@ -135,3 +174,7 @@ def _list_changes(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> 
         for name in sorted(old.keys() & new.keys())
         if old[name] != new[name]
     ]
+
+
+def _format_value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,5 +1,6 @@
 """Estimates the memory that one rank needs in a given layout."""
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from aboard.train.memory.model_states import (
     estimate_sharded,
     measure_model,
 )
+from aboard.train.model.chunked_loss import find_chunking_obstacle
 from aboard.train.model.meta_model import build_on_meta, find_layers
 from aboard.train.model.packing_support import find_packing_obstacle
 
@@ -76,6 +78,8 @@ class ModelProfile:
     norms: int
     # Why documents of one row can't be separated in it; None if they can.
     why_not_apart: str | None = None
+    # Why its loss can't be computed in chunks, if that is asked for and can't be done.
+    why_not_chunked: str | None = None
 
 
 def profile_model(training: Training) -> ModelProfile:
@@ -83,12 +87,19 @@ def profile_model(training: Training) -> ModelProfile:
     built = build_on_meta(training, torch.device("cpu"))
     blocks = find_layers(built)
     norms = sum("Norm" in type(each).__name__ for each in blocks[0].children()) if blocks else 0
-    return ModelProfile(
+    profile = ModelProfile(
         sizes=measure_model(built, blocks),
         config=built.config.get_text_config(),
         norms=norms,
         why_not_apart=find_packing_obstacle(built),
+        why_not_chunked=find_chunking_obstacle(built) if training.chunked_loss else None,
     )
+    if training.adapter is not None and find_spec("peft") is not None:
+        from aboard.train.adapter.inject_adapter import inject_adapter  # noqa: PLC0415 - PEFT takes seconds
+
+        # A module that the adapter names but the model lacks is reported before nodes are claimed.
+        inject_adapter(built, training, training.adapter)
+    return profile
 
 
 def estimate_memory(

@@ -1,8 +1,6 @@
 """Builds the engine of a run from a model directory: prepare on meta, shard over the ranks, load the weights."""
 
-import hashlib
 import inspect
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -21,12 +19,15 @@ from aboard.core.text.input_text import agree
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model_loading, training
 from aboard.lazy_dataclass import dataclass
+from aboard.train.adapter.sample_dropout import find_dropout_keys
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.memory.activations import ROUTED
+from aboard.train.model.chunked_loss import enable_chunked_loss
 from aboard.train.model.compile_layers import compile_layers, require_compiler
 from aboard.train.model.engine import Engine, make_sync_switch
 from aboard.train.model.load_weights import FillModel, prepare_pretrained
 from aboard.train.model.meta_model import DTYPES, build_on_meta, find_layers
+from aboard.train.model.model_files import hash_file_samples
 from aboard.train.model.scratch_weights import prepare_scratch
 
 
@@ -53,6 +54,8 @@ def build_engine(training: Training, world: RankContext) -> Engine:
     module.train()
     if training.torch_compile:
         compile_layers(module)
+    if training.chunked_loss:
+        enable_chunked_loss(module)
     model = _wrap_model(module, training, world)
     return Engine(
         model=model,
@@ -63,6 +66,8 @@ def build_engine(training: Training, world: RankContext) -> Engine:
         flops_per_token=prepared.flops_per_token,
         bytes_read=bytes_read,
         notes=(_describe_sharding(world, offload=training.cpu_offload), *prepared.notes),
+        dropout_keys=find_dropout_keys(module),
+        chunked_loss=training.chunked_loss,
         _switch=make_sync_switch(model, world),
     )
 
@@ -78,6 +83,10 @@ def prepare_model(training: Training, world: RankContext) -> PreparedModel:
         fill, notes = prepare_pretrained(module, Path(training.model))
         load = partial(_load_pretrained, module, training, fill)
     modify_model(module, training)
+    if training.adapter is not None:
+        from aboard.train.adapter.inject_adapter import describe_adapter  # noqa: PLC0415 - as below
+
+        notes = (*notes, *describe_adapter(module))
     flops = count_flops_per_token(module, training.max_length)
     return PreparedModel(module=module, load=load, flops_per_token=flops, notes=notes)
 
@@ -86,10 +95,12 @@ def _load_pretrained(module: PreTrainedModel, training: Training, fill: FillMode
     if training.adapter is None:
         return fill(world, {})
     # Imported here: PEFT takes seconds, which only runs with an adapter need.
-    from aboard.train.adapter.adapter_weights import fill_adapter  # noqa: PLC0415
+    from aboard.train.adapter.adapter_weights import fill_adapter, load_adapter  # noqa: PLC0415
     from aboard.train.adapter.inject_adapter import map_base_names  # noqa: PLC0415
 
     bytes_read = fill(world, map_base_names(module))
+    if training.adapter.path is not None:
+        return bytes_read + load_adapter(module, world, Path(training.adapter.path))
     fill_adapter(module, world, seed=training.seed)
     return bytes_read
 
@@ -197,16 +208,17 @@ def _disable_buffer_sync() -> dict[str, Any]:
 def count_flops_per_token(model: PreTrainedModel, length: int) -> float:
     """Forward and backward: six per weight that a token uses, and attention over half of the positions before it.
 
+    A frozen weight has no gradient of its own, so it counts four.
     An embedding lookup is not a multiplication, but a head tied to it is one (https://arxiv.org/abs/2204.02311,
     appendix B, which counts attention as if it were not causal).
     """
-    return 6.0 * _count_used_weights(model) + sum(
+    return _count_weight_flops(model) + sum(
         6.0 * _read_attention_width(model) * min(length, window)
         for window in _list_windows(model.config.get_text_config(), length)
     )
 
 
-def _count_used_weights(model: PreTrainedModel) -> float:
+def _count_weight_flops(model: PreTrainedModel) -> float:
     config = model.config.get_text_config()
     experts = next((getattr(config, name) for name in ROUTED if getattr(config, name, None)), None)
     share = getattr(config, "num_experts_per_tok", None)
@@ -215,9 +227,10 @@ def _count_used_weights(model: PreTrainedModel) -> float:
     head = model.get_output_embeddings()
     multiplied = {id(each) for each in head.parameters()} if head is not None else set()
     return sum(
-        each.numel() * (part if ".experts." in name else 1.0)
+        (6.0 if each.requires_grad else 4.0) * each.numel() * (part if ".experts." in name else 1.0)
         for name, each in model.named_parameters()
-        if id(each) not in lookup - multiplied
+        # PEFT keeps the original of a module that is trained in full.
+        if id(each) not in lookup - multiplied and ".original_module." not in name
     )
 
 
@@ -236,17 +249,12 @@ def _list_windows(config: object, length: int) -> list[int]:
     return [window] * int(getattr(config, "num_hidden_layers", 0))
 
 
-# Samples per file and their size: a quick comparison, not a proof.
-SAMPLES_PER_FILE = 16
-SAMPLE_BYTES = 4096
-DIGEST_BYTES = 16
-
-
 def check_same_files(folder: Path, world: RankContext) -> None:
     """Raises if the model files of some ranks differ from those of most, and names these ranks."""
     if not world.distributed:
         return
-    mine = torch.frombuffer(bytearray(_hash_file_samples(folder)), dtype=torch.uint8).to(world.device)
+    files = sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    mine = torch.frombuffer(bytearray(hash_file_samples(files)), dtype=torch.uint8).to(world.device)
     all_of = [torch.empty_like(mine) for _ in range(world.size)]
     dist.all_gather(all_of, mine)
     digests = [bytes(each.tolist()) for each in all_of]
@@ -259,14 +267,3 @@ def check_same_files(folder: Path, world: RankContext) -> None:
             f" {agree(others, 'has', 'have')} different files than most ranks",
             folder=folder,
         )
-
-
-def _hash_file_samples(folder: Path) -> bytes:
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")]):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}\n".encode())
-        with path.open("rb") as file:
-            for place in range(SAMPLES_PER_FILE):
-                digest.update(os.pread(file.fileno(), SAMPLE_BYTES, size * place // SAMPLES_PER_FILE))
-    return digest.digest()[:DIGEST_BYTES]

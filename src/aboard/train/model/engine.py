@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from aboard.lazy_dataclass import dataclass
+from aboard.train.adapter.sample_dropout import DropoutKeys
 from aboard.train.distributed.rank_context import RankContext
 
 
@@ -25,6 +26,9 @@ class Engine:
     flops_per_token: float
     bytes_read: int
     notes: tuple[str, ...]
+    dropout_keys: DropoutKeys | None
+    # `model` returns the summed loss of its labels.
+    chunked_loss: bool
     _switch: Callable[[bool], None]
 
     def micro(self, *, last: bool) -> None:

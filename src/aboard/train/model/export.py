@@ -4,9 +4,10 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, revert_weight_conversion
 
-from aboard.core.plan.training_settings import Training
+from aboard.core.plan.training_settings import Adapter, Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.lazy_dataclass import dataclass
@@ -45,23 +46,51 @@ GENERATION = "generation_config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedModel:
-    """The number of weight files, their bytes and type."""
+    """The number of weight files, their bytes and type; `base` is the model that an exported adapter needs."""
 
     files: int
     bytes: int
     dtype: str
+    base: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedExport:
+    """What an export will write: tensors into files of this name, and settings."""
+
+    tensors: Mapping[str, LazyTensor]
+    dtype: torch.dtype
+    write_settings: Callable[[Path], None]
+    name: str = "model"
+    base: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 def export_model(
-    checkpoint: Path, model: Path, out: Path, *, dtype: str | None = None, tokenizer: Path | None = None
+    checkpoint: Path,
+    model: Path,
+    out: Path,
+    *,
+    dtype: str | None = None,
+    tokenizer: Path | None = None,
+    merge: bool = False,
 ) -> ExportedModel:
     """Writes weights as safetensors, config, generation config and tokenizer; the directory appears atomically.
 
-    The default type is that of the model's config. At most one tensor is in memory at a time.
+    Of a run with an adapter it writes the adapter for PEFT, or with `merge` the base model with the adapter merged in.
+    The default type is that of the model's config; an adapter stays in float32. At most one tensor, or one layer that
+    is merged, is in memory at a time.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AboardError(checkpoints.EXPORT_TO, f"{out} already exists and is not empty")
     saved = SavedCheckpoint.open(checkpoint)
+    training = replace(Training.of(saved.marker.training), model=str(model), attn_implementation="auto")
+    if merge and training.adapter is None:
+        seen = f"{checkpoint} has all weights: the run trained no adapter that could be merged"
+        raise AboardError(checkpoints.EXPORT_MERGE, seen, what=checkpoint, to=out)
+    if training.adapter is not None and find_spec("peft") is None:
+        raise AboardError(checkpoints.EXPORT_PEFT, "the export of an adapter needs peft, which is not installed here")
     if problems := saved.verify_model():
         raise AboardError(
             checkpoints.DAMAGED,
@@ -69,23 +98,77 @@ def export_model(
             "export",
             folder=checkpoint.parent,
         )
-    built = _build_model(saved, model)
-    target_dtype = DTYPES[dtype] if dtype else _read_default_dtype(model)
+    chosen = DTYPES[dtype] if dtype else None
+    if training.adapter is None:
+        prepared = _prepare_model(saved, training, chosen)
+    else:
+        prepare = _prepare_merged if merge else _prepare_adapter
+        prepared = prepare(saved, training, training.adapter, chosen)
     draft = out.with_name(f".{out.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    files, size = write_safetensors(dict(_list_tensors(saved, built, target_dtype)), draft)
-    _write_settings(built, model, draft, target_dtype)
+    files, size = write_safetensors(prepared.tensors, draft, name=prepared.name)
+    prepared.write_settings(draft)
     _copy_files(tokenizer or model, draft, TOKENIZER)
     out.parent.mkdir(parents=True, exist_ok=True)
     # Replaces an empty directory at most: the file system rejects any other.
     draft.replace(out)
-    return ExportedModel(files=files, bytes=size, dtype=_format_dtype(target_dtype))
+    return ExportedModel(
+        files=files, bytes=size, dtype=_format_dtype(prepared.dtype), base=prepared.base, notes=prepared.notes
+    )
 
 
-def _build_model(saved: SavedCheckpoint, model: Path) -> PreTrainedModel:
+def _prepare_model(saved: SavedCheckpoint, training: Training, dtype: torch.dtype | None) -> PreparedExport:
+    built = _build_model(saved, training)
+    dtype = dtype or _read_default_dtype(Path(training.model))
+    specs = {name: saved.marker.tensors[f"model/{name}"] for name in saved.model()}
+    shapes = {name: each.shape for name, each in specs.items()}
+    dtypes = {name: TORCH_DTYPES[each.dtype] for name, each in specs.items()}
+    tensors = dict(_list_tensors(built, shapes, dtypes, lambda name: saved.tensor(f"model/{name}"), dtype))
+    return PreparedExport(
+        tensors=tensors, dtype=dtype, write_settings=partial(_write_settings, built, Path(training.model), dtype)
+    )
+
+
+def _prepare_adapter(
+    saved: SavedCheckpoint, training: Training, adapter: Adapter, dtype: torch.dtype | None
+) -> PreparedExport:
+    # Imported here: PEFT takes seconds, which only runs with an adapter need.
+    from aboard.train.adapter import export_adapter  # noqa: PLC0415
+
+    adapted = export_adapter.build_adapted(saved, training, adapter)
+    model = Path(training.model)
+    dtype = dtype or torch.float32
+    return PreparedExport(
+        tensors=export_adapter.list_adapter_tensors(saved, adapted, dtype),
+        dtype=dtype,
+        write_settings=partial(export_adapter.write_adapter_config, adapted, adapter, model),
+        name="adapter_model",
+        base=export_adapter.find_hub_name(model)[0],
+    )
+
+
+def _prepare_merged(
+    saved: SavedCheckpoint, training: Training, adapter: Adapter, dtype: torch.dtype | None
+) -> PreparedExport:
+    from aboard.train.adapter import export_adapter  # noqa: PLC0415 - as above
+
+    adapted = export_adapter.build_adapted(saved, training, adapter)
+    model = Path(training.model)
+    built = build_on_meta(training, torch.device("cpu"))
+    merged = export_adapter.MergedModel(saved, adapted, built, model)
+    dtype = dtype or _read_default_dtype(model)
+    notes = [f"merged the adapter into {export_adapter.find_hub_name(model)[0]}"]
+    return PreparedExport(
+        tensors=dict(_list_tensors(built, merged.shapes, merged.dtypes, merged.read, dtype)),
+        dtype=dtype,
+        write_settings=partial(_write_settings, built, model, dtype),
+        notes=tuple(notes),
+    )
+
+
+def _build_model(saved: SavedCheckpoint, training: Training) -> PreTrainedModel:
     """The model on meta as it was trained; raises if its tensors are not those of the checkpoint."""
-    training = replace(Training.of(saved.marker.training), model=str(model), attn_implementation="auto")
     built = build_on_meta(training, torch.device("cpu"))
     if saved.marker.config is not None:
         built.config.tie_word_embeddings = bool(saved.marker.config.get("tie_word_embeddings"))
@@ -96,29 +179,32 @@ def _build_model(saved: SavedCheckpoint, model: Path) -> PreTrainedModel:
         other = sorted(name for name in stored | expected.keys() if shapes.get(name) != expected.get(name))
         raise AboardError(
             checkpoints.EXPORT_MODEL,
-            f"{model} does not match this checkpoint; these tensors differ: {', '.join(other[:3])}",
+            f"{training.model} does not match this checkpoint; these tensors differ: {', '.join(other[:3])}",
         )
     return built
 
 
 def _list_tensors(
-    saved: SavedCheckpoint, model: PreTrainedModel, dtype: torch.dtype
+    model: PreTrainedModel,
+    shapes: Mapping[str, tuple[int, ...]],
+    dtypes: Mapping[str, torch.dtype],
+    read_whole: Callable[[str], torch.Tensor],
+    dtype: torch.dtype,
 ) -> Iterator[tuple[str, LazyTensor]]:
     """Tensors by their names in the model's own files. If names are converted, all tensors are in memory at once."""
 
     def read(name: str) -> torch.Tensor:
-        return _cast_tensor(saved.tensor(f"model/{name}"), dtype)
+        return _cast_tensor(read_whole(name), dtype)
 
     transforms = get_model_conversion_mapping(model, add_legacy=False)
     if any(isinstance(each, WeightConverter) for each in transforms):
-        reverted = revert_weight_conversion(model, {name: read(name) for name in saved.model()})
+        reverted = revert_weight_conversion(model, {name: read(name) for name in shapes})
         for name, tensor in reverted.items():
             yield name, LazyTensor(shape=tuple(tensor.shape), dtype=tensor.dtype, read=partial(_return_tensor, tensor))
         return
-    for name in saved.model():
-        whole = saved.marker.tensors[f"model/{name}"]
-        kind = dtype if TORCH_DTYPES[whole.dtype].is_floating_point else TORCH_DTYPES[whole.dtype]
-        yield name, LazyTensor(shape=whole.shape, dtype=kind, read=partial(read, name))
+    for name, shape in shapes.items():
+        kind = dtype if dtypes[name].is_floating_point else dtypes[name]
+        yield name, LazyTensor(shape=shape, dtype=kind, read=partial(read, name))
 
 
 def _return_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -139,7 +225,7 @@ def _format_dtype(dtype: torch.dtype) -> str:
     return next(name for name, each in DTYPES.items() if each is dtype)
 
 
-def _write_settings(built: PreTrainedModel, model: Path, out: Path, dtype: torch.dtype) -> None:
+def _write_settings(built: PreTrainedModel, model: Path, dtype: torch.dtype, out: Path) -> None:
     config = built.config
     config.architectures = [type(built).__name__]
     config.use_cache = True
@@ -167,13 +253,17 @@ def main(words: list[str]) -> int:
     # Where they are on this machine, if the checkpoint was made on one with other homes.
     parser.add_argument("--model", type=Path)
     parser.add_argument("--tokenizer", type=Path)
+    parser.add_argument("--merge", action="store_true")
     args = parser.parse_args(words)
 
     def act() -> dict[str, Any]:
         training = Training.of(SavedCheckpoint.open(args.checkpoint).marker.training)
         model = args.model or Path(training.model).expanduser()
         tokenizer = args.tokenizer or (Path(training.tokenizer).expanduser() if training.tokenizer else None)
-        return asdict(export_model(args.checkpoint, model, args.out, dtype=args.dtype, tokenizer=tokenizer))
+        exported = export_model(
+            args.checkpoint, model, args.out, dtype=args.dtype, tokenizer=tokenizer, merge=args.merge
+        )
+        return asdict(exported)
 
     return write_reply(act)
 

@@ -39,20 +39,22 @@ class LazyTensor:
         return prod(self.shape) * self.dtype.itemsize
 
 
-def write_safetensors(tensors: Mapping[str, LazyTensor], folder: Path, *, limit: int = SHARD_BYTES) -> tuple[int, int]:
+def write_safetensors(
+    tensors: Mapping[str, LazyTensor], folder: Path, *, name: str = "model", limit: int = SHARD_BYTES
+) -> tuple[int, int]:
     """Writes one file, or several and their index; returns the number of files and the bytes of all tensors."""
     shards = _split_shards(tensors, limit)
     names = [
-        "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+        f"{name}.safetensors" if len(shards) == 1 else f"{name}-{number:05}-of-{len(shards):05}.safetensors"
         for number in range(1, len(shards) + 1)
     ]
-    for name, shard in zip(names, shards, strict=True):
-        _write_shard(shard, folder / name)
+    for file, shard in zip(names, shards, strict=True):
+        _write_shard(shard, folder / file)
     size = sum(each.bytes for each in tensors.values())
     if len(shards) > 1:
-        where = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+        where = {tensor: file for file, shard in zip(names, shards, strict=True) for tensor in shard}
         index = {"metadata": {"total_size": size}, "weight_map": where}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        (folder / f"{name}.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     return len(shards), size
 
 

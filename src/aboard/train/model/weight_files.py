@@ -17,6 +17,7 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model_loading
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
+from aboard.train.model.model_files import PICKLED, SAFETENSORS, build_damage_error, list_weight_files
 
 # https://huggingface.co/docs/safetensors: the type names of a header.
 DTYPES = {
@@ -52,13 +53,18 @@ class StoredTensor(Protocol):
 
 def open_weights(folder: Path) -> Mapping[str, StoredTensor]:
     """Every tensor of a model by its name in the files: safetensors, or else what torch.save wrote."""
-    files = _list_files(folder, "model.safetensors")
+    files = list_weight_files(folder, SAFETENSORS)
     if files:
         return {name: entry for file in files for name, entry in _read_header(file).items()}
-    files = _list_files(folder, "pytorch_model.bin")
+    files = list_weight_files(folder, PICKLED)
     if files:
         return {name: PickledTensor(tensor) for file in files for name, tensor in _load_pickle(file).items()}
     raise AboardError(model_loading.NO_WEIGHTS, f"{folder} has neither model.safetensors nor its index")
+
+
+def open_safetensors(file: Path) -> Mapping[str, StoredTensor]:
+    """Every tensor of one file."""
+    return _read_header(file)
 
 
 def read_whole(stored: StoredTensor) -> torch.Tensor:
@@ -117,7 +123,7 @@ class OpenFile:
         while view:
             count = os.preadv(self._handle, [view], offset)
             if not count:
-                raise _build_damage_error(self.path, f"it ends before byte {offset + len(view)}")
+                raise build_damage_error(self.path, f"it ends before byte {offset + len(view)}")
             view, offset = view[count:], offset + count
 
     @cached_property
@@ -129,38 +135,19 @@ class OpenFile:
             os.close(self._handle)
 
 
-def _list_files(folder: Path, name: str) -> list[Path]:
-    index = folder / f"{name}.index.json"
-    if index.exists():
-        return [folder / each for each in _read_index(index)]
-    return [folder / name] if (folder / name).exists() else []
-
-
-def _read_index(index: Path) -> list[str]:
-    """The files that an index names. A downloaded model must not point to others: a fix may suggest to remove one."""
-    try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _build_damage_error(index, "it is not an index of weights") from error
-    for name in names:
-        if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
-            raise _build_damage_error(index, f"it refers to a file outside its directory: {escape_text(str(name))}")
-    return names
-
-
 def _read_header(path: Path) -> dict[str, SafetensorsTensor]:
     try:
         file = OpenFile(path)
     except OSError as error:
-        raise _build_damage_error(path, f"it can't be read ({error.strerror})") from error
+        raise build_damage_error(path, f"it can't be read ({error.strerror})") from error
     length = int.from_bytes(_read_bytes(file, 0, 8), "little")
     if length > HEADER_LIMIT:
-        raise _build_damage_error(path, "its header is longer than the format allows")
+        raise build_damage_error(path, "its header is longer than the format allows")
     entries: dict[str, Any] = json.loads(_read_bytes(file, 8, length))
     entries.pop("__metadata__", None)
     ends = max((each["data_offsets"][1] for each in entries.values()), default=0)
     if 8 + length + ends > file.size:
-        raise _build_damage_error(path, f"it has {file.size} bytes, but its header describes {8 + length + ends}")
+        raise build_damage_error(path, f"it has {file.size} bytes, but its header describes {8 + length + ends}")
     return {name: _make_tensor(file, name, each, 8 + length) for name, each in entries.items()}
 
 
@@ -185,7 +172,3 @@ def _make_tensor(file: OpenFile, name: str, entry: Mapping[str, Any], base: int)
 def _load_pickle(path: Path) -> dict[str, torch.Tensor]:
     loaded: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     return loaded
-
-
-def _build_damage_error(path: Path, how: str) -> AboardError:
-    return AboardError(model_loading.DAMAGED, f"{escape_text(str(path), 400)} can't be used: {how}", path=path)

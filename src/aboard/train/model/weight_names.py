@@ -71,7 +71,7 @@ def match_weights(model: PreTrainedModel, names: Iterable[str]) -> WeightMatch:
                 target, FusedWeights(target=target, pattern=pattern, converter=by_pattern[pattern])
             )
             mixture.sources.append((source, pattern))
-    converted = {name for each in mixed.values() for name in _list_targets(each, expected)}
+    converted = {name for each in mixed.values() for name in list_targets(each, expected)}
     missing = [name for name in expected if not {name, *_list_aliases(model, name)} & (plain.keys() | converted)]
     return _check_complete(model, plain, tuple(mixed.values()), missing, unexpected)
 
@@ -82,17 +82,17 @@ def get_tied_names(model: PreTrainedModel) -> dict[str, str]:
     return names
 
 
-def _list_aliases(model: PreTrainedModel, name: str) -> set[str]:
-    """All names of the same parameter."""
-    source = get_tied_names(model).get(name, name)
-    return {source, *(other for other, its in get_tied_names(model).items() if its == source)}
-
-
-def _list_targets(mixture: FusedWeights, expected: Mapping[str, Any]) -> Iterable[str]:
+def list_targets(mixture: FusedWeights, expected: Mapping[str, Any]) -> Iterable[str]:
     """A conversion is named after the first of its targets; the others differ in the target's own part."""
     first, *others = mixture.converter.target_patterns
     names = [mixture.target, *(mixture.target.replace(first, other) for other in others)]
     return [name for name in names if name in expected]
+
+
+def _list_aliases(model: PreTrainedModel, name: str) -> set[str]:
+    """All names of the same parameter."""
+    source = get_tied_names(model).get(name, name)
+    return {source, *(other for other, its in get_tied_names(model).items() if its == source)}
 
 
 def _check_complete(
