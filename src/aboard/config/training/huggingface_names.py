@@ -134,7 +134,11 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
         "gradient checkpointing always uses the non-reentrant variant",
         _suggest_line("gradient_checkpointing: true"),
     ),
-    ("torch_compile torch_compile_backend torch_compile_mode", "models are not compiled yet", _LEAVE),
+    (
+        "torch_compile_backend torch_compile_mode",
+        "layers are compiled by Inductor in its default mode",
+        _suggest_line("torch_compile: true"),
+    ),
     (
         "use_liger_kernel liger_kernel_config",
         "Aboard has no Liger kernels, but the one that saves most memory, the fused cross entropy, has a counterpart",

@@ -163,6 +163,22 @@ LOSS_SCALE = Diagnosis(
     fixes=Advice("lower learning_rate, or compute in float32 (fp16: false), or in bf16 on Ampere GPUs and newer"),
 )
 
+COMPILER = Diagnosis(
+    code="train-compiler",
+    title="a node can't compile the model",
+    symptoms=(
+        "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found",
+        "RuntimeError: Cannot find a working triton installation",
+        "RuntimeError: Failed to find C compiler. Please specify via CC environment variable",
+    ),
+    explanation="`torch_compile` generates code on every node: with Triton and a C compiler for GPUs, with a C++"
+    " compiler for CPUs.",
+    fixes={
+        "triton": FixCommand("python3 -m pip install triton    # on that node; or --set train.torch_compile=false"),
+        "compiler": FixCommand("sudo apt install g++    # on that node; or --set train.torch_compile=false"),
+    },
+)
+
 CHECKPOINTING_UNKNOWN = Diagnosis(
     code="checkpointing-unknown",
     title="the model does not support gradient checkpointing",
