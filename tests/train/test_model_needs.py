@@ -102,12 +102,19 @@ def large(tmp_path_factory: pytest.TempPathFactory, crew: Crew) -> Path:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("sharding", ["alone", "none", "full", "hybrid"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "chunked"])
 @pytest.mark.parametrize("adapter", _ADAPTERS)
-def test_the_whole_peak_is_told_within_a_tenth(crew: Crew, large: Path, adapter: str, sharding: str) -> None:
+def test_the_whole_peak_is_told_within_a_tenth(
+    crew: Crew,
+    large: Path,
+    adapter: str,
+    sharding: str,
+    chunked: bool,  # noqa: FBT001 - pytest's
+) -> None:
     """States, activations and logits of whole steps of a 55M model, in full and with adapters."""
     nodes = {"alone": (1,), "none": (2,), "full": (2,), "hybrid": (2, 2)}[sharding]
     given: dict[str, Any] = {"adapter": its} if (its := _ADAPTERS[adapter]) else {}
-    given |= {"max_length": 256, "gradient_accumulation_steps": 1}
+    given |= {"max_length": 256, "gradient_accumulation_steps": 1, "chunked_loss": chunked}
     layout = "none" if sharding == "alone" else sharding
     case = partial(peak_told_and_measured, large, nodes, layout, **given)
     told = crew.run(sum(nodes), case, nodes=len(nodes))[0]

@@ -31,6 +31,13 @@ def test_the_newest_good_one_stays_whatever_the_limit(tmp_path: Path) -> None:
     assert find_superfluous(good, keep=2, newest="step-000006", broken=()) == ["step-000009"]
     assert find_superfluous(good, keep=2, newest="step-000006", broken={"step-000005"}) == []
     assert find_superfluous(good, keep=None, newest="step-000006", broken=()) == []
+    # The best one is kept beyond the limit, and counts towards it.
+    for keep in (1, 2):
+        assert find_superfluous(good, keep=keep, newest="step-000006", broken=(), best="step-000009") == ["step-000005"]
+    assert find_superfluous(good, keep=1, newest="step-000006", broken=(), best="step-000006") == [
+        "step-000009",
+        "step-000005",
+    ]
 
 
 def test_leftovers_of_saves_and_removals_go(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from aboard.flows.train.gather_checkpoint import GatheredCheckpoint, GatherReque
 from aboard.flows.train.recorded_checkpoints import RecordedTraining
 from aboard.flows.train.share_checkpoint import ShareProgress, ShareRequest, ShareResult, share_checkpoint
 from aboard.record.saved_parts import RecordedCheckpoint, collect_saved_parts
+from aboard.train.checkpoint.best_evaluation import BestEvaluation
 from aboard.train.checkpoint.checkpoint_parts import list_needed_slices, list_slices, select_parts
 from aboard.train.checkpoint.commit_marker import (
     CheckpointFile,
@@ -72,7 +73,13 @@ def part_file(rank: int, node: str, step: int, *, copies: bool) -> CheckpointFil
 
 
 def save(
-    homes: Path, step: int, serial: int, ranks: Mapping[int, str] = HALVES, *, copies: bool = False
+    homes: Path,
+    step: int,
+    serial: int,
+    ranks: Mapping[int, str] = HALVES,
+    *,
+    copies: bool = False,
+    best: int | None = None,
 ) -> dict[str, Path]:
     """Each rank's file and a marker in its node's home; with `copies`, each file has everything."""
     files = [part_file(rank, node, step, copies=copies) for rank, node in ranks.items()]
@@ -80,7 +87,7 @@ def save(
         "serial": serial,
         "step": step,
         "progress": {"index": step},
-        "training": {"sharding": "full"},
+        "training": {"sharding": "full", "load_best_model_at_end": best is not None},
         "step_size": 1,
         "world": len(ranks),
         "sharding": "none" if copies else "full",
@@ -88,6 +95,7 @@ def save(
         "data": "d",
         "config": None,
         "ties": {},
+        "state": {} if best is None else BestEvaluation(step=best, loss=1.5, kept=True).content(),
     }
     tensors = {name: TensorSpec(dtype="F32", shape=(8,)) for name in ("model/w", "optimizer/w/exp_avg")}
     text = format_marker(about, tensors, [format_file_line(file) for file in files])
@@ -154,6 +162,23 @@ def test_the_parts_of_the_newest_are_gathered(tmp_path: Path) -> None:
     assert gathered.path.parent.stat().st_mode & 0o777 == 0o700
     gathered.remove()
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_the_parts_of_the_best_are_gathered(tmp_path: Path) -> None:
+    """The newest marker says which it is; by name any is; one that is gone is an error with the newest one's name."""
+    save(tmp_path, 2, 1, best=2)
+    save(tmp_path, 4, 2, best=2)
+    gathered = gather(tmp_path)
+    assert (gathered.name, str(gathered.best)) == ("step-000002", "step 2, eval loss 1.5000")
+    assert contents(gathered.path) == both(2)
+    named = gather(tmp_path, name="step-000004")
+    assert (named.name, named.best) == ("step-000004", None)
+    save(tmp_path, 6, 3, best=5)
+    with pytest.raises(
+        AboardError, match=r"the best checkpoint \(step 5, .*\) is gone; the newest is step-000006"
+    ) as gone:
+        gather(tmp_path)
+    assert gone.value.fix.startswith("aboard export brave-otter --checkpoint step-000006 --to DIR")
 
 
 def test_a_node_that_is_off_is_named_with_what_is_still_whole(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The sections `train` and `data` as a person writes them: what is used, what is refused, where it stands."""
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -145,8 +146,26 @@ def test_what_is_typed_wins_over_its_alternative_in_the_file(file: str, typed: s
     assert dropped not in found.given
     (source,) = [each.source for each in found.choices if each.name == f"train.{dropped}"]
     assert "aboard.yaml" not in source
-    with pytest.raises(InputError, match="both set the training length"):
-        written("seed: 1", "", "train.max_steps=2", "train.num_train_epochs=3")
+    with pytest.raises(InputError, match="both set the warmup"):
+        written("seed: 1", "", "train.warmup_steps=2", "train.warmup_ratio=0.1")
+
+
+@pytest.mark.parametrize(
+    ("train", "typed", "steps", "epochs"),
+    [
+        ("max_steps: 5\nnum_train_epochs: 3", (), 5, 1.0),
+        ("max_steps: -1\nnum_train_epochs: 3", (), None, 3.0),
+        ("max_steps: 5", ("train.max_steps=-1",), None, 1.0),
+        ("num_train_epochs: 3", ("train.max_steps=-1",), None, 3.0),
+        ("num_train_epochs: 3", ("train.max_steps=5", "train.num_train_epochs=2"), 5, 1.0),
+    ],
+)
+def test_steps_override_epochs_as_in_hf(train: str, typed: tuple[str, ...], steps: int | None, epochs: float) -> None:
+    """-1 steps are none; what does not count is printed as such."""
+    found = written(train, "", *typed)
+    assert (found.settings["max_steps"], found.settings["num_train_epochs"]) == (steps, epochs)
+    (shown,) = [each for each in found.choices if each.name == "train.num_train_epochs"]
+    assert (shown.source == "not used: max_steps is set") == (steps is not None)
 
 
 @pytest.mark.parametrize(
@@ -154,6 +173,7 @@ def test_what_is_typed_wins_over_its_alternative_in_the_file(file: str, typed: s
     [
         ("", ""),
         ("max_steps: 10\nwarmup_ratio: 0.1\nlr_scheduler_type: wsd\ndecay_ratio: 0.2", "validation: held.jsonl"),
+        ("adapter: {r: 8, dropout: 0.1, target_modules: [q_proj, v_proj], modules_to_save: lm_head}", ""),
         ("optim: adafactor\nlr_scheduler_type: polynomial\npower: 2.0\nmin_lr_ratio: 0.1", ""),
         ("global_batch_size: 8\nlr_scheduler_type: constant\nbf16: true\neval_steps: 5", "validation: held.jsonl"),
     ],
@@ -205,7 +225,6 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("max_steps: 5\nnum_train_epochs: 1", "both set the training length"),
         ("warmup_steps: 5\nwarmup_ratio: 0.1", "both set the warmup"),
         ("bf16: true\nfp16: true", "both set the precision"),
         ("cpu_offload: true\nsharding: none", "but train.sharding is none"),
@@ -216,12 +235,17 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("warmup_ratio: 1.0", "training would end after the warmup"),
         ("eval_steps: 5", "there is no data.validation"),
         ("per_device_eval_batch_size: 5", "there is no data.validation"),
+        ("load_best_model_at_end: true", "compares evaluations, but there is no data.validation"),
+        ("early_stopping_patience: 3", "compares evaluations, but there is no data.validation"),
+        ("early_stopping_threshold: 0.1", "there is no early_stopping_patience"),
+        ("metric_for_best_model: accuracy", "always the one with the lowest eval_loss"),
         ("save_total_limit: 0", "0 would keep no checkpoint"),
         ("from_scratch: true\nresume: ./out/step-000010", "train.resume specifies a checkpoint"),
         ("bf16: maybe", 'train.bf16 must be true or false, not "maybe"'),
         ("learning_rate: high", 'train.learning_rate must be a number, not "high"'),
         ("learning_rate: .nan", "train.learning_rate must be a number"),
-        ("max_steps: -1", "train.max_steps is -1"),
+        ("max_steps: -2", "train.max_steps is -2"),
+        ("max_steps: 0", "0 would train nothing"),
         ("eval_steps: 0.1", "must be a whole number"),
         ("adam_beta2: 1.0", "train.adam_beta2 is 1.0"),
         ("lr_scheduler_type: exponential", "use one of cosine, cosine_with_restarts, linear"),
@@ -233,6 +257,14 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("optim: lion", "use one of adamw, adafactor, muon, adamw_8bit"),
         ("optim: adafactor\nadam_beta1: 0.8", "is a setting of AdamW, and the optimizer is adafactor"),
         ("optim: muon\nadapter: {r: 8}", "orthogonalizes updates of whole matrices"),
+        ("adapter: {r: 8}\nfrom_scratch: true", "which an adapter would leave frozen"),
+        ("adapter: {type: dora}", "dora is an option of lora"),
+        ("adapter: {type: qlora}", "a quantized base model (QLoRA) is not supported"),
+        ("adapter: {type: ia3}", "train.adapter.type"),
+        ("adapter: {lora_alpha: 8}", "'lora_alpha' has a different name in Aboard"),
+        ("lora_r: 8", "'lora_r' has a different name in Aboard"),
+        ("load_in_4bit: true", "'load_in_4bit' is not supported: a quantized base model"),
+        ("adapter: {dropout: 1.0}", "train.adapter.dropout is 1.0"),
         ("sharding: zero3", "use one of auto, full, hybrid, none"),
     ],
 )
@@ -245,9 +277,66 @@ def test_what_can_not_be(lines: str, said: str) -> None:
     assert told[0][2]
 
 
+def saved_adapter(**changed: object) -> None:
+    content = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "lora_dropout": 0.1, "target_modules": ["v", "q"]}
+    Path("lora").mkdir(exist_ok=True)
+    Path("lora/adapter_config.json").write_text(json.dumps({**content, "bias": "none", **changed}))
+    Path("lora/adapter_model.safetensors").touch()
+
+
+def test_an_adapter_to_continue_brings_its_settings() -> None:
+    """Only dropout may differ: it is a setting of the training."""
+    saved_adapter()
+    adapter = written("adapter: {path: lora, dropout: 0.2}").settings["adapter"]
+    assert (adapter.r, adapter.alpha, adapter.dropout, adapter.target_modules) == (8, 16.0, 0.2, ("q", "v"))
+    assert adapter.path == str(Path("lora").absolute())
+    told = refused("adapter: {path: lora, r: 16}")
+    assert "train.adapter.r is 16, but the adapter in" in told[0][1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"peft_type": "IA3"}, "an adapter of type IA3, not LORA"),
+        ({"layers_to_transform": [1]}, "layers_to_transform: [1], which is not supported"),
+        ({"bias": "all"}, 'bias: "all", which is not supported'),
+        ({"init_lora_weights": "pissa"}, "which is not supported"),
+        ({"lora_alpha": None}, "lacks r, lora_alpha or target_modules"),
+    ],
+)
+def test_an_adapter_of_another_kind_is_refused(changed: dict[str, object], said: str) -> None:
+    """What it computes would be something else than LoRA of all its targets."""
+    saved_adapter(**changed)
+    with pytest.raises(AboardError) as raised:
+        written("adapter: {path: lora}")
+    assert raised.value.code == "adapter-files"
+    assert said in raised.value.seen
+
+
+def test_pickled_weights_of_an_adapter_are_not_read() -> None:
+    """Loading them can run code."""
+    saved_adapter()
+    Path("lora/adapter_model.safetensors").rename("lora/adapter_model.bin")
+    with pytest.raises(AboardError) as raised:
+        written("adapter: {path: lora}")
+    assert "has no adapter_model.safetensors" in raised.value.seen
+
+
+def test_a_share_of_the_data_is_validation() -> None:
+    """It counts as a validation set, is printed as it was written, and can't be all, nothing, or one of several."""
+    found = written("eval_steps: 5", "validation: 2.5%")
+    assert (found.data.validation, found.data.validation_share) == ((), 0.025)
+    (shown,) = [each.value for each in found.choices if each.name == "data.validation"]
+    assert shown == "2.5%"
+    for wrong, said in (("100%", "no row for training"), ("0%", "no row for validation"), ("[2%, a]", "with files")):
+        ((_, seen, fix),) = refused("", f"validation: {wrong}")
+        assert said in seen
+        assert fix.startswith("write validation: 2%")
+
+
 def test_what_is_needed_is_named_all_at_once() -> None:
-    """No model, no data, and both epochs and steps: three problems, in the order of their lines."""
-    Path("aboard.yaml").write_text("train:\n  num_train_epochs: 1\n  max_steps: 2\n")
+    """No model, no data, and two keys for the warmup: three problems, in the order of their lines."""
+    Path("aboard.yaml").write_text("train:\n  warmup_steps: 1\n  warmup_ratio: 0.1\n")
     with pytest.raises(InputError) as caught:
         load_train_settings(["aboard.yaml"])
     assert [problem.seen for problem in caught.value.problems][:2] == [

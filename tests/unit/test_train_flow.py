@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,13 +39,14 @@ from aboard.core.plan.plan_builder import build_plan as make_plan
 from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeCommand
+from aboard.data.store.token_shards import TokenShards
 from aboard.diagnoses import AboardError, Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.export import ExportRequest, ExportResult, export_checkpoint
 from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
-from aboard.flows.train.local_checkpoints import find_checkpoint
+from aboard.flows.train.local_checkpoints import ChosenCheckpoint, find_checkpoint
 from aboard.flows.train.prepare_data import PreparedDataset, TrainingDatasets, prepare_training_data
 from aboard.flows.train.trainer_process import ask_trainer
 from aboard.flows.train.training_payload import (
@@ -56,6 +58,7 @@ from aboard.flows.train.training_payload import (
 )
 from aboard.record.runs import Runs
 from aboard.train.checkpoint import commit_marker
+from aboard.train.checkpoint.best_evaluation import BestEvaluation
 from aboard.train.job_spec import read_job_spec
 from aboard.train.model.model_files import identify_weights
 
@@ -78,9 +81,9 @@ def words(text: str = "", rows: int = 40) -> TrainSettings:
     Path("model/config.json").write_text(json.dumps({"vocab_size": 1000, "max_position_embeddings": 512}))
     if not Path("train.jsonl").exists():
         written(Path("train.jsonl"), map(conversation, range(rows)))
-    Path("aboard.yaml").write_text(
-        "data: {files: train.jsonl, tokenizer: ./tok, max_length: 128}\n" + (text or "train: {model: ./model}\n")
-    )
+    held = ", validation: held.jsonl" if Path("held.jsonl").exists() else ""
+    data = f"data: {{files: train.jsonl, tokenizer: ./tok, max_length: 128{held}}}\n"
+    Path("aboard.yaml").write_text(data + (text or "train: {model: ./model}\n"))
     return load_train_settings(["aboard.yaml"])
 
 
@@ -211,6 +214,47 @@ def test_a_validation_that_is_trained_on_is_found(cache: Path) -> None:
     assert found.is_blocked
     assert "data-leak" in [finding.code for finding in found.report.findings]
     assert found.validation is not None
+
+
+def held_out(rows: Sequence[int], share: str, cache: Path, packing: str = "true") -> TrainingDatasets:
+    """Two weighted sources of these rows, of which a share is validation."""
+    written(Path("train.jsonl"), map(conversation, rows[: len(rows) // 2]))
+    written(Path("more.jsonl"), map(conversation, rows[len(rows) // 2 :]))
+    words()
+    files = "files: [{path: train.jsonl, weight: 1}, {path: more.jsonl, weight: 3}]"
+    text = Path("aboard.yaml").read_text().replace("files: train.jsonl", files)
+    Path("aboard.yaml").write_text(text.replace("max_length", f"validation: {share}, packing: {packing}, max_length"))
+    return prepared(load_train_settings(["aboard.yaml"]), cache)
+
+
+def contents(*parts: PreparedDataset | None) -> list[int]:
+    shards = [TokenShards(part.shards) for part in parts if part is not None]
+    return sorted(each.document(number).content for each in shards for number in range(len(each)))
+
+
+@pytest.mark.ci
+def test_a_share_of_the_data_is_the_validation_set(cache: Path) -> None:
+    """By content alone: in any order, packed or padded, with equal rows on one side; the rest is what is trained on."""
+    rows = [*range(60), *range(20)]
+    found = held_out(rows, "20%", cache)
+    held = found.validation
+    assert held is not None
+    assert held.documents + sum(part.documents for part in found.data) == 80
+    assert 4 < held.documents < 30
+    assert not set(contents(held)) & set(contents(*found.data))
+    assert "data-leak" not in [finding.code for finding in found.report.findings]
+    reported = [each for each in found.report.sources if each.validation]
+    assert [each.path.raw() for each in reported] == ["20% of train.jsonl", "20% of more.jsonl"]
+    assert sum(each.tally.rows for each in reported) == held.documents
+    again = held_out(rows, "20%", cache)
+    assert (again.identity, [part.cached for part in again.data]) == (found.identity, [True, True])
+    other = held_out(rows[::-1], "20%", cache, packing="false")
+    assert contents(other.validation) == contents(held)
+    more = held_out(rows, "40%", cache)
+    assert set(contents(held)) < set(contents(more.validation))
+    assert more.identity != found.identity
+    with pytest.raises(AboardError, match=r"0\.001% of 80 training rows is not a single row"):
+        held_out(rows, "0.001%", cache)
 
 
 @pytest.mark.ci
@@ -562,6 +606,26 @@ def test_a_training_that_is_finished_says_so(tmp_path: Path, steps: int, asked_f
     assert "max_steps=1 " not in further
 
 
+def test_a_training_that_stopped_early_says_so(tmp_path: Path) -> None:
+    """With the evaluations that stopped it, the best checkpoint, and the patience that continues it."""
+    folder = tmp_path / "out"
+    state = BestEvaluation(step=10, loss=1.25, kept=True, stale=3).content()
+    settings = {"max_length": 128, "seed": 42, "load_best_model_at_end": True}
+    saved(folder, 1, 20, training=settings, state=state)
+    patient = "global_batch_size: 4, max_steps: 90, eval_steps: 5, early_stopping_patience"
+    Path("held.jsonl").write_text("{}\n")
+    with pytest.raises(TrainingFinished) as caught:
+        resumes(folder, f"{patient}: 3, load_best_model_at_end: true")
+    done, export, further = format_finished_lines(caught.value, Runs(tmp_path / "runs"))
+    assert done.startswith(
+        "done: training has already stopped early, after 3 evaluations without improvement; step 20 of 90 is saved in"
+    )
+    best = "the best checkpoint (step 10, eval loss 1.2500)"
+    assert export == f"next aboard export {folder} --to trained    # exports {best} for transformers"
+    assert further.endswith(" --set train.early_stopping_patience=6    # trains it further")
+    assert resumes(folder, f"{patient}: 4") == []
+
+
 # -- the code and the trainer ----------------------------------------------------------------------------------------
 
 
@@ -614,8 +678,9 @@ def test_which_checkpoint_is_exported(tmp_path: Path) -> None:
         Path("out", name).mkdir(parents=True)
         if name != "step-000011":
             Path("out", name, "manifest.json").write_text("{}")
-    assert find_checkpoint("out") == Path("out/step-000010-2")
-    assert find_checkpoint("out/step-000002") == Path("out/step-000002")
+    assert find_checkpoint("out") == ChosenCheckpoint(path=Path("out/step-000010-2"))
+    assert find_checkpoint("out/step-000002") == ChosenCheckpoint(path=Path("out/step-000002"))
+    assert find_checkpoint("out", "step-000010") == ChosenCheckpoint(path=Path("out/step-000010"))
     Path("empty").mkdir()
     with pytest.raises(AboardError, match="no complete checkpoint in empty"):
         find_checkpoint("empty")

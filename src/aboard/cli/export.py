@@ -22,7 +22,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 @click.command()
 @click.argument("what", metavar="RUN|CHECKPOINT")
 @click.option("--to", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The directory to create.")
-@click.option("--checkpoint", metavar="NAME", help="Which of the run's checkpoints: step-000400; default: the newest.")
+@click.option("--checkpoint", metavar="NAME", help="Which checkpoint: step-000400; default: the newest or best.")
 @click.option(
     "--dtype",
     type=click.Choice(DTYPES),
@@ -35,9 +35,9 @@ def export(what: str, to: Path, checkpoint: str | None, dtype: str | None, *, me
     Of a run with `train.adapter`, the LoRA adapter is exported as PEFT loads it; with --merge, the base model with the
     adapter merged in, one layer at a time. The base must be the one that the adapter was trained on.
 
-    RUN is a run's name or a prefix of it; its newest checkpoint is exported. If it was saved without a shared disk,
-    Aboard gathers the parts from the nodes of the run. CHECKPOINT is a step-… directory, or a directory that contains
-    some. Aboard verifies the checkpoint first.
+    RUN is a run's name or a prefix of it; its newest checkpoint is exported, or with load_best_model_at_end its best.
+    If it was saved without a shared disk, Aboard gathers the parts from the nodes of the run.
+    CHECKPOINT is a step-… directory, or a directory that contains some. Aboard verifies the checkpoint first.
     """
     require_train_extra("exporting")
     from aboard.config.this_machine import get_cache_folder  # noqa: PLC0415 - its dependencies were checked above
@@ -73,7 +73,8 @@ def format_export(done: "ExportResult") -> list[str]:
     report, folder = done.report, repr(str(done.to))
     size_note = f", {format_size(report['bytes'])}" if isinstance(report.get("bytes"), int) else ""
     notes = [str(note) for note in report.get("notes") or ()]
-    wrote = f"exported {done.checkpoint} to {done.to}{size_note}"
+    why = "" if done.best is None else f", the best checkpoint ({done.best}),"
+    wrote = f"exported {done.checkpoint}{why} to {done.to}{size_note}"
     base = report.get("base")
     if not isinstance(base, str):
         return [*notes, wrote, f"    AutoModelForCausalLM.from_pretrained({folder})"]

@@ -1,4 +1,4 @@
-"""`aboard export`: converts a checkpoint, by default a run's newest, to a model or an adapter that others load."""
+"""`aboard export`: converts a checkpoint, a run's newest or best, to a model or adapter that others load."""
 
 import asyncio
 import os
@@ -12,14 +12,19 @@ from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.flows.sync.download import OnDownload
 from aboard.flows.train.gather_checkpoint import GatherRequest, gather_checkpoint
-from aboard.flows.train.local_checkpoints import MARKER, find_checkpoint, list_checkpoints
+from aboard.flows.train.local_checkpoints import (
+    ChosenCheckpoint,
+    choose_checkpoint,
+    find_checkpoint,
+    read_intact_marker,
+)
 from aboard.flows.train.recorded_checkpoints import RecordedTraining, read_recorded_training
 from aboard.flows.train.trainer_process import ask_trainer
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.runs import Runs
+from aboard.train.checkpoint.best_evaluation import BestEvaluation
 from aboard.train.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
-from aboard.train.checkpoint.commit_marker import MarkerError, parse_marker
 from aboard.transport.node_dialer import NodeDialer, TransportFor, choose_transport
 
 MODULE = "aboard.train.model.export"
@@ -36,6 +41,8 @@ class ExportResult:
     report: dict[str, Any]
     # The nodes that parts were gathered from.
     nodes: tuple[str, ...] = ()
+    # The evaluation for which this checkpoint was chosen instead of the newest.
+    best: BestEvaluation | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +71,9 @@ async def export_checkpoint(
 ) -> ExportResult:
     """Exports the checkpoint; without a shared disk, it gathers the parts from the run's nodes first."""
     _require_empty(request.to)
-    checkpoint = find_checkpoint(request.what)
-    if checkpoint is not None:
-        return await _convert_checkpoint(request, checkpoint, {})
+    found = find_checkpoint(request.what, request.name)
+    if found is not None:
+        return replace(await _convert_checkpoint(request, found.path, {}), best=found.best)
     run = runs.find(request.what)
     training = read_training(read_document(run.plan))
     if training is None:
@@ -79,7 +86,7 @@ async def export_checkpoint(
     recorded = read_recorded_training([run], training["output_dir"], job)
     local = _find_local(training["output_dir"], recorded, request.name)
     if local is not None:
-        return await _convert_checkpoint(request, local, training)
+        return replace(await _convert_checkpoint(request, local.path, training), best=local.best)
     gather = GatherRequest(
         run=run.id,
         folder=training["output_dir"],
@@ -96,7 +103,8 @@ async def export_checkpoint(
     on_gathered()
     result = await _convert_checkpoint(request, gathered.path, training)
     await asyncio.to_thread(gathered.remove)
-    return replace(result, checkpoint=Path(training["output_dir"]) / gathered.name, nodes=gathered.nodes)
+    path = Path(training["output_dir"]) / gathered.name
+    return replace(result, checkpoint=path, nodes=gathered.nodes, best=gathered.best)
 
 
 async def _convert_checkpoint(request: ExportRequest, checkpoint: Path, training: Mapping[str, Any]) -> ExportResult:
@@ -121,22 +129,16 @@ def _require_empty(to: Path) -> None:
         raise InputError(checkpoints.EXPORT_TO, [problem])
 
 
-def _find_local(folder: str, recorded: RecordedTraining, name: str | None) -> Path | None:
+def _find_local(folder: str, recorded: RecordedTraining, name: str | None) -> ChosenCheckpoint | None:
     """The checkpoint, if all of its weights are on this machine, and if the record has no newer one."""
-    found = [
-        (step, again, path) for step, again, path in list_checkpoints(_expand_home(folder)) if name in (None, path.name)
-    ]
-    newest = max(found, default=None)
-    if newest is None:
+    chosen = choose_checkpoint(_expand_home(folder), name)
+    if chosen is None or chosen.newest is None:
+        return chosen
+    if name is None and recorded.newest is not None and recorded.newest.serial > chosen.newest.serial:
         return None
-    path = newest[2]
-    try:
-        marker = parse_marker((path / MARKER).read_bytes())
-    except (OSError, MarkerError):
-        # The exporter reports what is wrong with it.
-        return path
-    if name is None and recorded.newest is not None and recorded.newest.serial > marker.serial:
-        return None
-    here = {file.name for file in marker.files if (path / file.name).exists()}
+    marker = chosen.newest if chosen.best is None else read_intact_marker(chosen.path)
+    if marker is None:
+        return chosen
+    here = {file.name for file in marker.files if (chosen.path / file.name).exists()}
     slices = list_slices(marker.files, prefix=MODEL_PREFIX)
-    return None if select_parts(marker, slices, available=here).lacking else path
+    return None if select_parts(marker, slices, available=here).lacking else chosen

@@ -72,7 +72,7 @@ def train(training: Training, world: RankContext) -> StopRequest:
         with (
             _pause_garbage_collection(),
             RequestListener(folder, peers) as requests,
-            Prefetcher(batches.walk(progress), make) as ready_steps,
+            Prefetcher(iter(()) if actions.stops_early else batches.walk(progress), make) as ready_steps,
         ):
             ledger.switch_to("data")
             for ready in ready_steps:
@@ -84,11 +84,16 @@ def train(training: Training, world: RankContext) -> StopRequest:
                 stop_request = requests.agree()
                 last = number == steps
                 ending = last or stop_request >= StopRequest.STOP
-                if ending or _is_due(training.logging_steps, number):
+                logging = ending or _is_due(training.logging_steps, number)
+                if logging:
                     requests.pace(actions.log(progress, rate))
-                if last or _is_due(training.eval_steps, number):
-                    actions.evaluate(progress)
-                if ending or stop_request is StopRequest.SAVE or _is_due(training.save_steps, number):
+                improved = (last or _is_due(training.eval_steps, number)) and actions.evaluate(progress)
+                if actions.stops_early and not ending:
+                    ending = True
+                    if not logging:
+                        actions.log(progress, rate)
+                keep = improved and training.load_best_model_at_end
+                if ending or keep or stop_request is StopRequest.SAVE or _is_due(training.save_steps, number):
                     actions.save(progress, wait=ending)
                 if ending:
                     break

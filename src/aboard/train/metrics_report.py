@@ -61,7 +61,8 @@ class MetricsReporter:
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
         self._file.flush()
         # The head sees only the newest: evaluation and end must not replace the loss of this step.
-        self._told = {**(self._told if self._told.get("step") == metrics["step"] else {}), **metrics}
+        lasting = {name: value for name, value in self._told.items() if name == "best_eval_loss"}
+        self._told = {**(self._told if self._told.get("step") == metrics["step"] else lasting), **metrics}
         send_metrics({**self._told, "saved": self._saved})
         self.say(format_metrics(metrics))
         if self._board is not None:

@@ -1,12 +1,18 @@
 """Periodic actions between steps: log line, evaluation, checkpoint."""
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from aboard.core.plan.training_settings import Training
 from aboard.core.run.training_metrics import StepTime
+from aboard.data.sampling.packed_sequences import compute_data_identity
 from aboard.train.batch_plan import BatchPlanner
+from aboard.train.checkpoint.best_evaluation import BestEvaluation
 from aboard.train.checkpoint.manager import CheckpointManager
 from aboard.train.distributed.rank_consensus import RankConsensus
 from aboard.train.metrics.log_metrics import MetricsMeter
@@ -52,6 +58,14 @@ class PeriodicActions:
         self._meter = MetricsMeter(peers, flops_per_token=stepper.engine.flops_per_token, since=start)
         self._step_time = StepTime()
         self._collected = start.step
+        self._best, note = resume_best_evaluation(stepper.training, checkpoints.state)
+        if note is not None:
+            report.say(note)
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the last evaluations have used up the patience; the same on all ranks, as their loss is."""
+        return self._best.has_run_out(self._stepper.training.early_stopping_patience)
 
     def log(self, progress: TrainingProgress, learning_rate: float) -> float:
         """Waits for the device; reports non-finite steps; returns the seconds per step."""
@@ -86,26 +100,62 @@ class PeriodicActions:
                 raise build_nonfinite_error(words)
             self._report.say(f"skipped: {words}")
 
-    def evaluate(self, progress: TrainingProgress) -> None:
-        if self._stepper.training.validation:
-            with self._stepper.ledger.count_as("evaluation"):
-                loss = evaluate_loss(self._stepper, self._validation, self._peers)
-            self._report.line({"step": progress.step, "steps": self._steps, "eval_loss": loss})
+    def evaluate(self, progress: TrainingProgress) -> bool:
+        """Whether it is the best evaluation so far."""
+        training = self._stepper.training
+        if not training.validation:
+            return False
+        with self._stepper.ledger.count_as("evaluation"):
+            loss = evaluate_loss(self._stepper, self._validation, self._peers)
+        self._best = self._best.after(
+            progress.step,
+            loss,
+            threshold=training.early_stopping_threshold,
+            keep=training.load_best_model_at_end,
+        )
+        best = {"best_eval_loss": self._best.loss, "best_step": self._best.step}
+        self._report.line({"step": progress.step, "steps": self._steps, "eval_loss": loss, **best})
+        return self._best.step == progress.step
 
     def save(self, progress: TrainingProgress, *, wait: bool) -> None:
         stepper = self._stepper
         with stepper.ledger.count_as("checkpoint"):
             wait = wait or not stepper.training.save_async
-            state = {} if stepper.loss_scale is None else {"loss_scale": stepper.loss_scale.content()}
+            state = dict(self._best.content())
+            if stepper.loss_scale is not None:
+                state["loss_scale"] = stepper.loss_scale.content()
             self._checkpoints.save(stepper.engine, stepper.optimizer, progress, state=state, wait=wait)
 
     def end(self, progress: TrainingProgress) -> None:
-        """The final line: the time ledger of this rank."""
+        """The final lines: why it ended early, the best evaluation, the time ledger of this rank."""
+        training = self._stepper.training
         for note in self._checkpoints.poll():
             self._report.say(note)
+        if self.stops_early and progress.step < self._steps:
+            count = f"{self._best.stale} evaluation{'s' if self._best.stale > 1 else ''}"
+            self._report.say(f"stopped early at step {progress.step}: {count} without improvement; best: {self._best}")
+        elif self._best.step is not None:
+            self._report.say(f"best evaluation: {self._best}")
+        if training.load_best_model_at_end and self._best.kept:
+            self._report.say(f"`aboard export` exports the checkpoint of step {self._best.step:,}, the best one")
         self._report.report_save(self._checkpoints.published)
         seconds, wall = self._stepper.ledger.total()
         self._report.line({"step": progress.step, "steps": self._steps, "wall": wall, "seconds": seconds})
+
+
+def resume_best_evaluation(training: Training, state: Mapping[str, Any]) -> tuple[BestEvaluation, str | None]:
+    """The best evaluation of the resumed checkpoint, and a note if it no longer counts."""
+    data = compute_data_identity(training.validation) if training.validation else ""
+    found = BestEvaluation.of(state)
+    if found.data != data:
+        note = f"the validation set has changed: {found} no longer counts as the best evaluation"
+        return BestEvaluation(data=data), note if found.step is not None else None
+    elsewhere = training.resume not in ("auto", "none") and Path(training.resume).parent != Path(training.output_dir)
+    if found.step is not None and training.load_best_model_at_end and (elsewhere or not found.kept):
+        why = f"its checkpoint is not in {training.output_dir}" if found.kept else "its checkpoint was not kept"
+        note = f"the best evaluation so far ({found}) is not used: {why}"
+        return replace(found, step=None, loss=None, kept=False), note
+    return found, None
 
 
 def evaluate_loss(stepper: Stepper, stream: TrainingData, peers: RankConsensus) -> float:

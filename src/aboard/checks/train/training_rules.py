@@ -10,7 +10,7 @@ from aboard.core.plan.training_settings import Training
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import agree, format_count
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell, join_fixes
-from aboard.diagnoses.trainer import training
+from aboard.diagnoses.trainer import adapter, training
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
@@ -35,6 +35,8 @@ class RankMemoryNeeds:
     fits: tuple[Untrusted, ...] = ()
     # Why this model can't isolate the documents of one sequence, if it can't.
     why_not_apart: Untrusted | None = None
+    # Why chunked_loss can't be used with it, if it is set.
+    why_not_chunked: Untrusted | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +167,18 @@ def find_emulated_bfloat16(preflight: TrainingPreflight) -> Iterator[Finding]:
         )
 
 
+def find_base_type_mismatch(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """Frozen weights in a third type would be rounded twice."""
+    settings = preflight.training
+    if settings.base_dtype not in ("float32", settings.precision):
+        yield _build_blocking_finding(
+            adapter.BASE_TYPE,
+            f"adapter.base_dtype is {settings.base_dtype}, but the run computes in {settings.precision}",
+            "Frozen weights are kept in float32 or in the type that the run computes in.",
+            adapter.BASE_TYPE.fix(),
+        )
+
+
 def _list_old_nodes(preflight: TrainingPreflight) -> list[str]:
     """Nodes with a GPU older than Ampere."""
     return [
@@ -175,10 +189,11 @@ def _list_old_nodes(preflight: TrainingPreflight) -> list[str]:
 def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
     """Aboard copies its own code to the nodes, but not its dependencies."""
     lacking: dict[tuple[str, ...], list[str]] = {}
+    needed = PACKAGES if preflight.training.adapter is None else (*PACKAGES, "peft")
     for name in preflight.nodes:
         if name in preflight.packages:
             there = preflight.packages[name]
-            missing = tuple(package for package in PACKAGES if package not in there)
+            missing = tuple(package for package in needed if package not in there)
             if missing:
                 lacking.setdefault(missing, []).append(name)
     for missing, names in lacking.items():
@@ -270,6 +285,17 @@ def find_unsupported_packing(preflight: TrainingPreflight) -> Iterator[Finding]:
         )
 
 
+def find_unsupported_chunked_loss(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """The loss would be a different one, or the first step would stop."""
+    if preflight.needs is not None and preflight.needs.why_not_chunked is not None:
+        yield _build_blocking_finding(
+            training.CHUNKED_LOSS,
+            preflight.needs.why_not_chunked.visible(400),
+            "Only logits of one linear layer, scaled or capped element by element, can be computed in chunks.",
+            training.CHUNKED_LOSS.fix(),
+        )
+
+
 def compute_rank_memory(preflight: TrainingPreflight) -> dict[str, int]:
     """Bytes per rank on each node where it is known."""
     found = {name: _compute_node_rank_memory(preflight, name) for name in preflight.nodes}
@@ -310,9 +336,11 @@ RULES: tuple[Callable[[TrainingPreflight], Iterator[Finding]], ...] = (
     find_hybrid_mismatch,
     find_unsupported_attention,
     find_emulated_bfloat16,
+    find_base_type_mismatch,
     find_missing_packages,
     find_excessive_length,
     find_small_vocabulary,
     find_memory_shortage,
     find_unsupported_packing,
+    find_unsupported_chunked_loss,
 )

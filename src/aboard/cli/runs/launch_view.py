@@ -11,6 +11,7 @@ from rich.text import Text
 from aboard.core.run.events import Event
 from aboard.diagnoses import Severity
 from aboard.diagnoses.nodes import network
+from aboard.diagnoses.untrusted import quote_word
 from aboard.flows.check.check_cluster import CheckReport
 from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
@@ -168,9 +169,16 @@ def format_finished_lines(finished: TrainingFinished, runs: Runs) -> Iterator[st
     step, steps = resume.marker.step, finished.steps
     progress = f"step {step:,} of {steps:,}" if step == steps else f"step {step:,} ({steps:,} requested)"
     where = folder_text if folder.is_dir() else f"{folder_text} on {resume.node}"
-    yield f"done: training is already complete; {progress} is saved in {where}{f' by {run}' if run else ''}"
-    what = run or resume.folder.quote()
-    yield f"next aboard export {what} --to trained    # exports the model for transformers"
+    ended = "is already complete"
+    if finished.stale is not None:
+        progress = f"step {step:,} of {steps:,}"
+        ended = f"has already stopped early, after {finished.stale} evaluations without improvement"
+    yield f"done: training {ended}; {progress} is saved in {where}{f' by {run}' if run else ''}"
+    best = finished.best
+    # A checkpoint is exported as it is; a run, or the directory of all, by its best one.
+    what = run or (resume.folder.quote() if best is None else quote_word(str(folder.parent)))
+    model = "the model" if best is None else f"the best checkpoint ({best})"
+    yield f"next aboard export {what} --to trained    # exports {model} for transformers"
     yield f"next {finished.further}    # trains it further"
 
 

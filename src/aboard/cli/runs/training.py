@@ -79,6 +79,8 @@ def _train_prepared(
         try:
             found = await estimate_memory(trainer, training, inputs.model, ranks, room, gpus=gpus)
         except AboardError as error:
+            if error.code.startswith("adapter-"):
+                raise
             # No estimate is no reason to stop: a head without torch can train on nodes that have it.
             reporter.say("memory", f"not estimated: {error.seen}")
             return None

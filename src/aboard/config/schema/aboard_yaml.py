@@ -6,7 +6,7 @@ A new section is a model in this package and a field of `AboardConfig`.
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
 from aboard.config.schema.base_section import Section
 from aboard.config.schema.field_types import (
@@ -25,9 +25,12 @@ from aboard.config.schema.field_types import (
     User,
     Weight,
     Word,
+    refuse_value,
 )
 from aboard.config.schema.slurm_section import SlurmSection
 from aboard.config.schema.train_section import TrainSection
+from aboard.config.training.data_settings import parse_share
+from aboard.diagnoses.usage import configuration
 
 
 class ContainerSection(Section):
@@ -148,13 +151,23 @@ SourcePathOrMapping = Annotated[
 ]
 
 
+def _check_validation(names: list[str]) -> list[str]:
+    share = parse_share(names)
+    if share is not None and not 0 < share < 1:
+        seen = f"{names[0]} leaves no row for {'training' if share else 'validation'}"
+        refuse_value(seen, configuration.CONFIG.fix("share"))
+    if len(names) > 1 and any(parse_share([name]) is not None for name in names):
+        refuse_value("a share of the training data can't be combined with files", configuration.CONFIG.fix("share"))
+    return names
+
+
 class DataSection(Section):
     """The training data; `aboard data` reads it in the same way as training."""
 
     files: Annotated[list[SourcePathOrMapping], *OR_TEXT] | None = None
     """Files, directories or Hub names; for a mix, each with path and weight. Relative paths start at this file."""
-    validation: Lines | None = None
-    """The validation set; rows that are also in the training data are reported."""
+    validation: Annotated[Lines, AfterValidator(_check_validation)] | None = None
+    """The validation set: files, or a share of the training data such as 2%, which is then not trained on."""
     format: Literal["alpaca", "sharegpt", "messages", "prompt-completion", "text", "tokens"] | None = None
     """The row format. Default: detected and reported."""
     text_column: Line | None = None

@@ -1,5 +1,6 @@
 """The section `data` of aboard.yaml as a value, with resolved paths."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 # The name of the single source of all paths without weights.
 DEFAULT_SOURCE_NAME = "data"
+_PERCENT = re.compile(r"\d{1,3}(?:\.\d{1,9})?%")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,8 @@ class DataSettings:
 
     sources: tuple[SourceSettings, ...] = ()
     validation: tuple[str, ...] = ()
+    # The fraction of the training rows that is the validation set, instead of files.
+    validation_share: float | None = None
     allow: tuple[str, ...] = ()
     format: str | None = None
     text_column: str | None = None
@@ -44,6 +48,20 @@ class DataSettings:
     def files(self) -> tuple[str, ...]:
         """The files of all sources, in order."""
         return tuple(file for source in self.sources for file in source.files)
+
+    @property
+    def has_validation(self) -> bool:
+        return bool(self.validation) or self.validation_share is not None
+
+
+def parse_share(names: "Sequence[str]") -> float | None:
+    """The fraction that a single `2%` stands for; None for files. It may be out of range."""
+    return float(names[0][:-1]) / 100 if len(names) == 1 and _PERCENT.fullmatch(names[0]) else None
+
+
+def format_share(share: float) -> str:
+    """As `parse_share` reads it."""
+    return f"{100 * share:.12g}%"
 
 
 def load_data_settings(files: "Sequence[str]") -> DataSettings:
@@ -65,11 +83,15 @@ def build_data_settings(config: "LoadedConfig") -> DataSettings:
     section = config.document.data
     if section is None:
         return DataSettings()
+    share = parse_share(section.validation or ())
     return DataSettings(
         sources=_build_sources(config, section.files or ()),
         validation=tuple(
-            _resolve_path(config, name, "validation", at) for at, name in enumerate(section.validation or ())
+            _resolve_path(config, name, "validation", at)
+            for at, name in enumerate(section.validation or ())
+            if share is None
         ),
+        validation_share=share,
         allow=tuple(section.allow or ()),
         format=section.format,
         text_column=section.text_column,

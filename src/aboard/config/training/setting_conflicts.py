@@ -31,9 +31,6 @@ _Conflict = tuple[str, str, Fix]
 
 def _check_alternatives(section: TrainSection) -> Iterator[_Conflict]:
     """Two keys that set the same thing."""
-    if section.num_train_epochs is not None and section.max_steps is not None:
-        seen = "train.num_train_epochs and train.max_steps both set the training length"
-        yield "max_steps", seen, training.CONFIG.fix("one-length")
     if section.warmup_steps is not None and section.warmup_ratio is not None:
         seen = "train.warmup_steps and train.warmup_ratio both set the warmup"
         yield "warmup_ratio", seen, training.CONFIG.fix("one-warmup")
@@ -74,9 +71,16 @@ def _check_schedule(section: TrainSection) -> Iterator[_Conflict]:
 
 def _check_evaluation(section: TrainSection, data: DataSettings) -> Iterator[_Conflict]:
     for key in ("eval_steps", "per_device_eval_batch_size"):
-        if getattr(section, key) is not None and not data.validation:
+        if getattr(section, key) is not None and not data.has_validation:
             fix = training.CONFIG.fix("validation", key=key)
             yield key, f"train.{key} is set, but there is no data.validation", fix
+    for key in ("load_best_model_at_end", "early_stopping_patience"):
+        if getattr(section, key) and (not data.has_validation or section.eval_steps is None):
+            lack = "train.eval_steps is not set" if data.has_validation else "there is no data.validation"
+            yield key, f"train.{key} compares evaluations, but {lack}", training.CONFIG.fix("evaluations", key=key)
+    if section.early_stopping_threshold is not None and section.early_stopping_patience is None:
+        seen = "train.early_stopping_threshold only applies to early stopping, and there is no early_stopping_patience"
+        yield "early_stopping_threshold", seen, training.CONFIG.fix("patience")
 
 
 def _check_model(section: TrainSection) -> Iterator[_Conflict]:
@@ -86,3 +90,6 @@ def _check_model(section: TrainSection) -> Iterator[_Conflict]:
     if section.from_scratch and section.resume not in (None, "auto", "none"):
         seen = "train.from_scratch starts with new weights, but train.resume specifies a checkpoint"
         yield "resume", seen, training.CONFIG.fix("resume")
+    if section.from_scratch and section.adapter is not None:
+        seen = "train.from_scratch starts with random weights, which an adapter would leave frozen"
+        yield "adapter", seen, training.CONFIG.fix("adapter")

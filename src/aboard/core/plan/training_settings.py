@@ -38,7 +38,6 @@ class Adapter:
     use_rslora: bool = False
     use_dora: bool = False
     base_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    load_in_4bit: bool = False
     path: str | None = None
 
     @classmethod
@@ -87,6 +86,7 @@ class Training:
     num_cycles: int = 1
     power: float = 1.0
     gradient_checkpointing: bool = False
+    chunked_loss: bool = False
     bf16: bool = True
     fp16: bool = False
     attn_implementation: Attention = "auto"
@@ -97,6 +97,9 @@ class Training:
     save_steps: int | None = None
     save_total_limit: int | None = None
     save_async: bool = True
+    load_best_model_at_end: bool = False
+    early_stopping_patience: int | None = None
+    early_stopping_threshold: float = 0.0
     seed: int = 42
     on_nonfinite: Literal["stop", "skip"] = "stop"
     resume: str = "auto"

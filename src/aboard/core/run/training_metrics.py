@@ -14,6 +14,7 @@ METRICS = (
     "epoch",
     "loss",
     "eval_loss",
+    "best_eval_loss",
     "learning_rate",
     "grad_norm",
     "tokens",

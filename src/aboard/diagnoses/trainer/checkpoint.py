@@ -182,6 +182,7 @@ EXPORT_NONE = Diagnosis(
     fixes={
         "folder": FixCommand("aboard export {folder} --to DIR"),
         "run": FixCommand("aboard logs {run}    # did it save a checkpoint, and on which node?"),
+        "newest": FixCommand("aboard export {what} --checkpoint {name} --to DIR    # the newest instead"),
     },
 )
 
@@ -233,4 +234,12 @@ EXPORT_MERGE = Diagnosis(
     explanation="`--merge` adds a LoRA adapter to its base model. A run without `train.adapter` trains all weights, and"
     " its export is a complete model already.",
     fixes="aboard export {what} --to {to}    # exports the whole model",
+)
+
+EXPORT_PEFT = Diagnosis(
+    code="export-peft",
+    title="PEFT is not installed on this machine",
+    symptoms=("the export of an adapter needs peft",),
+    explanation="The nodes that trained the adapter have PEFT; the machine that exports it needs it, too.",
+    fixes="pip install 'aboard[lora]'",
 )

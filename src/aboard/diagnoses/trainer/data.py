@@ -96,6 +96,15 @@ LENGTH = Diagnosis(
     fixes=Advice("set at least 2; 2048 is common"),
 )
 
+SHARE = Diagnosis(
+    code="data-validation-share",
+    title="the share of the data for validation has no row",
+    symptoms=("of 12 training rows is not a single row",),
+    explanation="With `validation: 2%`, a hash of each row's content decides whether it is in the validation set: equal"
+    " rows are on the same side, and the split is the same everywhere. Of few rows, a small share may have none.",
+    fixes=Advice("write a larger share, or a file: `data: {{validation: held.jsonl}}`"),
+)
+
 ALLOW = Diagnosis(
     code="data-allow",
     title="--allow contains an unknown code",

@@ -6,14 +6,13 @@ from aboard.diagnoses.fixes import Advice, FixCommand
 CONFIG = Diagnosis(
     code="train-config",
     title="the training configuration is invalid",
-    symptoms=("train.model is not set", "train.num_train_epochs and train.max_steps both set the training length"),
+    symptoms=("train.model is not set", "train.warmup_steps and train.warmup_ratio both set the warmup"),
     explanation="Required keys are missing, or two keys contradict each other. All problems are reported at once.",
     remedy="`aboard train --print-config` shows each effective value and where it comes from.",
     fixes={
         "model": Advice("set it: `train: {{model: ./my-model}}`, a directory or a Hugging Face Hub name"),
         "no-model": Advice("use a directory with config.json and safetensors, or a Hugging Face Hub model as ORG/NAME"),
         "files": Advice("set them: `data: {{files: [train.jsonl]}}`, then check them with: aboard data"),
-        "one-length": Advice("keep one of them"),
         "one-warmup": Advice("keep one"),
         "one-precision": Advice("keep one: bf16 on Ampere and newer, fp16 on older GPUs such as V100 and T4"),
         "schedule": Advice("remove it, or set lr_scheduler_type: {schedule}"),
@@ -24,6 +23,10 @@ CONFIG = Diagnosis(
         "parts": Advice("use two fractions whose sum is at most 1"),
         "part": Advice("use a fraction such as 0.03"),
         "validation": Advice("set `validation: [held.jsonl]` in the `data` section, or remove {key}"),
+        "evaluations": Advice("set data.validation (a file, or 2%) and train.eval_steps, or remove {key}"),
+        "patience": Advice("set early_stopping_patience: N as well, or remove it"),
+        "adapter": Advice("keep one of them"),
+        "adapter-path": Advice("remove it; the adapter's own settings are used"),
         "resume": Advice("keep one of them; `resume: auto` continues from the run's own checkpoints"),
     },
 )
@@ -188,8 +191,8 @@ PACKAGES = Diagnosis(
     title="a node's Python lacks packages that the trainer needs",
     symptoms=("ModuleNotFoundError: No module named 'transformers'", "ModuleNotFoundError: No module named 'torch'"),
     explanation="Aboard copies its own code to every node, but not its dependencies, so the Python that ranks use"
-    " must have torch, transformers, safetensors and numpy. `python:` and `setup:` in the `cluster` section choose that"
-    " Python.",
+    " must have torch, transformers, safetensors and numpy, and peft for an adapter. `python:` and `setup:` in the"
+    " `cluster` section choose that Python.",
     fixes="python3 -m pip install {packages:words}    # on {where:shell}, with the Python that ranks use: `python:` in"
     " aboard.yaml",
 )
@@ -250,4 +253,14 @@ PACKING_UNKNOWN = Diagnosis(
     " a recurrent state (Mamba, RWKV, hybrids), without position ids (Bloom, decoders like BART's), with ALiBi or with"
     " chunked attention can't separate them: they would crash, or silently let documents attend to each other.",
     fixes="--set data.packing=false    # one document per sequence; a larger batch compensates for the padding",
+)
+
+CHUNKED_LOSS = Diagnosis(
+    code="train-chunked-loss",
+    title="the model's logits can't be computed in chunks",
+    symptoms=("chunked_loss can't be used with a ChameleonForConditionalGeneration: its logits are changed by",),
+    explanation="`chunked_loss: true` computes the output layer and the loss for some positions at a time. That works"
+    " for models whose logits are the output of one linear layer, scaled or capped element by element. This model"
+    " computes them in another way, so the loss would be a different one.",
+    fixes="--set train.chunked_loss=false    # to save memory: gradient_checkpointing, or a smaller batch",
 )

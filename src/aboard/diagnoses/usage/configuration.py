@@ -52,6 +52,8 @@ CONFIG = Diagnosis(
         "slurm-option": Advice("write each option as sbatch takes it, for example --exclusive or --mem=0"),
         "slurm-key": Advice("remove it from extra, and write {key}: … in cluster.slurm"),
         "slurm-own": Advice("remove {option} from extra"),
+        "steps": Advice("set a number of steps, or remove it to train num_train_epochs"),
+        "share": Advice("write validation: 2%, or the files of a validation set"),
         "kept": Advice("set how many to keep, or remove it to keep all"),
         "train-write": Advice("write {line}"),
         "train-data": Advice("move it to the `data` section: {line}"),

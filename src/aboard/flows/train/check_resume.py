@@ -19,6 +19,7 @@ from aboard.diagnoses import NO_FIX, Finding, Shell, format_shell, join_fixes
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint.best_evaluation import BestEvaluation, get_wanted_best
 from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError, parse_marker_head
 from aboard.train.checkpoint.setting_differences import RunSettings, SettingDifference, find_differences
 
@@ -41,13 +42,19 @@ class TypedTrainCommand:
 
 
 class TrainingFinished(Exception):
-    """Nothing is left to train: the checkpoint is at or past the last step. `further` is a command that trains on."""
+    """Nothing is left to train: the checkpoint is at or past the last step, or evaluations have stopped improving.
 
-    def __init__(self, resume: ResumeCheckpoint, *, steps: int, further: Shell) -> None:
+    `further` is a command that trains on; `stale` is the number of evaluations that stopped it early.
+    """
+
+    def __init__(self, resume: ResumeCheckpoint, *, steps: int, further: Shell, stale: int | None = None) -> None:
         super().__init__(f"step {resume.marker.step} of {steps} is saved in {resume.folder.visible(500)}")
         self.resume = resume
         self.steps = steps
         self.further = further
+        self.stale = stale
+        # The evaluation whose checkpoint an export takes; None means the newest.
+        self.best = get_wanted_best(resume.marker.training, resume.marker.state)
 
 
 def build_resume_probe(training: Training) -> Probe[CheckpointManifests]:
@@ -99,9 +106,13 @@ def judge_resume(
         yield _build_mismatch(resume, refused, typed)
         return
     total = training.total_sequences(world, sequences)
+    steps = -(-total // training.step_size(world))
     if marker.progress["index"] >= total:
-        steps = -(-total // training.step_size(world))
         raise TrainingFinished(resume, steps=steps, further=_rewrite_command(typed.command, _extend_training(training)))
+    stale, patience = BestEvaluation.of(marker.state).stale, training.early_stopping_patience
+    if patience is not None and stale >= patience:
+        further = _rewrite_command(typed.command, f"train.early_stopping_patience={2 * stale}")
+        raise TrainingFinished(resume, steps=steps, further=further, stale=stale)
 
 
 def _build_mismatch(resume: ResumeCheckpoint, refused: list[SettingDifference], typed: TypedTrainCommand) -> Finding:

@@ -17,8 +17,10 @@ from aboard.flows.train.checkpoint_survey import (
     describe_parts,
     make_private_folder,
 )
+from aboard.flows.train.local_checkpoints import build_no_best_error
 from aboard.flows.train.recorded_checkpoints import RecordedTraining
 from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint.best_evaluation import BestEvaluation, find_best_checkpoint, get_wanted_best
 from aboard.train.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
 from aboard.train.checkpoint.commit_marker import NAME
 from aboard.transport.node_dialer import NodeDialer
@@ -28,7 +30,7 @@ THIS_MACHINE = Node(name="this machine", transport=TransportKind.LOCAL)
 
 @dataclass(frozen=True, kw_only=True)
 class GatherRequest:
-    """Which checkpoint to gather: of this run, by name or the newest; `to` is where the export goes, for messages."""
+    """Which checkpoint to gather: of this run, by name, the best or the newest; `to` is for messages."""
 
     run: str
     folder: str
@@ -45,6 +47,8 @@ class GatheredCheckpoint:
     path: Path
     name: str
     nodes: tuple[str, ...]
+    # The evaluation for which it was chosen instead of the newest.
+    best: BestEvaluation | None = None
 
     def remove(self) -> None:
         shutil.rmtree(self.path.parent, ignore_errors=True)
@@ -57,12 +61,12 @@ async def gather_checkpoint(request: GatherRequest, dialer: NodeDialer, on_progr
         nodes = request.recorded.plans[0].parts if request.recorded.plans else ()
         local = any(part.node.transport is TransportKind.LOCAL for part in nodes)
         await survey.ask([*(part.node for part in nodes), *(() if local else (THIS_MACHINE,))])
-        return await _gather_newest(request, survey)
+        return await _gather_chosen(request, survey)
     finally:
         await survey.close()
 
 
-async def _gather_newest(request: GatherRequest, survey: CheckpointSurvey) -> GatheredCheckpoint:
+async def _gather_chosen(request: GatherRequest, survey: CheckpointSurvey) -> GatheredCheckpoint:
     every = survey.list_offers()
     offers = [offer for offer in every if request.name in (None, offer.name)]
     newest = request.recorded.newest
@@ -76,6 +80,12 @@ async def _gather_newest(request: GatherRequest, survey: CheckpointSurvey) -> Ga
         read = await survey.read_marker(offer)
         if read is None:
             continue
+        best = None if request.name is not None else get_wanted_best(read[0].training, read[0].state)
+        if best is not None and (chosen := _find_offer(best, every)) != offer:
+            read = None if chosen is None else await survey.read_marker(chosen)
+            if chosen is None or read is None:
+                raise build_no_best_error(best, offer.name, what=request.run)
+            offer = chosen  # noqa: PLW2901 - the newest one named it
         marker, content = read
         target = request.cache / offer.key[:32] / offer.name
         await run_locally(target, make_private_folder, target)
@@ -88,8 +98,13 @@ async def _gather_newest(request: GatherRequest, survey: CheckpointSurvey) -> Ga
             raise await _build_part_error(request, survey, offer, parts, every)
         await run_locally(target, (target / NAME).write_bytes, content)
         sources = sorted(survey.sources - {THIS_MACHINE.name})
-        return GatheredCheckpoint(path=target, name=offer.name, nodes=tuple(sources))
+        return GatheredCheckpoint(path=target, name=offer.name, nodes=tuple(sources), best=best)
     raise _build_none_error(request, survey)
+
+
+def _find_offer(best: BestEvaluation, offers: Sequence[CheckpointOffer]) -> CheckpointOffer | None:
+    name = find_best_checkpoint(best, {offer.name: offer.serial for offer in reversed(offers)})
+    return next((offer for offer in offers if offer.name == name), None)
 
 
 async def _find_complete(survey: CheckpointSurvey, offers: Sequence[CheckpointOffer]) -> str | None:
@@ -112,8 +127,8 @@ async def _build_part_error(
     offers: Sequence[CheckpointOffer],
 ) -> AboardError:
     seen = f"{offer.name} needs {describe_parts(parts)}, and no other node has a copy"
-    older = [each for each in offers if each.serial < offer.serial]
-    return await _build_error(request, survey, seen, parts[0].node, older)
+    others = [each for each in offers if each != offer]
+    return await _build_error(request, survey, seen, parts[0].node, others)
 
 
 async def _build_error(

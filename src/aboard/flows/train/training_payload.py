@@ -68,7 +68,9 @@ class TrainingInputs:
         """All directories that ranks read."""
         parts = [part for part in (*self.data, self.validation) if part is not None]
         data_folders = [folder for part in parts for folder in (part.shards, part.bins)]
-        return list(dict.fromkeys([self.model, self.tokenizer, *data_folders]))
+        adapter = self.settings.settings["adapter"]
+        adapter_folders = [] if adapter is None or adapter.path is None else [Path(adapter.path)]
+        return list(dict.fromkeys([self.model, self.tokenizer, *adapter_folders, *data_folders]))
 
     def training(self, *, bf16: bool) -> Training:
         """The settings for the ranks; paths below the user's home are relative to the home on each node."""
@@ -80,7 +82,11 @@ class TrainingInputs:
             bf16=bf16,
         )
         resume = training.resume if training.resume in ("auto", "none") else abbreviate_home(Path(training.resume))
-        return replace(training, output_dir=abbreviate_home(Path(training.output_dir)), resume=resume)
+        adapter = training.adapter
+        if adapter is not None and adapter.path is not None:
+            adapter = replace(adapter, path=abbreviate_home(Path(adapter.path)))
+        output_dir = abbreviate_home(Path(training.output_dir))
+        return replace(training, adapter=adapter, output_dir=output_dir, resume=resume)
 
 
 def build_request(extra: Mapping[str, str] = MappingProxyType({})) -> LaunchRequest:

@@ -11,6 +11,7 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint import commit_marker
+from aboard.train.checkpoint.best_evaluation import find_best_checkpoint, get_wanted_best
 from aboard.train.checkpoint.checkpoint_folder import (
     choose_step_name,
     list_checkpoints,
@@ -67,7 +68,7 @@ class CheckpointWriter:
         send_saved(name, serial, [draft.name for draft in drafts])
         size_text = format_size(sum(count for _, count in files))
         notes.append(f"saved step {snapshot.step} to {path} ({size_text}, {monotonic() - began:.1f} s)")
-        return notes + self._retain(name)
+        return notes + self._retain(name, snapshot.about)
 
     def _open(self, snapshot: CheckpointState, drafts: list[StagedFile]) -> tuple[str, int, list[str]]:
         """Copies first, since training may wait for it; then creates a folder on each disk, with a name free on all."""
@@ -123,12 +124,14 @@ class CheckpointWriter:
             write_marker(path, commit_marker.NAME, commit_marker.format_marker(about, tensors, lines))
         return {}
 
-    def _retain(self, newest: str) -> list[str]:
+    def _retain(self, newest: str, about: Mapping[str, Any]) -> list[str]:
         """Removes old checkpoints; a failed removal is reported and doesn't stop the run."""
         if not self._group.leads:
             return []
         good = list_checkpoints(self._folder).good
-        old = find_superfluous(good, keep=self._keep, newest=newest, broken=self.broken)
+        wanted = get_wanted_best(about["training"], about["state"])
+        best = None if wanted is None else find_best_checkpoint(wanted, good)
+        old = find_superfluous(good, keep=self._keep, newest=newest, best=best, broken=self.broken)
         return [_remove_and_describe(self._folder / name, f"save_total_limit is {self._keep}") for name in old]
 
     def _clear(self) -> list[str]:
@@ -157,12 +160,15 @@ def _remove_and_describe(path: Path, why: str) -> str:
     return f"removed {path.name}: {why}"
 
 
-def find_superfluous(good: Mapping[str, int], *, keep: int | None, newest: str, broken: Collection[str]) -> list[str]:
-    """The oldest by serial; never `newest`, which was just written, nor a broken one.
+def find_superfluous(
+    good: Mapping[str, int], *, keep: int | None, newest: str, broken: Collection[str], best: str | None = None
+) -> list[str]:
+    """The oldest by serial; never `newest`, which was just written, nor the best, nor a broken one.
 
     Broken ones don't count towards `keep`: they would displace good ones.
     """
     if keep is None:
         return []
-    older = sorted(good.keys() - {newest, *broken}, key=lambda name: good[name])
-    return older[: max(0, len(older) - max(0, keep - 1))]
+    fixed = {newest, best} - {None}
+    older = sorted(good.keys() - fixed - {*broken}, key=lambda name: good[name])
+    return older[: max(0, len(older) - max(0, keep - len(fixed)))]

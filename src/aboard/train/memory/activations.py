@@ -56,8 +56,12 @@ def estimate_activations(
     packed: bool,
     norms: int,
     adapter: AdapterActivations | None = None,
+    chunk_rows: int | None = None,
 ) -> ActivationMemory:
-    """For a text model; `norms` is the number of norms per layer, without those of its heads."""
+    """For a text model; `norms` is the number of norms per layer, without those of its heads.
+
+    `chunk_rows` are the positions whose logits exist at the same time; None if all do.
+    """
     tokens = batch * length
     size = FULL if precision == "full" else HALF
     residual = HALF if precision == "half" else FULL
@@ -81,7 +85,7 @@ def estimate_activations(
         entering=tokens * hidden * residual,
         layers=int(config.num_hidden_layers),
         # The logits and their gradient of the same size; all tokens may be supervised.
-        logits=2 * tokens * int(config.vocab_size) * size,
+        logits=2 * min(tokens, chunk_rows or tokens) * int(config.vocab_size) * size,
         masks=batch * length * length * (1 + size) if packed or eager else 0,
     )
 

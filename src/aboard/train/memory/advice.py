@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from aboard.core.plan.training_settings import Adapter, Training
@@ -29,12 +30,13 @@ def suggest_changes(
 
     If the memory is unknown, each change comes with its estimate.
     """
-    single = [each for each in list_changes(training, gpus=gpus) if _is_fitting(profile, each.training, nodes, room)]
+    list_helpful = partial(list_changes, gpus=gpus, chunks=profile.why_not_chunked is None)
+    single = [each for each in list_helpful(training) if _is_fitting(profile, each.training, nodes, room)]
     if single:
         yield from (_format_line(profile, each.typed, each.training, nodes) for each in single)
         return
     together, typed = training, ""
-    while left := list(list_changes(together, gpus=gpus)):
+    while left := list(list_helpful(together)):
         together, typed = left[0].training, f"{typed} {left[0].typed}".strip()
         if _is_fitting(profile, together, nodes, room):
             yield _format_line(profile, typed, together, nodes)
@@ -54,17 +56,22 @@ def _suggest_adapter(training: Training, nodes: tuple[int, ...], *, room: int | 
     adapted = replace(training, adapter=Adapter())
     profile, typed = profile_model(adapted), f"--set train.adapter.r={Adapter.r}"
     while not _is_fitting(profile, adapted, nodes, room):
-        change = next(list_changes(adapted, gpus=gpus), None)
+        change = next(list_changes(adapted, gpus=gpus, chunks=profile.why_not_chunked is None), None)
         if change is None:
             return
         adapted, typed = change.training, f"{typed} {change.typed}"
     yield _format_line(profile, typed, adapted, nodes)
 
 
-def list_changes(training: Training, *, gpus: bool = False) -> Iterator[SettingChange]:
-    """Changes that don't affect the result come before those that do; offloading helps only beside GPUs."""
+def list_changes(training: Training, *, gpus: bool = False, chunks: bool = True) -> Iterator[SettingChange]:
+    """Changes that don't affect the result come before those that do.
+
+    Offloading helps only beside GPUs; `chunks` if the model's loss can be computed in chunks.
+    """
     if training.sharding not in {"auto", "full"}:
         yield _make_change(training, sharding="full")
+    if chunks and not training.chunked_loss:
+        yield _make_change(training, chunked_loss=True)
     if not training.gradient_checkpointing:
         yield _make_change(training, gradient_checkpointing=True)
     if training.per_device_train_batch_size > 1 and training.global_batch_size is None:

@@ -18,12 +18,14 @@ from aboard.train.memory.activations import (
     read_mlp_width,
 )
 from aboard.train.memory.model_states import (
+    FULL,
     ModelSizes,
     StateMemory,
     estimate_replicated,
     estimate_sharded,
     measure_model,
 )
+from aboard.train.model.chunked_loss import count_chunk_rows, find_chunking_obstacle
 from aboard.train.model.meta_model import build_on_meta, find_layers
 from aboard.train.model.packing_support import find_packing_obstacle
 
@@ -93,6 +95,8 @@ class ModelProfile:
     adapter: AdapterActivations | None = None
     # Why documents of one row can't be separated in it; None if they can.
     why_not_apart: str | None = None
+    # Why its loss can't be computed in chunks; None if it can.
+    why_not_chunked: str | None = None
 
 
 def profile_model(training: Training) -> ModelProfile:
@@ -100,9 +104,11 @@ def profile_model(training: Training) -> ModelProfile:
     built = build_on_meta(training, torch.device("cpu"))
     blocks = find_layers(built)
     why_not_apart = find_packing_obstacle(built)
+    why_not_chunked = find_chunking_obstacle(built)
     adapter = None
     if training.adapter is not None:
-        # Imported here: PEFT takes seconds, which only runs with an adapter need.
+        # Imported here: PEFT takes seconds, which only runs with an adapter need. A module that the adapter names but
+        # the model lacks is reported before nodes are claimed.
         from aboard.train.adapter.inject_adapter import inject_adapter  # noqa: PLC0415
 
         inject_adapter(built, training, training.adapter)
@@ -114,6 +120,7 @@ def profile_model(training: Training) -> ModelProfile:
         norms=norms,
         adapter=adapter,
         why_not_apart=why_not_apart,
+        why_not_chunked=why_not_chunked,
     )
 
 
@@ -153,6 +160,9 @@ def estimate_memory(
         activation_memory.saved_bytes(checkpointing=training.gradient_checkpointing) if activation_memory else 0
     )
     logits = activation_memory.logits if activation_memory else 0
+    if training.chunked_loss and sharding == "none":
+        # The head's gradient comes with its loss, before all others.
+        logits += FULL * profile.sizes.embedding
     # Offloaded shards are on the host; gradients go there once they are reduced.
     moved = states.weights + states.optimizer if training.cpu_offload else 0
     peak = max(states.peak, states.forward + activation_bytes + logits) - moved
@@ -212,6 +222,8 @@ def _estimate_activations(profile: ModelProfile, training: Training, precision: 
         packed=not training.attn_implementation.startswith("flash"),
         norms=profile.norms,
         adapter=profile.adapter,
+        # As on GPUs, where a chunk is larger.
+        chunk_rows=count_chunk_rows(int(profile.config.vocab_size), "cuda") if training.chunked_loss else None,
     )
 
 

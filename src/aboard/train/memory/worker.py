@@ -17,7 +17,8 @@ def answer_request(request: Mapping[str, Any]) -> dict[str, Any]:
     """Answers {"training": …, "ranks": {node: count}, "memory": the least bytes that any rank has, or null, "gpus": …}.
 
     `enough` is None if the memory is unknown; `fits` has the options that make it fit. `why_not_apart` says why
-    documents of one sequence can't be separated in this model; None if they can.
+    documents of one sequence can't be separated in this model, `why_not_chunked` why `chunked_loss` can't be used with
+    it; None if they can.
     """
     training, nodes = Training.of(request["training"]), tuple(request["ranks"].values())
     room: int | None = request.get("memory")
@@ -35,6 +36,7 @@ def answer_request(request: Mapping[str, Any]) -> dict[str, Any]:
         "fits": [] if enough else list(suggest_changes(profile, training, nodes, room=room, gpus=gpus)),
         "needs": asdict(estimate),
         "why_not_apart": profile.why_not_apart,
+        "why_not_chunked": profile.why_not_chunked if training.chunked_loss else None,
     }
 
 

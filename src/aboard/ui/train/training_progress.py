@@ -74,6 +74,7 @@ def _list_figures(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     forms = {
         "loss": ("loss", "{:.4f}"),
         "eval_loss": ("eval loss", "{:.4f}"),
+        "best_eval_loss": ("best eval loss", "{:.4f}"),
         "learning_rate": ("lr", "{:.2e}"),
         "grad_norm": ("grad norm", "{:.3g}"),
     }
