@@ -430,6 +430,7 @@ def advised_line(folder: Path, nodes: tuple[int, ...], room: int) -> Advised:
         its,
         adapter=Adapter(r=int(options["train.adapter.r"])),
         gradient_checkpointing="train.gradient_checkpointing" in options,
+        chunked_loss="train.chunked_loss" in options,
     )
     again = answer_request({"training": asdict(adapted), "ranks": dict(enumerate(nodes)), "memory": room})
     return Advised(
