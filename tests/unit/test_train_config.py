@@ -227,6 +227,7 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
     [
         ("warmup_steps: 5\nwarmup_ratio: 0.1", "both set the warmup"),
         ("bf16: true\nfp16: true", "both set the precision"),
+        ("fp16: true\nchunked_loss: true", "before fp16's loss scale is applied"),
         ("cpu_offload: true\nsharding: none", "but train.sharding is none"),
         ("decay_ratio: 0.1", "decay_ratio only applies to wsd, and the schedule is cosine"),
         ("min_lr_ratio: 0.1\nlr_scheduler_type: constant", "the schedule is constant"),

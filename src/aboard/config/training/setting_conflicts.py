@@ -37,6 +37,9 @@ def _check_alternatives(section: TrainSection) -> Iterator[_Conflict]:
         yield "warmup_ratio", seen, training.CONFIG.fix("one-warmup")
     if section.bf16 and section.fp16:
         yield "fp16", "train.bf16 and train.fp16 both set the precision", training.CONFIG.fix("one-precision")
+    if section.chunked_loss and section.fp16:
+        seen = "train.chunked_loss computes gradients before fp16's loss scale is applied, so small ones would vanish"
+        yield "chunked_loss", seen, training.CONFIG.fix("chunks-precision")
 
 
 def _check_optimizer(section: TrainSection) -> Iterator[_Conflict]:

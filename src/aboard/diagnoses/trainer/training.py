@@ -18,6 +18,7 @@ CONFIG = Diagnosis(
         "schedule": Advice("remove it, or set lr_scheduler_type: {schedule}"),
         "optimizer": Advice("remove it, or set optim: {optim}"),
         "adapter-optimizer": Advice("use optim: adamw, adamw_8bit or adafactor, or remove adapter"),
+        "chunks-precision": Advice("remove chunked_loss, or use bf16 or float32"),
         "offload": Advice("remove sharding, or set it to full or hybrid"),
         "below": Advice("use a number below {most}"),
         "parts": Advice("use two fractions whose sum is at most 1"),
