@@ -21,6 +21,7 @@ from aboard.diagnoses.runs import (
 )
 from aboard.diagnoses.slurm import allocation, remote_runs, submission
 from aboard.diagnoses.trainer import (
+    adapter,
     checkpoint,
     data,
     data_quality,
@@ -52,7 +53,7 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
     ),
     _build_subject("data", "the data is fit for training", "aboard data FILE…", data_quality),
     TRAIN,
-    _build_subject("training", "the training starts and makes progress", "aboard train", training),
+    _build_subject("training", "the training starts and makes progress", "aboard train", training, adapter),
     _build_subject("model", "every rank can load the model", "aboard train", model_loading),
     _build_subject("checkpoint", "checkpoints are saved, found and exported", "aboard train", checkpoint),
     _build_subject("spread", "every node has the files that ranks read", "aboard sync", file_sync, peer_transfer),
