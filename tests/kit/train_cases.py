@@ -9,8 +9,10 @@ from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from tiny import VOCABULARY
 from train_waits import Waits
 
 from aboard.core.plan.training_settings import Training
@@ -18,6 +20,7 @@ from aboard.diagnoses import AboardError
 from aboard.train import step as stepping
 from aboard.train.distributed.rank_context import join_process_group, leave_process_group
 from aboard.train.loop import train
+from aboard.train.model import chunked_loss
 
 PATIENCE = 120.0
 
@@ -116,3 +119,9 @@ def overflowed(training: Training, rank: int, steps: range) -> str:
         return trained(training)
     finally:
         stepping.forward_micro_batch = forward
+
+
+def trained_in_chunks(training: Training) -> str:
+    """A whole training whose loss is computed for seven positions at a time."""
+    with patch.dict(chunked_loss._ELEMENTS, cpu=7 * VOCABULARY):
+        return trained(training)

@@ -444,14 +444,16 @@ def test_no_answer_is_obeyed(subject: Subject, case: Case) -> None:
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_the_trainer_s_process_is_not_obeyed(text: str) -> None:
     """It has run the code of a model: what it says of memory is shown, and no advice of its own gets into a fix."""
-    told = {"states": 90 * GIB, "total": 95 * GIB, "says": text, "fits": [text], "why_not_apart": text}
+    told = {"states": 90 * GIB, "total": 95 * GIB, "says": text, "fits": [text]}
+    told |= {"why_not_apart": text, "why_not_chunked": text}
     needs = decode(RankMemoryNeeds, told, strict=True)
     training = Training(model="m", data=(), output_dir="/out", max_length=128)
     findings = judge_training(
         TrainingPreflight(training=training, ranks={"n1": 1}, cards={"n1": ()}, memory={"n1": GIB}, needs=needs)
     )
     packed = judge_training(TrainingPreflight(training=training, ranks={"n1": 1}, needs=needs, packed=True))
-    assert [finding.code for finding in (*findings, *packed)] == ["train-memory", "train-packing-unknown"]
+    codes = [finding.code for finding in (*findings, *packed)]
+    assert codes == ["train-memory", "train-chunked-loss", "train-packing-unknown", "train-chunked-loss"]
     for finding in (*findings, *packed):
         _assert_safe(finding)
         assert text not in finding.fix

@@ -103,7 +103,11 @@ def forward_micro_batch(engine: Engine, masks: AttentionMasks, micro: MicroBatch
     micro = micro.to(engine.world.device)
     if engine.dropout_keys is not None and micro.dropout_keys is not None:
         engine.dropout_keys.set(micro.dropout_keys, micro.keep)
-    return compute_loss_sum(engine.model(**masks.inputs(micro)).logits, micro.labels)
+    inputs = masks.inputs(micro)
+    if engine.chunked_loss:
+        loss: Tensor = engine.model(**inputs, labels=micro.labels)
+        return loss
+    return compute_loss_sum(engine.model(**inputs).logits, micro.labels)
 
 
 def seed_generators(device: torch.device, number: int) -> None:

@@ -27,6 +27,8 @@ class Engine:
     bytes_read: int
     notes: tuple[str, ...]
     dropout_keys: DropoutKeys | None
+    # `model` returns the summed loss of its labels.
+    chunked_loss: bool
     _switch: Callable[[bool], None]
 
     def micro(self, *, last: bool) -> None:
