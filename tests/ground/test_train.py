@@ -15,7 +15,7 @@ from aboard.sandbox.faults.host.processes import PowerLoss
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_d")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ["finetune", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("chat", "pretrain"))]
+NAMES = ["finetune", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("chat", "lora", "pretrain"))]
 # Minutes on two busy cores, seconds on idle ones.
 SECONDS = 600
 STEPS = 6

@@ -61,8 +61,10 @@ def reference_of(training: Training, sizes: list[int]) -> list[tuple[float, floa
 
 def add_lora(model: Any, adapter: Adapter, seed: int) -> Any:
     """PEFT's own model, with the first weights of our trainer."""
-    from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - it takes seconds
+    from peft import LoraConfig, PeftModel, get_peft_model  # noqa: PLC0415 - it takes seconds
 
+    if adapter.path is not None:
+        return PeftModel.from_pretrained(model, adapter.path, is_trainable=True)
     targets = adapter.target_modules
     config = LoraConfig(
         r=adapter.r,
@@ -79,6 +81,18 @@ def add_lora(model: Any, adapter: Adapter, seed: int) -> Any:
             generator = seed_generator(seed, name.removeprefix("base_model.model."))
             torch.nn.init.kaiming_uniform_(weight, a=sqrt(5), generator=generator)
     return model
+
+
+def save_adapter(training: Training, folder: Path) -> None:
+    """An adapter as PEFT saves it, with random weights in all of its tensors."""
+    model = AutoModelForCausalLM.from_pretrained(training.model, dtype=torch.float32)
+    assert training.adapter is not None
+    model = add_lora(model, training.adapter, training.seed)
+    generator = torch.Generator().manual_seed(3)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data += 0.05 * torch.randn(weight.shape, generator=generator)
+    model.save_pretrained(folder)
 
 
 def documents_of(parts: tuple[DataPart, ...], seed: int, indices: range) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -1,20 +1,28 @@
 """LoRA: the curve of PEFT's own model, and the same curve in every layout."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from train_cases import curve, trained
+from train_cases import curve, failed, trained
 from train_crew import Crew
-from train_reference import references
+from train_reference import references, save_adapter
 
+from aboard.config.training.adapter_files import read_adapter_config
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.data.sampling.source_mixing import SequenceDraw
+from aboard.diagnoses import AboardError
+from aboard.train.adapter.inject_adapter import inject_adapter
 from aboard.train.adapter.sample_dropout import DropoutKeys, SampleDropout, compute_token_keys
+from aboard.train.memory.estimate import profile_model
+from aboard.train.model.build_model import count_flops_per_token
+from aboard.train.model.meta_model import build_on_meta
 
 CLOSE = 1e-5
+CLOSE_BF16 = 1e-3
 # Large enough that the loss of every step depends on the adapter.
 USUAL: dict[str, Any] = {"r": 4, "alpha": 16.0}
 ADAPTERS = {
@@ -83,6 +91,35 @@ def test_dropout_changes_the_curve_and_depends_on_the_seed(
     assert some[4] != pytest.approx(half[4], rel=1e-3)
 
 
+@pytest.mark.parametrize(("world", "sharding"), [(2, "full"), pytest.param(2, "none", marks=pytest.mark.nightly)])
+def test_bf16_has_the_curve_of_one_rank(
+    world: int, sharding: str, settled: Callable[..., Training], crew: Crew, tmp_path: Any
+) -> None:
+    """With a base model in bf16, losses of two ranks are within 1e-3 of one; so are norms, if it is replicated."""
+    its = {"adapter": ADAPTERS["dropout"], "global_batch_size": 4, "max_steps": 6, "bf16": True}
+    alone = settled("qwen2", **its, output_dir=str(tmp_path / "alone"))
+    crew.run(1, trained, alone)
+    training = settled("qwen2", **its, sharding=sharding)
+    crew.run(world, trained, training)
+    losses, norms = zip(*curve(training), strict=True)
+    assert losses == pytest.approx([loss for loss, _ in curve(alone)], rel=CLOSE_BF16)
+    # One rank and DDP use autocast, which keeps norms and sums in float32; FSDP computes all of it in bf16.
+    close = CLOSE_BF16 if sharding == "none" else 5 * CLOSE_BF16
+    assert norms == pytest.approx([norm for _, norm in curve(alone)], rel=close)
+
+
+def test_frozen_weights_count_less(settled: Callable[..., Training]) -> None:
+    """A frozen weight has no gradient of its own: four operations per token instead of six."""
+    training = settled("qwen2")
+    plain, adapted = (build_on_meta(training, torch.device("cpu")) for _ in range(2))
+    inject_adapter(adapted, training, Adapter(**USUAL, modules_to_save=("lm_head",)))
+    # The embedding is only looked up, and the output layer is trained in full.
+    table = plain.config.vocab_size * plain.config.hidden_size
+    new = sum(each.numel() for each in adapted.parameters() if each.requires_grad) - table
+    frozen = sum(each.numel() for each in plain.parameters()) - 2 * table
+    assert count_flops_per_token(adapted, 48) == count_flops_per_token(plain, 48) + 6 * new - 2 * frozen
+
+
 def masked(rate: float, name: str, *draws: SequenceDraw, length: int = 500, size: int = 600) -> torch.Tensor:
     """What dropout leaves of ones."""
     keys = DropoutKeys()
@@ -131,3 +168,50 @@ def test_dropout_is_off_in_evaluation() -> None:
     dropout = SampleDropout(0.5, 8, seed=1, name="q", keys=DropoutKeys()).eval()
     ones = torch.ones(2, 3, 8)
     assert dropout(ones) is ones
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "seen"),
+    [
+        ({"target_modules": ("q_proj", "c_attn")}, "adapter-targets", "the model has no module c_attn"),
+        ({"target_modules": r".*\.c_attn"}, "adapter-targets", "no module's full name matches"),
+        ({"target_modules": "(q_proj"}, "adapter-targets", "not a valid regular expression"),
+        ({"target_modules": ("input_layernorm",)}, "adapter-targets", "PEFT can't add an adapter"),
+        ({"modules_to_save": ("score",)}, "adapter-targets", "the model has no module score"),
+        ({"modules_to_save": ("lm_head",)}, "adapter-tied", "lm_head shares its weights with the embedding"),
+        ({"target_modules": ("q_proj", "embed_tokens")}, "adapter-tied", "shares its weights with the output layer"),
+    ],
+)
+def test_modules_that_an_adapter_cannot_have(
+    changed: dict[str, Any], code: str, seen: str, settled: Callable[..., Training]
+) -> None:
+    """Names that match nothing, and tied weights, are refused by the estimate, which runs before nodes are claimed."""
+    with pytest.raises(AboardError) as raised:
+        profile_model(settled("llama", adapter=Adapter(**changed)))
+    assert raised.value.code == code
+    assert seen in raised.value.seen
+
+
+@pytest.mark.parametrize("name", ["dora", "saved"])
+def test_an_adapter_that_peft_saved_is_continued(
+    name: str, settled: Callable[..., Training], crew: Crew, tmp_path: Any
+) -> None:
+    """Its settings come from its files, and the curve continues as that of PEFT's own model loaded from them."""
+    plain = settled("qwen2", adapter=replace(ADAPTERS[name], dropout=0.0), global_batch_size=4, max_steps=4)
+    crew.run(1, save_adapter, plain, tmp_path / "saved")
+    adapter = Adapter(**read_adapter_config(tmp_path / "saved"), path=str(tmp_path / "saved"))
+    training = replace(plain, adapter=adapter, sharding="full")
+    (truth,) = crew.run(1, references, [(training, 4)])[0]
+    crew.run(2, trained, training)
+    assert curve(training) == [pytest.approx(step, rel=CLOSE) for step in truth]
+    crew.run(1, trained, replace(plain, output_dir=str(tmp_path / "new")))
+    assert curve(training)[0] != pytest.approx(curve(replace(plain, output_dir=str(tmp_path / "new")))[0], rel=1e-3)
+
+
+def test_an_adapter_of_another_model_is_refused(settled: Callable[..., Training], crew: Crew, tmp_path: Any) -> None:
+    """The tensors of the file and of the model are the same, or the run doesn't start."""
+    crew.run(1, save_adapter, settled("qwen2", adapter=Adapter(**USUAL)), tmp_path)
+    adapter = Adapter(**USUAL, target_modules=("q_proj",), path=str(tmp_path))
+    ((code, seen),) = crew.run(1, failed, settled("qwen2", adapter=adapter))
+    assert code == "adapter-files"
+    assert "have 24 tensors that this model with the adapter's settings lacks" in seen

@@ -66,6 +66,17 @@ def test_so_many_rows_of_each_source_are_shown() -> None:
     assert shown == [f"{name}.jsonl:{line}" for name in ("train", "more", "held") for line in (1, 2)]
 
 
+def test_a_share_of_the_rows_is_the_validation_set() -> None:
+    """The report has both sides; a share of few rows that has none is an error."""
+    said = json.loads(typed(good(), "--validation", "20%", "--json").output)["sources"]
+    assert [(each["path"], each["validation"]) for each in said] == [
+        ("train.jsonl", False),
+        ("20% of train.jsonl", True),
+    ]
+    assert refused(good(), "--validation", "0.001%").code == "data-validation-share"
+    assert "between 0% and 100%" in str(refused(good(), "--validation", "100%"))
+
+
 def test_a_code_that_is_none_is_refused_before_anything_is_read() -> None:
     """With the nearest one."""
     assert "did you mean 'data-broken'?" in refused("no-such-file.jsonl", "--allow", "data-brokn").fix
@@ -96,8 +107,9 @@ def test_the_section_of_aboard_yaml() -> None:
 
 
 def test_every_key_of_the_section_is_obeyed() -> None:
-    """What may be written is what is handed on; files are handed on as sources."""
-    handed = {field if field != "sources" else "files" for field in DataSettings.__dataclass_fields__}
+    """What may be written is what is handed on; files as sources, and a validation set also as a share."""
+    other = {"sources": "files", "validation_share": "validation"}
+    handed = {other.get(field, field) for field in DataSettings.__dataclass_fields__}
     assert set(DataSection.model_fields) == handed
     Path("a.yaml").write_text("data: {loss_on: last, format: text, text_column: body, template: t.jinja}\n")
     words = load_data_settings(["a.yaml"])

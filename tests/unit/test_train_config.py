@@ -1,6 +1,7 @@
 """The sections `train` and `data` as a person writes them: what is used, what is refused, where it stands."""
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -172,6 +173,7 @@ def test_steps_override_epochs_as_in_hf(train: str, typed: tuple[str, ...], step
     [
         ("", ""),
         ("max_steps: 10\nwarmup_ratio: 0.1\nlr_scheduler_type: wsd\ndecay_ratio: 0.2", "validation: held.jsonl"),
+        ("adapter: {r: 8, dropout: 0.1, target_modules: [q_proj, v_proj], modules_to_save: lm_head}", ""),
         ("optim: adafactor\nlr_scheduler_type: polynomial\npower: 2.0\nmin_lr_ratio: 0.1", ""),
         ("global_batch_size: 8\nlr_scheduler_type: constant\nbf16: true\neval_steps: 5", "validation: held.jsonl"),
     ],
@@ -238,6 +240,7 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("early_stopping_threshold: 0.1", "there is no early_stopping_patience"),
         ("metric_for_best_model: accuracy", "always the one with the lowest eval_loss"),
         ("save_total_limit: 0", "0 would keep no checkpoint"),
+        ("gradient_checkpointing: selective\ntorch_compile: true", "which compiled layers no longer have"),
         ("from_scratch: true\nresume: ./out/step-000010", "train.resume specifies a checkpoint"),
         ("bf16: maybe", 'train.bf16 must be true or false, not "maybe"'),
         ("learning_rate: high", 'train.learning_rate must be a number, not "high"'),
@@ -255,6 +258,14 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("optim: lion", "use one of adamw, adafactor, muon, adamw_8bit"),
         ("optim: adafactor\nadam_beta1: 0.8", "is a setting of AdamW, and the optimizer is adafactor"),
         ("optim: muon\nadapter: {r: 8}", "orthogonalizes updates of whole matrices"),
+        ("adapter: {r: 8}\nfrom_scratch: true", "which an adapter would leave frozen"),
+        ("adapter: {type: dora}", "dora is an option of lora"),
+        ("adapter: {type: qlora}", "a quantized base model (QLoRA) is not supported"),
+        ("adapter: {type: ia3}", "train.adapter.type"),
+        ("adapter: {lora_alpha: 8}", "'lora_alpha' has a different name in Aboard"),
+        ("lora_r: 8", "'lora_r' has a different name in Aboard"),
+        ("load_in_4bit: true", "'load_in_4bit' is not supported: a quantized base model"),
+        ("adapter: {dropout: 1.0}", "train.adapter.dropout is 1.0"),
         ("sharding: zero3", "use one of auto, full, hybrid, none"),
     ],
 )
@@ -265,6 +276,63 @@ def test_what_can_not_be(lines: str, said: str) -> None:
     assert said in told[0][1]
     assert told[0][0].startswith("aboard.yaml:")
     assert told[0][2]
+
+
+def saved_adapter(**changed: object) -> None:
+    content = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "lora_dropout": 0.1, "target_modules": ["v", "q"]}
+    Path("lora").mkdir(exist_ok=True)
+    Path("lora/adapter_config.json").write_text(json.dumps({**content, "bias": "none", **changed}))
+    Path("lora/adapter_model.safetensors").touch()
+
+
+def test_an_adapter_to_continue_brings_its_settings() -> None:
+    """Only dropout may differ: it is a setting of the training."""
+    saved_adapter()
+    adapter = written("adapter: {path: lora, dropout: 0.2}").settings["adapter"]
+    assert (adapter.r, adapter.alpha, adapter.dropout, adapter.target_modules) == (8, 16.0, 0.2, ("q", "v"))
+    assert adapter.path == str(Path("lora").absolute())
+    told = refused("adapter: {path: lora, r: 16}")
+    assert "train.adapter.r is 16, but the adapter in" in told[0][1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"peft_type": "IA3"}, "an adapter of type IA3, not LORA"),
+        ({"layers_to_transform": [1]}, "layers_to_transform: [1], which is not supported"),
+        ({"bias": "all"}, 'bias: "all", which is not supported'),
+        ({"init_lora_weights": "pissa"}, "which is not supported"),
+        ({"lora_alpha": None}, "lacks r, lora_alpha or target_modules"),
+    ],
+)
+def test_an_adapter_of_another_kind_is_refused(changed: dict[str, object], said: str) -> None:
+    """What it computes would be something else than LoRA of all its targets."""
+    saved_adapter(**changed)
+    with pytest.raises(AboardError) as raised:
+        written("adapter: {path: lora}")
+    assert raised.value.code == "adapter-files"
+    assert said in raised.value.seen
+
+
+def test_pickled_weights_of_an_adapter_are_not_read() -> None:
+    """Loading them can run code."""
+    saved_adapter()
+    Path("lora/adapter_model.safetensors").rename("lora/adapter_model.bin")
+    with pytest.raises(AboardError) as raised:
+        written("adapter: {path: lora}")
+    assert "has no adapter_model.safetensors" in raised.value.seen
+
+
+def test_a_share_of_the_data_is_validation() -> None:
+    """It counts as a validation set, is printed as it was written, and can't be all, nothing, or one of several."""
+    found = written("eval_steps: 5", "validation: 2.5%")
+    assert (found.data.validation, found.data.validation_share) == ((), 0.025)
+    (shown,) = [each.value for each in found.choices if each.name == "data.validation"]
+    assert shown == "2.5%"
+    for wrong, said in (("100%", "no row for training"), ("0%", "no row for validation"), ("[2%, a]", "with files")):
+        ((_, seen, fix),) = refused("", f"validation: {wrong}")
+        assert said in seen
+        assert fix.startswith("write validation: 2%")
 
 
 def test_what_is_needed_is_named_all_at_once() -> None:
@@ -335,6 +403,34 @@ def test_sources_are_mixed_by_weight() -> None:
     assert written("", "").data.sources == (SourceSettings(name="data", files=("train.jsonl",)),)
 
 
+def test_a_split_a_subset_and_a_revision_of_a_data_set() -> None:
+    """Without weights all entries are one source; what is printed is the same; HF's `name` is explained."""
+    found = mixed(
+        """\
+data:
+  files: [{path: org/web, split: dev, subset: en}, train.jsonl]
+  validation: [{path: [org/web], revision: refs/pr/1}]
+train: {model: ./model}
+"""
+    )
+    files = ("org/web?split=dev&subset=en", "train.jsonl")
+    assert found.data.sources == (SourceSettings(name="data", files=files),)
+    assert found.data.validation == ("org/web?revision=refs/pr/1",)
+    Path("all.yaml").write_text(CliRunner().invoke(cli, ["train", "mix.yaml", "--print-config"]).output)
+    again = load_train_settings(["all.yaml"]).data
+    assert (again.sources, again.validation) == (found.data.sources, found.data.validation)
+    for wrong, said, write in (
+        ("{path: org/web, name: en}", "a source's name in a mix", "write subset: en"),
+        ("{path: org/web, split: 'train[:10%]'}", "slices and sums are not supported", "write split: train"),
+        ("{path: org/web, revision: a b}", "is not a name on the Hub", "write a commit"),
+    ):
+        with pytest.raises(InputError) as caught:
+            mixed(f"data:\n  files: [{wrong}]\ntrain: {{model: ./model}}\n")
+        (problem,) = caught.value.problems
+        assert said in problem.seen
+        assert problem.fix.startswith(write)
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [("a/chats.jsonl.gz", "chats"), ("more/", "more"), ("org/web", "web"), (".hidden", ".hidden"), ("/", "/")],
@@ -351,6 +447,16 @@ def test_a_mix_is_printed_as_it_can_be_written() -> None:
     assert '    - {name: train, path: ["train.jsonl"], weight: 3.0}\n' in shown
     Path("all.yaml").write_text(shown)
     assert load_train_settings(["all.yaml"]).data.sources == words.data.sources
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("dataset_config", "subset: …"), ("dataset_split", "split: …"), ("dataset_revision", "revision: …")],
+)
+def test_who_names_a_data_set_elsewhere_is_told_how_it_is_written_here(theirs: str, ours: str) -> None:
+    """Names of TRL's and transformers' scripts."""
+    ((_, _, fix),) = refused(f"{theirs}: x")
+    assert fix.endswith(f"files: [{{path: OWNER/NAME, {ours}}}]")
 
 
 @pytest.mark.parametrize("theirs", ["datasets", "dataset_mixture", "dataset_mixer", "interleave_probs"])

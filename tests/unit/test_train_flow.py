@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +39,7 @@ from aboard.core.plan.plan_builder import build_plan as make_plan
 from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeCommand
+from aboard.data.store.token_shards import TokenShards
 from aboard.diagnoses import AboardError, Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.export import ExportRequest, ExportResult, export_checkpoint
@@ -212,6 +214,47 @@ def test_a_validation_that_is_trained_on_is_found(cache: Path) -> None:
     assert found.is_blocked
     assert "data-leak" in [finding.code for finding in found.report.findings]
     assert found.validation is not None
+
+
+def held_out(rows: Sequence[int], share: str, cache: Path, packing: str = "true") -> TrainingDatasets:
+    """Two weighted sources of these rows, of which a share is validation."""
+    written(Path("train.jsonl"), map(conversation, rows[: len(rows) // 2]))
+    written(Path("more.jsonl"), map(conversation, rows[len(rows) // 2 :]))
+    words()
+    files = "files: [{path: train.jsonl, weight: 1}, {path: more.jsonl, weight: 3}]"
+    text = Path("aboard.yaml").read_text().replace("files: train.jsonl", files)
+    Path("aboard.yaml").write_text(text.replace("max_length", f"validation: {share}, packing: {packing}, max_length"))
+    return prepared(load_train_settings(["aboard.yaml"]), cache)
+
+
+def contents(*parts: PreparedDataset | None) -> list[int]:
+    shards = [TokenShards(part.shards) for part in parts if part is not None]
+    return sorted(each.document(number).content for each in shards for number in range(len(each)))
+
+
+@pytest.mark.ci
+def test_a_share_of_the_data_is_the_validation_set(cache: Path) -> None:
+    """By content alone: in any order, packed or padded, with equal rows on one side; the rest is what is trained on."""
+    rows = [*range(60), *range(20)]
+    found = held_out(rows, "20%", cache)
+    held = found.validation
+    assert held is not None
+    assert held.documents + sum(part.documents for part in found.data) == 80
+    assert 4 < held.documents < 30
+    assert not set(contents(held)) & set(contents(*found.data))
+    assert "data-leak" not in [finding.code for finding in found.report.findings]
+    reported = [each for each in found.report.sources if each.validation]
+    assert [each.path.raw() for each in reported] == ["20% of train.jsonl", "20% of more.jsonl"]
+    assert sum(each.tally.rows for each in reported) == held.documents
+    again = held_out(rows, "20%", cache)
+    assert (again.identity, [part.cached for part in again.data]) == (found.identity, [True, True])
+    other = held_out(rows[::-1], "20%", cache, packing="false")
+    assert contents(other.validation) == contents(held)
+    more = held_out(rows, "40%", cache)
+    assert set(contents(held)) < set(contents(more.validation))
+    assert more.identity != found.identity
+    with pytest.raises(AboardError, match=r"0\.001% of 80 training rows is not a single row"):
+        held_out(rows, "0.001%", cache)
 
 
 @pytest.mark.ci

@@ -8,7 +8,7 @@ import pytest
 from aboard.checks.train import TRAIN
 from aboard.checks.train.gpu_specs import GpuSpec, parse_gpu_specs
 from aboard.checks.train.training_rules import ModelLimits, RankMemoryNeeds, TrainingPreflight, judge_training
-from aboard.core.plan.training_settings import Training
+from aboard.core.plan.training_settings import Adapter, Training
 from aboard.core.probes.probe import CommandOutput, ProbeParseError
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
@@ -90,6 +90,16 @@ def test_packages_that_a_node_lacks() -> None:
     bare = {"numpy": "2.0"}
     (found,) = told({"n1": 1, "n2": 1, "n3": 1}, packages={"n1": full, "n2": bare, "n3": bare})
     assert found == ("train-packages", "Python on n[2-3] doesn't have torch, transformers or safetensors")
+    (found,) = told({"n1": 1}, packages={"n1": full}, adapter=Adapter())
+    assert found == ("train-packages", "Python on n1 doesn't have peft")
+
+
+def test_frozen_weights_of_a_third_type() -> None:
+    """They would be rounded twice; float32 and the compute type are fine."""
+    (found,) = told(adapter=Adapter(base_dtype="bfloat16"))
+    assert found == ("adapter-base-type", "adapter.base_dtype is bfloat16, but the run computes in float32")
+    assert told(bf16=True, adapter=Adapter(base_dtype="float32"), cards={"n1": (A100,)}) == []
+    assert told(bf16=True, adapter=Adapter(base_dtype="bfloat16"), cards={"n1": (A100,)}) == []
 
 
 def test_positions_and_tokens_that_the_model_has_not() -> None:

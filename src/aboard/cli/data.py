@@ -10,7 +10,7 @@ from rich.console import Console
 
 from aboard.cli.options.train_extra import require_train_extra
 from aboard.config.input_files import YAML_SUFFIXES, read_text
-from aboard.config.training.data_settings import DataSettings, load_data_settings
+from aboard.config.training.data_settings import DataSettings, load_data_settings, parse_share
 from aboard.diagnoses import InputError, Problem, Severity
 from aboard.diagnoses.trainer import data as failures
 from aboard.diagnoses.usage import configuration
@@ -48,7 +48,7 @@ LOSS_ON = ("answers", "last", "all")
 @click.option("--text-column", metavar="NAME", help="The column that contains the text, for plain text data.")
 @click.option("--max-length", type=click.IntRange(min=2), metavar="N", help="Tokens per sequence; longer rows are cut.")
 @click.option("--loss-on", type=click.Choice(LOSS_ON), help="Supervise all answers, the last one, or all tokens.")
-@click.option("--validation", multiple=True, metavar="FILE", help="Validation set, not trained on; repeatable.")
+@click.option("--validation", multiple=True, metavar="FILE", help="Validation set, or 2% of the rows; repeatable.")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Sequences per step, across all ranks.")
 @click.option("--allow", multiple=True, metavar="CODE", help="Accept this finding; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -97,6 +97,12 @@ def _build_question(
     }
     command_options |= {"max-length": max_length, "loss-on": loss_on}
     template = template or settings.template
+    share = parse_share(validation)
+    if share is not None and not 0 < share < 1:
+        problem = Problem(
+            where="--validation", seen="a share is between 0% and 100%", fix=configuration.CONFIG.fix("share")
+        )
+        raise InputError(configuration.CONFIG, [problem])
     return DataCheckRequest(
         files=named_files or settings.files,
         command=_format_command(files, command_options, validation, allow),
@@ -106,7 +112,8 @@ def _build_question(
         template=None if template is None else read_text(template, fix=configuration.FILE.fix("template")),
         max_length=max_length or settings.max_length,
         loss_on=cast("LossOn", loss_on or settings.loss_on or "answers"),  # click and pydantic validated it
-        validation=validation or settings.validation,
+        validation=() if share is not None else validation or settings.validation,
+        validation_share=share if validation else settings.validation_share,
         allow=(*settings.allow, *allow),
         batch=batch,
         show=show,

@@ -76,8 +76,8 @@ def _build_problem(detail: "ErrorDetails", tree: Table, model: "type[BaseModel]"
         owner, above = find_subtree(tree, path[:-1])
         where = owner.keys.get(key, owner.where) if isinstance(owner, Table) else owner.where
         inside = f" in {_format_path(above)}" if above else ""
-        if above == ("train",) and (foreign_key := explain_foreign_key(key)):
-            return Problem(where=where, seen=f"train: {foreign_key[0]}", fix=foreign_key[1])
+        if above in (("train",), ("train", "adapter")) and (foreign_key := explain_foreign_key(key)):
+            return Problem(where=where, seen=f"{_format_path(above)}: {foreign_key[0]}", fix=foreign_key[1])
         seen = f"unknown key '{escape_text(key)}'{inside}"
         return Problem(
             where=where, seen=seen, fix=suggest_fix(configuration.CONFIG, key, _list_known_keys(model, path[:-1]))

@@ -1,13 +1,17 @@
 """`aboard data`: reads every row as training would, collects statistics, and runs the data check."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import add
+from pathlib import Path
 from time import monotonic
 
+from aboard.core.text.data_reference import DataReference
 from aboard.data.intake.read_chunk import detect_format, read_records
 from aboard.data.intake.row_formats import RowFormat
 from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.data.intake.validation_split import SplitSide
 from aboard.data.quality.data_check import check_allowed_codes, check_data, find_examples
 from aboard.data.quality.data_evidence import DataEvidence
 from aboard.data.quality.data_report import DataReport, SourceReport
@@ -21,6 +25,7 @@ from aboard.data.tokenize_workers.tokenizer_inspector import EXAMPLE_TOKENS, Tok
 from aboard.data.tokens.encoder import Encoder, LossOn
 from aboard.data.tokens.row_preview import RowPreview
 from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
@@ -32,6 +37,8 @@ __all__ = [
     "inspect_data",
     "open_source",
     "report_prepared_data",
+    "require_share",
+    "split_sides",
 ]
 
 
@@ -48,6 +55,8 @@ class DataCheckRequest:
     max_length: int | None = None
     loss_on: LossOn = "answers"
     validation: tuple[str, ...] = ()
+    # The fraction of the rows of `files` that is the validation set, instead of files of its own.
+    validation_share: float | None = None
     allow: tuple[str, ...] = ()
     batch: int | None = None
     show: int = 0
@@ -63,7 +72,12 @@ def inspect_data(
     if request.tokenizer is not None:
         inspector = TokenizerInspector(Encoder(request.tokenizer, template=request.template, loss_on=request.loss_on))
     terms = _build_terms(request, inspector)
-    opened = [open_source(path, request) for path in (*request.files, *request.validation)]
+    trained, held = split_sides(request.validation_share)
+    opened = [replace(open_source(path, request), part=trained) for path in request.files]
+    if held is None:
+        opened += [open_source(path, request) for path in request.validation]
+    else:
+        opened += [replace(each, part=held) for each in opened]
     reading = SourceInspection(opened, terms, on_progress, show=request.show)
     reading.go(None if inspector is None else inspector.encoder)
     source_reports = [
@@ -71,9 +85,17 @@ def inspect_data(
     ]
     train_tally = sum((each.tally for each in source_reports if not each.validation), DataStatistics())
     validation_tally = sum((each.tally for each in source_reports if each.validation), DataStatistics())
+    if held is not None:
+        require_share(held.share, held=validation_tally.rows, trained=train_tally.rows)
     rows = [build_item_preview(item, inspector, terms.max_length) for item in reading.first_rows()]
     return _build_report(
-        request, inspector, source_reports, train_tally, validation_tally if request.validation else None, rows, began
+        request,
+        inspector,
+        source_reports,
+        train_tally,
+        validation_tally if len(opened) > len(request.files) else None,
+        rows,
+        began,
     )
 
 
@@ -98,10 +120,11 @@ def report_prepared_data(
     """The same report for prepared data, from the statistics of its preparation, without reading rows again."""
     began = monotonic()
     source_reports = []
-    for parts, paths in ((trained, request.files), ([validation] if validation else [], request.validation)):
+    held_paths = request.validation if request.validation_share is None else request.files
+    for parts, paths in ((trained, request.files), ([validation] if validation else [], held_paths)):
         counted = [(source, tally) for each in parts for source, tally in each.counted]
         for path, (source, tally) in zip(paths, counted, strict=True):
-            opened = OpenedSource(path=path, chunks=source.chunks, format=source.form)
+            opened = OpenedSource(path=path, chunks=source.chunks, format=source.form, part=source.part)
             source_reports.append(_describe_source(opened, tally, parts is not trained))
     train_tally = reduce(add, (each.prepared.tally for each in trained))
     validation_tally = None if validation is None else validation.prepared.tally
@@ -153,8 +176,9 @@ def _build_report(
 
 
 def _describe_source(source: OpenedSource, counted: DataStatistics, validation: bool) -> SourceReport:  # noqa: FBT001 - a field of the report
+    share = f"{100 * source.part.share:.12g}% of " if validation and source.part is not None else ""
     return SourceReport(
-        path=Untrusted(source.path),
+        path=Untrusted(f"{share}{source.path}"),
         format=source.format.name,
         why=source.format.why,
         columns=source.format.columns,
@@ -164,9 +188,31 @@ def _describe_source(source: OpenedSource, counted: DataStatistics, validation: 
     )
 
 
+def split_sides(share: float | None) -> tuple[SplitSide, SplitSide] | tuple[None, None]:
+    """The training and the validation side of all rows, if the validation set is a share of them."""
+    if share is None:
+        return None, None
+    return SplitSide(name="train", share=share), SplitSide(name="validation", share=share)
+
+
+def require_share(share: float, *, held: int, trained: int) -> None:
+    """Raises if the validation side of a split has nothing."""
+    if not held:
+        seen = f"data.validation: {100 * share:.12g}% of {trained:,} training rows is not a single row"
+        raise AboardError(data.SHARE, seen)
+
+
 def open_source(path: str, request: DataCheckRequest) -> OpenedSource:
     """Opens a path in the requested format."""
-    spec = SourceSpec(path=path, format=request.format, text_column=request.text_column)
+    what = DataReference(path=path) if Path(path).exists() else DataReference.parse(path)
+    spec = SourceSpec(
+        path=what.path,
+        format=request.format,
+        text_column=request.text_column,
+        split=what.split,
+        config=what.subset,
+        revision=what.revision,
+    )
     chunks = list_source_chunks(spec)
     try:
         form = detect_format(chunks, format_name=request.format, text_column=request.text_column)

@@ -19,8 +19,12 @@ def read_job_spec() -> Training:
         seen = f"no training settings: {ENVIRONMENT_NAME} is not set"
         raise AboardError(training.GIVEN, seen)
     job = Training.of(json.loads(text))
+    adapter = job.adapter
+    if adapter is not None and adapter.path is not None:
+        adapter = replace(adapter, path=_expand_home(adapter.path))
     return replace(
         job,
+        adapter=adapter,
         model=_expand_home(job.model),
         tokenizer=job.tokenizer and _expand_home(job.tokenizer),
         data=tuple(map(_expand_part, job.data)),

@@ -2,7 +2,7 @@
 
 from aboard.checks.train.gpu_specs import GPU_SPECS
 from aboard.core.probes.check_subject import Subject
-from aboard.diagnoses.trainer import training
+from aboard.diagnoses.trainer import adapter, training
 
 # Its rules need the training as well as the nodes: see training_rules.py.
 TRAIN = Subject(
@@ -15,6 +15,7 @@ TRAIN = Subject(
         training.HYBRID,
         training.ATTENTION,
         training.BF16,
+        adapter.BASE_TYPE,
         training.PACKAGES,
         training.LENGTH,
         training.VOCABULARY,

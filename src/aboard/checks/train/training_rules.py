@@ -10,11 +10,14 @@ from aboard.core.plan.training_settings import Training
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import agree, format_count
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell, join_fixes
-from aboard.diagnoses.trainer import training
+from aboard.diagnoses.trainer import adapter, training
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")
+# The distributions that have a tracker's client; the last one is the smallest.
+TRACKER_PACKAGES = {"wandb": ("wandb",), "mlflow": ("mlflow", "mlflow-skinny"), "tensorboard": ("tensorboard",)}
+_WANDB_WITHOUT_LOGIN = ("offline", "dryrun", "disabled")
 _FLASH = ("flash_attention_2", "flash_attention_3")
 _SETTING = r"--set [a-z]\w*(?:\.\w+)+=[\w.+-]+"
 # A line of `Needs.fits`.
@@ -65,6 +68,8 @@ class TrainingPreflight:
     tokens: int | None = None
     needs: RankMemoryNeeds | None = None
     packed: bool = False
+    # The trackers' variables that rank 0 will have; None if not yet known.
+    tracker_variables: Mapping[str, str] | None = field(default=None, repr=False)
 
     @property
     def world(self) -> int:
@@ -167,6 +172,18 @@ def find_emulated_bfloat16(preflight: TrainingPreflight) -> Iterator[Finding]:
         )
 
 
+def find_base_type_mismatch(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """Frozen weights in a third type would be rounded twice."""
+    settings = preflight.training
+    if settings.base_dtype not in ("float32", settings.precision):
+        yield _build_blocking_finding(
+            adapter.BASE_TYPE,
+            f"adapter.base_dtype is {settings.base_dtype}, but the run computes in {settings.precision}",
+            "Frozen weights are kept in float32 or in the type that the run computes in.",
+            adapter.BASE_TYPE.fix(),
+        )
+
+
 def _list_old_nodes(preflight: TrainingPreflight) -> list[str]:
     """Nodes with a GPU older than Ampere."""
     return [
@@ -177,10 +194,11 @@ def _list_old_nodes(preflight: TrainingPreflight) -> list[str]:
 def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
     """Aboard copies its own code to the nodes, but not its dependencies."""
     lacking: dict[tuple[str, ...], list[str]] = {}
+    needed = PACKAGES if preflight.training.adapter is None else (*PACKAGES, "peft")
     for name in preflight.nodes:
         if name in preflight.packages:
             there = preflight.packages[name]
-            missing = tuple(package for package in PACKAGES if package not in there)
+            missing = tuple(package for package in needed if package not in there)
             if missing:
                 lacking.setdefault(missing, []).append(name)
     for missing, names in lacking.items():
@@ -191,6 +209,47 @@ def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
             "The trainer imports these packages in every rank.",
             training.PACKAGES.fix(packages=missing, where=quote_folded_names(names)),
             *names,
+        )
+
+
+def find_missing_trackers(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """Only rank 0 reports to trackers."""
+    node = next(iter(preflight.nodes), "")
+    if node not in preflight.packages:
+        return
+    for tracker in preflight.training.report_to:
+        names = TRACKER_PACKAGES[tracker]
+        if not any(name in preflight.packages[node] for name in names):
+            yield _build_blocking_finding(
+                training.TRACKER_PACKAGE,
+                f"train.report_to has {tracker}, but Python on {node} doesn't have {' or '.join(names)}",
+                "The node of rank 0 sends the metrics with the tracker's own client.",
+                training.TRACKER_PACKAGE.fix(package=names[-1], where=quote_folded_names([node])),
+                node,
+            )
+
+
+def find_missing_login(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """A tracker without a server would get nothing; whether a node has a login of its own is not known here."""
+    variables, node = preflight.tracker_variables, next(iter(preflight.nodes), "")
+    if variables is None:
+        return
+    if "mlflow" in preflight.training.report_to and not variables.get("MLFLOW_TRACKING_URI"):
+        yield _build_blocking_finding(
+            training.TRACKER_SERVER,
+            "train.report_to has mlflow, but MLFLOW_TRACKING_URI is not set",
+            "MLflow's client has no server by default, and its file store is no longer supported.",
+            training.TRACKER_SERVER.fix("mlflow"),
+            node,
+        )
+    offline = variables.get("WANDB_MODE") in _WANDB_WITHOUT_LOGIN
+    if "wandb" in preflight.training.report_to and not offline and not variables.get("WANDB_API_KEY"):
+        yield training.TRACKER_SERVER.finding(
+            severity=Severity.WARN,
+            nodes=(node,),
+            seen="train.report_to has wandb, but WANDB_API_KEY is not set in this shell or for rank 0",
+            why=f"Unless ~/.netrc on {node} has a login, W&B gets nothing during the run; the metrics are sent later.",
+            fix=training.TRACKER_SERVER.fix("wandb"),
         )
 
 
@@ -323,7 +382,10 @@ RULES: tuple[Callable[[TrainingPreflight], Iterator[Finding]], ...] = (
     find_hybrid_mismatch,
     find_unsupported_attention,
     find_emulated_bfloat16,
+    find_base_type_mismatch,
     find_missing_packages,
+    find_missing_trackers,
+    find_missing_login,
     find_excessive_length,
     find_small_vocabulary,
     find_memory_shortage,

@@ -70,10 +70,17 @@ def _train_prepared(
     if inputs is None:
         return EXIT_BLOCKED
 
-    async def estimate(training: Training, ranks: Mapping[str, int], room: int | None) -> RankMemoryNeeds | None:
+    async def estimate(
+        training: Training,
+        ranks: Mapping[str, int],
+        room: int | None,
+        gpus: bool,
+    ) -> RankMemoryNeeds | None:
         try:
-            found = await estimate_memory(trainer, training, inputs.model, ranks, room)
+            found = await estimate_memory(trainer, training, inputs.model, ranks, room, gpus=gpus)
         except AboardError as error:
+            if error.code.startswith("adapter-"):
+                raise
             # No estimate is no reason to stop: a head without torch can train on nodes that have it.
             reporter.say("memory", f"not estimated: {error.seen}")
             return None
@@ -100,6 +107,8 @@ def _train_prepared(
         upload=upload_files,
         share_checkpoint=share_parts,
         estimate_memory=estimate,
+        environ=os.environ,
+        here=Path.cwd(),
         on_settled=reporter.report_steps,
     )
     launch_request = replace(build_request(options.env), ranks=options.ranks)

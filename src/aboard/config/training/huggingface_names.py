@@ -41,11 +41,37 @@ _RENAMED: Mapping[str, Fix] = MappingProxyType(
         "train_file": _suggest_data_line("files: …"),
         "dataset": _suggest_data_line("files: …"),
         "dataset_name": _suggest_data_line("files: OWNER/NAME"),
+        "dataset_config": _suggest_data_line("files: [{path: OWNER/NAME, subset: …}]"),
+        "dataset_config_name": _suggest_data_line("files: [{path: OWNER/NAME, subset: …}]"),
+        "dataset_split": _suggest_data_line("files: [{path: OWNER/NAME, split: …}]"),
+        "dataset_train_split": _suggest_data_line("files: [{path: OWNER/NAME, split: …}]"),
+        "dataset_test_split": _suggest_data_line("validation: [{path: OWNER/NAME, split: …}]"),
+        "dataset_revision": _suggest_data_line("files: [{path: OWNER/NAME, revision: …}]"),
         "datasets": _MIX,
         "dataset_mixture": _MIX,
         "dataset_mixer": _MIX,
         "interleave_probs": _MIX,
         "validation_file": _suggest_data_line("validation: …"),
+        "lora_r": _suggest_line("adapter: {r: …}"),
+        "lora_rank": _suggest_line("adapter: {r: …}"),
+        "rank": _suggest_line("adapter: {r: …}"),
+        "lora_alpha": _suggest_line("adapter: {alpha: …}"),
+        "lora_dropout": _suggest_line("adapter: {dropout: …}"),
+        "lora_target": _suggest_line("adapter: {target_modules: …}"),
+        "lora_target_modules": _suggest_line("adapter: {target_modules: …}"),
+        "lora_target_linear": _suggest_line("adapter: {target_modules: all-linear}"),
+        "lora_modules_to_save": _suggest_line("adapter: {modules_to_save: …}"),
+        "additional_target": _suggest_line("adapter: {modules_to_save: …}"),
+        "use_dora": _suggest_line("adapter: {use_dora: true}"),
+        "peft_use_dora": _suggest_line("adapter: {use_dora: true}"),
+        "use_rslora": _suggest_line("adapter: {use_rslora: true}"),
+        "peft_use_rslora": _suggest_line("adapter: {use_rslora: true}"),
+        "peft_config": _suggest_line("adapter: {r: 16, alpha: 32}"),
+        "use_peft": _suggest_line("adapter: {r: 16, alpha: 32}"),
+        "lora_task_type": _LEAVE,
+        "finetuning_type": _suggest_line("adapter: {r: 16, alpha: 32}; without `adapter`, all weights are trained"),
+        "lora_model_dir": _suggest_line("adapter: {path: DIR}"),
+        "adapter_name_or_path": _suggest_line("adapter: {path: DIR}"),
         "adafactor": _suggest_line("optim: adafactor"),
         "lr": _suggest_line("learning_rate: …"),
         "epochs": _suggest_line("num_train_epochs: …"),
@@ -57,8 +83,9 @@ _RENAMED: Mapping[str, Fix] = MappingProxyType(
         "evaluation_strategy": _suggest_line("eval_steps: N; without it there is one evaluation, at the end"),
         "save_strategy": _suggest_line("save_steps: N; without it there is one checkpoint, at the end"),
         "logging_strategy": _suggest_line("logging_steps: N"),
-        "report_to": _suggest_line("tensorboard: true; metrics.jsonl is always written"),
+        "tensorboard": _suggest_line("report_to: tensorboard"),
         "logging_dir": _suggest_line("output_dir: …; TensorBoard files go there"),
+        "wandb_project": _suggest_line("project: …"),
         "fsdp": _suggest_line("sharding: full, hybrid, none or auto; cpu_offload: true for offload"),
         "fsdp_config": _suggest_line("sharding: full, hybrid, none or auto; cpu_offload: true for offload"),
         "parallelism_config": _suggest_line("sharding: full, hybrid, none or auto"),
@@ -107,13 +134,35 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
         "gradient checkpointing always uses the non-reentrant variant",
         _suggest_line("gradient_checkpointing: true, or selective"),
     ),
-    ("torch_compile torch_compile_backend torch_compile_mode", "models are not compiled yet", _LEAVE),
+    (
+        "torch_compile_backend torch_compile_mode",
+        "layers are compiled by Inductor in its default mode",
+        _suggest_line("torch_compile: true"),
+    ),
     (
         "use_liger_kernel liger_kernel_config",
         "Aboard has no Liger kernels, but the one that saves most memory, the fused cross entropy, has a counterpart",
         _suggest_line("chunked_loss: true"),
     ),
     ("activation_offloading", "activations are not offloaded", _suggest_line("gradient_checkpointing: true")),
+    (
+        (
+            "init_lora_weights layers_to_transform lora_layers_to_transform lora_layers_pattern rank_pattern"
+            " alpha_pattern exclude_modules target_parameters lora_target_parameters lora_bias lora_fan_in_fan_out"
+            " loraplus_lr_ratio loraplus_lr_embedding relora trainable_token_indices lora_mlp_kernel lora_qkv_kernel"
+            " lora_o_kernel"
+        ),
+        "an adapter is LoRA, rsLoRA or DoRA with one rank and one learning rate for all of its modules",
+        _suggest_line("adapter: {target_modules: …}; a regular expression selects layers, too"),
+    ),
+    (
+        (
+            "load_in_4bit load_in_8bit quantization_config quantization_bit bnb_4bit_quant_type bnb_4bit_compute_dtype"
+            " bnb_4bit_use_double_quant use_bnb_nested_quant bnb_4bit_quant_storage"
+        ),
+        "a quantized base model (QLoRA) is not supported",
+        _suggest_line("adapter: {r: 16} and bf16: true, which keeps the frozen weights in bfloat16"),
+    ),
     ("use_cache", "training never caches keys and values", _LEAVE),
     ("torch_empty_cache_steps", "each step reuses the memory of the previous one", _LEAVE),
     (
@@ -130,9 +179,9 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
         _suggest_line("logging_steps: N"),
     ),
     (
-        "run_name project trackio_space_id trackio_bucket_id trackio_static_space_id",
-        "Aboard names each run; `aboard status` shows the name",
-        _LEAVE,
+        "trackio_space_id trackio_bucket_id trackio_static_space_id",
+        "Trackio is not among the trackers",
+        _suggest_line("report_to: [wandb, mlflow, tensorboard]"),
     ),
     (
         (

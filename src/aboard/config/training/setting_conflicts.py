@@ -22,6 +22,7 @@ def find_conflicts(config: LoadedConfig, section: TrainSection, data: DataSettin
         *_check_schedule(section),
         *_check_evaluation(section, data),
         *_check_model(section),
+        *_check_trackers(section),
     )
     return [Problem(where=config.where("train", key), seen=seen, fix=fix) for key, seen, fix in conflicts]
 
@@ -71,12 +72,12 @@ def _check_schedule(section: TrainSection) -> Iterator[_Conflict]:
 
 def _check_evaluation(section: TrainSection, data: DataSettings) -> Iterator[_Conflict]:
     for key in ("eval_steps", "per_device_eval_batch_size"):
-        if getattr(section, key) is not None and not data.validation:
+        if getattr(section, key) is not None and not data.has_validation:
             fix = training.CONFIG.fix("validation", key=key)
             yield key, f"train.{key} is set, but there is no data.validation", fix
     for key in ("load_best_model_at_end", "early_stopping_patience"):
-        if getattr(section, key) and (not data.validation or section.eval_steps is None):
-            lack = "train.eval_steps is not set" if data.validation else "there is no data.validation"
+        if getattr(section, key) and (not data.has_validation or section.eval_steps is None):
+            lack = "train.eval_steps is not set" if data.has_validation else "there is no data.validation"
             yield key, f"train.{key} compares evaluations, but {lack}", training.CONFIG.fix("evaluations", key=key)
     if section.early_stopping_threshold is not None and section.early_stopping_patience is None:
         seen = "train.early_stopping_threshold only applies to early stopping, and there is no early_stopping_patience"
@@ -87,6 +88,26 @@ def _check_model(section: TrainSection) -> Iterator[_Conflict]:
     if section.cpu_offload and section.sharding == "none":
         seen = "train.cpu_offload moves the shards of the model to host memory, but train.sharding is none"
         yield "cpu_offload", seen, training.CONFIG.fix("offload")
+    if section.gradient_checkpointing == "selective" and section.torch_compile:
+        seen = "train.gradient_checkpointing: selective chooses operations, which compiled layers no longer have"
+        yield "gradient_checkpointing", seen, training.CONFIG.fix("selective")
     if section.from_scratch and section.resume not in (None, "auto", "none"):
         seen = "train.from_scratch starts with new weights, but train.resume specifies a checkpoint"
         yield "resume", seen, training.CONFIG.fix("resume")
+    if section.from_scratch and section.adapter is not None:
+        seen = "train.from_scratch starts with random weights, which an adapter would leave frozen"
+        yield "adapter", seen, training.CONFIG.fix("adapter")
+
+
+def _check_trackers(section: TrainSection) -> Iterator[_Conflict]:
+    trackers = section.report_to or []
+    for key, uses in (("run_name", ("wandb", "mlflow")), ("project", ("wandb", "mlflow"))):
+        if getattr(section, key) is not None and not set(uses) & set(trackers):
+            seen = f"train.{key} is set, but train.report_to has neither wandb nor mlflow"
+            yield key, seen, training.CONFIG.fix("tracker", key=key)
+    if "wandb" in trackers and set(section.project or "") & set(_WANDB_FORBIDDEN):
+        seen = f"train.project has one of {' '.join(_WANDB_FORBIDDEN)}, which W&B does not allow"
+        yield "project", seen, training.CONFIG.fix("project")
+
+
+_WANDB_FORBIDDEN = "/\\#?%:"

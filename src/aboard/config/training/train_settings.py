@@ -7,7 +7,8 @@ from typing import Any
 
 from aboard.config.config_loader import LoadedConfig, load_config_files
 from aboard.config.schema.train_section import AdapterSection, TrainSection
-from aboard.config.training.data_settings import DataSettings, build_data_settings
+from aboard.config.training.adapter_files import read_adapter_config
+from aboard.config.training.data_settings import DataSettings, build_data_settings, format_share
 from aboard.config.training.setting_conflicts import ADAM_KEYS, ENDLESS_SCHEDULES, SCHEDULE_KEYS, find_conflicts
 from aboard.config.validation_problems import parse_position
 from aboard.core.plan.training_settings import Adapter, DataPart, Training
@@ -120,6 +121,7 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
     for name in TrainSection.model_fields:
         if name in defaults and name != "bf16":
             settings[name] = getattr(section, name) if name in user_keys else defaults[name]
+    settings["report_to"] = tuple(settings["report_to"])
     settings["adapter"] = None if section.adapter is None else _build_adapter(config, section.adapter)
     if "max_steps" in user_keys:
         settings["num_train_epochs"] = defaults["num_train_epochs"]
@@ -148,16 +150,29 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
 def _build_adapter(config: LoadedConfig, section: AdapterSection) -> Adapter:
     given = {name: getattr(section, name) for name in section.model_fields_set - {"type"}}
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    adapter = Adapter(**{name: value for name, value in given.items() if value is not None})
-    path = adapter.path and str(Path(config.base("train", "adapter", "path"), adapter.path).absolute())
-    return replace(adapter, path=path, alpha=2.0 * adapter.r if section.alpha is None else adapter.alpha)
+    given = {name: value for name, value in given.items() if value is not None}
+    if section.path is None:
+        return Adapter(**{"alpha": 2.0 * given.get("r", Adapter.r), **given})
+    folder = Path(config.base("train", "adapter", "path"), section.path).absolute()
+    saved = read_adapter_config(folder)
+    for name, value in given.items():
+        # Dropout is a setting of a training, not of its adapter.
+        if name != "dropout" and name in saved and value != saved[name]:
+            seen = f"train.adapter.{name} is {value}, but the adapter in {folder} has {saved[name]}"
+            fix = training.CONFIG.fix("adapter-path")
+            raise InputError(
+                training.CONFIG, [Problem(where=config.where("train", "adapter", name), seen=seen, fix=fix)]
+            )
+    return Adapter(**{**saved, **given, "path": str(folder)})
 
 
 def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings:
     """Adds the effective settings, in the order of the sections in the file."""
+    share = settings.data.validation_share
     data = {
         "files": _list_sources(settings.data),
-        **{name: getattr(settings.data, name) or None for name in ("validation", "format", "text_column")},
+        "validation": settings.data.validation or (share and format_share(share)),
+        **{name: getattr(settings.data, name) or None for name in ("format", "text_column")},
         "tokenizer": settings.tokenizer,
         "template": settings.data.template,
         "max_length": settings.max_length,
@@ -172,6 +187,11 @@ def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings
         **settings.settings,
     }
     train["bf16"] = settings.bf16
+    if train["adapter"] is not None:
+        adapter = {
+            name: list(value) if isinstance(value, tuple) else value for name, value in vars(train["adapter"]).items()
+        }
+        train["adapter"] = {name: value for name, value in adapter.items() if value not in (None, [])}
     unused = {f"train.{name}": why for name, why in _find_unused(settings).items() if name not in settings.given}
     choices = []
     for section, values in (("data", data), ("train", train)):
@@ -209,7 +229,7 @@ def _find_unused(settings: TrainSettings) -> dict[str, str]:
         reasons["bf16"] = "not used: fp16 is set"
     if settings.settings["early_stopping_patience"] is None:
         reasons["early_stopping_threshold"] = "not used: there is no early_stopping_patience"
-    if not settings.data.validation:
+    if not settings.data.has_validation:
         reasons["per_device_eval_batch_size"] = reasons["eval_steps"] = "not used: there is no data.validation"
     return reasons
 

@@ -10,6 +10,7 @@ Schedule = Literal["cosine", "cosine_with_restarts", "linear", "polynomial", "in
 Optim = Literal["adamw", "adafactor", "muon", "adamw_8bit"]
 Precision = Literal["float32", "bfloat16", "float16"]
 Checkpointing = bool | Literal["selective"]
+Tracker = Literal["wandb", "mlflow", "tensorboard"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
 
@@ -39,7 +40,6 @@ class Adapter:
     use_rslora: bool = False
     use_dora: bool = False
     base_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    load_in_4bit: bool = False
     path: str | None = None
 
     @classmethod
@@ -92,6 +92,7 @@ class Training:
     bf16: bool = True
     fp16: bool = False
     attn_implementation: Attention = "auto"
+    torch_compile: bool = False
     sharding: Sharding = "auto"
     cpu_offload: bool = False
     logging_steps: int = 10
@@ -105,7 +106,9 @@ class Training:
     seed: int = 42
     on_nonfinite: Literal["stop", "skip"] = "stop"
     resume: str = "auto"
-    tensorboard: bool = False
+    report_to: tuple[Tracker, ...] = ()
+    run_name: str | None = None
+    project: str | None = None
 
     @property
     def precision(self) -> Precision:
@@ -146,4 +149,5 @@ class Training:
         """From the decoded JSON of `dataclasses.asdict`."""
         parts = {name: tuple(DataPart(**each) for each in content[name]) for name in ("data", "validation")}
         adapter = content.get("adapter")
-        return cls(**{**content, **parts, "adapter": adapter and Adapter.of(adapter)})
+        trackers = tuple(content.get("report_to", ()))
+        return cls(**{**content, **parts, "adapter": adapter and Adapter.of(adapter), "report_to": trackers})

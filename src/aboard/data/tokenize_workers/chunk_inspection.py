@@ -6,6 +6,7 @@ from itertools import islice
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.read_chunk import read_rows
 from aboard.data.intake.row_formats import RowFormat
+from aboard.data.intake.validation_split import SplitSide
 from aboard.data.quality.data_check import collect_statistics
 from aboard.data.quality.encoding_settings import EncodingSettings
 from aboard.data.quality.row_statistics import CheckedRow, DataStatistics
@@ -26,6 +27,7 @@ class InspectOrder:
     form: RowFormat
     terms: EncodingSettings
     show: int = 0
+    part: SplitSide | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +44,7 @@ def inspect_chunk(
     """Without an encoder rows have no tokens; `on_progress` receives rows and characters as they are read."""
     statistics, first_rows = DataStatistics(), list[CheckedRow]()
     rows = read_rows(order.chunk, order.form)
+    rows = iter(rows if order.part is None else order.part.of(rows))
     while batch := list(islice(rows, _BATCH)):
         items = _encode_rows(batch, encode)
         batch_statistics = collect_statistics(items, order.terms)

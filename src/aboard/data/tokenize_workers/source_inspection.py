@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.row_formats import RowFormat
+from aboard.data.intake.validation_split import SplitSide
 from aboard.data.quality.encoding_settings import EncodingSettings
 from aboard.data.quality.row_statistics import CheckedRow, DataStatistics
 from aboard.data.tokenize_workers.chunk_inspection import InspectedChunk, InspectOrder, inspect_chunk
@@ -35,6 +36,7 @@ class OpenedSource:
     path: str
     chunks: Sequence[Chunk]
     format: RowFormat
+    part: SplitSide | None = None
 
     @property
     def size(self) -> int:
@@ -58,6 +60,7 @@ class SourceInspection:
                 number=number,
                 chunk=chunk,
                 form=opened[at].format,
+                part=opened[at].part,
                 terms=terms,
                 show=show if place < _PREVIEW_CHUNKS else 0,
             )

@@ -235,3 +235,11 @@ EXPORT_MERGE = Diagnosis(
     " its export is a complete model already.",
     fixes="aboard export {what} --to {to}    # exports the whole model",
 )
+
+EXPORT_PEFT = Diagnosis(
+    code="export-peft",
+    title="PEFT is not installed on this machine",
+    symptoms=("the export of an adapter needs peft",),
+    explanation="The nodes that trained the adapter have PEFT; the machine that exports it needs it, too.",
+    fixes="pip install 'aboard[lora]'",
+)

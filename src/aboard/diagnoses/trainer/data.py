@@ -54,11 +54,15 @@ ENDING = Diagnosis(
 
 SPLIT = Diagnosis(
     code="data-split",
-    title="the directory has no files for that split",
+    title="the data set has no such split",
     symptoms=("has no file for the split 'train'", 'ValueError: Unknown split "train". Should be one of'),
     explanation="File names show which split a file belongs to (train, validation, test). Aboard reads only the split"
-    " that it trains on.",
-    fixes={"other": Advice("write split: {split}"), "none": Advice("remove split:, or list the files")},
+    " that it trains on. A data set of the Hub has splits, subsets and revisions.",
+    fixes={
+        "other": Advice("write split: {split}"),
+        "none": Advice("remove split:, or list the files"),
+        "local": Advice("remove {key}:, which is for data sets of the Hub"),
+    },
 )
 
 HUB = Diagnosis(
@@ -94,6 +98,15 @@ LENGTH = Diagnosis(
     symptoms=("max_length: it is 1",),
     explanation="A sequence of one token has nothing to predict.",
     fixes=Advice("set at least 2; 2048 is common"),
+)
+
+SHARE = Diagnosis(
+    code="data-validation-share",
+    title="the share of the data for validation has no row",
+    symptoms=("of 12 training rows is not a single row",),
+    explanation="With `validation: 2%`, a hash of each row's content decides whether it is in the validation set: equal"
+    " rows are on the same side, and the split is the same everywhere. Of few rows, a small share may have none.",
+    fixes=Advice("write a larger share, or a file: `data: {{validation: held.jsonl}}`"),
 )
 
 ALLOW = Diagnosis(

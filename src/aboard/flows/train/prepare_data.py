@@ -9,6 +9,7 @@ from typing import cast
 from aboard.config.training.data_settings import SourceSettings
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.plan.training_settings import DataPart
+from aboard.data.intake.validation_split import SplitSide
 from aboard.data.quality.data_report import DataReport
 from aboard.data.sampling.packed_sequences import Packing, compute_data_identity
 from aboard.data.sampling.source_mixing import compute_draw_counts
@@ -16,7 +17,15 @@ from aboard.data.tokenize_workers.prepare_data import PreparationSource, Prepare
 from aboard.data.tokenize_workers.tokenize_progress import TokenizeProgress
 from aboard.data.tokens.encoder import Encoder, LossOn
 from aboard.diagnoses import Severity
-from aboard.flows.data import DataCheckRequest, PreparedSources, check_allowed_codes, open_source, report_prepared_data
+from aboard.flows.data import (
+    DataCheckRequest,
+    PreparedSources,
+    check_allowed_codes,
+    open_source,
+    report_prepared_data,
+    require_share,
+    split_sides,
+)
 from aboard.lazy_dataclass import dataclass
 
 __all__ = ["PreparedDataset", "TokenizeProgress", "TrainingDatasets", "prepare_training_data"]
@@ -76,17 +85,23 @@ def prepare_training_data(
     mix_shares = _compute_shares(settings.data.sources)
     encoder = Encoder(tokenizer, template=template, loss_on=check_request.loss_on)
 
-    def prepare_files(files: tuple[str, ...]) -> PreparedSources:
+    def prepare_files(files: tuple[str, ...], part: SplitSide | None) -> PreparedSources:
         opened = [open_source(path, check_request) for path in files]
-        sources = [PreparationSource(form=each.format, chunks=tuple(each.chunks)) for each in opened]
+        sources = [PreparationSource(form=each.format, chunks=tuple(each.chunks), part=part) for each in opened]
         packing: Packing = "packed" if settings.packing else "padded"
         datasets = prepare_data(
             sources, encoder, cache, max_length=settings.max_length, packing=packing, progress=on_progress
         )
         return PreparedSources(sources=sources, prepared=datasets)
 
-    data = [prepare_files(source.files) for source in settings.data.sources]
-    validation = prepare_files(settings.data.validation) if settings.data.validation else None
+    trained, held = split_sides(settings.data.validation_share)
+    data = [prepare_files(source.files, trained) for source in settings.data.sources]
+    validation = None
+    if settings.data.has_validation:
+        validation = prepare_files(settings.data.validation if held is None else settings.data.files, held)
+    if held is not None and validation is not None:
+        rows = sum(each.prepared.shards.manifest.documents for each in data)
+        require_share(held.share, held=len(validation.prepared.bins), trained=rows)
     datasets = tuple(
         replace(_describe_dataset(source.name, each.prepared), weight=source.weight, share=mix_shares.get(source.name))
         for source, each in zip(settings.data.sources, data, strict=True)
@@ -137,6 +152,7 @@ def _build_check_request(settings: TrainSettings, tokenizer: str, template: str 
         max_length=settings.max_length,
         loss_on=_get_loss_on(settings),
         validation=settings.data.validation,
+        validation_share=settings.data.validation_share,
         allow=settings.data.allow,
     )
 

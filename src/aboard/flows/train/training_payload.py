@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -32,6 +32,7 @@ from aboard.diagnoses import Finding, Shell
 from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.train.check_resume import TypedTrainCommand, build_resume_probe, find_resume, judge_resume
 from aboard.flows.train.prepare_data import PreparedDataset
+from aboard.flows.train.tracker_inputs import add_tracker_inputs, list_tracker_variables
 from aboard.lazy_dataclass import dataclass
 from aboard.train.model.model_files import identify_weights
 from aboard.transport.node_dialer import NodeDialer
@@ -46,7 +47,7 @@ ENV: Mapping[str, str] = MappingProxyType(
 
 ShareCheckpoint = Callable[[Plan, NodeDialer, Training], Awaitable[None]]
 UploadInputs = Callable[[Plan, NodeDialer, Sequence[Path]], Awaitable[None]]
-EstimateMemory = Callable[[Training, Mapping[str, int], int | None], Awaitable[RankMemoryNeeds | None]]
+EstimateMemory = Callable[[Training, Mapping[str, int], int | None, bool], Awaitable[RankMemoryNeeds | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,9 @@ class TrainingInputs:
         """All directories that ranks read."""
         parts = [part for part in (*self.data, self.validation) if part is not None]
         data_folders = [folder for part in parts for folder in (part.shards, part.bins)]
-        return list(dict.fromkeys([self.model, self.tokenizer, *data_folders]))
+        adapter = self.settings.settings["adapter"]
+        adapter_folders = [] if adapter is None or adapter.path is None else [Path(adapter.path)]
+        return list(dict.fromkeys([self.model, self.tokenizer, *adapter_folders, *data_folders]))
 
     def training(self, *, bf16: bool) -> Training:
         """The settings for the ranks; paths below the user's home are relative to the home on each node."""
@@ -80,7 +83,11 @@ class TrainingInputs:
             bf16=bf16,
         )
         resume = training.resume if training.resume in ("auto", "none") else abbreviate_home(Path(training.resume))
-        return replace(training, output_dir=abbreviate_home(Path(training.output_dir)), resume=resume)
+        adapter = training.adapter
+        if adapter is not None and adapter.path is not None:
+            adapter = replace(adapter, path=abbreviate_home(Path(adapter.path)))
+        output_dir = abbreviate_home(Path(training.output_dir))
+        return replace(training, adapter=adapter, output_dir=output_dir, resume=resume)
 
 
 def build_request(extra: Mapping[str, str] = MappingProxyType({})) -> LaunchRequest:
@@ -98,6 +105,9 @@ class TrainingPayload:
     upload: UploadInputs
     estimate_memory: EstimateMemory
     share_checkpoint: ShareCheckpoint | None = None
+    # The environment and directory of the user's shell.
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    here: Path = Path()
     on_settled: Callable[[TrainingPreflight, Sequence[Finding]], None] = lambda _preflight, _findings: None
 
     @property
@@ -128,12 +138,15 @@ class TrainingPayload:
             model=self.inputs.facts,
             tokens=self.inputs.vocabulary,
             packed=settings.packing,
+            tracker_variables=list_tracker_variables(training, plan, self.environ),
         )
         least = min(compute_rank_memory(preflight).values(), default=None)
-        preflight = replace(preflight, needs=await self.estimate_memory(training, ranks, least))
+        gpus = all(cards.get(name) for name in ranks)
+        preflight = replace(preflight, needs=await self.estimate_memory(training, ranks, least, gpus))
         findings = judge_training(preflight)
         self.on_settled(preflight, findings)
         plan = bind_directories(plan, training.list_directories())
+        plan = add_tracker_inputs(plan, preflight, preflight.tracker_variables or {}, self.here)
         return add_rank_env(plan, {TRAINING: json.dumps(asdict(training))}), findings
 
     def _resume(self, plan: Plan, facts: Facts, training: Training) -> list[Finding]:

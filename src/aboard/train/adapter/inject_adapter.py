@@ -1,7 +1,9 @@
 """Injects PEFT's adapter layers into a model on meta, and freezes the rest."""
 
+import re
 from collections.abc import Iterator
 
+import peft.tuners.lora.torchao
 import torch
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
@@ -11,16 +13,29 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from aboard.core.plan.training_settings import Adapter, Training
+from aboard.core.text.input_text import agree, format_count
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import adapter as failures
+from aboard.diagnoses.untrusted import escape_text
 from aboard.train.adapter.sample_dropout import DropoutKeys, SampleDropout
 
 # PEFT's name of the adapter that it trains.
 ADAPTER_NAME = "default"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+ALL_LINEAR = "all-linear"
+
+# PEFT asks whether a weight is one of torchao's, and refuses old versions of it. Ours never are.
+setattr(peft.tuners.lora.torchao, "is_torchao_available", lambda: False)  # noqa: B010 - a name that it imports
 
 
 def inject_adapter(model: PreTrainedModel, training: Training, adapter: Adapter) -> None:
     """Adds adapter layers in place; the model keeps its class. Frozen matrices get the type of the base model."""
-    inject_adapter_in_model(build_lora_config(adapter), model, adapter_name=ADAPTER_NAME, low_cpu_mem_usage=True)
+    _check_names(model, adapter)
+    try:
+        inject_adapter_in_model(build_lora_config(adapter), model, adapter_name=ADAPTER_NAME, low_cpu_mem_usage=True)
+    except ValueError as error:
+        seen = f"PEFT can't add an adapter to this {type(model).__name__}: {escape_text(str(error), 400)}"
+        raise AboardError(failures.TARGETS, seen, names=_list_linear_names(model)) from error
     _cast_frozen_weights(model, DTYPES[training.base_dtype])
     if adapter.dropout:
         _draw_dropout_per_sample(model, adapter.dropout, training.seed)
@@ -56,14 +71,75 @@ def map_base_names(model: nn.Module) -> dict[str, str]:
     return names
 
 
+def describe_adapter(model: PreTrainedModel) -> Iterator[str]:
+    """Notes for the log: what is trained, and which weights an adapter can't reach."""
+    layers = sum(isinstance(each, LoraLayer) for _, each in list_adapter_layers(model))
+    trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    total = sum(each.numel() for each in model.parameters())
+    yield (
+        f"adapter: {format_count(layers, 'module')}, {trained:,} trained parameters ({trained / total:.2%} of all);"
+        " the base model is frozen"
+    )
+    fused = [name for name, each in model.named_parameters() if each.ndim > 2 and not each.requires_grad]  # noqa: PLR2004
+    if fused:
+        yield (
+            f"{format_count(len(fused), 'expert tensor')} such as {fused[0]} {agree(fused, 'is', 'are')} frozen and"
+            " without an adapter: experts are fused into one tensor, and adapters belong to linear modules"
+        )
+
+
+def _check_names(model: PreTrainedModel, adapter: Adapter) -> None:
+    """Every name that the user gave must match a module, and none a tied weight."""
+    modules = dict(model.named_modules())
+    targets: list[str] = []
+    if isinstance(adapter.target_modules, tuple):
+        targets = _find_matches(model, "target_modules", adapter.target_modules)
+    elif adapter.target_modules != ALL_LINEAR:
+        try:
+            targets = [name for name in modules if re.fullmatch(adapter.target_modules, name)]
+        except re.error as error:
+            seen = f"adapter.target_modules is not a valid regular expression: {error}"
+            raise AboardError(failures.TARGETS, seen, names=_list_linear_names(model)) from None
+        if not targets:
+            seen = f"adapter.target_modules: no module's full name matches {escape_text(adapter.target_modules, 200)}"
+            raise AboardError(failures.TARGETS, seen, names=_list_linear_names(model))
+    saved = _find_matches(model, "modules_to_save", adapter.modules_to_save)
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and head.weight is embedding.weight:
+        tied = [name for name in (*targets, *saved) if modules[name] in (head, embedding)]
+        if tied:
+            raise AboardError(
+                failures.TIED,
+                f"{tied[0]} shares its weights with the {'embedding' if modules[tied[0]] is head else 'output layer'}"
+                f" ({type(model).__name__} ties them)",
+            )
+
+
+def _find_matches(model: nn.Module, key: str, names: tuple[str, ...]) -> list[str]:
+    """Modules whose full name is one of these, or ends with it, as PEFT matches them."""
+    modules = [name for name, _ in model.named_modules()]
+    found = {given: [name for name in modules if name == given or name.endswith(f".{given}")] for given in names}
+    missing = [escape_text(given, 100) for given, matches in found.items() if not matches]
+    if missing:
+        seen = f"adapter.{key}: the model has no module {', '.join(missing)}"
+        raise AboardError(failures.TARGETS, seen, names=_list_linear_names(model))
+    return [name for matches in found.values() for name in matches]
+
+
+def _list_linear_names(model: nn.Module) -> str:
+    names = dict.fromkeys(
+        name.rpartition(".")[2] for name, each in model.named_modules() if isinstance(each, nn.Linear)
+    )
+    return ", ".join(names)
+
+
 def _draw_dropout_per_sample(model: PreTrainedModel, rate: float, seed: int) -> None:
     keys, head = DropoutKeys(), model.get_output_embeddings()
     for name, layer in list_adapter_layers(model):
         # LoRA of an embedding has no dropout.
-        if isinstance(layer, LoraLayer) and ADAPTER_NAME in layer.lora_A:
-            size = layer.lora_A[ADAPTER_NAME].weight.shape[1]
+        if isinstance(layer, LoraLayer) and ADAPTER_NAME in layer.lora_A and layer.in_features:
             layer.lora_dropout[ADAPTER_NAME] = SampleDropout(
-                rate, size, seed=seed, name=name, keys=keys, head=layer is head
+                rate, layer.in_features, seed=seed, name=name, keys=keys, head=layer is head
             )
 
 

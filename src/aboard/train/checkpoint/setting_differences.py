@@ -26,7 +26,6 @@ _REFUSED_OF_ADAPTER = {
     "use_dora": _OTHER_ADAPTER,
     "alpha": _SCALE,
     "use_rslora": _SCALE,
-    "load_in_4bit": "the frozen weights would have other values than those that the adapter was trained with",
 }
 # Where the run is now, and what is compared by content below.
 _OWN = {"resume", "output_dir", "data", "model", "tokenizer", "adapter"}

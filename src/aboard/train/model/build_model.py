@@ -24,6 +24,7 @@ from aboard.train.adapter.sample_dropout import find_dropout_keys
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.memory.activations import ROUTED
 from aboard.train.model.chunked_loss import enable_chunked_loss
+from aboard.train.model.compile_layers import compile_layers, require_compiler
 from aboard.train.model.engine import Engine, make_sync_switch
 from aboard.train.model.load_weights import FillModel, prepare_pretrained
 from aboard.train.model.meta_model import DTYPES, build_on_meta, find_layers
@@ -43,6 +44,8 @@ class PreparedModel:
 
 def build_engine(training: Training, world: RankContext) -> Engine:
     """Prepares the model on meta, shards it, loads its weights and wraps it for the layout of this run."""
+    if training.torch_compile:
+        require_compiler(world.device)
     prepared = prepare_model(training, world)
     module = prepared.module
     if world.mesh is not None:
@@ -50,6 +53,8 @@ def build_engine(training: Training, world: RankContext) -> Engine:
     _allocate_tensors(module, world.device, offload=training.cpu_offload)
     bytes_read = prepared.load(world)
     module.train()
+    if training.torch_compile:
+        compile_layers(module)
     if training.chunked_loss:
         enable_chunked_loss(module)
     model = _wrap_model(module, training, world)
@@ -79,6 +84,10 @@ def prepare_model(training: Training, world: RankContext) -> PreparedModel:
         fill, notes = prepare_pretrained(module, Path(training.model))
         load = partial(_load_pretrained, module, training, fill)
     modify_model(module, training)
+    if training.adapter is not None:
+        from aboard.train.adapter.inject_adapter import describe_adapter  # noqa: PLC0415 - as below
+
+        notes = (*notes, *describe_adapter(module))
     flops = count_flops_per_token(module, training.max_length)
     return PreparedModel(module=module, load=load, flops_per_token=flops, notes=notes)
 
@@ -87,10 +96,12 @@ def _load_pretrained(module: PreTrainedModel, training: Training, fill: FillMode
     if training.adapter is None:
         return fill(world, {})
     # Imported here: PEFT takes seconds, which only runs with an adapter need.
-    from aboard.train.adapter.adapter_weights import fill_adapter  # noqa: PLC0415
+    from aboard.train.adapter.adapter_weights import fill_adapter, load_adapter  # noqa: PLC0415
     from aboard.train.adapter.inject_adapter import map_base_names  # noqa: PLC0415
 
     bytes_read = fill(world, map_base_names(module))
+    if training.adapter.path is not None:
+        return bytes_read + load_adapter(module, world, Path(training.adapter.path))
     fill_adapter(module, world, seed=training.seed)
     return bytes_read
 
@@ -218,16 +229,17 @@ def _disable_buffer_sync() -> dict[str, Any]:
 def count_flops_per_token(model: PreTrainedModel, length: int) -> float:
     """Forward and backward: six per weight that a token uses, and attention over half of the positions before it.
 
+    A frozen weight has no gradient of its own, so it counts four.
     An embedding lookup is not a multiplication, but a head tied to it is one (https://arxiv.org/abs/2204.02311,
     appendix B, which counts attention as if it were not causal).
     """
-    return 6.0 * _count_used_weights(model) + sum(
+    return _count_weight_flops(model) + sum(
         6.0 * _read_attention_width(model) * min(length, window)
         for window in _list_windows(model.config.get_text_config(), length)
     )
 
 
-def _count_used_weights(model: PreTrainedModel) -> float:
+def _count_weight_flops(model: PreTrainedModel) -> float:
     config = model.config.get_text_config()
     experts = next((getattr(config, name) for name in ROUTED if getattr(config, name, None)), None)
     share = getattr(config, "num_experts_per_tok", None)
@@ -236,9 +248,10 @@ def _count_used_weights(model: PreTrainedModel) -> float:
     head = model.get_output_embeddings()
     multiplied = {id(each) for each in head.parameters()} if head is not None else set()
     return sum(
-        each.numel() * (part if ".experts." in name else 1.0)
+        (6.0 if each.requires_grad else 4.0) * each.numel() * (part if ".experts." in name else 1.0)
         for name, each in model.named_parameters()
-        if id(each) not in lookup - multiplied
+        # PEFT keeps the original of a module that is trained in full.
+        if id(each) not in lookup - multiplied and ".original_module." not in name
     )
 
 

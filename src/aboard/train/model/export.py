@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,8 @@ def export_model(
     if merge and training.adapter is None:
         seen = f"{checkpoint} has all weights: the run trained no adapter that could be merged"
         raise AboardError(checkpoints.EXPORT_MERGE, seen, what=checkpoint, to=out)
+    if training.adapter is not None and find_spec("peft") is None:
+        raise AboardError(checkpoints.EXPORT_PEFT, "the export of an adapter needs peft, which is not installed here")
     if problems := saved.verify_model():
         raise AboardError(
             checkpoints.DAMAGED,
@@ -156,8 +159,6 @@ def _prepare_merged(
     merged = export_adapter.MergedModel(saved, adapted, built, model)
     dtype = dtype or _read_default_dtype(model)
     notes = [f"merged the adapter into {export_adapter.find_hub_name(model)[0]}"]
-    if adapter.load_in_4bit:
-        notes.append("the adapter was trained on 4-bit weights, and is merged into the weights before quantization")
     return PreparedExport(
         tensors=dict(_list_tensors(built, merged.shapes, merged.dtypes, merged.read, dtype)),
         dtype=dtype,

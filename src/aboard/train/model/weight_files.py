@@ -62,6 +62,11 @@ def open_weights(folder: Path) -> Mapping[str, StoredTensor]:
     raise AboardError(model_loading.NO_WEIGHTS, f"{folder} has neither model.safetensors nor its index")
 
 
+def open_safetensors(file: Path) -> Mapping[str, StoredTensor]:
+    """Every tensor of one file."""
+    return _read_header(file)
+
+
 def read_whole(stored: StoredTensor) -> torch.Tensor:
     """Reads a whole tensor."""
     pieces = list(stored.rows(0, stored.shape[0] if stored.shape else 1))
