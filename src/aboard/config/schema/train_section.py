@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from aboard.config.schema.base_section import Section
 from aboard.config.schema.field_types import Line, Lines, OrText, refuse_value
-from aboard.core.plan.training_settings import Attention, Optim, Schedule, Sharding, Tracker
+from aboard.core.plan.training_settings import Attention, Checkpointing, Optim, Schedule, Sharding, Tracker
 from aboard.diagnoses.usage import configuration
 
 
@@ -158,8 +158,8 @@ class TrainSection(Section):
     """How often cosine_with_restarts decays from the peak."""
     power: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
     """The exponent of polynomial; 1 is linear."""
-    gradient_checkpointing: bool | None = None
-    """Recompute activations instead of storing them: less memory, a third more time."""
+    gradient_checkpointing: Checkpointing | None = None
+    """Recompute activations instead of storing them: less memory, a third more time; selective: only cheap ones."""
     chunked_loss: bool | None = None
     """Compute the output layer and the loss for some positions at a time: logits never exist as a whole."""
     bf16: bool | None = None

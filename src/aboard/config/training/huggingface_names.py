@@ -132,7 +132,7 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
     (
         "gradient_checkpointing_kwargs",
         "gradient checkpointing always uses the non-reentrant variant",
-        _suggest_line("gradient_checkpointing: true"),
+        _suggest_line("gradient_checkpointing: true, or selective"),
     ),
     (
         "torch_compile_backend torch_compile_mode",

@@ -91,6 +91,9 @@ def _check_model(section: TrainSection) -> Iterator[_Conflict]:
     if section.cpu_offload and section.sharding == "none":
         seen = "train.cpu_offload moves the shards of the model to host memory, but train.sharding is none"
         yield "cpu_offload", seen, training.CONFIG.fix("offload")
+    if section.gradient_checkpointing == "selective" and section.torch_compile:
+        seen = "train.gradient_checkpointing: selective chooses operations, which compiled layers no longer have"
+        yield "gradient_checkpointing", seen, training.CONFIG.fix("selective")
     if section.from_scratch and section.resume not in (None, "auto", "none"):
         seen = "train.from_scratch starts with new weights, but train.resume specifies a checkpoint"
         yield "resume", seen, training.CONFIG.fix("resume")

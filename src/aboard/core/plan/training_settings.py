@@ -9,6 +9,7 @@ Sharding = Literal["auto", "full", "hybrid", "none"]
 Schedule = Literal["cosine", "cosine_with_restarts", "linear", "polynomial", "inverse_sqrt", "constant", "wsd"]
 Optim = Literal["adamw", "adafactor", "muon", "adamw_8bit"]
 Precision = Literal["float32", "bfloat16", "float16"]
+Checkpointing = bool | Literal["selective"]
 Tracker = Literal["wandb", "mlflow", "tensorboard"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
@@ -86,7 +87,7 @@ class Training:
     decay_ratio: float = 0.1
     num_cycles: int = 1
     power: float = 1.0
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Checkpointing = False
     chunked_loss: bool = False
     bf16: bool = True
     fp16: bool = False

@@ -7,6 +7,7 @@ models (tests/train/test_model_needs.py). For GPUs and large models they are an 
 
 from typing import Any, Literal
 
+from aboard.core.plan.training_settings import Checkpointing
 from aboard.lazy_dataclass import dataclass
 
 Precision = Literal["full", "half", "autocast"]
@@ -27,12 +28,17 @@ class ActivationMemory:
 
     layer: int
     entering: int
+    # Outputs of matmuls and attention, which selective checkpointing keeps.
+    matmuls: int
     layers: int
     logits: int
     masks: int
 
-    def saved_bytes(self, *, checkpointing: bool) -> int:
+    def saved_bytes(self, *, checkpointing: Checkpointing) -> int:
         """The peak at the end of the forward, while the backward is in its first layer."""
+        if checkpointing == "selective":
+            # The first layer has its matmuls' outputs already.
+            return self.masks + self.layer - self.matmuls + self.layers * (self.entering + self.matmuls)
         return self.masks + self.layer + self.layers * (self.entering if checkpointing else self.layer)
 
 
@@ -80,9 +86,12 @@ def estimate_activations(
         + square
         + (0 if adapter is None else size * adapter.numbers + adapter.masks)
     )
+    # Queries, keys, values, and what comes out of attention; fused attention only.
+    attention = (2 * heads + 2 * pairs - (heads if eager else 0)) * width
     return ActivationMemory(
         layer=int(tokens * layer),
         entering=tokens * hidden * residual,
+        matmuls=tokens * size * (attention + 2 * read_mlp_width(config) + 2 * hidden),
         layers=int(config.num_hidden_layers),
         # The logits and their gradient of the same size; all tokens may be supervised.
         logits=2 * min(tokens, chunk_rows or tokens) * int(config.vocab_size) * size,

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 from transformers import PreTrainedModel
 
 from aboard.core.plan.training_settings import Training
@@ -112,7 +113,7 @@ def modify_model(model: PreTrainedModel, training: Training) -> None:
 
         inject_adapter(model, training, training.adapter)
     if training.gradient_checkpointing:
-        _enable_checkpointing(model)
+        _enable_checkpointing(model, selective=training.gradient_checkpointing == "selective")
 
 
 def _describe_sharding(world: RankContext, *, offload: bool) -> str:
@@ -126,12 +127,32 @@ def _describe_sharding(world: RankContext, *, offload: bool) -> str:
     return f"weights, gradients and optimizer states are sharded {where}{offload_note}{keep_note}{hold_note}"
 
 
-def _enable_checkpointing(model: PreTrainedModel) -> None:
+# What selective checkpointing keeps: outputs of linear layers and of fused attention, which cost most to recompute.
+_KEPT_OPERATORS = {
+    "aten::mm",
+    "aten::addmm",
+    "aten::_grouped_mm",
+    "aten::_scaled_dot_product_cudnn_attention",
+    "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "flash_attn::_flash_attn_forward",
+    "flash_attn::_flash_attn_varlen_forward",
+    "flash_attn_3::fwd",
+}
+
+
+def _choose_kept(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:  # noqa: ARG001 - torch's signature
+    return CheckpointPolicy.MUST_SAVE if operator.name() in _KEPT_OPERATORS else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _enable_checkpointing(model: PreTrainedModel, *, selective: bool) -> None:
     if not model.supports_gradient_checkpointing:
         raise AboardError(
             training.CHECKPOINTING_UNKNOWN, f"a {type(model).__name__} doesn't support gradient checkpointing"
         )
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    contexts = {"context_fn": partial(create_selective_checkpoint_contexts, _choose_kept)} if selective else {}
+    model.gradient_checkpointing_enable({"use_reentrant": False, **contexts})
 
 
 def _shard_layers(model: PreTrainedModel, training: Training, world: RankContext) -> None:
