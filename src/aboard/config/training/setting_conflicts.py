@@ -50,6 +50,9 @@ def _check_optimizer(section: TrainSection) -> Iterator[_Conflict]:
     if section.optim == "muon" and section.adapter is not None:
         seen = "train.optim is muon, which orthogonalizes updates of whole matrices; an adapter trains factors of them"
         yield "optim", seen, training.CONFIG.fix("adapter-optimizer")
+    if section.optim == "muon" and section.cpu_offload:
+        seen = "train.cpu_offload runs the optimizer on the CPU, where the matrix products of muon would take too long"
+        yield "cpu_offload", seen, training.CONFIG.fix("optimizer", optim="adamw")
 
 
 def _check_schedule(section: TrainSection) -> Iterator[_Conflict]:

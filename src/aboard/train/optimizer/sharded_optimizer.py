@@ -58,6 +58,8 @@ def allocate_rows(parameter: Tensor, shape: Sequence[int], dtype: torch.dtype = 
         return torch.zeros(*shape, dtype=dtype, device=parameter.device)
     local = torch.zeros(parameter.to_local().shape[0], *shape[1:], dtype=dtype, device=parameter.to_local().device)
     stride = torch.empty(*shape, device="meta").stride()
-    return DTensor.from_local(
+    rows = DTensor.from_local(
         local, parameter.device_mesh, parameter.placements, run_check=False, shape=torch.Size(shape), stride=stride
     )
+    # Offloaded weights are in host memory, and from_local moves tensors to the device of the mesh.
+    return rows.to(parameter.device)
