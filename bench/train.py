@@ -49,7 +49,7 @@ def _measure_speed(figures: Figures, task: Task, names: Sequence[str], *, layout
     for name in [name for name in took if name != "ours"]:
         ours, others = (np.array((duel if name == "bare" else took)[each]) for each in ("ours", name))
         ratios = ours / others
-        low, middle, high = _compute_interval(ratios)
+        low, middle, high = compute_interval(ratios)
         rates = f"{tokens / median(ours):.0f} and {tokens / median(others):.0f} tokens/s"
         note = f"{rates}; median of {len(ours)} turns, 95 % within {low:.3f} to {high:.3f}"
         where = f"{layout}, {world} {'rank' if world == 1 else 'ranks'}"
@@ -67,7 +67,7 @@ def _measure_overhead(figures: Figures, task: Task, *, quick: bool) -> None:
     with start_contest(["ours", "bare"], task, world=1, layout="none") as running:
         took = run_interleaved(running, turns=QUICK_TURNS if quick else TURNS, steps=50 if quick else 100)
     ours, bare = 1e3 * np.array(took["ours"]), 1e3 * np.array(took["bare"])
-    low, middle, high = _compute_interval(ours - bare)
+    low, middle, high = compute_interval(ours - bare)
     both = f"{median(ours):.2f} and {median(bare):.2f} ms per step of a near-empty model"
     note = f"{both}; 95 % within {low:.2f} to {high:.2f}"
     value = low if quick else middle
@@ -89,7 +89,7 @@ def _measure_start(figures: Figures, task: Task) -> None:
     figures.add("start to first step / HF Trainer's", ours / other, 1.0, unit="×", note=f"{ours:.1f} and {other:.1f} s")
 
 
-def _compute_interval(turns: np.ndarray) -> tuple[float, float, float]:
+def compute_interval(turns: np.ndarray) -> tuple[float, float, float]:
     """The median and its 95 % bootstrap interval."""
     draws = np.random.default_rng(0).choice(turns, (2000, len(turns)))
     low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])

@@ -127,6 +127,7 @@ class Contender:
             "BENCH_FOLDER": str(task.folder),
             "BENCH_BATCH": str(task.size.batch),
             "BENCH_LAYOUT": layout,
+            "BENCH_ADAPTER": json.dumps(settings["adapter"]) if task.training.adapter else "",
             "BENCH_CLOCK": str(self._clock),
             "ABOARD_TRAINING": json.dumps(settings),
             "WORLD_SIZE": str(world),

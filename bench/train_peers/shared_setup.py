@@ -1,5 +1,6 @@
 """The input of every trainer: the same model, rows, batch and optimizer, and a clock that records its steps."""
 
+import json
 import mmap
 import os
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from transformers import AutoModelForCausalLM
 FOLDER = Path(os.environ["BENCH_FOLDER"])
 BATCH = int(os.environ["BENCH_BATCH"])
 LAYOUT = os.environ["BENCH_LAYOUT"]
+# LoRA's settings, as JSON; empty to train all weights.
+ADAPTER = json.loads(os.environ["BENCH_ADAPTER"] or "null")
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LEARNING_RATE, BETAS, EPSILON, DECAY, CLIP = 1e-4, (0.9, 0.95), 1e-8, 0.0, 1.0
 LOG_STEPS = 10
@@ -23,7 +26,19 @@ STEPS = 1_000_000
 
 
 def load_model() -> Any:
-    return AutoModelForCausalLM.from_pretrained(FOLDER / "model", attn_implementation="sdpa", dtype=torch.float32)
+    net = AutoModelForCausalLM.from_pretrained(FOLDER / "model", attn_implementation="sdpa", dtype=torch.float32)
+    if ADAPTER is None:
+        return net
+    from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 - seconds that only LoRA needs
+
+    lora = LoraConfig(
+        r=ADAPTER["r"],
+        lora_alpha=ADAPTER["alpha"],
+        lora_dropout=ADAPTER["dropout"],
+        target_modules=ADAPTER["target_modules"],
+        task_type="CAUSAL_LM",
+    )
+    return inject_adapter_in_model(lora, net)
 
 
 def load_rows() -> torch.Tensor:
@@ -39,7 +54,8 @@ def list_batches() -> Iterator[torch.Tensor]:
 
 
 def fused_adamw(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, LEARNING_RATE, BETAS, EPSILON, DECAY, fused=True)
+    trained = [each for each in parameters if each.requires_grad]
+    return torch.optim.AdamW(trained, LEARNING_RATE, BETAS, EPSILON, DECAY, fused=True)
 
 
 class Clock:

@@ -10,20 +10,26 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from aboard.core.plan.training_settings import Adapter, Training
+from aboard.data.sampling.packed_sequences import PackedSequence
+from aboard.data.sampling.source_mixing import SequenceDraw
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.catalogue import unpack_error
+from aboard.train.adapter.sample_dropout import compute_token_keys
 from aboard.train.checkpoint.manager import CheckpointManager
+from aboard.train.collate import MicroBatch
 from aboard.train.distributed.auto_sharding import find_best_layout
 from aboard.train.distributed.rank_context import RankContext, join_process_group, leave_process_group
 from aboard.train.memory.advice import list_changes
 from aboard.train.memory.estimate import estimate_memory, profile_model
 from aboard.train.memory.live_bytes import LiveByteCounter
 from aboard.train.memory.worker import answer_request
+from aboard.train.model.attention_masks import AttentionMasks, build_masks
 from aboard.train.model.build_model import build_engine, count_flops_per_token
 from aboard.train.model.engine import Engine
 from aboard.train.model.export import export_model, main
@@ -31,6 +37,7 @@ from aboard.train.model.meta_model import build_on_meta
 from aboard.train.model.weight_files import open_weights
 from aboard.train.optimizer.build_optimizer import build_optimizer, clip_and_update_weights
 from aboard.train.progress import TrainingProgress
+from aboard.train.step import forward_micro_batch
 
 LENGTH = 24
 MICRO = 2
@@ -314,6 +321,47 @@ def _weighed(its: Training, world: RankContext, nodes: tuple[int, ...]) -> Weigh
     return Weighed(family=Path(its.model).name, layout=layout, told=told.states, measured=meter.peak)
 
 
+def peak_told_and_measured(folder: Path, nodes: tuple[int, ...], sharding: Any, **changed: Any) -> Weighed:
+    """Of whole steps on sequences of full length, in which every token is supervised: states, activations, logits."""
+    its = training(folder, sharding=sharding, from_scratch="adapter" not in changed, **changed)
+    world = join_process_group(its)
+    told = estimate_memory(profile_model(its), its, nodes, sharding=world.sharding, keep=world.keep, hold=world.hold)
+    meter = LiveByteCounter()
+    with meter:
+        engine = build_engine(its, world)
+        optimizer = build_optimizer(its, engine.module)
+        masks = build_masks(engine.module, torch.bfloat16 if its.bf16 else torch.float32)
+        meter.peak = 0
+        micro = its.micro_batches(world.size)
+        for number in range(2 * micro):
+            engine.micro(last=number % micro == micro - 1)
+            forward_micro_batch(engine, masks, _full_length_batch(its, masks)).backward()
+            if number % micro == micro - 1:
+                clip_and_update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-4)
+    leave_process_group(world)
+    layout = f"{world.sharding} keep={world.keep} hold={world.hold} micro={micro}"
+    return Weighed(family=Path(its.model).name, layout=layout, told=told.peak, measured=meter.peak)
+
+
+def _full_length_batch(its: Training, masks: AttentionMasks) -> MicroBatch:
+    """Two documents in each row, all supervised but their first tokens."""
+    ids = np.arange(its.max_length, dtype=np.uint32) % 100
+    mask = np.ones(its.max_length, bool)
+    mask[[0, its.max_length // 2]] = False
+    half = its.max_length // 2
+    row = PackedSequence(
+        ids=ids, mask=mask, lengths=(half, its.max_length - half), documents=(0, 1), supervised=its.max_length - 2
+    )
+    count = its.per_device_train_batch_size
+    draws = [SequenceDraw(source="made", bin=number, epoch=0) for number in range(count)]
+    keys = [compute_token_keys(its.seed, draw, its.max_length) for draw in draws] if _drops(its) else None
+    return masks.collate()([row] * count, keys)
+
+
+def _drops(its: Training) -> bool:
+    return its.adapter is not None and its.adapter.dropout > 0
+
+
 def activations_told_and_kept(folder: Path, **changed: Any) -> tuple[int, int]:
     """Of one forward: what was told, and by how much more there is at its end than before."""
     its = training(folder, from_scratch=True, gradient_accumulation_steps=1, **changed)
@@ -370,6 +418,23 @@ def advised(folder: Path, nodes: tuple[int, ...], room: int, **changed: Any) -> 
         says=told["says"],
         lines=told["fits"],
         after=[find_best_layout(about, each, nodes, room=room).fits(room) for each in after],
+    )
+
+
+def advised_line(folder: Path, nodes: tuple[int, ...], room: int) -> Advised:
+    """The last line of the advice, and the same run with an adapter."""
+    its = training(folder, sharding="auto", bf16=True, gradient_accumulation_steps=1, max_length=2048)
+    told = answer_request({"training": asdict(its), "ranks": dict(enumerate(nodes)), "memory": room})
+    options = dict(word.split("=") for word in told["fits"][-1].partition("   #")[0].split() if "=" in word)
+    adapted = replace(
+        its,
+        adapter=Adapter(r=int(options["train.adapter.r"])),
+        gradient_checkpointing="train.gradient_checkpointing" in options,
+        chunked_loss="train.chunked_loss" in options,
+    )
+    again = answer_request({"training": asdict(adapted), "ranks": dict(enumerate(nodes)), "memory": room})
+    return Advised(
+        fitted=told["enough"], words=again["words"], says=told["says"], lines=told["fits"], after=[again["enough"]]
     )
 
 

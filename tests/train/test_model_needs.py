@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from model_cases import (
@@ -9,12 +10,17 @@ from model_cases import (
     SHAPE,
     activations_told_and_kept,
     advised,
+    advised_line,
     chosen,
     estimated_and_measured,
     flops,
+    made,
+    peak_told_and_measured,
     without_weights,
 )
 from train_crew import Crew
+
+from aboard.core.plan.training_settings import Adapter
 
 GIB = 1 << 30
 
@@ -68,6 +74,53 @@ def test_states_are_told_within_a_tenth(
     assert [one for one in told if abs(one.told / one.measured - 1) > 0.1] == []
 
 
+# 55M parameters, as in bench/train.py.
+LARGE = {
+    "vocab_size": 16_384,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+}
+_ADAPTERS = {
+    "full": None,
+    "lora": Adapter(),
+    "lora-attention": Adapter(target_modules=("q_proj", "v_proj")),
+    "lora-dropout": Adapter(dropout=0.1),
+    "dora": Adapter(use_dora=True),
+}
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory, crew: Crew) -> Path:
+    folder = tmp_path_factory.mktemp("large")
+    crew.run(1, partial(made, folder, "llama", **LARGE))
+    return folder
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sharding", ["alone", "none", "full", "hybrid"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "chunked"])
+@pytest.mark.parametrize("adapter", _ADAPTERS)
+def test_the_whole_peak_is_told_within_a_tenth(
+    crew: Crew,
+    large: Path,
+    adapter: str,
+    sharding: str,
+    chunked: bool,  # noqa: FBT001 - pytest's
+) -> None:
+    """States, activations and logits of whole steps of a 55M model, in full and with adapters."""
+    nodes = {"alone": (1,), "none": (2,), "full": (2,), "hybrid": (2, 2)}[sharding]
+    given: dict[str, Any] = {"adapter": its} if (its := _ADAPTERS[adapter]) else {}
+    given |= {"max_length": 256, "gradient_accumulation_steps": 1, "chunked_loss": chunked}
+    layout = "none" if sharding == "alone" else sharding
+    case = partial(peak_told_and_measured, large, nodes, layout, **given)
+    told = crew.run(sum(nodes), case, nodes=len(nodes))[0]
+    assert abs(told.told / told.measured - 1) < 0.1, told
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
 def test_activations_are_told_within_a_quarter(crew: Crew, configs: Path, family: str, bf16: bool) -> None:  # noqa: FBT001 - pytest's
@@ -98,6 +151,14 @@ def test_what_is_advised_fits(crew: Crew, configs: Path) -> None:
     assert found.words.startswith("6.7B in full needs ")
     assert found.words.endswith(" per rank on 2 × 8; you have 50 GiB")
     assert found.says.startswith("6.7B, sharded across ")
+
+
+def test_lora_is_advised_last(crew: Crew, configs: Path) -> None:
+    """Where neither settings nor more nodes help, an adapter may fit; the words say what is trained."""
+    [found] = crew.run(1, partial(advised_line, configs / "7b", (1,), 30 * GIB))
+    assert found.lines[-1].startswith("--set train.adapter.r=16")
+    assert found.after == [True]
+    assert found.words.startswith("6.8B with LoRA (40M trained) needs ")
 
 
 def test_a_token_costs_what_the_paper_says(crew: Crew, configs: Path) -> None:

@@ -76,6 +76,9 @@ class PeriodicActions:
         line = self._meter.line(window, progress, self._stepper.ledger.take())
         if scale is not None:
             line["loss_scale"] = scale
+        if self._stepper.training.torch_compile:
+            ledger = self._stepper.ledger
+            line |= {"compilations": ledger.compilations, "recompilations": ledger.recompilations}
         position = {"steps": self._steps, "epoch": progress.index / len(self._stream), "learning_rate": learning_rate}
         self._step_time = self._step_time.after(line["step_seconds"], window.steps)
         left = (self._steps - progress.step) * self._step_time.seconds

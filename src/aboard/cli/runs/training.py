@@ -70,9 +70,14 @@ def _train_prepared(
     if inputs is None:
         return EXIT_BLOCKED
 
-    async def estimate(training: Training, ranks: Mapping[str, int], room: int | None) -> RankMemoryNeeds | None:
+    async def estimate(
+        training: Training,
+        ranks: Mapping[str, int],
+        room: int | None,
+        gpus: bool,
+    ) -> RankMemoryNeeds | None:
         try:
-            found = await estimate_memory(trainer, training, inputs.model, ranks, room)
+            found = await estimate_memory(trainer, training, inputs.model, ranks, room, gpus=gpus)
         except AboardError as error:
             if error.code.startswith("adapter-"):
                 raise

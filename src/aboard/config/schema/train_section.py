@@ -168,6 +168,8 @@ class TrainSection(Section):
     """Compute in float16 with a dynamic loss scale, for GPUs without bfloat16 such as V100 and T4."""
     attn_implementation: Attention | None = None
     """The attention implementation of transformers; auto uses the best available."""
+    torch_compile: bool | None = None
+    """Compile each decoder layer; the first step takes minutes. GPUs need Triton, CPUs a C++ compiler."""
     sharding: Sharding | None = None
     """full: across all ranks; hybrid: within a node; none: replicated on every rank; auto: the fastest that fits."""
     cpu_offload: bool | None = None

@@ -91,6 +91,7 @@ class Training:
     bf16: bool = True
     fp16: bool = False
     attn_implementation: Attention = "auto"
+    torch_compile: bool = False
     sharding: Sharding = "auto"
     cpu_offload: bool = False
     logging_steps: int = 10

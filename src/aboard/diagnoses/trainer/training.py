@@ -163,6 +163,22 @@ LOSS_SCALE = Diagnosis(
     fixes=Advice("lower learning_rate, or compute in float32 (fp16: false), or in bf16 on Ampere GPUs and newer"),
 )
 
+COMPILER = Diagnosis(
+    code="train-compiler",
+    title="a node can't compile the model",
+    symptoms=(
+        "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found",
+        "RuntimeError: Cannot find a working triton installation",
+        "RuntimeError: Failed to find C compiler. Please specify via CC environment variable",
+    ),
+    explanation="`torch_compile` generates code on every node: with Triton and a C compiler for GPUs, with a C++"
+    " compiler for CPUs.",
+    fixes={
+        "triton": FixCommand("python3 -m pip install triton    # on that node; or --set train.torch_compile=false"),
+        "compiler": FixCommand("sudo apt install g++    # on that node; or --set train.torch_compile=false"),
+    },
+)
+
 CHECKPOINTING_UNKNOWN = Diagnosis(
     code="checkpointing-unknown",
     title="the model does not support gradient checkpointing",
@@ -232,8 +248,8 @@ PACKAGES = Diagnosis(
     title="a node's Python lacks packages that the trainer needs",
     symptoms=("ModuleNotFoundError: No module named 'transformers'", "ModuleNotFoundError: No module named 'torch'"),
     explanation="Aboard copies its own code to every node, but not its dependencies, so the Python that ranks use"
-    " must have torch, transformers, safetensors and numpy, and peft for an adapter. `python:` and `setup:` in the `cluster` section choose that"
-    " Python.",
+    " must have torch, transformers, safetensors and numpy, and peft for an adapter. `python:` and `setup:` in the"
+    " `cluster` section choose that Python.",
     fixes="python3 -m pip install {packages:words}    # on {where:shell}, with the Python that ranks use: `python:` in"
     " aboard.yaml",
 )

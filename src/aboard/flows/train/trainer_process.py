@@ -72,12 +72,13 @@ async def ask_trainer(
 
 
 async def estimate_memory(
-    trainer: TrainerProcess, training: Training, model: Path, ranks: Mapping[str, int], room: int | None
+    trainer: TrainerProcess, training: Training, model: Path, ranks: Mapping[str, int], room: int | None, *, gpus: bool
 ) -> RankMemoryNeeds:
     """The trainer's estimate of the memory per rank; `room` is the memory of the smallest rank, or None."""
     # The worker reads the model's config on the head, where it was downloaded.
     here = replace(training, model=str(model))
-    reply = await trainer.ask({"training": asdict(here), "ranks": dict(ranks), "memory": room}, _MEMORY_SECONDS)
+    request = {"training": asdict(here), "ranks": dict(ranks), "memory": room, "gpus": gpus}
+    reply = await trainer.ask(request, _MEMORY_SECONDS)
     try:
         return decode(RankMemoryNeeds, reply, strict=True)
     except DecodeError as error:

@@ -47,7 +47,7 @@ ENV: Mapping[str, str] = MappingProxyType(
 
 ShareCheckpoint = Callable[[Plan, NodeDialer, Training], Awaitable[None]]
 UploadInputs = Callable[[Plan, NodeDialer, Sequence[Path]], Awaitable[None]]
-EstimateMemory = Callable[[Training, Mapping[str, int], int | None], Awaitable[RankMemoryNeeds | None]]
+EstimateMemory = Callable[[Training, Mapping[str, int], int | None, bool], Awaitable[RankMemoryNeeds | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,8 @@ class TrainingPayload:
             tracker_variables=list_tracker_variables(training, plan, self.environ),
         )
         least = min(compute_rank_memory(preflight).values(), default=None)
-        preflight = replace(preflight, needs=await self.estimate_memory(training, ranks, least))
+        gpus = all(cards.get(name) for name in ranks)
+        preflight = replace(preflight, needs=await self.estimate_memory(training, ranks, least, gpus))
         findings = judge_training(preflight)
         self.on_settled(preflight, findings)
         plan = bind_directories(plan, training.list_directories())

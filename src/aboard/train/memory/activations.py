@@ -13,6 +13,8 @@ Precision = Literal["full", "half", "autocast"]
 
 # Norms and residuals of one layer, in bytes per hidden unit of a token.
 NORMS: dict[Precision, float] = {"full": 24.0, "half": 16.0, "autocast": 33.0}
+# A norm whose weight is frozen doesn't save what it multiplies; autocast copies the input of each adapter's matrix.
+FROZEN_NORMS: dict[Precision, float] = {"full": 16.0, "half": 12.0, "autocast": 20.0}
 # Models that also norm a layer's output (Gemma 2, OLMo 2) save that too.
 SANDWICH = 1.9
 FULL, HALF = 4, 2
@@ -34,10 +36,32 @@ class ActivationMemory:
         return self.masks + self.layer + self.layers * (self.entering if checkpointing else self.layer)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdapterActivations:
+    """What the adapters of one layer save for each token: numbers of the compute type, and bytes of dropout's masks.
+
+    Negative if they save less than the weights of the layer would, because few of them have an adapter.
+    """
+
+    numbers: int = 0
+    masks: int = 0
+
+
 def estimate_activations(
-    config: Any, *, batch: int, length: int, precision: Precision, packed: bool, norms: int
+    config: Any,
+    *,
+    batch: int,
+    length: int,
+    precision: Precision,
+    packed: bool,
+    norms: int,
+    adapter: AdapterActivations | None = None,
+    chunk_rows: int | None = None,
 ) -> ActivationMemory:
-    """For a text model; `norms` is the number of norms per layer, without those of its heads."""
+    """For a text model; `norms` is the number of norms per layer, without those of its heads.
+
+    `chunk_rows` are the positions whose logits exist at the same time; None if all do.
+    """
     tokens = batch * length
     size = FULL if precision == "full" else HALF
     residual = HALF if precision == "half" else FULL
@@ -48,22 +72,25 @@ def estimate_activations(
     # Softmax in fp32, its cast, and the scores before it.
     square = heads * length * (FULL + 2 * size) if eager else 0
     layer = (
-        NORMS[precision] * (SANDWICH if norms > 2 else 1.0) * hidden  # noqa: PLR2004 - one before attention, one before the rest
+        (NORMS if adapter is None else FROZEN_NORMS)[precision]
+        * (SANDWICH if norms > 2 else 1.0)  # noqa: PLR2004 - one before attention, one before the rest
+        * hidden
         + size * (2 * heads + 2 * pairs) * width
-        + size * 4 * _read_mlp_width(config)
+        + size * 4 * read_mlp_width(config)
         + square
+        + (0 if adapter is None else size * adapter.numbers + adapter.masks)
     )
     return ActivationMemory(
         layer=int(tokens * layer),
         entering=tokens * hidden * residual,
         layers=int(config.num_hidden_layers),
         # The logits and their gradient of the same size; all tokens may be supervised.
-        logits=2 * tokens * int(config.vocab_size) * size,
+        logits=2 * min(tokens, chunk_rows or tokens) * int(config.vocab_size) * size,
         masks=batch * length * length * (1 + size) if packed or eager else 0,
     )
 
 
-def _read_mlp_width(config: Any) -> int:
+def read_mlp_width(config: Any) -> int:
     """The width between the two halves of the MLP; for a mixture of experts, that of a token's own experts."""
     whole = int(getattr(config, "intermediate_size", None) or 4 * config.hidden_size)
     if not any(getattr(config, name, None) for name in ROUTED):

@@ -1,24 +1,31 @@
 """Estimates the memory that one rank needs in a given layout."""
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import nn
 
-from aboard.core.plan.training_settings import Training
+from aboard.core.plan.training_settings import Adapter, Training
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import format_count
 from aboard.lazy_dataclass import dataclass
 from aboard.train.distributed.device_mesh import ShardingKind, require_even_ranks
-from aboard.train.memory.activations import ActivationMemory, Precision, estimate_activations
+from aboard.train.memory.activations import (
+    ActivationMemory,
+    AdapterActivations,
+    Precision,
+    estimate_activations,
+    read_mlp_width,
+)
 from aboard.train.memory.model_states import (
+    FULL,
     ModelSizes,
     StateMemory,
     estimate_replicated,
     estimate_sharded,
     measure_model,
 )
-from aboard.train.model.chunked_loss import find_chunking_obstacle
+from aboard.train.model.chunked_loss import count_chunk_rows, find_chunking_obstacle
 from aboard.train.model.meta_model import build_on_meta, find_layers
 from aboard.train.model.packing_support import find_packing_obstacle
 
@@ -33,6 +40,8 @@ class MemoryEstimate:
     """One rank's memory in bytes; `total` is what is needed, `states` the peak of the model's states."""
 
     parameters: int
+    # Those that are trained: fewer with an adapter.
+    trained: int
     sharding: ShardingKind
     keep: bool
     hold: bool
@@ -44,15 +53,20 @@ class MemoryEstimate:
     # None: activations of this kind of model can't be estimated.
     activations: int | None
     logits: int
+    # On the host beside it, with cpu_offload: not measured.
+    host: int
+    # What tensors take at most; the total adds the process and the allocator's fragmentation.
+    peak: int
     total: int
 
     def fits(self, room: int) -> bool:
         return self.total <= room
 
     def words(self, nodes: tuple[int, ...], room: int | None) -> str:
-        """Such as "6.7B in full needs 61 GiB per rank on 2 × 8; you have 80 GiB"."""
+        """Such as "6.7B in full needs 61 GiB per rank on 2 × 8; you have 80 GiB", or "7B with LoRA (40M trained) …"."""
         spread = f"{len(nodes)} × {nodes[0]}" if len(set(nodes)) == 1 else " + ".join(map(str, nodes))
-        text = f"{_format_count(self.parameters)} in full needs {format_size(self.total)} per rank on {spread}"
+        how = "in full" if self.trained == self.parameters else f"with LoRA ({_format_count(self.trained)} trained)"
+        text = f"{_format_count(self.parameters)} {how} needs {format_size(self.total)} per rank on {spread}"
         return text if room is None else f"{text}; you have {format_size(room)}"
 
     def details(self, nodes: tuple[int, ...]) -> str:
@@ -66,6 +80,8 @@ class MemoryEstimate:
             f"states {format_size(self.states)}, activations {_format_bytes(self.activations)}, logits"
             f" {format_size(self.logits)}"
         )
+        if self.host:
+            parts += f"; and {format_size(self.host)} of host memory, not measured"
         return f"{_format_count(self.parameters)}, {where}: {parts}"
 
 
@@ -76,9 +92,10 @@ class ModelProfile:
     sizes: ModelSizes
     config: Any
     norms: int
+    adapter: AdapterActivations | None = None
     # Why documents of one row can't be separated in it; None if they can.
     why_not_apart: str | None = None
-    # Why its loss can't be computed in chunks, if that is asked for and can't be done.
+    # Why its loss can't be computed in chunks; None if it can.
     why_not_chunked: str | None = None
 
 
@@ -86,20 +103,48 @@ def profile_model(training: Training) -> ModelProfile:
     """Profiles the model, built on meta from the config of its directory."""
     built = build_on_meta(training, torch.device("cpu"))
     blocks = find_layers(built)
+    why_not_apart = find_packing_obstacle(built)
+    why_not_chunked = find_chunking_obstacle(built)
+    adapter = None
+    if training.adapter is not None:
+        # Imported here: PEFT takes seconds, which only runs with an adapter need. A module that the adapter names but
+        # the model lacks is reported before nodes are claimed.
+        from aboard.train.adapter.inject_adapter import inject_adapter  # noqa: PLC0415
+
+        inject_adapter(built, training, training.adapter)
+        adapter = _count_adapter_activations(built.config.get_text_config(), training.adapter, blocks)
     norms = sum("Norm" in type(each).__name__ for each in blocks[0].children()) if blocks else 0
-    profile = ModelProfile(
+    return ModelProfile(
         sizes=measure_model(built, blocks),
         config=built.config.get_text_config(),
         norms=norms,
-        why_not_apart=find_packing_obstacle(built),
-        why_not_chunked=find_chunking_obstacle(built) if training.chunked_loss else None,
+        adapter=adapter,
+        why_not_apart=why_not_apart,
+        why_not_chunked=why_not_chunked,
     )
-    if training.adapter is not None and find_spec("peft") is not None:
-        from aboard.train.adapter.inject_adapter import inject_adapter  # noqa: PLC0415 - PEFT takes seconds
 
-        # A module that the adapter names but the model lacks is reported before nodes are claimed.
-        inject_adapter(built, training, training.adapter)
-    return profile
+
+def _count_adapter_activations(config: Any, adapter: Adapter, blocks: list[nn.Module]) -> AdapterActivations:
+    """Of the first layer; an adapter saves its own input, which frozen weights don't need."""
+    shapes = [
+        (int(each.in_features), int(each.out_features))  # type: ignore[arg-type]
+        for block in blocks[:1]
+        for each in block.modules()
+        if hasattr(each, "lora_A") and hasattr(each, "in_features")
+    ]
+    hidden, mlp = int(config.hidden_size), read_mlp_width(config)
+    # Both norms' outputs and the MLP's product, which adapters of the same input share.
+    shared = hidden * any(given == hidden and made != mlp for given, made in shapes)
+    shared += hidden * any(made == mlp for _, made in shapes) + mlp * any(given == mlp for given, _ in shapes)
+    numbers = adapter.r * len(shapes) - (2 * hidden + mlp - shared)
+    masks = sum(given for given, _ in shapes) if adapter.dropout else 0
+    if adapter.dropout:
+        # Each has its own copy.
+        numbers += masks - shared
+    if adapter.use_dora:
+        # What the magnitudes multiply: the output of the base and that of the adapter.
+        numbers += 2 * sum(made for _, made in shapes)
+    return AdapterActivations(numbers=numbers, masks=masks)
 
 
 def estimate_memory(
@@ -108,15 +153,22 @@ def estimate_memory(
     """The memory of one layout, on nodes with this many ranks each."""
     ranks = sum(nodes)
     states = _estimate_states(profile.sizes, training, nodes, sharding=sharding, keep=keep, hold=hold)
-    precision: Precision = "full" if not training.bf16 else "autocast" if sharding == "none" or ranks == 1 else "half"
+    half = training.precision != "float32"
+    precision: Precision = "full" if not half else "autocast" if sharding == "none" or ranks == 1 else "half"
     activation_memory = _estimate_activations(profile, training, precision)
     activation_bytes = (
         activation_memory.saved_bytes(checkpointing=training.gradient_checkpointing) if activation_memory else 0
     )
     logits = activation_memory.logits if activation_memory else 0
-    peak = max(states.peak, states.forward + activation_bytes + logits)
+    if training.chunked_loss and sharding == "none":
+        # The head's gradient comes with its loss, before all others.
+        logits += FULL * profile.sizes.embedding
+    # Offloaded shards are on the host; gradients go there once they are reduced.
+    moved = states.weights + states.optimizer if training.cpu_offload else 0
+    peak = max(states.peak, states.forward + activation_bytes + logits) - moved
     return MemoryEstimate(
         parameters=profile.sizes.total,
+        trained=profile.sizes.trained,
         sharding=sharding,
         keep=keep,
         hold=hold,
@@ -124,9 +176,11 @@ def estimate_memory(
         weights=states.weights,
         gradients=states.gradients,
         optimizer=states.optimizer,
-        states=states.peak,
+        states=states.peak - moved,
         activations=activation_bytes if activation_memory else None,
         logits=logits,
+        host=moved and moved + states.gradients,
+        peak=peak,
         total=int(peak * SLACK) + PROCESS,
     )
 
@@ -140,13 +194,20 @@ def _estimate_states(
     keep: bool,
     hold: bool,
 ) -> StateMemory:
-    micro = training.micro_batches(sum(nodes))
-    if sharding == "none" or sum(nodes) == 1:
-        return estimate_replicated(model_sizes, half=training.bf16, micro=micro, ranks=sum(nodes))
+    micro, half = training.micro_batches(sum(nodes)), training.precision != "float32"
+    if sharding == "none" or (sum(nodes) == 1 and not training.cpu_offload):
+        return estimate_replicated(model_sizes, optim=training.optim, half=half, micro=micro, ranks=sum(nodes))
     shards = sum(nodes) if sharding == "full" else require_even_ranks(nodes)
     replicas = sum(nodes) // shards
     return estimate_sharded(
-        model_sizes, shards=shards, replicas=replicas, half=training.bf16, micro=micro, keep=keep, hold=hold
+        model_sizes,
+        optim=training.optim,
+        shards=shards,
+        replicas=replicas,
+        half=half,
+        micro=micro,
+        keep=keep,
+        hold=hold,
     )
 
 
@@ -160,6 +221,9 @@ def _estimate_activations(profile: ModelProfile, training: Training, precision: 
         precision=precision,
         packed=not training.attn_implementation.startswith("flash"),
         norms=profile.norms,
+        adapter=profile.adapter,
+        # As on GPUs, where a chunk is larger.
+        chunk_rows=count_chunk_rows(int(profile.config.vocab_size), "cuda") if training.chunked_loss else None,
     )
 
 

@@ -1,15 +1,19 @@
 """Estimates a model's states on one rank: weights, gradients, optimizer, and temporary buffers.
 
-Weights and gradients are in fp32, and Adam adds two numbers per weight. Temporary buffers are as measured with
+Trained weights and their gradients are in fp32, and the optimizer adds its own numbers; frozen weights have their own
+type, and neither. Temporary buffers are as measured with
 torch 2.13 (tests/train/test_model_needs.py); each figure has its source.
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from torch import nn
 
+from aboard.core.plan.training_settings import Optim
 from aboard.lazy_dataclass import dataclass
+from aboard.train.optimizer.build_optimizer import count_state_bytes, find_layer_matrices
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -18,18 +22,35 @@ FULL, HALF = 4, 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSizes:
-    """Sizes of a model: the shapes of each group that is gathered together, the root's first, then each layer's."""
+class TensorSize:
+    """One weight: its shape, the bytes of each of its numbers, whether it is trained, and whether Muon is for it."""
 
-    groups: tuple[tuple[tuple[int, ...], ...], ...]
+    shape: tuple[int, ...]
+    width: int = FULL
+    trained: bool = True
+    hidden: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSizes:
+    """Sizes of a model: the weights of each group that is gathered together, the root's first, then each layer's.
+
+    `embedding` counts the embedding's numbers if it is trained; `copied` those of matrices that autocast copies.
+    """
+
+    groups: tuple[tuple[TensorSize, ...], ...]
     embedding: int
     tied: bool
-    multiplied: int
+    copied: int
     buffers: int
 
     @property
     def total(self) -> int:
         return sum(map(_count_numbers, self.groups))
+
+    @property
+    def trained(self) -> int:
+        return sum(_count_numbers(_list_trained(group)) for group in self.groups)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,97 +66,109 @@ class StateMemory:
 
 def measure_model(model: "PreTrainedModel", layers: Sequence[nn.Module]) -> ModelSizes:
     counted: set[int] = set()
+    hidden = find_layer_matrices(model)
     groups = []
     for module in (*layers, model):
         own = [each for each in module.parameters() if id(each) not in counted]
         counted |= set(map(id, own))
-        groups.append(tuple(tuple(each.shape) for each in own))
-    lookup = {id(each): each.numel() for each in model.get_input_embeddings().parameters()}
+        groups.append(tuple(_measure_weight(each, hidden=id(each) in hidden) for each in own))
+    lookup = {id(each): each for each in model.get_input_embeddings().parameters()}
     head = model.get_output_embeddings()
     tied = head is not None and any(id(each) in lookup for each in head.parameters())
-    matrices = {id(each): each.numel() for each in model.parameters() if each.dim() > 1}
+    copied = {id(each): each.numel() for each in model.parameters() if each.dim() > 1 and each.itemsize == FULL}
     return ModelSizes(
         groups=(groups[-1], *groups[:-1]),
-        embedding=sum(lookup.values()),
+        embedding=sum(each.numel() for each in lookup.values() if each.requires_grad),
         tied=tied,
-        multiplied=sum(matrices.values()) - (0 if tied else sum(lookup.values())),
+        copied=sum(numbers for key, numbers in copied.items() if tied or key not in lookup),
         buffers=sum(each.nbytes for each in model.buffers()),
     )
 
 
-def estimate_replicated(model: ModelSizes, *, half: bool, micro: int, ranks: int) -> StateMemory:
+def _measure_weight(weight: nn.Parameter, *, hidden: bool) -> TensorSize:
+    return TensorSize(shape=tuple(weight.shape), width=weight.itemsize, trained=weight.requires_grad, hidden=hidden)
+
+
+def estimate_replicated(model: ModelSizes, *, optim: Optim, half: bool, micro: int, ranks: int) -> StateMemory:
     """Replicated on every rank. DDP's buckets hold the gradients from the start; until reduced, gradients are extra."""
-    total = model.total
-    stays = FULL * total * 3
-    buckets = FULL * total if ranks > 1 else 0
-    before = FULL * total if micro > 1 else 0
-    copies = HALF * model.multiplied if half else 0
+    weights = sum(map(_count_bytes, model.groups))
+    gradients = FULL * model.trained
+    optimizer = _count_optimizer_bytes(model, optim, shards=1)
+    stays = weights + optimizer
+    buckets = gradients if ranks > 1 else 0
+    before = gradients if micro > 1 else 0
+    copies = HALF * model.copied if half else 0
     beside = ranks > 1 or micro > 1
     parts = (
         FULL
         * model.embedding
         * (_count_gradient_parts(micro) if model.tied and beside else 2 * model.tied or int(beside))
     )
-    after = 0 if buckets or before else FULL * total
+    after = 0 if buckets or before else gradients
     peak = stays + buckets + before + max(copies, after + parts)
     return StateMemory(
-        weights=FULL * total,
-        gradients=(buckets + before) or FULL * total,
-        optimizer=2 * FULL * total,
+        weights=weights,
+        gradients=(buckets + before) or gradients,
+        optimizer=optimizer,
         peak=peak + model.buffers,
         forward=stays + buckets + before + copies + model.buffers,
     )
 
 
 def estimate_sharded(
-    model: ModelSizes, *, shards: int, replicas: int, half: bool, micro: int, keep: bool, hold: bool
+    model: ModelSizes, *, optim: Optim, shards: int, replicas: int, half: bool, micro: int, keep: bool, hold: bool
 ) -> StateMemory:
     """FSDP: a rank has its shard and gathers one layer at a time; the root's own weights stay gathered throughout."""
     size = HALF if half else FULL
     accumulated = micro > 1
-    total, root = model.total, _count_numbers(model.groups[0])
-    layer = max(map(_count_numbers, model.groups[1:]), default=0)
-    part = sum(_count_shard(group, shards) for group in model.groups)
-    roots = _count_shard(model.groups[0], shards)
-    stays = 3 * FULL * part
+    # Gathered weights are in the type that is computed in, gradients in theirs until they are sent.
+    gathered = [_count_bytes(group, HALF if half else None) for group in model.groups]
+    root, layer = gathered[0], max(gathered[1:], default=0)
+    trained = [_count_numbers(_list_trained(group)) for group in model.groups]
+    trained_root, trained_layer = trained[0], max(trained[1:], default=0)
+    parts = [_count_shard(_list_trained(group), shards) for group in model.groups]
+    part, layers_part = sum(parts), sum(parts[1:])
+    weights = sum(_count_shard_bytes(group, shards) for group in model.groups)
+    optimizer = _count_optimizer_bytes(model, optim, shards=shards)
+    stays = weights + optimizer
     # Between micro-batches, what was reduced within a node waits for the other nodes' part.
-    deferred = FULL * (part - roots) if replicas > 1 and not hold and micro > (2 if keep else 1) else 0
-    before = (FULL * total if hold else FULL * part + deferred) if accumulated else 0
+    deferred = FULL * layers_part if replicas > 1 and not hold and micro > (2 if keep else 1) else 0
+    before = (FULL * model.trained if hold else FULL * part + deferred) if accumulated else 0
     # The head's gradient waits here until the root's is complete.
     head = size * model.embedding
     # A layer's gradients: in the compute type, as a message in fp32, and reduced.
-    message = size * layer + FULL * (layer + layer // shards)
+    message = size * trained_layer + FULL * (trained_layer + trained_layer // shards)
     added = keep and hold and accumulated and not half
     if added:
         # Accumulated in the type that is sent: new gradients are added, and sent from there.
-        gathered = stays + before + size * total
-        forward = gathered + head
+        kept = stays + before + sum(gathered)
+        forward = kept + head
         within = max(
-            gathered + head * (_count_gradient_parts(micro) if model.tied else 1), gathered + message - size * layer
+            kept + head * (_count_gradient_parts(micro) if model.tied else 1), kept + message - size * trained_layer
         )
     elif keep:
-        forward = stays + before + size * total + head
+        forward = stays + before + sum(gathered) + head
         within = forward + message
     else:
         # One layer in use, the next being gathered, and the message that carries it.
-        forward = stays + before + size * (root + 3 * layer) + head
+        forward = stays + before + root + 3 * layer + head
         # While earlier gradients are reduced, the next layer is being gathered as well.
-        ahead = size * layer if accumulated and not hold and replicas == 1 else 0
-        within = stays + max(before, FULL * (part - roots)) + size * (root + layer) + ahead + head + message
+        ahead = layer if accumulated and not hold and replicas == 1 else 0
+        within = stays + max(before, FULL * layers_part) + root + layer + ahead + head + message
     # The root's gradients come last. Between micro-batches, kept weights are all gathered by then.
-    last = stays + (FULL * part + deferred if accumulated else FULL * (part - roots))
-    last += FULL * (root + root // shards)
+    last = stays + (FULL * part + deferred if accumulated else FULL * layers_part)
+    last += FULL * (trained_root + trained_root // shards)
     if keep and accumulated:
-        last += size * total + (0 if added else size * root + head)
+        last += sum(gathered) + (0 if added else size * trained_root + head)
     elif half:
         # Its weights are still gathered, beside their gradients.
-        last += 2 * size * root + head
+        last += root + size * trained_root + head
     else:
-        last += size * root + head * (2 if model.tied else 1)
+        last += root + head * (2 if model.tied else 1)
     return StateMemory(
-        weights=FULL * part,
+        weights=weights,
         gradients=FULL * part,
-        optimizer=2 * FULL * part,
+        optimizer=optimizer,
         peak=max(forward, within, last) + model.buffers,
         forward=forward + model.buffers,
     )
@@ -146,17 +179,35 @@ def _count_gradient_parts(micro: int) -> int:
     return 2 if micro == 2 else 3  # noqa: PLR2004 - the second adds to what the first one left
 
 
-def _count_numbers(group: Sequence[Sequence[int]]) -> int:
-    return sum(_multiply_shape(shape) for shape in group)
+def _count_optimizer_bytes(model: ModelSizes, optim: Optim, *, shards: int) -> int:
+    return sum(
+        count_state_bytes(optim, each.shape, hidden=each.hidden, shards=shards)
+        for group in model.groups
+        for each in _list_trained(group)
+    )
 
 
-def _count_shard(group: Sequence[Sequence[int]], shards: int) -> int:
+def _list_trained(group: Sequence[TensorSize]) -> list[TensorSize]:
+    return [each for each in group if each.trained]
+
+
+def _count_numbers(group: Sequence[TensorSize]) -> int:
+    return sum(prod(each.shape) for each in group)
+
+
+def _count_bytes(group: Sequence[TensorSize], width: int | None = None) -> int:
+    """Each number in its own type, or in one of this width."""
+    return sum((width or each.width) * prod(each.shape) for each in group)
+
+
+def _count_shard(group: Sequence[TensorSize], shards: int) -> int:
+    return sum(prod(_split_shape(each.shape, shards)) for each in group)
+
+
+def _count_shard_bytes(group: Sequence[TensorSize], shards: int) -> int:
+    return sum(each.width * prod(_split_shape(each.shape, shards)) for each in group)
+
+
+def _split_shape(shape: tuple[int, ...], shards: int) -> tuple[int, ...]:
     """The shard of the rank with the most rows: rows are split evenly, and the last shards are smaller."""
-    return sum(-(-shape[0] // shards) * _multiply_shape(shape[1:]) for shape in group)
-
-
-def _multiply_shape(shape: Sequence[int]) -> int:
-    result = 1
-    for each in shape:
-        result *= each
-    return result
+    return (-(-shape[0] // shards), *shape[1:])

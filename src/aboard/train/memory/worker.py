@@ -14,7 +14,7 @@ from aboard.train.worker_protocol import write_reply
 
 
 def answer_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answers {"training": …, "ranks": {node: count}, "memory": the least bytes that any rank has, or null}.
+    """Answers {"training": …, "ranks": {node: count}, "memory": the least bytes that any rank has, or null, "gpus": …}.
 
     `enough` is None if the memory is unknown; `fits` has the options that make it fit. `why_not_apart` says why
     documents of one sequence can't be separated in this model, `why_not_chunked` why `chunked_loss` can't be used with
@@ -22,6 +22,7 @@ def answer_request(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     training, nodes = Training.of(request["training"]), tuple(request["ranks"].values())
     room: int | None = request.get("memory")
+    gpus: bool = request.get("gpus", False)
     profile = profile_model(training)
     estimate = find_best_layout(profile, training, nodes, room=room)
     enough = None if room is None else estimate.fits(room)
@@ -32,10 +33,10 @@ def answer_request(request: Mapping[str, Any]) -> dict[str, Any]:
         "words": estimate.words(nodes, room),
         "sharding": estimate.sharding,
         "enough": enough,
-        "fits": [] if enough else list(suggest_changes(profile, training, nodes, room=room)),
+        "fits": [] if enough else list(suggest_changes(profile, training, nodes, room=room, gpus=gpus)),
         "needs": asdict(estimate),
         "why_not_apart": profile.why_not_apart,
-        "why_not_chunked": profile.why_not_chunked,
+        "why_not_chunked": profile.why_not_chunked if training.chunked_loss else None,
     }
 
 

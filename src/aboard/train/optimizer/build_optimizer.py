@@ -21,7 +21,7 @@ FLOAT = 4
 def build_optimizer(training: Training, module: PreTrainedModel) -> ShardedOptimizer:
     """Weight decay applies to matrices, not to norms and biases."""
     parameters = [each for each in module.parameters() if each.requires_grad]
-    hidden = _find_layer_matrices(module) if training.optim == "muon" else set()
+    hidden = find_layer_matrices(module) if training.optim == "muon" else set()
     rate, decay = training.learning_rate, training.weight_decay
     groups: list[dict[str, Any]] = [
         {"params": [each for each in parameters if id(each) in hidden], "weight_decay": decay, "muon": True},
@@ -37,7 +37,7 @@ def build_optimizer(training: Training, module: PreTrainedModel) -> ShardedOptim
     return (Muon if training.optim == "muon" else LocalAdamW)(groups, lr=rate, betas=betas, eps=eps, fused=True)
 
 
-def _find_layer_matrices(module: PreTrainedModel) -> set[int]:
+def find_layer_matrices(module: PreTrainedModel) -> set[int]:
     """The weights that Muon is for: all matrices but embeddings and the head, tied or not."""
     lookups = [each for each in module.modules() if isinstance(each, nn.Embedding)]
     head = module.get_output_embeddings()

@@ -1,0 +1,100 @@
+"""LoRA, chunked loss and the other engine settings: speed beside bare PEFT and the HF Trainer, and memory estimates."""
+
+import sys
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from aboard.core.plan.training_settings import Adapter
+from figures import Figures, main
+from train import DUELS, LARGE, QUICK_TURNS, SMALL, STEPS, TURNS, compute_interval
+from train_runs import prepare_task, run_interleaved, start_contest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
+
+ADAPTERS = {"LoRA": Adapter(), "LoRA with dropout": Adapter(dropout=0.1)}
+
+
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's only option
+    """Measures the speed of LoRA and the memory of LoRA and chunked loss, estimated and measured."""
+    for section in SECTIONS.values():
+        section(figures, quick)
+
+
+def measure_speed(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
+    """Step time of LoRA in alternating turns with a bare PEFT loop on the same engine, and with the HF Trainer."""
+    with tempfile.TemporaryDirectory() as made:
+        task = prepare_task(Path(made), SMALL if quick else LARGE)
+        for name, adapter in list(ADAPTERS.items())[: 1 if quick else None]:
+            adapted = replace(task, training=replace(task.training, adapter=adapter))
+            for layout in ("none",) if quick else ("none", "full"):
+                others = ["bare"] if quick else ["bare", "HF Trainer"]
+                with start_contest(["ours", *others], adapted, world=2, layout=layout) as running:
+                    took = run_interleaved(running, turns=QUICK_TURNS if quick else TURNS, steps=STEPS)
+                    pair = {each: running[each] for each in ("ours", "bare")}
+                    duel = took if quick else run_interleaved(pair, turns=DUELS, steps=STEPS)
+                for other in [each for each in took if each != "ours"]:
+                    times = duel if other == "bare" else took
+                    ours, theirs = np.array(times["ours"]), np.array(times[other])
+                    low, middle, high = compute_interval(ours / theirs)
+                    rates = [f"{2 * task.tokens / median(each):.0f}" for each in (ours, theirs)]
+                    note = f"{' and '.join(rates)} tokens/s; 95 % within {low:.3f} to {high:.3f}"
+                    # As in bench/train.py: --quick can't resolve 2 %, and others need only not be faster.
+                    exact = other == "bare" and not quick
+                    figures.add(
+                        f"{name}, {layout}, 2 ranks: step time / {other}'s",
+                        middle if exact else low,
+                        1 / 0.98 if other == "bare" else 1.0,
+                        unit="×",
+                        note=note,
+                    )
+
+
+def measure_memory(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
+    """Peak of live tensors of a 55M model against its estimate; of 2 ranks, and of one with --quick."""
+    from model_cases import made, peak_told_and_measured  # noqa: PLC0415 - torch, which --help need not wait for
+    from train_crew import Crew  # noqa: PLC0415 - as above
+
+    shape = {
+        "vocab_size": LARGE.vocabulary,
+        "hidden_size": LARGE.hidden,
+        "intermediate_size": LARGE.hidden * 11 // 4,
+        "num_hidden_layers": LARGE.layers,
+        "num_attention_heads": LARGE.hidden // 64,
+        "max_position_embeddings": LARGE.length,
+        "tie_word_embeddings": False,
+    }
+    lora: dict[str, Any] = {"adapter": Adapter()}
+    chunked: dict[str, Any] = {"chunked_loss": True}
+    cases = {"all weights": {}, "LoRA": lora, "chunked loss": chunked, "LoRA, chunked loss": {**lora, **chunked}}
+    layouts = [("none", (1,))] if quick else [("none", (1,)), ("none", (2,)), ("full", (2,)), ("hybrid", (2, 2))]
+    crew = Crew()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            crew.run(1, partial(made, Path(folder), "llama", **shape))
+            for name, settings in list(cases.items())[: 2 if quick else None]:
+                for layout, nodes in layouts:
+                    given = {"max_length": LARGE.length, "gradient_accumulation_steps": 1, **settings}
+                    case = partial(peak_told_and_measured, Path(folder), nodes, layout, **given)
+                    told = crew.run(sum(nodes), case, nodes=len(nodes))[0]
+                    note = f"{told.told / 2**20:.0f} MiB estimated, {told.measured / 2**20:.0f} MiB measured"
+                    figures.add(
+                        f"{name}, {layout}, {sum(nodes)} ranks: error of the estimated peak",
+                        abs(told.told / told.measured - 1),
+                        0.1,
+                        note=note,
+                    )
+    finally:
+        crew.close()
+    print("cpu_offload: not measured here; its estimate is printed by `aboard train --dry-run`", flush=True)
+
+
+SECTIONS = {"speed": measure_speed, "memory": measure_memory}
+
+if __name__ == "__main__":
+    main("engines", measure, SECTIONS)
