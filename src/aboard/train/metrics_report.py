@@ -79,12 +79,16 @@ class MetricsReporter:
     def _start_trackers(self, step: int) -> None:
         if not self._training.report_to:
             return
-        run = describe_run(self._training, self._tracker_run, os.environ)
-        run.save(self._folder)
-        kept = count_lines(self._folder / METRICS)
-        for name in self._training.report_to:
-            Cursor.load(self._folder, name, run.id).truncate(kept, step).save(self._folder, name)
-        self._senders = TrackerSenders(self._folder, self._training.report_to)
+        try:
+            run = describe_run(self._training, self._tracker_run, os.environ)
+            run.save(self._folder)
+            kept = count_lines(self._folder / METRICS)
+            for name in self._training.report_to:
+                Cursor.load(self._folder, name, run.id).truncate(kept, step).save(self._folder, name)
+            self._senders = TrackerSenders(self._folder, self._training.report_to)
+        except OSError as error:
+            # No process, or no room on the disk: no reason to stop a training.
+            self.say(f"warning: {' and '.join(self._training.report_to)} can't be started: {error}")
 
     def line(self, metrics: Mapping[str, Any]) -> None:
         if self._file is None:
