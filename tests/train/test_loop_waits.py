@@ -63,14 +63,6 @@ def test_a_log_line_says_it_all(settled: Settled, crew: Crew) -> None:
     assert sum(second["seconds"].values()) == pytest.approx(2 * second["step_seconds"], rel=1e-6)
 
 
-def test_tensorboard_has_the_same(settled: Settled, crew: Crew) -> None:
-    """If asked for, the metrics are in TensorBoard's files too."""
-    training = settled(max_steps=2, tensorboard=True)
-    crew.run(1, trained, training)
-    (events,) = (Path(training.output_dir) / "tensorboard").iterdir()
-    assert b"train/loss" in events.read_bytes()
-
-
 def test_waiting_for_a_copy_is_no_time_of_the_optimizer() -> None:
     """A save's copy that isn't done holds up the next step of the optimizer: those seconds are the checkpoint's."""
     parameter = torch.nn.Parameter(torch.ones(1))

@@ -17,7 +17,7 @@ from deadlines import slowness, until
 from supervisor_runs import Run, held
 
 from aboard.agent import process_tree
-from aboard.agent.beacon.report_receiver import STACKS_SIGNAL
+from aboard.agent.beacon.report_receiver import ACTIVITIES, STACKS_SIGNAL
 from aboard.core.plan.plan import Start
 from aboard.transport.node_session import NO_STACKS, NodeSession
 
@@ -452,3 +452,40 @@ def test_the_parts_of_a_checkpoint_are_told(clean: list[Run]) -> None:
     ran(run, rank(source))
     (saved,) = told(run, "saved")
     assert (saved["checkpoint"], saved["serial"], saved["files"]) == ("step-000002", 3, ("a", "b"))
+
+
+COMPILES = """
+import os, sys, time
+sys.path.insert(0, DIRECTORY)
+import torch._dynamo.callback as dynamo
+for callback in dynamo.callback_handler.starts: callback("args")
+while not os.path.exists(os.path.join(DIRECTORY, "compiled")): time.sleep(0.02)
+for callback in dynamo.callback_handler.ends: callback("args")
+while True: time.sleep(1)
+"""
+DYNAMO = """
+class Handler:
+    def __init__(self): self.starts, self.ends = [], []
+    def register_start_callback(self, callback): self.starts.append(callback)
+    def register_end_callback(self, callback): self.ends.append(callback)
+callback_handler = Handler()
+"""
+
+
+def test_a_rank_reports_that_torch_compiles(clean: list[Run], tmp_path: Path) -> None:
+    """From the first callback of torch's compiler to the last, whoever compiles; torch is played by a stand-in."""
+    (tmp_path / "torch" / "_dynamo").mkdir(parents=True)
+    for name, text in (("__init__", ""), ("_dynamo/__init__", ""), ("_dynamo/callback", DYNAMO)):
+        (tmp_path / "torch" / f"{name}.py").write_text(text, "utf-8")
+    run = Run()
+    clean.append(run)
+    doing: list[int] = []
+
+    async def story(hold: NodeSession) -> None:
+        hold._on_samples = lambda _node, sample: doing.append(sample["children"].get("a", {}).get("doing", 0))
+        await hold.start(rank(COMPILES.replace("DIRECTORY", repr(str(tmp_path)))))
+        await until(lambda: doing and doing[-1] == ACTIVITIES.index("compiling"))
+        (tmp_path / "compiled").touch()
+        await until(lambda: doing[-1] == 0)
+
+    held(run, story)

@@ -402,6 +402,34 @@ def test_sources_are_mixed_by_weight() -> None:
     assert written("", "").data.sources == (SourceSettings(name="data", files=("train.jsonl",)),)
 
 
+def test_a_split_a_subset_and_a_revision_of_a_data_set() -> None:
+    """Without weights all entries are one source; what is printed is the same; HF's `name` is explained."""
+    found = mixed(
+        """\
+data:
+  files: [{path: org/web, split: dev, subset: en}, train.jsonl]
+  validation: [{path: [org/web], revision: refs/pr/1}]
+train: {model: ./model}
+"""
+    )
+    files = ("org/web?split=dev&subset=en", "train.jsonl")
+    assert found.data.sources == (SourceSettings(name="data", files=files),)
+    assert found.data.validation == ("org/web?revision=refs/pr/1",)
+    Path("all.yaml").write_text(CliRunner().invoke(cli, ["train", "mix.yaml", "--print-config"]).output)
+    again = load_train_settings(["all.yaml"]).data
+    assert (again.sources, again.validation) == (found.data.sources, found.data.validation)
+    for wrong, said, write in (
+        ("{path: org/web, name: en}", "a source's name in a mix", "write subset: en"),
+        ("{path: org/web, split: 'train[:10%]'}", "slices and sums are not supported", "write split: train"),
+        ("{path: org/web, revision: a b}", "is not a name on the Hub", "write a commit"),
+    ):
+        with pytest.raises(InputError) as caught:
+            mixed(f"data:\n  files: [{wrong}]\ntrain: {{model: ./model}}\n")
+        (problem,) = caught.value.problems
+        assert said in problem.seen
+        assert problem.fix.startswith(write)
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [("a/chats.jsonl.gz", "chats"), ("more/", "more"), ("org/web", "web"), (".hidden", ".hidden"), ("/", "/")],
@@ -418,6 +446,16 @@ def test_a_mix_is_printed_as_it_can_be_written() -> None:
     assert '    - {name: train, path: ["train.jsonl"], weight: 3.0}\n' in shown
     Path("all.yaml").write_text(shown)
     assert load_train_settings(["all.yaml"]).data.sources == words.data.sources
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("dataset_config", "subset: …"), ("dataset_split", "split: …"), ("dataset_revision", "revision: …")],
+)
+def test_who_names_a_data_set_elsewhere_is_told_how_it_is_written_here(theirs: str, ours: str) -> None:
+    """Names of TRL's and transformers' scripts."""
+    ((_, _, fix),) = refused(f"{theirs}: x")
+    assert fix.endswith(f"files: [{{path: OWNER/NAME, {ours}}}]")
 
 
 @pytest.mark.parametrize("theirs", ["datasets", "dataset_mixture", "dataset_mixer", "interleave_probs"])

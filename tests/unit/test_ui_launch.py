@@ -150,6 +150,19 @@ def test_steps_as_lines() -> None:
     assert steps == ["step 1200 0.35 s/step", "step 1320 0.35 s/step", "step 1440 0.35 s/step"]
 
 
+def test_a_compilation_is_told_if_it_lasts() -> None:
+    """Ranks that compile are named as such after 5 s, and so is the end; short ones are not told."""
+    begun = training(16, 1)
+    busy = replace(begun, rows=tuple(replace(row, compiling=1) for row in begun.rows))
+    moments = [replace(busy if second < 60 else begun, now=begun.now + second) for second in range(62)]
+    told = [line for line in lines_of([begun, *moments]) if "compil" in line]
+    assert told == ["compiling on 16/16 ranks", "compiled after 1 min"]
+    assert not [line for line in lines_of([busy, begun]) if "compil" in line]
+    terminal = Terminal(80, 24)
+    LaunchLiveView(terminal.console, clock=lambda: 0.0).update(busy)
+    assert any("compiling on 16/16 ranks" in line for line in terminal.shown())
+
+
 def test_a_node_falls_silent_and_is_back() -> None:
     """A late beat is no news; a silence is told, told again after 30 s, and so is its end."""
     scene = Scene(2, 1)

@@ -75,6 +75,18 @@ def test_work_that_others_wait_for_is_only_noted(name: str) -> None:
     assert (found.code, found.severity) == ("hang-busy", Severity.INFO)
 
 
+def test_compiling_is_no_stall() -> None:
+    """All ranks may compile for minutes; one that the others wait for has half an hour."""
+    compiling = behind(doing="compiling", process=process(states="RRRRRRRR", cpu=1.0))
+    every = judge_evidence(evidence(dict.fromkeys(range(8), compiling), quiet=600.0))
+    assert not [found for found in every.findings if found.severity is not Severity.INFO]
+    for waited, severity in ((1500, Severity.INFO), (2000, Severity.BLOCK)):
+        late = {rank: in_collective(groups=(at_collective(20, at=NOW - waited),)) for rank in range(8)} | {2: compiling}
+        found = judge_evidence(evidence(late, quiet=float(waited))).findings[0]
+        assert (found.code, found.ranks, found.severity) == ("hang-busy", (2,), severity)
+        assert "compiling" in found.seen
+
+
 def test_a_rank_that_computes_is_given_time() -> None:
     """Ten seconds of work are none of our business, a minute while others make five steps a second is."""
     busy = behind(process=process(states="RRRRRRRR", cpu=1.0))

@@ -98,11 +98,24 @@ def find_source_problems(tree: Table) -> list[Problem]:
     files, _ = find_subtree(tree, ("data", "files"))
     if not isinstance(files, Items) or not any(isinstance(entry, Table) for entry in files.values):
         return []
+    if not any(isinstance(entry, Table) and "weight" in entry.values for entry in files.values):
+        return list(_find_unused_names(files))
     return [*_find_missing_weights(files), *_find_duplicate_names(files)]
 
 
+def _find_unused_names(files: Items) -> Iterator[Problem]:
+    """HF's `name` is the configuration of a data set; here it is the name in a mix."""
+    for at, entry in enumerate(files.values):
+        if isinstance(entry, Table) and (name := _read_text_value(entry.values.get("name"))) is not None:
+            seen = f"data.files[{at}].name is a source's name in a mix, but no entry has a weight"
+            yield Problem(where=name[1], seen=seen, fix=configuration.CONFIG.fix("subset", name=name[0]))
+
+
 def _find_missing_weights(files: Items) -> Iterator[Problem]:
-    for entry in files.values:
+    for at, entry in enumerate(files.values):
+        if isinstance(entry, Table) and "weight" not in entry.values:
+            seen = f"data.files[{at}] has no 'weight'"
+            yield Problem(where=entry.where, seen=seen, fix=configuration.CONFIG.fix("missing", key="weight"))
         if isinstance(entry, Leaf) and isinstance(entry.value, str):
             seen = f"data.files: {escape_text(entry.text)} has no weight, but other files do"
             yield Problem(where=entry.where, seen=seen, fix=configuration.CONFIG.fix("weight", path=entry.text))

@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
+from pathlib import Path
 from time import monotonic
 
+from aboard.core.text.data_reference import DataReference
 from aboard.data.intake.read_chunk import detect_format, read_records
 from aboard.data.intake.row_formats import RowFormat
 from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
@@ -202,7 +204,15 @@ def require_share(share: float, *, held: int, trained: int) -> None:
 
 def open_source(path: str, request: DataCheckRequest) -> OpenedSource:
     """Opens a path in the requested format."""
-    spec = SourceSpec(path=path, format=request.format, text_column=request.text_column)
+    what = DataReference(path=path) if Path(path).exists() else DataReference.parse(path)
+    spec = SourceSpec(
+        path=what.path,
+        format=request.format,
+        text_column=request.text_column,
+        split=what.split,
+        config=what.subset,
+        revision=what.revision,
+    )
     chunks = list_source_chunks(spec)
     try:
         form = detect_format(chunks, format_name=request.format, text_column=request.text_column)

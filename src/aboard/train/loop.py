@@ -19,6 +19,7 @@ from aboard.train.metrics.time_ledger import TimeLedger
 from aboard.train.metrics_report import MetricsReporter
 from aboard.train.model.attention_masks import build_masks
 from aboard.train.model.build_model import build_engine
+from aboard.train.model.compile_layers import time_compilations
 from aboard.train.model.loss_scale import LossScale
 from aboard.train.model.meta_model import DTYPES
 from aboard.train.model.packing_support import build_packing_error
@@ -47,7 +48,7 @@ def train(training: Training, world: RankContext) -> StopRequest:
         if stepper.loss_scale is not None and "loss_scale" in checkpoints.state:
             stepper.loss_scale.restore(checkpoints.state["loss_scale"])
         set_first_step(progress.step)
-        report.begin(progress.step)
+        report.begin(progress.step, peers, checkpoints.state)
         for note in (*stepper.engine.notes, *checkpoints.notes):
             report.say(note)
 
@@ -71,6 +72,7 @@ def train(training: Training, world: RankContext) -> StopRequest:
         stop_request = StopRequest.NOTHING
         with (
             _pause_garbage_collection(),
+            time_compilations(ledger),
             RequestListener(folder, peers) as requests,
             Prefetcher(iter(()) if actions.stops_early else batches.walk(progress), make) as ready_steps,
         ):

@@ -1,19 +1,26 @@
-"""Reports metrics on rank 0: to a file, as short lines, to the head, and to TensorBoard if enabled."""
+"""Reports metrics on rank 0: to a file that trackers are fed from, as short lines, and to the head."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from itertools import count
 from math import isfinite
 from pathlib import Path
-from types import TracebackType
+from time import time
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TextIO
 
 from aboard.core.plan.training_settings import Training
 from aboard.core.text.durations import format_duration
 from aboard.data.store.atomic_files import HashedFile, fsync_directory
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import training
+from aboard.diagnoses.trainer import training as diagnoses
+from aboard.train.distributed.rank_consensus import RankConsensus
 from aboard.train.metrics.head_beacon import send_metrics
+from aboard.train.trackers.send_metrics import list_undelivered
+from aboard.train.trackers.sender_process import TrackerSenders
+from aboard.train.trackers.tracked_run import METRICS, MODULES, Cursor, choose_run_id, count_lines, describe_run
 
 _MIN_SHARE = 0.01
 
@@ -23,12 +30,15 @@ class MetricsReporter:
 
     def __init__(self, training: Training, *, main: bool) -> None:
         self._main = main
+        self._training = training
         self._folder = Path(training.output_dir)
         self._file: TextIO | None = None
-        self._writer = _import_tensorboard() if main and training.tensorboard else None
-        self._board: Any = None
+        self._senders: TrackerSenders | None = None
+        self._tracker_run = ""
         self._told: dict[str, Any] = {}
         self._saved: int | None = None
+        if main:
+            _require_trackers(training)
 
     def __enter__(self) -> Self:
         return self
@@ -38,26 +48,49 @@ class MetricsReporter:
     ) -> None:
         if self._file is not None:
             self._file.close()
-        if self._board is not None:
-            self._board.close()
+        if self._senders is not None:
+            self._senders.finish(succeeded=error is None, say=self.say)
 
-    def begin(self, step: int) -> None:
-        """Called before the first line, when the step to continue from is known."""
+    def begin(
+        self, step: int, peers: RankConsensus | None = None, state: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        """Called on every rank before the first line, when the step to continue from and its state are known."""
+        if self._training.report_to:
+            chosen = choose_run_id(self._folder, step, state) if self._main else ""
+            self._tracker_run = chosen if peers is None else peers.words([chosen])[0][0]
         if not self._main:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
+        missed = list_undelivered(self._folder) if step == 0 else {}
         aside = drop_lost_lines(self._folder, step)
         if aside is not None:
             self.say(f"moved the metrics of lost steps (after step {step}) to {aside}")
-        self._file = (self._folder / NAME).open("a", encoding="utf-8")
-        if self._writer is not None:
-            self._board = self._writer(str(self._folder / "tensorboard"), purge_step=step + 1)
+            for name, lines in missed.items():
+                self.say(f"{name} has not confirmed {lines} of these lines, and this run starts a new curve")
+        self._file = (self._folder / METRICS).open("a", encoding="utf-8")
+        self._start_trackers(step)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, equal on all ranks: rank 0 may be on another node when it is resumed."""
+        run = {"run": self._tracker_run, "output_dir": str(self._folder)}
+        return {"tracker": run} if self._training.report_to else {}
+
+    def _start_trackers(self, step: int) -> None:
+        if not self._training.report_to:
+            return
+        run = describe_run(self._training, self._tracker_run, os.environ)
+        run.save(self._folder)
+        kept = count_lines(self._folder / METRICS)
+        for name in self._training.report_to:
+            Cursor.load(self._folder, name, run.id).truncate(kept, step).save(self._folder, name)
+        self._senders = TrackerSenders(self._folder, self._training.report_to)
 
     def line(self, metrics: Mapping[str, Any]) -> None:
         if self._file is None:
             return
         # JSON has no nan: non-finite values are null.
-        values = {name: _replace_nonfinite(value) for name, value in metrics.items()}
+        values = {name: _replace_nonfinite(value) for name, value in metrics.items()} | {"time": round(time(), 3)}
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
         self._file.flush()
         # The head sees only the newest: evaluation and end must not replace the loss of this step.
@@ -65,10 +98,6 @@ class MetricsReporter:
         self._told = {**(self._told if self._told.get("step") == metrics["step"] else lasting), **metrics}
         send_metrics({**self._told, "saved": self._saved})
         self.say(format_metrics(metrics))
-        if self._board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float) and name != "step":
-                    self._board.add_scalar(f"train/{name}", value, metrics["step"])
 
     def report_save(self, step: int | None) -> None:
         """Reports a complete checkpoint to the head at once: a run that dies now resumes from it."""
@@ -120,15 +149,14 @@ def _format_shares(seconds: Mapping[str, float], wall: float) -> str:
     return ", ".join(f"{kind.replace('_', ' + ')} {share:.0%}" for share, kind in parts if share >= _MIN_SHARE)
 
 
-def _import_tensorboard() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - a package that only those need who ask
-    except ImportError as error:
-        raise AboardError(training.TENSORBOARD, "tensorboard: true is set, but TensorBoard is not installed") from error
-    return SummaryWriter
+def _require_trackers(training: Training) -> None:
+    """Refuses before the model is loaded; the head has checked the same, unless the check was left out."""
+    for name in training.report_to:
+        if find_spec(MODULES[name]) is None:
+            seen = f"train.report_to has {name}, but Python on rank 0's node doesn't have it"
+            raise AboardError(diagnoses.TRACKER_PACKAGE, seen, package=name, where="rank 0's node")
 
 
-NAME = "metrics.jsonl"
 _OLD = "metrics.old-{}.jsonl"
 
 
@@ -138,7 +166,7 @@ def drop_lost_lines(folder: Path, step: int) -> Path | None:
     A killed run has logged steps that it had not saved, and these are repeated; a power cut may leave half a line.
     Removed lines are saved in a file of their own first; then the rest replaces the old file atomically.
     """
-    path = folder / NAME
+    path = folder / METRICS
     if not path.exists() or all(_is_valid_line(line, step) for line in _read_lines(path)):
         return None
     aside = next(place for number in count(1) if not (place := folder / _OLD.format(number)).exists())

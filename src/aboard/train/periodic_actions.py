@@ -76,6 +76,9 @@ class PeriodicActions:
         line = self._meter.line(window, progress, self._stepper.ledger.take())
         if scale is not None:
             line["loss_scale"] = scale
+        if self._stepper.training.torch_compile:
+            ledger = self._stepper.ledger
+            line |= {"compilations": ledger.compilations, "recompilations": ledger.recompilations}
         position = {"steps": self._steps, "epoch": progress.index / len(self._stream), "learning_rate": learning_rate}
         self._step_time = self._step_time.after(line["step_seconds"], window.steps)
         left = (self._steps - progress.step) * self._step_time.seconds
@@ -121,7 +124,7 @@ class PeriodicActions:
         stepper = self._stepper
         with stepper.ledger.count_as("checkpoint"):
             wait = wait or not stepper.training.save_async
-            state = dict(self._best.content())
+            state = {**self._best.content(), **self._report.state}
             if stepper.loss_scale is not None:
                 state["loss_scale"] = stepper.loss_scale.content()
             self._checkpoints.save(stepper.engine, stepper.optimizer, progress, state=state, wait=wait)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
         def reach(self, phase: str) -> None: ...
         def reached(self, phase: str) -> bool: ...
+        def doing(self, what: str) -> None: ...
         def mention(self, fields: str) -> bool: ...
         def tell(self, fields: str) -> None: ...
         def answer(self, fields: str) -> None: ...
@@ -57,6 +58,7 @@ def watch(beacon: Beacon, folder: str, request_path: str) -> None:
         "torch": torch_came,
         "torch.distributed.distributed_c10d": lambda c10d: _watch_process_group(beacon, c10d, request_path),
         "torch.optim.optimizer": optimizer_came,
+        "torch._dynamo.callback": lambda dynamo: _watch_compilations(beacon, dynamo.callback_handler),
     }
     # It stays there: removing it could make a concurrent import in another thread skip the next finder.
     sys.meta_path.insert(0, ImportHook(after))
@@ -319,6 +321,24 @@ def _dump_flight_record() -> str:
         groups[unused] = {"what": "", "enqueued": -1, "completed": -1, "entries": []}
         newest.append(unused)
     return json.dumps({"groups": {group: groups[group] for group in newest}})
+
+
+# -- compilations ----------------------------------------------------------------------------------------------------
+
+
+def _watch_compilations(beacon: Beacon, handler: Any) -> None:
+    """Reports when torch compiles, so that it counts as no stall; torch calls them once for nested compilations."""
+
+    def started(*_: Any) -> None:
+        with suppress(Exception):
+            beacon.doing("compiling")
+
+    def ended(*_: Any) -> None:
+        with suppress(Exception):
+            beacon.doing("")
+
+    handler.register_start_callback(started)
+    handler.register_end_callback(ended)
 
 
 # -- steps -----------------------------------------------------------------------------------------------------------

@@ -35,12 +35,14 @@ MODULES = {
     "bitsandbytes": "bitsandbytes",
     "xformers": "xformers",
 }
+# Of rank 0 only, so that nodes may differ in them.
+TRACKERS = {"wandb": "wandb", "mlflow": "mlflow", "mlflow-skinny": "mlflow", "tensorboard": "tensorboard"}
 ENV_PREFIXES = ("NCCL_", "CUDA_", "TORCH_", "GLOO_", "OMP_", "HF_", "PYTORCH_")
 ENV_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 SECRET = "TOKEN|KEY|SECRET|PASSW"  # noqa: S105 - names of secrets, not one
 
 _HEAD = f"""\
-MODULES = {MODULES!r}
+MODULES = {MODULES | TRACKERS!r}
 PREFIXES, NAMES, SECRET = {ENV_PREFIXES!r}, {ENV_NAMES!r}, {SECRET!r}
 ENDINGS, SKIPPED = {CODE + CONFIG!r}, {SKIPPED!r}
 MAX_FILES, MAX_BYTES, MAX_SEEN = {MAX_FILES}, {MAX_BYTES}, {MAX_SEEN}

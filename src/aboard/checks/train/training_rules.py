@@ -15,6 +15,9 @@ from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")
+# The distributions that have a tracker's client; the last one is the smallest.
+TRACKER_PACKAGES = {"wandb": ("wandb",), "mlflow": ("mlflow", "mlflow-skinny"), "tensorboard": ("tensorboard",)}
+_WANDB_WITHOUT_LOGIN = ("offline", "dryrun", "disabled")
 _FLASH = ("flash_attention_2", "flash_attention_3")
 _SETTING = r"--set [a-z]\w*(?:\.\w+)+=[\w.+-]+"
 # A line of `Needs.fits`.
@@ -65,6 +68,8 @@ class TrainingPreflight:
     tokens: int | None = None
     needs: RankMemoryNeeds | None = None
     packed: bool = False
+    # The trackers' variables that rank 0 will have; None if not yet known.
+    tracker_variables: Mapping[str, str] | None = field(default=None, repr=False)
 
     @property
     def world(self) -> int:
@@ -207,6 +212,47 @@ def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
         )
 
 
+def find_missing_trackers(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """Only rank 0 reports to trackers."""
+    node = next(iter(preflight.nodes), "")
+    if node not in preflight.packages:
+        return
+    for tracker in preflight.training.report_to:
+        names = TRACKER_PACKAGES[tracker]
+        if not any(name in preflight.packages[node] for name in names):
+            yield _build_blocking_finding(
+                training.TRACKER_PACKAGE,
+                f"train.report_to has {tracker}, but Python on {node} doesn't have {' or '.join(names)}",
+                "The node of rank 0 sends the metrics with the tracker's own client.",
+                training.TRACKER_PACKAGE.fix(package=names[-1], where=quote_folded_names([node])),
+                node,
+            )
+
+
+def find_missing_login(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """A tracker without a server would get nothing; whether a node has a login of its own is not known here."""
+    variables, node = preflight.tracker_variables, next(iter(preflight.nodes), "")
+    if variables is None:
+        return
+    if "mlflow" in preflight.training.report_to and not variables.get("MLFLOW_TRACKING_URI"):
+        yield _build_blocking_finding(
+            training.TRACKER_SERVER,
+            "train.report_to has mlflow, but MLFLOW_TRACKING_URI is not set",
+            "MLflow's client has no server by default, and its file store is no longer supported.",
+            training.TRACKER_SERVER.fix("mlflow"),
+            node,
+        )
+    offline = variables.get("WANDB_MODE") in _WANDB_WITHOUT_LOGIN
+    if "wandb" in preflight.training.report_to and not offline and not variables.get("WANDB_API_KEY"):
+        yield training.TRACKER_SERVER.finding(
+            severity=Severity.WARN,
+            nodes=(node,),
+            seen="train.report_to has wandb, but WANDB_API_KEY is not set in this shell or for rank 0",
+            why=f"Unless ~/.netrc on {node} has a login, W&B gets nothing during the run; the metrics are sent later.",
+            fix=training.TRACKER_SERVER.fix("wandb"),
+        )
+
+
 def find_excessive_length(preflight: TrainingPreflight) -> Iterator[Finding]:
     """Positions beyond the model's maximum."""
     most, max_length = preflight.model.positions, preflight.training.max_length
@@ -338,6 +384,8 @@ RULES: tuple[Callable[[TrainingPreflight], Iterator[Finding]], ...] = (
     find_emulated_bfloat16,
     find_base_type_mismatch,
     find_missing_packages,
+    find_missing_trackers,
+    find_missing_login,
     find_excessive_length,
     find_small_vocabulary,
     find_memory_shortage,

@@ -107,6 +107,8 @@ def _train_prepared(
         upload=upload_files,
         share_checkpoint=share_parts,
         estimate_memory=estimate,
+        environ=os.environ,
+        here=Path.cwd(),
         on_settled=reporter.report_steps,
     )
     launch_request = replace(build_request(options.env), ranks=options.ranks)

@@ -3,6 +3,7 @@
 A new section is a model in this package and a field of `AboardConfig`.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,6 +31,7 @@ from aboard.config.schema.field_types import (
 from aboard.config.schema.slurm_section import SlurmSection
 from aboard.config.schema.train_section import TrainSection
 from aboard.config.training.data_settings import parse_share
+from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 
 
@@ -124,15 +126,39 @@ def derive_source_name(path: str) -> str:
     return last.split(".")[0] or last or path
 
 
-class SourceSection(Section):
-    """One of several sources that are mixed by weight."""
+def _check_split(text: str) -> str:
+    if not re.fullmatch(r"[\w.-]+", text):
+        seen = f"'{escape_text(text)}' is not the name of a split: slices and sums are not supported"
+        refuse_value(seen, configuration.CONFIG.fix("split"))
+    return text
+
+
+def _check_revision(text: str) -> str:
+    if not re.fullmatch(r"[\w./-]+", text):
+        refuse_value(f"'{escape_text(text)}' is not a name on the Hub", configuration.CONFIG.fix("revision"))
+    return text
+
+
+class DatasetSection(Section):
+    """A data set of which a split, a subset or a revision is read."""
 
     path: Annotated[list[Line], *OR_TEXT, Field(min_length=1)]
     """A file, a directory or a Hugging Face Hub name, or several. Relative paths start at this file."""
-    weight: Weight
+    split: Annotated[Line, AfterValidator(_check_split)] | None = None
+    """The split of a Hub data set or of a directory. Default: train."""
+    subset: Annotated[Line, AfterValidator(_check_revision)] | None = None
+    """The subset of a Hub data set, such as en: what `load_dataset` calls name."""
+    revision: Annotated[Line, AfterValidator(_check_revision)] | None = None
+    """The commit, tag or branch of a Hub data set. Default: its main branch."""
+
+
+class SourceSection(DatasetSection):
+    """A data set, or with a weight one of several sources that are mixed."""
+
+    weight: Weight | None = None
     """Its share of the mix, relative to the other weights: 3 and 1 make three quarters of all sequences."""
     name: Line | None = None
-    """Its name in messages. Default: derived from its path. The order of its samples depends on it."""
+    """Its name in a mix. Default: derived from its path. The order of its samples depends on it."""
 
     @property
     def source_name(self) -> str:
@@ -151,22 +177,28 @@ SourcePathOrMapping = Annotated[
 ]
 
 
-def _check_validation(names: list[str]) -> list[str]:
-    share = parse_share(names)
+HeldPathOrMapping = Annotated[
+    Annotated[Line, Tag(SOURCE_LINE)] | Annotated[DatasetSection, Tag(SOURCE_MAPPING)], Discriminator(_tag_source)
+]
+
+
+def _check_validation(entries: list[str | DatasetSection]) -> list[str | DatasetSection]:
+    names = [entry for entry in entries if isinstance(entry, str)]
+    share = parse_share(entries)
     if share is not None and not 0 < share < 1:
-        seen = f"{names[0]} leaves no row for {'training' if share else 'validation'}"
+        seen = f"{entries[0]} leaves no row for {'training' if share else 'validation'}"
         refuse_value(seen, configuration.CONFIG.fix("share"))
-    if len(names) > 1 and any(parse_share([name]) is not None for name in names):
+    if len(entries) > 1 and any(parse_share([name]) is not None for name in names):
         refuse_value("a share of the training data can't be combined with files", configuration.CONFIG.fix("share"))
-    return names
+    return entries
 
 
 class DataSection(Section):
     """The training data; `aboard data` reads it in the same way as training."""
 
     files: Annotated[list[SourcePathOrMapping], *OR_TEXT] | None = None
-    """Files, directories or Hub names; for a mix, each with path and weight. Relative paths start at this file."""
-    validation: Annotated[Lines, AfterValidator(_check_validation)] | None = None
+    """Files, directories, Hub names, or mappings; for a mix, each with a weight. Relative paths start at this file."""
+    validation: Annotated[list[HeldPathOrMapping], AfterValidator(_check_validation), *OR_TEXT] | None = None
     """The validation set: files, or a share of the training data such as 2%, which is then not trained on."""
     format: Literal["alpaca", "sharegpt", "messages", "prompt-completion", "text", "tokens"] | None = None
     """The row format. Default: detected and reported."""

@@ -95,14 +95,14 @@ def _wrap_in_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-class _OrText:
+class OrText:
     """Allows a single string instead of a list in the JSON schema."""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"anyOf": [{"type": "string"}, handler(core)]}
 
 
-OR_TEXT = (BeforeValidator(_wrap_in_list), _OrText())
+OR_TEXT = (BeforeValidator(_wrap_in_list), OrText())
 
 Host = Annotated[str, AfterValidator(_check_host)]
 User = Annotated[str, AfterValidator(_check_user)]

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from aboard.config.schema.base_section import Section
-from aboard.config.schema.field_types import Line, Lines, refuse_value
-from aboard.core.plan.training_settings import Attention, Optim, Schedule, Sharding
+from aboard.config.schema.field_types import Line, Lines, OrText, refuse_value
+from aboard.core.plan.training_settings import Attention, Optim, Schedule, Sharding, Tracker
 from aboard.diagnoses.usage import configuration
 
 
@@ -14,6 +14,17 @@ def _check_limit(limit: int) -> int:
     if limit == 0:
         refuse_value("0 would keep no checkpoint", configuration.CONFIG.fix("kept"))
     return limit
+
+
+def _split_trackers(value: object) -> object:
+    """A single name is a list of one, and Hugging Face's `none` an empty list."""
+    names = value if isinstance(value, list) else [value]
+    if "all" in names:
+        refuse_value(
+            "Aboard reports to trackers that are named, not to all that happen to be installed",
+            configuration.CONFIG.fix("train-write", line="report_to: [wandb, mlflow, tensorboard]"),
+        )
+    return [] if names == ["none"] else list(dict.fromkeys(map(str, names)))
 
 
 def _read_optim(name: object) -> object:
@@ -51,6 +62,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Epochs = Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)]
 Steps = Annotated[int, Field(ge=-1, le=10**12), AfterValidator(_check_steps)]
+Trackers = Annotated[list[Tracker], BeforeValidator(_split_trackers), OrText()]
 CheckpointLimit = Annotated[int, Field(ge=0, le=10**6), AfterValidator(_check_limit)]
 
 
@@ -156,6 +168,8 @@ class TrainSection(Section):
     """Compute in float16 with a dynamic loss scale, for GPUs without bfloat16 such as V100 and T4."""
     attn_implementation: Attention | None = None
     """The attention implementation of transformers; auto uses the best available."""
+    torch_compile: bool | None = None
+    """Compile each decoder layer; the first step takes minutes. GPUs need Triton, CPUs a C++ compiler."""
     sharding: Sharding | None = None
     """full: across all ranks; hybrid: within a node; none: replicated on every rank; auto: the fastest that fits."""
     cpu_offload: bool | None = None
@@ -182,5 +196,9 @@ class TrainSection(Section):
     """When a loss or gradient is not finite: stop, or skip that step; it is reported in both cases."""
     resume: Line | None = None
     """auto: from the newest valid checkpoint in output_dir; none: from the start; or a checkpoint directory."""
-    tensorboard: bool | None = None
-    """Write TensorBoard files next to metrics.jsonl."""
+    report_to: Trackers | None = None
+    """Trackers that get the metrics: wandb, mlflow, tensorboard. Nothing of a run waits for them."""
+    run_name: Line | None = None
+    """The run's name in trackers. Default: the name of output_dir."""
+    project: Line | None = None
+    """W&B's project and MLflow's experiment. Default: the name of the model."""

@@ -5,13 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from aboard.core.text.data_reference import DataReference
 from aboard.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aboard.config.config_loader import LoadedConfig
-    from aboard.config.schema.aboard_yaml import SourceSection
+    from aboard.config.schema.aboard_yaml import DatasetSection, SourceSection
 
 # The name of the single source of all paths without weights.
 DEFAULT_SOURCE_NAME = "data"
@@ -54,9 +55,10 @@ class DataSettings:
         return bool(self.validation) or self.validation_share is not None
 
 
-def parse_share(names: "Sequence[str]") -> float | None:
+def parse_share(entries: "Sequence[object]") -> float | None:
     """The fraction that a single `2%` stands for; None for files. It may be out of range."""
-    return float(names[0][:-1]) / 100 if len(names) == 1 and _PERCENT.fullmatch(names[0]) else None
+    percent = _PERCENT.fullmatch(entries[0]) if len(entries) == 1 and isinstance(entries[0], str) else None
+    return None if percent is None else float(percent[0][:-1]) / 100
 
 
 def format_share(share: float) -> str:
@@ -86,11 +88,7 @@ def build_data_settings(config: "LoadedConfig") -> DataSettings:
     share = parse_share(section.validation or ())
     return DataSettings(
         sources=_build_sources(config, section.files or ()),
-        validation=tuple(
-            _resolve_path(config, name, "validation", at)
-            for at, name in enumerate(section.validation or ())
-            if share is None
-        ),
+        validation=() if share is not None else _list_files(config, section.validation or (), "validation"),
         validation_share=share,
         allow=tuple(section.allow or ()),
         format=section.format,
@@ -105,23 +103,34 @@ def build_data_settings(config: "LoadedConfig") -> DataSettings:
 
 def _build_sources(config: "LoadedConfig", entries: "Sequence[str | SourceSection]") -> tuple[SourceSettings, ...]:
     """One source for all paths; or, if entries have weights (then all have), one per entry."""
-    paths = [_resolve_path(config, entry, "files", at) for at, entry in enumerate(entries) if isinstance(entry, str)]
-    if paths:
-        return (SourceSettings(name=DEFAULT_SOURCE_NAME, files=tuple(paths)),)
+    if not any(not isinstance(entry, str) and entry.weight is not None for entry in entries):
+        files = _list_files(config, entries, "files")
+        return (SourceSettings(name=DEFAULT_SOURCE_NAME, files=files),) if files else ()
     return tuple(
-        SourceSettings(
-            name=entry.source_name,
-            files=tuple(
-                _resolve_path(config, name, "files", at, "path", place) for place, name in enumerate(entry.path)
-            ),
-            weight=entry.weight,
-        )
+        SourceSettings(name=entry.source_name, files=_list_entry_files(config, entry, "files", at), weight=entry.weight)
         for at, entry in enumerate(entries)
         if not isinstance(entry, str)
+    )
+
+
+def _list_files(config: "LoadedConfig", entries: "Sequence[str | DatasetSection]", key: str) -> tuple[str, ...]:
+    return tuple(file for at, entry in enumerate(entries) for file in _list_entry_files(config, entry, key, at))
+
+
+def _list_entry_files(config: "LoadedConfig", entry: "str | DatasetSection", *place: int | str) -> tuple[str, ...]:
+    """The paths of an entry, each with its split, subset and revision (see DataReference)."""
+    if isinstance(entry, str):
+        return (_resolve_path(config, entry, *place),)
+    choice = DataReference(path="", split=entry.split, subset=entry.subset, revision=entry.revision)
+    return tuple(
+        str(replace(choice, path=_resolve_path(config, name, *place, "path", at))) for at, name in enumerate(entry.path)
     )
 
 
 def _resolve_path(config: "LoadedConfig", name: str, *path: int | str) -> str:
     """The path next to the file that names it if that exists; otherwise the name, which may be on the hub."""
     local = Path(config.base("data", *path)) / name
+    reference = DataReference.parse(name)
+    if not local.exists() and reference.path != name:
+        return str(replace(reference, path=_resolve_path(config, reference.path, *path)))
     return str(local) if local.exists() else name

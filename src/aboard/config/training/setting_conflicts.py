@@ -22,6 +22,7 @@ def find_conflicts(config: LoadedConfig, section: TrainSection, data: DataSettin
         *_check_schedule(section),
         *_check_evaluation(section, data),
         *_check_model(section),
+        *_check_trackers(section),
     )
     return [Problem(where=config.where("train", key), seen=seen, fix=fix) for key, seen, fix in conflicts]
 
@@ -93,3 +94,17 @@ def _check_model(section: TrainSection) -> Iterator[_Conflict]:
     if section.from_scratch and section.adapter is not None:
         seen = "train.from_scratch starts with random weights, which an adapter would leave frozen"
         yield "adapter", seen, training.CONFIG.fix("adapter")
+
+
+def _check_trackers(section: TrainSection) -> Iterator[_Conflict]:
+    trackers = section.report_to or []
+    for key, uses in (("run_name", ("wandb", "mlflow")), ("project", ("wandb", "mlflow"))):
+        if getattr(section, key) is not None and not set(uses) & set(trackers):
+            seen = f"train.{key} is set, but train.report_to has neither wandb nor mlflow"
+            yield key, seen, training.CONFIG.fix("tracker", key=key)
+    if "wandb" in trackers and set(section.project or "") & set(_WANDB_FORBIDDEN):
+        seen = f"train.project has one of {' '.join(_WANDB_FORBIDDEN)}, which W&B does not allow"
+        yield "project", seen, training.CONFIG.fix("project")
+
+
+_WANDB_FORBIDDEN = "/\\#?%:"

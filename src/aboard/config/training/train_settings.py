@@ -121,6 +121,7 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
     for name in TrainSection.model_fields:
         if name in defaults and name != "bf16":
             settings[name] = getattr(section, name) if name in user_keys else defaults[name]
+    settings["report_to"] = tuple(settings["report_to"])
     settings["adapter"] = None if section.adapter is None else _build_adapter(config, section.adapter)
     if "max_steps" in user_keys:
         settings["num_train_epochs"] = defaults["num_train_epochs"]

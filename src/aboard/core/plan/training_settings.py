@@ -9,6 +9,7 @@ Sharding = Literal["auto", "full", "hybrid", "none"]
 Schedule = Literal["cosine", "cosine_with_restarts", "linear", "polynomial", "inverse_sqrt", "constant", "wsd"]
 Optim = Literal["adamw", "adafactor", "muon", "adamw_8bit"]
 Precision = Literal["float32", "bfloat16", "float16"]
+Tracker = Literal["wandb", "mlflow", "tensorboard"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 
 
@@ -90,6 +91,7 @@ class Training:
     bf16: bool = True
     fp16: bool = False
     attn_implementation: Attention = "auto"
+    torch_compile: bool = False
     sharding: Sharding = "auto"
     cpu_offload: bool = False
     logging_steps: int = 10
@@ -103,7 +105,9 @@ class Training:
     seed: int = 42
     on_nonfinite: Literal["stop", "skip"] = "stop"
     resume: str = "auto"
-    tensorboard: bool = False
+    report_to: tuple[Tracker, ...] = ()
+    run_name: str | None = None
+    project: str | None = None
 
     @property
     def precision(self) -> Precision:
@@ -144,4 +148,5 @@ class Training:
         """From the decoded JSON of `dataclasses.asdict`."""
         parts = {name: tuple(DataPart(**each) for each in content[name]) for name in ("data", "validation")}
         adapter = content.get("adapter")
-        return cls(**{**content, **parts, "adapter": adapter and Adapter.of(adapter)})
+        trackers = tuple(content.get("report_to", ()))
+        return cls(**{**content, **parts, "adapter": adapter and Adapter.of(adapter), "report_to": trackers})

@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Annotated
 
 from aboard.core.decoding import Lines, MaxLength
+from aboard.core.evidence.node_snapshot import ACTIVITIES
 from aboard.core.plan.plan import Plan
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import WHY_CHARS, RankProcess, Run
@@ -17,6 +18,7 @@ from aboard.lazy_dataclass import dataclass
 # A shorter silence is only a late heartbeat.
 SILENT_SECONDS = 2.0
 _NODES, _RANKS = 16_384, 32_768
+_COMPILING = ACTIVITIES.index("compiling")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,8 @@ class NodeRow:
     memory: float | None = None
     rss: float | None = None
     cpu: float | None = None
+    # Ranks in which torch compiles now.
+    compiling: int = 0
 
 
 class MissingReason(IntEnum):
@@ -146,6 +150,7 @@ def _build_node_row(plan: Plan, run: Run, index: int) -> NodeRow:
     phases: dict[Phase, int] = {}
     slowest: tuple[int, Mapping[str, float]] | None = None
     used: dict[str, float] = {}
+    compiling = 0
     # Plain loops: with thousands of ranks they dominate the cost of a frame.
     for start in part.starts:
         key = (name, start.child)
@@ -155,6 +160,7 @@ def _build_node_row(plan: Plan, run: Run, index: int) -> NodeRow:
         sample = run.samples.get(key)
         if sample is not None:
             values = sample.values
+            compiling += values.get("doing") == _COMPILING
             for what in ("rss", "cpu"):
                 if what in values:
                     used[what] = used.get(what, 0) + values[what]
@@ -176,6 +182,7 @@ def _build_node_row(plan: Plan, run: Run, index: int) -> NodeRow:
         memory=node.values.get("memory") if node else None,
         rss=used.get("rss"),
         cpu=used.get("cpu"),
+        compiling=compiling,
     )
 
 

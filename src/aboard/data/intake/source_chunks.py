@@ -24,7 +24,8 @@ class SourceSpec:
     """One source as the user gave it.
 
     `format` and `text_column` are detected if None; `split` is the hub's, or a directory's by its file names; `config`
-    is the hub's configuration name, such as `en` for wikipedia; `weight` is its share when several are mixed.
+    is the hub's configuration name, such as `en` for wikipedia; `revision` is a commit, tag or branch of the hub;
+    `weight` is its share when several are mixed.
     """
 
     path: str
@@ -32,22 +33,40 @@ class SourceSpec:
     text_column: str | None = None
     split: str | None = None
     config: str | None = None
+    revision: str | None = None
     weight: float = 1.0
 
 
 def list_source_chunks(spec: SourceSpec, *, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
     """The chunks of a source in order: the same list for the same files on every machine."""
     if Path(spec.path).exists():
+        _check_local_choice(spec)
         return [
             chunk for file in find_data_files(spec.path, spec.split) for chunk in _list_file_chunks(file, chunk_bytes)
         ]
     if is_hub_name(spec.path):
-        return list_hub_chunks(spec.path, config=spec.config, split=spec.split or "train", every=chunk_bytes)
+        return list_hub_chunks(
+            spec.path,
+            config=spec.config,
+            split=spec.split or "train",
+            revision=spec.revision,
+            every=chunk_bytes,
+        )
     seen = f"there is no file or directory '{escape_text(spec.path)}'"
     near = _find_similar_path(Path(spec.path))
     if near is not None:
         raise AboardError(data.MISSING, seen, "near", path=near)
     raise AboardError(data.MISSING, seen, "look", folder=Path(spec.path).parent)
+
+
+def _check_local_choice(spec: SourceSpec) -> None:
+    """What a file or a directory on this machine doesn't have would be ignored."""
+    is_file = Path(spec.path).is_file()
+    keys = {"split": spec.split if is_file else None, "subset": spec.config, "revision": spec.revision}
+    for key, value in keys.items():
+        if value is not None:
+            kind = "a file" if is_file else "a directory"
+            raise AboardError(data.SPLIT, f"'{escape_text(spec.path)}' is {kind}, and has no {key}", "local", key=key)
 
 
 def _find_similar_path(path: Path) -> Path | None:
@@ -156,11 +175,14 @@ def is_hub_name(text: str) -> bool:
     return bool(_HUB_NAME.fullmatch(text)) and not _FILE_SUFFIX.search(text)
 
 
-def list_hub_chunks(name: str, *, config: str | None, split: str, every: int) -> list[Chunk]:
+def list_hub_chunks(
+    name: str, *, config: str | None, split: str, every: int, revision: str | None = None
+) -> list[Chunk]:
     """The chunks of a split of a hub data set, over the arrow files in which `datasets` caches it."""
-    dataset = _load_hub_dataset(name, config, split)
+    dataset = _load_hub_dataset(name, config, split, revision)
     chunks: list[Chunk] = []
-    display_name, rows = Untrusted(f"hub:{name}/{split}"), 0
+    version = "" if revision is None else f"@{revision}"
+    display_name, rows = Untrusted(f"hub:{name}{version}{f'/{config}' if config else ''}/{split}"), 0
     for file in dataset.cache_files:
         file_chunks = list_arrow_chunks(display_name, file["filename"], every=every)
         chunks += [replace(chunk, first=chunk.first + rows) for chunk in file_chunks]
@@ -168,15 +190,35 @@ def list_hub_chunks(name: str, *, config: str | None, split: str, every: int) ->
     return chunks
 
 
-def _load_hub_dataset(name: str, config: str | None, split: str) -> Any:
+def _load_hub_dataset(name: str, config: str | None, split: str, revision: str | None) -> Any:
     import datasets  # noqa: PLC0415 - takes seconds to import, which a local file needn't wait for
 
     if not datasets.config.HF_HUB_OFFLINE and not is_hub_reachable():
         # Otherwise each of its files is tried for half a minute before the cache is used.
         datasets.config.HF_HUB_OFFLINE = True
     try:
-        return datasets.load_dataset(name, config, split=split)
+        dataset = datasets.load_dataset(name, config, split=split, revision=revision)
     except Exception as error:  # `datasets` raises whatever its downloader, its parsers and its builders raise
         reason = escape_text(" ".join(str(error).split()), 300)
+        if unknown := re.fullmatch(r"Unknown split .* Should be one of \['(.*)'\]\.", reason):
+            splits = unknown[1].split("', '")
+            seen = f"the dataset '{name}' has no split '{split}', only {', '.join(splits)}"
+            raise AboardError(data.SPLIT, seen, "other", split=splits[0]) from error
         seen = f"the dataset '{name}' can't be loaded from the Hugging Face Hub: {reason}"
         raise AboardError(data.HUB, seen, name=name) from error
+    if revision is not None and datasets.config.HF_HUB_OFFLINE:
+        _check_cached_revision(name, revision, dataset)
+    return dataset
+
+
+def _check_cached_revision(name: str, revision: str, dataset: Any) -> None:
+    """Offline, `datasets` takes the newest copy in its cache, whatever revision was asked for."""
+    from huggingface_hub import constants  # noqa: PLC0415 - imported by `datasets` by now
+
+    reference = Path(constants.HF_HUB_CACHE, f"datasets--{name.replace('/', '--')}", "refs", revision)
+    commit = reference.read_text("utf-8").strip() if reference.is_file() else revision
+    cached = {Path(file["filename"]).parent.name for file in dataset.cache_files}
+    if not all(copy.startswith(commit) for copy in cached):
+        found = escape_text(", ".join(sorted(cached)), 200)
+        seen = f"the Hugging Face Hub can't be reached, and the cache has revision {found} of '{name}', not {revision}"
+        raise AboardError(data.HUB, seen, name=name)

@@ -54,11 +54,15 @@ ENDING = Diagnosis(
 
 SPLIT = Diagnosis(
     code="data-split",
-    title="the directory has no files for that split",
+    title="the data set has no such split",
     symptoms=("has no file for the split 'train'", 'ValueError: Unknown split "train". Should be one of'),
     explanation="File names show which split a file belongs to (train, validation, test). Aboard reads only the split"
-    " that it trains on.",
-    fixes={"other": Advice("write split: {split}"), "none": Advice("remove split:, or list the files")},
+    " that it trains on. A data set of the Hub has splits, subsets and revisions.",
+    fixes={
+        "other": Advice("write split: {split}"),
+        "none": Advice("remove split:, or list the files"),
+        "local": Advice("remove {key}:, which is for data sets of the Hub"),
+    },
 )
 
 HUB = Diagnosis(

@@ -23,6 +23,8 @@ CONFIG = Diagnosis(
         "parts": Advice("use two fractions whose sum is at most 1"),
         "part": Advice("use a fraction such as 0.03"),
         "validation": Advice("set `validation: [held.jsonl]` in the `data` section, or remove {key}"),
+        "tracker": Advice("set `report_to: wandb` or `report_to: mlflow`, or remove {key}"),
+        "project": Advice("use letters, digits, spaces, dots, dashes and underscores"),
         "evaluations": Advice("set data.validation (a file, or 2%) and train.eval_steps, or remove {key}"),
         "patience": Advice("set early_stopping_patience: N as well, or remove it"),
         "adapter": Advice("keep one of them"),
@@ -87,15 +89,54 @@ GIVEN = Diagnosis(
     fixes="aboard train aboard.yaml",
 )
 
-TENSORBOARD = Diagnosis(
-    code="train-tensorboard",
-    title="TensorBoard is not installed on rank 0's node",
+TRACKER_PACKAGE = Diagnosis(
+    code="train-tracker-package",
+    title="a tracker's package is not installed on rank 0's node",
+    aliases=("train-tensorboard",),
     symptoms=(
+        "ModuleNotFoundError: No module named 'wandb'",
+        "ModuleNotFoundError: No module named 'mlflow'",
         "ModuleNotFoundError: No module named 'tensorboard'",
-        "tensorboard: true is set, but TensorBoard is not installed",
     ),
-    explanation="`train.tensorboard: true` writes TensorBoard files, and torch needs the tensorboard package for that.",
-    fixes="python3 -m pip install tensorboard    # on rank 0's node; without it, metrics.jsonl is still written",
+    explanation="`train.report_to` sends metrics with the tracker's own client, from the node of rank 0, so the Python"
+    " that ranks use there must have it. metrics.jsonl is written in any case.",
+    fixes="python3 -m pip install {package}    # on {where:shell}, with the Python that ranks use; or remove it from"
+    " train.report_to",
+)
+
+TRACKER_SERVER = Diagnosis(
+    code="train-tracker-server",
+    title="a tracker's server or login is not set",
+    symptoms=("MLFLOW_TRACKING_URI is not set", "wandb: ERROR api_key not configured (no-tty)"),
+    explanation="Rank 0's node sends the metrics. Aboard passes the tracker's variables of this shell to rank 0 only,"
+    " without writing their values anywhere; `env` in the `cluster` section and `--env` set them, too.",
+    fixes={
+        "mlflow": FixCommand("export MLFLOW_TRACKING_URI=http://SERVER:5000    # or remove mlflow from report_to"),
+        "wandb": FixCommand("export WANDB_API_KEY=KEY    # or WANDB_MODE=offline, then `wandb sync` later"),
+    },
+)
+
+TRACKER = Diagnosis(
+    code="train-tracker",
+    title="a tracker does not accept the metrics of a run",
+    severity=Severity.WARN,
+    symptoms=(
+        "mlflow does not accept metrics: MlflowException: API request to http://server:5000 failed with exception",
+        "wandb has not confirmed 12 lines of metrics.jsonl",
+        "wandb.errors.CommError: Run initialization has timed out after 90.0 sec",
+    ),
+    explanation="A process beside rank 0 sends the lines of metrics.jsonl and repeats what fails, so the training is"
+    " neither stopped nor slowed. It continues where it stopped when the server works again; a resumed run sends the"
+    " rest first. If the run ends before that, the rest waits in metrics.jsonl on rank 0's node.",
+    fixes={
+        "later": FixCommand("python3 -m aboard.train.trackers {folder}    # on rank 0's node: sends the rest"),
+        "wait": Advice("nothing needs to be done if the server comes back; `aboard logs` shows when it does"),
+        "login-wandb": FixCommand("export WANDB_API_KEY=KEY    # then start again: the rest is sent first"),
+        "login-mlflow": FixCommand(
+            "export MLFLOW_TRACKING_TOKEN=TOKEN    # or _USERNAME and _PASSWORD; then start again"
+        ),
+        "host": Advice("correct the host name in {variable}: rank 0's node can't resolve it"),
+    },
 )
 
 NONFINITE = Diagnosis(
@@ -120,6 +161,22 @@ LOSS_SCALE = Diagnosis(
     " is skipped. The first steps of a run usually skip a few. A scale below 1 means that gradients exceed 65,504 by"
     " themselves: the training diverged (the learning rate is too high), or the model was made for bfloat16's range.",
     fixes=Advice("lower learning_rate, or compute in float32 (fp16: false), or in bf16 on Ampere GPUs and newer"),
+)
+
+COMPILER = Diagnosis(
+    code="train-compiler",
+    title="a node can't compile the model",
+    symptoms=(
+        "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found",
+        "RuntimeError: Cannot find a working triton installation",
+        "RuntimeError: Failed to find C compiler. Please specify via CC environment variable",
+    ),
+    explanation="`torch_compile` generates code on every node: with Triton and a C compiler for GPUs, with a C++"
+    " compiler for CPUs.",
+    fixes={
+        "triton": FixCommand("python3 -m pip install triton    # on that node; or --set train.torch_compile=false"),
+        "compiler": FixCommand("sudo apt install g++    # on that node; or --set train.torch_compile=false"),
+    },
 )
 
 CHECKPOINTING_UNKNOWN = Diagnosis(

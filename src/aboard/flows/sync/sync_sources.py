@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aboard.config.input_files import suggest_similar_file
+from aboard.core.text.data_reference import DataReference
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
@@ -49,7 +50,8 @@ def load_training_files(files: Sequence[str], sets: Sequence[str]) -> TrainingFi
 
     config = load_config_files(files, sets)
     data, train = build_data_settings(config), config.document.train
-    names = [*data.files, *data.validation, *(name for name in (data.tokenizer, data.template) if name)]
+    files = [DataReference.parse(name).path for name in (*data.files, *data.validation)]
+    names = [*files, *(name for name in (data.tokenizer, data.template) if name)]
     paths = [Path(name).absolute() for name in names]
     output = None
     if train is not None:

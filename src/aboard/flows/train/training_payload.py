@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -32,6 +32,7 @@ from aboard.diagnoses import Finding, Shell
 from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.train.check_resume import TypedTrainCommand, build_resume_probe, find_resume, judge_resume
 from aboard.flows.train.prepare_data import PreparedDataset
+from aboard.flows.train.tracker_inputs import add_tracker_inputs, list_tracker_variables
 from aboard.lazy_dataclass import dataclass
 from aboard.train.model.model_files import identify_weights
 from aboard.transport.node_dialer import NodeDialer
@@ -104,6 +105,9 @@ class TrainingPayload:
     upload: UploadInputs
     estimate_memory: EstimateMemory
     share_checkpoint: ShareCheckpoint | None = None
+    # The environment and directory of the user's shell.
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    here: Path = Path()
     on_settled: Callable[[TrainingPreflight, Sequence[Finding]], None] = lambda _preflight, _findings: None
 
     @property
@@ -134,6 +138,7 @@ class TrainingPayload:
             model=self.inputs.facts,
             tokens=self.inputs.vocabulary,
             packed=settings.packing,
+            tracker_variables=list_tracker_variables(training, plan, self.environ),
         )
         least = min(compute_rank_memory(preflight).values(), default=None)
         gpus = all(cards.get(name) for name in ranks)
@@ -141,6 +146,7 @@ class TrainingPayload:
         findings = judge_training(preflight)
         self.on_settled(preflight, findings)
         plan = bind_directories(plan, training.list_directories())
+        plan = add_tracker_inputs(plan, preflight, preflight.tracker_variables or {}, self.here)
         return add_rank_env(plan, {TRAINING: json.dumps(asdict(training))}), findings
 
     def _resume(self, plan: Plan, facts: Facts, training: Training) -> list[Finding]:

@@ -24,7 +24,7 @@ ADAPTER_NAME = "default"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 ALL_LINEAR = "all-linear"
 
-# PEFT asks whether a weight is one of torchao's, and importing torchao prints warnings. Ours never are.
+# PEFT asks whether a weight is one of torchao's, and refuses old versions of it. Ours never are.
 setattr(peft.tuners.lora.torchao, "is_torchao_available", lambda: False)  # noqa: B010 - a name that it imports
 
 

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from typing import Literal
 
 TimeKind = Literal[
-    "init", "data", "forward_backward", "communication", "optimizer", "checkpoint", "evaluation", "other"
+    "init", "compile", "data", "forward_backward", "communication", "optimizer", "checkpoint", "evaluation", "other"
 ]
 TIME_KINDS: tuple[TimeKind, ...] = (
-    "init", "data", "forward_backward", "communication", "optimizer", "checkpoint", "evaluation", "other",
+    "init", "compile", "data", "forward_backward", "communication", "optimizer", "checkpoint", "evaluation", "other",
 )  # fmt: skip
 
 
@@ -17,6 +17,7 @@ class TimeLedger:
     """One class is current at any time; `switch_to` changes it."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.compilations = self.recompilations = 0
         self._clock = clock
         self._kind: TimeKind = "init"
         self._since = self._began = clock()

@@ -23,6 +23,7 @@ from aboard.train.adapter.sample_dropout import find_dropout_keys
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.memory.activations import ROUTED
 from aboard.train.model.chunked_loss import enable_chunked_loss
+from aboard.train.model.compile_layers import compile_layers, require_compiler
 from aboard.train.model.engine import Engine, make_sync_switch
 from aboard.train.model.load_weights import FillModel, prepare_pretrained
 from aboard.train.model.meta_model import DTYPES, build_on_meta, find_layers
@@ -42,6 +43,8 @@ class PreparedModel:
 
 def build_engine(training: Training, world: RankContext) -> Engine:
     """Prepares the model on meta, shards it, loads its weights and wraps it for the layout of this run."""
+    if training.torch_compile:
+        require_compiler(world.device)
     prepared = prepare_model(training, world)
     module = prepared.module
     if world.mesh is not None:
@@ -49,6 +52,8 @@ def build_engine(training: Training, world: RankContext) -> Engine:
     _allocate_tensors(module, world.device, offload=training.cpu_offload)
     bytes_read = prepared.load(world)
     module.train()
+    if training.torch_compile:
+        compile_layers(module)
     if training.chunked_loss:
         enable_chunked_loss(module)
     model = _wrap_model(module, training, world)

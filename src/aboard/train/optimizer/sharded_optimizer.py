@@ -46,8 +46,10 @@ def get_local(tensor: Tensor) -> Tensor:
 
 def find_shard_group(parameters: Sequence[Tensor]) -> ProcessGroup | None:
     """The ranks that hold one copy of the weights together; None if each rank has all of them."""
-    first = next((each for each in parameters if isinstance(each, DTensor)), None)
-    return None if first is None else first.device_mesh["shard"].get_group()
+    sharded = [each for each in parameters if isinstance(each, DTensor)]
+    if len(sharded) not in {0, len(parameters)}:
+        raise RuntimeError("some trained weights are sharded and some are not: sums over ranks would be wrong")
+    return sharded[0].device_mesh["shard"].get_group() if sharded else None
 
 
 def allocate_rows(parameter: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:

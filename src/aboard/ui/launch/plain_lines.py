@@ -6,6 +6,8 @@ phase torch 16/16 4.0 s
 waiting for n07 rank 12-13: torch imported, for 8.1 s
 node n12: silent for 4.0 s: ssh: connection timed out
 node n12 back after 9.0 s
+compiling on 16/16 ranks
+compiled after 48 s
 step 120 0.35 s/step
 dead: n07 rank 12, RuntimeError: CUDA error, 0.1 s ago
 stuck run-rank-stopped n07: rank 12 on n07 is stopped (SIGSTOP)
@@ -60,6 +62,8 @@ class PlainLaunchWriter:
         self._finished = ""
         self._stall: Stall | None = None
         self._stalled_at = NEVER
+        self._compiling_since: float | None = None
+        self._compiling_said = False
 
     def _lines(self, roster: RunProgress) -> Iterator[str]:
         if self._generation is None:
@@ -75,6 +79,7 @@ class PlainLaunchWriter:
         yield from self._format_deaths(roster)
         if not roster.stopping:
             yield from self._waits(roster)
+        yield from self._compilations(roster)
         yield from self._steps(roster)
         yield from self._stalls(roster)
         if roster.stopping != self._ending:
@@ -155,6 +160,21 @@ class PlainLaunchWriter:
         elif stall is None and self._stall is not None and not roster.stopping and not roster.finished:
             slow, self._stall = self._stall.slow, None
             yield f"{'full speed' if slow else 'progress'} again after {format_duration(roster.now - self._stalled_at)}"
+
+    def _compilations(self, roster: RunProgress) -> Iterator[str]:
+        """A compilation that lasts, and its end."""
+        compiling = sum(row.compiling for row in roster.rows)
+        if not compiling:
+            since, self._compiling_since = self._compiling_since, None
+            if since is not None and self._compiling_said:
+                yield f"compiled after {format_duration(roster.now - since)}"
+            self._compiling_said = False
+            return
+        if self._compiling_since is None:
+            self._compiling_since = roster.now
+        if not self._compiling_said and roster.now - self._compiling_since >= WAIT_SECONDS:
+            self._compiling_said = True
+            yield f"compiling on {compiling}/{roster.world} ranks"
 
     def _steps(self, roster: RunProgress) -> Iterator[str]:
         if roster.step is not None and roster.now - self._stepped_at >= AGAIN_SECONDS:

@@ -118,6 +118,9 @@ def _render_phase(roster: RunProgress, width: int) -> Text:
     line = Text.assemble(
         (roster.phase.label, "bold green" if roster.phase is Phase.STEPS and complete else "bold"), "  "
     )
+    compiling = sum(row.compiling for row in roster.rows)
+    if compiling:
+        return line.append(f"compiling on {compiling:,}/{roster.world:,} ranks")
     if roster.step is not None:
         # Our trainer reports its step on lines of its own.
         parts = [] if roster.way is not None else [f"step {roster.step:,}"]

@@ -13,7 +13,9 @@ _BUSY_SECONDS = 45.0
 _IDLE_SECONDS = 4.0
 # While the usual step time is unknown.
 _FIRST_SECONDS = 8.0
-_PURPOSE_SECONDS = {"checkpoint": 300.0, "evaluation": 300.0, "compiling": 300.0, "compile": 300.0}
+# "compiling" is reported by the rank until torch is finished, which takes many minutes for a large model; "compile" is
+# only read from its stack.
+_PURPOSE_SECONDS = {"checkpoint": 300.0, "evaluation": 300.0, "compiling": 1800.0, "compile": 300.0}
 # A rank may be busy for this many steps.
 _BUSY_STEPS = 30.0
 _IDLE_STEPS = 8.0

@@ -1,0 +1,64 @@
+"""torch_compile: the same losses, one compilation for all lengths, its time in a class of its own."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from train_cases import curve, lines, trained
+from train_crew import Crew
+
+from aboard.core.plan.training_settings import Adapter, Training
+from aboard.diagnoses import AboardError
+from aboard.train.model.compile_layers import require_compiler
+
+STEPS = 6
+
+
+def freshly_compiled(training: Training) -> str:
+    """Without what an earlier test in this process has compiled."""
+    torch._dynamo.reset()
+    return trained(training)
+
+
+@pytest.mark.parametrize(
+    ("world", "sharding", "changed"),
+    [
+        (1, "none", {}),
+        pytest.param(2, "none", {}, marks=pytest.mark.nightly),
+        pytest.param(2, "full", {}, marks=pytest.mark.nightly),
+        pytest.param(2, "full", {"gradient_checkpointing": True}, marks=pytest.mark.nightly),
+        pytest.param(1, "none", {"adapter": Adapter(r=4)}, marks=pytest.mark.nightly),
+        pytest.param(2, "full", {"adapter": Adapter(r=4)}, marks=pytest.mark.nightly),
+    ],
+)
+def test_compiling_changes_no_loss(
+    world: int, sharding: str, changed: dict[str, Any], settled: Callable[..., Training], crew: Crew, tmp_path: Path
+) -> None:
+    """Losses and norms are those of the same run uncompiled, lengths cause no compilation, and the seconds show."""
+    plain = settled("llama", "padded", max_steps=STEPS, sharding=sharding, **changed)
+    crew.run(world, trained, plain)
+    compiled = replace(plain, torch_compile=True, output_dir=str(tmp_path / "compiled"))
+    crew.run(world, freshly_compiled, compiled)
+    assert curve(compiled) == [pytest.approx(step, rel=1e-5) for step in curve(plain)]
+    *steps, end = lines(compiled)
+    assert steps[0]["compilations"] >= 1
+    assert (steps[-1]["compilations"], steps[-1]["recompilations"]) == (steps[0]["compilations"], 0)
+    assert end["seconds"]["compile"] > 0.1
+    assert sum(end["seconds"].values()) == pytest.approx(end["wall"], abs=1e-6)
+
+
+def test_a_node_without_a_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before the model is loaded, with what to install; a compiler that the user chose is looked for."""
+    require_compiler(torch.device("cpu"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(AboardError, match=r"this node has no g\+\+ \["):
+        require_compiler(torch.device("cpu"))
+    monkeypatch.setenv("CXX", os.devnull + "/clang++")
+    with pytest.raises(AboardError, match=r"no /dev/null/clang\+\+ \(CXX is set to it\)"):
+        require_compiler(torch.device("cpu"))
