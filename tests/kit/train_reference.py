@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from aboard.core.plan.training_settings import Adapter, DataPart, Training
 from aboard.data.sampling.packed_sequences import PackedSequences
@@ -23,7 +23,17 @@ def reference(training: Training, size: int) -> list[tuple[float, float]]:
 def reference_of(training: Training, sizes: list[int]) -> list[tuple[float, float]]:
     """Steps of so many bins each; one whose gradient isn't finite changes nothing."""
     attention = None if training.attn_implementation == "auto" else training.attn_implementation
-    model = AutoModelForCausalLM.from_pretrained(training.model, dtype=torch.float32, attn_implementation=attention)
+    quantization = None
+    if training.load_in_4bit:
+        quantization = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.float32,
+        )
+    model = AutoModelForCausalLM.from_pretrained(
+        training.model, dtype=torch.float32, attn_implementation=attention, quantization_config=quantization
+    )
     if training.adapter is not None:
         model = add_lora(model, training.adapter, training.seed)
     model.train()

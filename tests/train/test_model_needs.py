@@ -90,6 +90,7 @@ _ADAPTERS = {
     "lora-attention": Adapter(target_modules=("q_proj", "v_proj")),
     "lora-dropout": Adapter(dropout=0.1),
     "dora": Adapter(use_dora=True),
+    "qlora": Adapter(load_in_4bit=True),
 }
 
 
@@ -101,9 +102,16 @@ def large(tmp_path_factory: pytest.TempPathFactory, crew: Crew) -> Path:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("sharding", ["alone", "none", "full", "hybrid"])
+@pytest.mark.parametrize(
+    ("adapter", "sharding"),
+    [
+        (adapter, sharding)
+        for adapter in _ADAPTERS
+        # Quantized weights can't be sharded.
+        for sharding in (("alone", "none") if adapter == "qlora" else ("alone", "none", "full", "hybrid"))
+    ],
+)
 @pytest.mark.parametrize("chunked", [False, True], ids=["whole", "chunked"])
-@pytest.mark.parametrize("adapter", _ADAPTERS)
 def test_the_whole_peak_is_told_within_a_tenth(
     crew: Crew,
     large: Path,

@@ -92,6 +92,8 @@ def test_packages_that_a_node_lacks() -> None:
     assert found == ("train-packages", "Python on n[2-3] doesn't have torch, transformers or safetensors")
     (found,) = told({"n1": 1}, packages={"n1": full}, adapter=Adapter())
     assert found == ("train-packages", "Python on n1 doesn't have peft")
+    (found,) = told({"n1": 1}, packages={"n1": full | {"peft": "0.21"}}, adapter=Adapter(load_in_4bit=True))
+    assert found == ("train-packages", "Python on n1 doesn't have bitsandbytes")
 
 
 def test_frozen_weights_of_a_third_type() -> None:

@@ -19,6 +19,7 @@ TRAIN = Subject(
         adapter.TARGETS,
         adapter.TIED,
         adapter.BASE_TYPE,
+        adapter.QUANTIZED,
         adapter.FILES,
         training.PACKAGES,
         training.LENGTH,

@@ -194,7 +194,8 @@ def _list_old_nodes(preflight: TrainingPreflight) -> list[str]:
 def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
     """Aboard copies its own code to the nodes, but not its dependencies."""
     lacking: dict[tuple[str, ...], list[str]] = {}
-    needed = PACKAGES if preflight.training.adapter is None else (*PACKAGES, "peft")
+    adapted, quantized = preflight.training.adapter is not None, preflight.training.load_in_4bit
+    needed = (*PACKAGES, *["peft"] * adapted, *["bitsandbytes"] * quantized)
     for name in preflight.nodes:
         if name in preflight.packages:
             there = preflight.packages[name]

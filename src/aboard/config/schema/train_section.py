@@ -66,14 +66,9 @@ Trackers = Annotated[list[Tracker], BeforeValidator(_split_trackers), OrText()]
 CheckpointLimit = Annotated[int, Field(ge=0, le=10**6), AfterValidator(_check_limit)]
 
 
-QLORA = "a quantized base model (QLoRA) is not supported; frozen weights are in bfloat16 or float32"
-
-
 def _check_adapter_type(value: object) -> object:
     """Names of variants that other tools have as kinds of adapters."""
-    keys = {"rslora": "use_rslora", "dora": "use_dora"}
-    if value == "qlora":
-        refuse_value(QLORA, configuration.CONFIG.fix("train-write", line="type: lora"))
+    keys = {"rslora": "use_rslora", "dora": "use_dora", "qlora": "load_in_4bit"}
     if isinstance(value, str) and value.lower() in keys:
         key = keys[value.lower()]
         refuse_value(
@@ -103,6 +98,8 @@ class AdapterSection(Section):
     """Train magnitudes and directions of weights separately (DoRA)."""
     base_dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None
     """The type of the frozen weights; auto is the type that the run computes in."""
+    load_in_4bit: bool | None = None
+    """Keep the frozen linear layers in 4 bits (QLoRA, NF4 with double quantization); only with replicas."""
     path: Line | None = None
     """A directory with a LoRA adapter to continue from, as PEFT saves it; it sets the keys above."""
 

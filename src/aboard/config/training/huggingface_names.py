@@ -64,6 +64,7 @@ _RENAMED: Mapping[str, Fix] = MappingProxyType(
         "additional_target": _suggest_line("adapter: {modules_to_save: …}"),
         "use_dora": _suggest_line("adapter: {use_dora: true}"),
         "peft_use_dora": _suggest_line("adapter: {use_dora: true}"),
+        "load_in_4bit": _suggest_line("adapter: {load_in_4bit: true}"),
         "use_rslora": _suggest_line("adapter: {use_rslora: true}"),
         "peft_use_rslora": _suggest_line("adapter: {use_rslora: true}"),
         "peft_config": _suggest_line("adapter: {r: 16, alpha: 32}"),
@@ -157,11 +158,11 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
     ),
     (
         (
-            "load_in_4bit load_in_8bit quantization_config quantization_bit bnb_4bit_quant_type bnb_4bit_compute_dtype"
+            "load_in_8bit quantization_config quantization_bit bnb_4bit_quant_type bnb_4bit_compute_dtype"
             " bnb_4bit_use_double_quant use_bnb_nested_quant bnb_4bit_quant_storage"
         ),
-        "a quantized base model (QLoRA) is not supported",
-        _suggest_line("adapter: {r: 16} and bf16: true, which keeps the frozen weights in bfloat16"),
+        "a base model is quantized in one way: QLoRA's NF4 with double quantization, computed in the run's precision",
+        _suggest_line("adapter: {load_in_4bit: true}"),
     ),
     ("use_cache", "training never caches keys and values", _LEAVE),
     ("torch_empty_cache_steps", "each step reuses the memory of the previous one", _LEAVE),

@@ -22,6 +22,7 @@ def find_conflicts(config: LoadedConfig, section: TrainSection, data: DataSettin
         *_check_schedule(section),
         *_check_evaluation(section, data),
         *_check_model(section),
+        *_check_quantization(section),
         *_check_trackers(section),
     )
     return [Problem(where=config.where("train", key), seen=seen, fix=fix) for key, seen, fix in conflicts]
@@ -103,6 +104,20 @@ def _check_model(section: TrainSection) -> Iterator[_Conflict]:
     if section.from_scratch and section.adapter is not None:
         seen = "train.from_scratch starts with random weights, which an adapter would leave frozen"
         yield "adapter", seen, training.CONFIG.fix("adapter")
+
+
+def _check_quantization(section: TrainSection) -> Iterator[_Conflict]:
+    if section.adapter is None or not section.adapter.load_in_4bit:
+        return
+    if section.sharding in ("full", "hybrid"):
+        seen = f"train.sharding is {section.sharding}, but weights of adapter.load_in_4bit can't be sharded: they are"
+        yield "sharding", f"{seen} packed bytes with scales beside them", training.CONFIG.fix("quantized-sharding")
+    if section.cpu_offload:
+        seen = "train.cpu_offload moves shards to host memory, but weights of adapter.load_in_4bit can't be sharded"
+        yield "cpu_offload", seen, training.CONFIG.fix("quantized", key="cpu_offload")
+    if section.torch_compile:
+        seen = "train.torch_compile has not been proven with the kernels of adapter.load_in_4bit"
+        yield "torch_compile", seen, training.CONFIG.fix("quantized", key="torch_compile")
 
 
 def _check_trackers(section: TrainSection) -> Iterator[_Conflict]:

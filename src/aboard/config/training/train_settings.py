@@ -152,7 +152,7 @@ def _build_adapter(config: LoadedConfig, section: AdapterSection) -> Adapter:
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     given = {name: value for name, value in given.items() if value is not None}
     if section.path is None:
-        return Adapter(**{"alpha": 2.0 * given.get("r", Adapter.r), **given})
+        return _check_quantized(config, Adapter(**{"alpha": 2.0 * given.get("r", Adapter.r), **given}))
     folder = Path(config.base("train", "adapter", "path"), section.path).absolute()
     saved = read_adapter_config(folder)
     for name, value in given.items():
@@ -163,7 +163,18 @@ def _build_adapter(config: LoadedConfig, section: AdapterSection) -> Adapter:
             raise InputError(
                 training.CONFIG, [Problem(where=config.where("train", "adapter", name), seen=seen, fix=fix)]
             )
-    return Adapter(**{**saved, **given, "path": str(folder)})
+    return _check_quantized(config, Adapter(**{**saved, **given, "path": str(folder)}))
+
+
+def _check_quantized(config: LoadedConfig, adapter: Adapter) -> Adapter:
+    """Once it is known what an adapter to continue from is."""
+    if adapter.load_in_4bit and adapter.use_dora:
+        where = config.where("train", "adapter", "load_in_4bit")
+        seen = "train.adapter.load_in_4bit has not been proven with DoRA (use_dora)"
+        raise InputError(
+            training.CONFIG, [Problem(where=where, seen=seen, fix=training.CONFIG.fix("quantized", key="use_dora"))]
+        )
+    return adapter
 
 
 def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings:

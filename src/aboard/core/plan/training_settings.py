@@ -29,7 +29,8 @@ class Adapter:
     """LoRA's settings: only the adapter is trained, and the base model's weights are frozen.
 
     `target_modules` is "all-linear", a pattern for whole module names, or a list of their last parts. `path` is an
-    adapter to continue from. `base_dtype` "auto" is the type that the run computes in.
+    adapter to continue from. `base_dtype` "auto" is the type that the run computes in. `load_in_4bit` quantizes the
+    linear modules of the layers (QLoRA).
     """
 
     r: int = 16
@@ -40,6 +41,7 @@ class Adapter:
     use_rslora: bool = False
     use_dora: bool = False
     base_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    load_in_4bit: bool = False
     path: str | None = None
 
     @classmethod
@@ -121,6 +123,11 @@ class Training:
         if self.adapter is None:
             return "float32"
         return self.precision if self.adapter.base_dtype == "auto" else self.adapter.base_dtype
+
+    @property
+    def load_in_4bit(self) -> bool:
+        """Whether the frozen linear layers are quantized; quantized weights can't be sharded."""
+        return self.adapter is not None and self.adapter.load_in_4bit
 
     def list_directories(self) -> list[str]:
         """All directories that a rank reads and writes."""

@@ -42,6 +42,15 @@ BASE_TYPE = Diagnosis(
     fixes="--set train.adapter.base_dtype=auto    # the type that the run computes in: bf16: true for bfloat16",
 )
 
+QUANTIZED = Diagnosis(
+    code="adapter-4bit",
+    title="this model has nothing to quantize",
+    symptoms=("have no linear modules that could be quantized",),
+    explanation="`adapter.load_in_4bit` quantizes the linear modules of the layers. Models that have other modules"
+    " there, such as GPT-2's Conv1D, would stay as they are.",
+    fixes="--set train.adapter.load_in_4bit=false",
+)
+
 FILES = Diagnosis(
     code="adapter-files",
     title="the adapter to continue from can't be used",

@@ -30,6 +30,8 @@ CONFIG = Diagnosis(
         "evaluations": Advice("set data.validation (a file, or 2%) and train.eval_steps, or remove {key}"),
         "patience": Advice("set early_stopping_patience: N as well, or remove it"),
         "adapter": Advice("keep one of them"),
+        "quantized": Advice("remove {key}, or load_in_4bit"),
+        "quantized-sharding": Advice("remove sharding, or set it to none; or remove load_in_4bit: bf16 can be sharded"),
         "adapter-path": Advice("remove it; the adapter's own settings are used"),
         "resume": Advice("keep one of them; `resume: auto` continues from the run's own checkpoints"),
     },
@@ -250,8 +252,8 @@ PACKAGES = Diagnosis(
     title="a node's Python lacks packages that the trainer needs",
     symptoms=("ModuleNotFoundError: No module named 'transformers'", "ModuleNotFoundError: No module named 'torch'"),
     explanation="Aboard copies its own code to every node, but not its dependencies, so the Python that ranks use"
-    " must have torch, transformers, safetensors and numpy, and peft for an adapter. `python:` and `setup:` in the"
-    " `cluster` section choose that Python.",
+    " must have torch, transformers, safetensors and numpy, and peft for an adapter (with load_in_4bit also"
+    " bitsandbytes). `python:` and `setup:` in the `cluster` section choose that Python.",
     fixes="python3 -m pip install {packages:words}    # on {where:shell}, with the Python that ranks use: `python:` in"
     " aboard.yaml",
 )

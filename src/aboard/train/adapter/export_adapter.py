@@ -39,7 +39,7 @@ def build_adapted(saved: SavedCheckpoint, training: Training, adapter: Adapter) 
             f"the weights in {folder} have changed since: these adapters were trained on other base weights",
         )
     # The files have the base in full precision, whatever type it was trained in.
-    whole = replace(adapter, base_dtype="float32", path=None)
+    whole = replace(adapter, base_dtype="float32", load_in_4bit=False, path=None)
     model = build_on_meta(training, torch.device("cpu"))
     inject_adapter(model, replace(training, adapter=whole), whole)
     expected = {

@@ -31,6 +31,13 @@ setattr(peft.tuners.lora.torchao, "is_torchao_available", lambda: False)  # noqa
 def inject_adapter(model: PreTrainedModel, training: Training, adapter: Adapter) -> None:
     """Adds adapter layers in place; the model keeps its class. Frozen matrices get the type of the base model."""
     _check_names(model, adapter)
+    if adapter.load_in_4bit:
+        # Imported here: only these runs need bitsandbytes.
+        from aboard.train.adapter.quantize_base import quantize_layers  # noqa: PLC0415
+
+        quantize_layers(model, training, adapter)
+        # PEFT asks for it to choose its layers.
+        setattr(model, "is_loaded_in_4bit", True)  # noqa: B010 - a name that modules don't have
     try:
         inject_adapter_in_model(build_lora_config(adapter), model, adapter_name=ADAPTER_NAME, low_cpu_mem_usage=True)
     except ValueError as error:
@@ -147,6 +154,8 @@ def _cast_frozen_weights(model: nn.Module, dtype: torch.dtype) -> None:
     """On meta, before sharding. Norms and biases stay in float32: they are small."""
     cast: dict[int, nn.Parameter] = {}
     for module in model.modules():
+        if hasattr(module, "quantize"):
+            continue
         for name, parameter in list(module.named_parameters(recurse=False)):
             if not parameter.requires_grad and parameter.ndim > 1 and parameter.dtype != dtype:
                 same = cast.setdefault(id(parameter), nn.Parameter(parameter.to(dtype), requires_grad=False))

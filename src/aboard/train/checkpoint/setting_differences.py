@@ -24,6 +24,7 @@ _REFUSED_OF_ADAPTER = {
     "target_modules": _OTHER_ADAPTER,
     "modules_to_save": _OTHER_ADAPTER,
     "use_dora": _OTHER_ADAPTER,
+    "load_in_4bit": "its weights are rounded differently, so it is an adapter of another model",
     "alpha": _SCALE,
     "use_rslora": _SCALE,
 }

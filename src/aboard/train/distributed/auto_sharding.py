@@ -36,7 +36,7 @@ def list_shardings(training: Training, nodes: tuple[int, ...]) -> tuple[Sharding
         training = replace(training, cpu_offload=False)
         shardings = tuple(each for each in list_shardings(training, nodes) if each != "none")
         return shardings or ("full",)
-    if sum(nodes) == 1:
+    if sum(nodes) == 1 or training.load_in_4bit:
         return ("none",)
     uneven = len(set(nodes)) > 1
     if training.sharding == "auto":

@@ -68,7 +68,7 @@ def list_changes(training: Training, *, gpus: bool = False, chunks: bool = True)
 
     Offloading helps only beside GPUs; `chunks` if the model's loss can be computed in chunks.
     """
-    if training.sharding not in {"auto", "full"}:
+    if training.sharding not in {"auto", "full"} and not training.load_in_4bit:
         yield _make_change(training, sharding="full")
     if chunks and not training.chunked_loss:
         yield _make_change(training, chunked_loss=True)
@@ -79,7 +79,7 @@ def list_changes(training: Training, *, gpus: bool = False, chunks: bool = True)
         yield _make_change(training, per_device_train_batch_size=1, gradient_accumulation_steps=more)
     elif training.per_device_train_batch_size > 1:
         yield _make_change(training, per_device_train_batch_size=1)
-    if gpus and not training.cpu_offload and training.sharding != "none":
+    if gpus and not training.cpu_offload and training.sharding != "none" and not training.load_in_4bit:
         yield _make_change(training, cpu_offload=True)
     if training.optim == "adamw":
         yield _make_change(training, optim="adamw_8bit")

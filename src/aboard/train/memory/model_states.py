@@ -7,7 +7,7 @@ torch 2.13 (tests/train/test_model_needs.py); each figure has its source.
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FULL, HALF = 4, 2
+# NF4 with double quantization: half a byte, a byte for each 64 weights, and a float for each 256 of those.
+QUANTIZED = 1 / 2 + 1 / 64 + 4 / (64 * 256)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class TensorSize:
     """One weight: its shape, the bytes of each of its numbers, whether it is trained, and whether Muon is for it."""
 
     shape: tuple[int, ...]
-    width: int = FULL
+    width: float = FULL
     trained: bool = True
     hidden: bool = False
 
@@ -43,6 +45,8 @@ class ModelSizes:
     tied: bool
     copied: int
     buffers: int
+    # Bytes of the largest quantized weight while it is multiplied: dequantized, and cast.
+    dequantized: int = 0
 
     @property
     def total(self) -> int:
@@ -67,26 +71,40 @@ class StateMemory:
 def measure_model(model: "PreTrainedModel", layers: Sequence[nn.Module]) -> ModelSizes:
     counted: set[int] = set()
     hidden = find_layer_matrices(model)
+    quantized: dict[int, Any] = {id(each.weight): each for each in model.modules() if hasattr(each, "quantize")}
     groups = []
     for module in (*layers, model):
         own = [each for each in module.parameters() if id(each) not in counted]
         counted |= set(map(id, own))
-        groups.append(tuple(_measure_weight(each, hidden=id(each) in hidden) for each in own))
+        groups.append(
+            tuple(_measure_weight(each, hidden=id(each) in hidden, quantized=id(each) in quantized) for each in own)
+        )
     lookup = {id(each): each for each in model.get_input_embeddings().parameters()}
     head = model.get_output_embeddings()
     tied = head is not None and any(id(each) in lookup for each in head.parameters())
-    copied = {id(each): each.numel() for each in model.parameters() if each.dim() > 1 and each.itemsize == FULL}
+    copied = {
+        id(each): each.numel()
+        for each in model.parameters()
+        if each.dim() > 1 and each.itemsize == FULL and id(each) not in quantized
+    }
     return ModelSizes(
         groups=(groups[-1], *groups[:-1]),
         embedding=sum(each.numel() for each in lookup.values() if each.requires_grad),
         tied=tied,
         copied=sum(numbers for key, numbers in copied.items() if tied or key not in lookup),
         buffers=sum(each.nbytes for each in model.buffers()),
+        dequantized=max(map(_count_dequantized, quantized.values()), default=0),
     )
 
 
-def _measure_weight(weight: nn.Parameter, *, hidden: bool) -> TensorSize:
-    return TensorSize(shape=tuple(weight.shape), width=weight.itemsize, trained=weight.requires_grad, hidden=hidden)
+def _measure_weight(weight: nn.Parameter, *, hidden: bool, quantized: bool) -> TensorSize:
+    width = QUANTIZED if quantized else weight.itemsize
+    return TensorSize(shape=tuple(weight.shape), width=width, trained=weight.requires_grad, hidden=hidden)
+
+
+def _count_dequantized(layer: Any) -> int:
+    types = {layer.base_dtype, layer.compute_dtype}
+    return int(sum(each.itemsize for each in types) * layer.weight.numel())
 
 
 def estimate_replicated(model: ModelSizes, *, optim: Optim, half: bool, micro: int, ranks: int) -> StateMemory:
@@ -97,7 +115,7 @@ def estimate_replicated(model: ModelSizes, *, optim: Optim, half: bool, micro: i
     stays = weights + optimizer
     buckets = gradients if ranks > 1 else 0
     before = gradients if micro > 1 else 0
-    copies = HALF * model.copied if half else 0
+    copies = (HALF * model.copied if half else 0) + model.dequantized
     beside = ranks > 1 or micro > 1
     parts = (
         FULL
@@ -197,7 +215,7 @@ def _count_numbers(group: Sequence[TensorSize]) -> int:
 
 def _count_bytes(group: Sequence[TensorSize], width: int | None = None) -> int:
     """Each number in its own type, or in one of this width."""
-    return sum((width or each.width) * prod(each.shape) for each in group)
+    return sum(round((width or each.width) * prod(each.shape)) for each in group)
 
 
 def _count_shard(group: Sequence[TensorSize], shards: int) -> int:
@@ -205,7 +223,7 @@ def _count_shard(group: Sequence[TensorSize], shards: int) -> int:
 
 
 def _count_shard_bytes(group: Sequence[TensorSize], shards: int) -> int:
-    return sum(each.width * prod(_split_shape(each.shape, shards)) for each in group)
+    return sum(round(each.width * prod(_split_shape(each.shape, shards))) for each in group)
 
 
 def _split_shape(shape: tuple[int, ...], shards: int) -> tuple[int, ...]:

@@ -136,6 +136,7 @@ _KEPT_OPERATORS = {
     "aten::_scaled_dot_product_efficient_attention",
     "aten::_scaled_dot_product_flash_attention",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "bitsandbytes::gemm_4bit",
     "flash_attn::_flash_attn_forward",
     "flash_attn::_flash_attn_varlen_forward",
     "flash_attn_3::fwd",

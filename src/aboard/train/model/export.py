@@ -159,6 +159,8 @@ def _prepare_merged(
     merged = export_adapter.MergedModel(saved, adapted, built, model)
     dtype = dtype or _read_default_dtype(model)
     notes = [f"merged the adapter into {export_adapter.find_hub_name(model)[0]}"]
+    if adapter.load_in_4bit:
+        notes.append("the adapter was trained on 4-bit weights, and is merged into those before quantization")
     return PreparedExport(
         tensors=dict(_list_tensors(built, merged.shapes, merged.dtypes, merged.read, dtype)),
         dtype=dtype,

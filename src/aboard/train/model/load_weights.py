@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -48,6 +49,22 @@ class LocalShard:
         return (value if value.dim() else value.view(1))[self.start : self.stop]
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuantizedWeight(LocalShard):
+    """A weight that is quantized as soon as it is read, so that there is never a full-precision copy of all."""
+
+    quantize: Callable[[torch.Tensor], None]
+
+    def fill(self, pieces: Iterable[torch.Tensor]) -> int:
+        whole = torch.cat(list(pieces))
+        self.quantize(whole)
+        return whole.nbytes
+
+    @property
+    def stop(self) -> int:
+        return self.shape[0]
+
+
 # Called with the rank's context and the tensors that were renamed meanwhile; returns the bytes that this rank read.
 FillModel = Callable[[RankContext, Mapping[str, str]], int]
 
@@ -79,7 +96,12 @@ def allocate_buffers(model: PreTrainedModel) -> None:
 def list_local_shards(model: torch.nn.Module, world: RankContext) -> dict[str, LocalShard]:
     """Every parameter and persistent buffer by name, tied ones by each of their names."""
     tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
-    return {name: _make_shard(tensors[name], world) for name in model.state_dict()}
+    shards = {name: _make_shard(tensors[name], world) for name in model.state_dict()}
+    return shards | {
+        f"{name}.weight": _make_quantized(module, world.device)
+        for name, module in model.named_modules()
+        if hasattr(module, "quantize")
+    }
 
 
 def fill_from_files(
@@ -112,6 +134,15 @@ def _make_shard(tensor: torch.Tensor, world: RankContext) -> LocalShard:
     chunk = -(-tensor.shape[0] // shards.size())
     start = min(chunk * shards.get_local_rank(), tensor.shape[0])
     return LocalShard(local=local, start=start, shape=tuple(tensor.shape))
+
+
+def _make_quantized(layer: Any, device: torch.device) -> QuantizedWeight:
+    return QuantizedWeight(
+        local=layer.weight.detach(),
+        start=0,
+        shape=(layer.out_features, layer.in_features),
+        quantize=partial(layer.quantize, device=device),
+    )
 
 
 def _check_shapes(
