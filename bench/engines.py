@@ -1,4 +1,4 @@
-"""LoRA, chunked loss and the other engine settings: speed beside bare PEFT and the HF Trainer, and memory estimates."""
+"""LoRA, precisions, optimizers and trackers: equal curves on all layouts, speed, memory estimates and log lines."""
 
 import sys
 import tempfile
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import engines_table
 from aboard.core.plan.training_settings import Adapter
 from figures import Figures, main
 from train import DUELS, LARGE, QUICK_TURNS, SMALL, STEPS, TURNS, compute_interval
@@ -21,9 +22,21 @@ ADAPTERS = {"LoRA": Adapter(), "LoRA with dropout": Adapter(dropout=0.1)}
 
 
 def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's only option
-    """Measures the speed of LoRA and the memory of LoRA and chunked loss, estimated and measured."""
+    """Measures curves of all settings on 1 to 4 ranks, LoRA's speed, memory and checkpoints, and trackers."""
     for section in SECTIONS.values():
         section(figures, quick)
+
+
+def measure_table(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
+    """Losses, gradient norms and samples of all settings and layouts, beside those of one rank."""
+    from train_crew import Crew  # noqa: PLC0415 - torch, which --help need not wait for
+
+    crew = Crew()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            engines_table.measure_table(figures, crew, Path(folder), quick=quick)
+    finally:
+        crew.close()
 
 
 def measure_speed(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
@@ -94,7 +107,7 @@ def measure_memory(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as 
     print("cpu_offload: not measured here; its estimate is printed by `aboard train --dry-run`", flush=True)
 
 
-SECTIONS = {"speed": measure_speed, "memory": measure_memory}
+SECTIONS = {"table": measure_table, "speed": measure_speed, "memory": measure_memory}
 
 if __name__ == "__main__":
     main("engines", measure, SECTIONS)
