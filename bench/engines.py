@@ -6,15 +6,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import engines_table
-from aboard.core.plan.training_settings import Adapter
+import trackers
+from aboard.core.plan.training_settings import Adapter, Training
 from figures import Figures, main
 from train import DUELS, LARGE, QUICK_TURNS, SMALL, STEPS, TURNS, compute_interval
 from train_runs import prepare_task, run_interleaved, start_contest
+
+if TYPE_CHECKING:
+    from train_crew import Crew
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 
@@ -102,12 +106,57 @@ def measure_memory(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as 
                         0.1,
                         note=note,
                     )
+            if not quick:
+                _measure_checkpoints(figures, crew, Path(folder))
+            [offloaded] = crew.run(1, estimate_offload, Path(folder))
     finally:
         crew.close()
-    print("cpu_offload: not measured here; its estimate is printed by `aboard train --dry-run`", flush=True)
+    print(f"cpu_offload, on 2 ranks: estimate {offloaded}", flush=True)
 
 
-SECTIONS = {"table": measure_table, "speed": measure_speed, "memory": measure_memory}
+def _measure_checkpoints(figures: Figures, crew: "Crew", model: Path) -> None:
+    """The size of a checkpoint of LoRA beside that of all weights."""
+    import save_cases  # noqa: PLC0415 - torch, as above
+
+    from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint  # noqa: PLC0415 - as above
+
+    sizes = {}
+    for name, adapter in (("LoRA", Adapter()), ("all weights", None)):
+        with tempfile.TemporaryDirectory() as folder:
+            training = Training(model=str(model), data=(), output_dir=folder, max_length=8, adapter=adapter, bf16=False)
+            crew.run(1, save_cases.save, training, 1)
+            saved = SavedCheckpoint.open(Path(folder, "step-000001"))
+            sizes[name] = sum(file.bytes for file in saved.marker.files)
+    lora, full = sizes.values()
+    note = f"{lora / 1e6:.0f} and {full / 1e6:.0f} MB"
+    figures.add("checkpoint of LoRA / of all weights", lora / full, 0.1, unit="×", note=note)
+
+
+def estimate_offload(model: Path) -> str:
+    """What a rank of two needs with its states on the host."""
+    from aboard.train.memory.estimate import estimate_memory, profile_model  # noqa: PLC0415 - torch, as above
+
+    training = Training(model=str(model), data=(), output_dir="", max_length=LARGE.length, bf16=False, cpu_offload=True)
+    told = estimate_memory(profile_model(training), training, (2,), sharding="full", keep=False, hold=False)
+    return told.details((2,))
+
+
+def measure_trackers(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
+    """The time of a log line with each tracker, and of a step while a tracking server hangs."""
+    from train_crew import Crew  # noqa: PLC0415 - as above
+
+    trackers.measure_log_lines(figures, quick=quick)
+    if quick:
+        return
+    crew = Crew()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            trackers.measure_steps(figures, crew, Path(folder))
+    finally:
+        crew.close()
+
+
+SECTIONS = {"table": measure_table, "speed": measure_speed, "memory": measure_memory, "trackers": measure_trackers}
 
 if __name__ == "__main__":
     main("engines", measure, SECTIONS)
