@@ -69,6 +69,7 @@ ROWS = {
     "LoRA, dropout 0.1": Row(settings={"adapter": Adapter(dropout=0.1)}),
     "DoRA": Row(settings={"adapter": Adapter(use_dora=True)}),
     "fp16": Row(settings={"fp16": True}, bar=HALF),
+    # One rank and DDP use autocast, which keeps norms and sums in float32; FSDP computes all of it in bf16.
     "bf16": Row(settings={"bf16": True}, bar=HALF),
     "LoRA in bf16": Row(settings={"adapter": Adapter(), "bf16": True}, bar=HALF),
     # Only shards can be offloaded: one rank counts as sharded.
