@@ -101,7 +101,7 @@ _QUICK = {
 
 
 def measure_table(figures: Figures, crew: "Crew", folder: Path, *, quick: bool) -> None:
-    """Three figures for each row, and at the end a table of the worst difference on each layout."""
+    """Three figures for each row, one of all, and at the end a table of the worst difference on each layout."""
     from tiny import tiny_model  # noqa: PLC0415 - torch, which --help need not wait for
 
     crew.run(1, tiny_model, folder / "model", "qwen2")
@@ -113,6 +113,11 @@ def measure_table(figures: Figures, crew: "Crew", folder: Path, *, quick: bool) 
         except AssertionError as error:
             # A rank failed; the other rows can still be measured.
             figures.add(f"{name}: losses", inf, row.bar, note=str(error).strip().splitlines()[-1])
+    # A setting that is ignored is equal on all layouts too, but its curve is that of another row.
+    curves = list(runs.references.values())
+    alike = [name for place, name in enumerate(runs.references) if curves[place] in curves[:place]]
+    note = f"of {len(curves)} rows; {', '.join(alike) or 'none'}"
+    figures.add("settings whose curve is that of another row", len(alike), 0, note=note)
     _print_table(table)
 
 
@@ -123,6 +128,8 @@ class _Runs:
         self._crew = crew
         self._folder = folder
         self._count = 0
+        # By row, the curve of one rank.
+        self.references: dict[str, dict[int, tuple[float, float]]] = {}
 
     def run(self, layout: Layout, settings: Mapping[str, Any], packing: str, resume: str = "none") -> tuple[Curve, str]:
         """The curve and the output directory."""
@@ -171,6 +178,8 @@ def _measure_row(figures: Figures, name: str, row: Row, runs: _Runs) -> dict[str
     mismatches = 0
     for packing in row.packings:
         expected, _ = runs.run(ONE, {} if row.unchanged else row.settings, packing)
+        if not row.unchanged:
+            runs.references.setdefault(name, expected.steps)
         curves: dict[str, tuple[Curve, range]] = {}
         for layout in row.layouts:
             curve, output_dir = runs.run(layout, row.settings, packing)
