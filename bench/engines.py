@@ -1,4 +1,4 @@
-"""LoRA, chunked loss and the other engine settings: speed beside bare PEFT and the HF Trainer, and memory estimates."""
+"""LoRA, precisions, optimizers and trackers: equal curves on all layouts, speed, memory estimates and log lines."""
 
 import sys
 import tempfile
@@ -6,14 +6,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from aboard.core.plan.training_settings import Adapter
+import engines_table
+import trackers
+from aboard.core.plan.training_settings import Adapter, Training
 from figures import Figures, main
 from train import DUELS, LARGE, QUICK_TURNS, SMALL, STEPS, TURNS, compute_interval
 from train_runs import prepare_task, run_interleaved, start_contest
+
+if TYPE_CHECKING:
+    from train_crew import Crew
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 
@@ -21,9 +26,21 @@ ADAPTERS = {"LoRA": Adapter(), "LoRA with dropout": Adapter(dropout=0.1)}
 
 
 def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's only option
-    """Measures the speed of LoRA and the memory of LoRA and chunked loss, estimated and measured."""
+    """Measures curves of all settings on 1 to 4 ranks, LoRA's speed, memory and checkpoints, and trackers."""
     for section in SECTIONS.values():
         section(figures, quick)
+
+
+def measure_table(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
+    """Losses, gradient norms and samples of all settings and layouts, beside those of one rank."""
+    from train_crew import Crew  # noqa: PLC0415 - torch, which --help need not wait for
+
+    crew = Crew()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            engines_table.measure_table(figures, crew, Path(folder), quick=quick)
+    finally:
+        crew.close()
 
 
 def measure_speed(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
@@ -56,7 +73,7 @@ def measure_speed(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as a
 
 
 def measure_memory(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
-    """Peak of live tensors of a 55M model against its estimate; of 2 ranks, and of one with --quick."""
+    """Peak of live tensors of a 55M model against its estimate; with --quick only of LoRA on one rank."""
     from model_cases import made, peak_told_and_measured  # noqa: PLC0415 - torch, which --help need not wait for
     from train_crew import Crew  # noqa: PLC0415 - as above
 
@@ -71,13 +88,13 @@ def measure_memory(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as 
     }
     lora: dict[str, Any] = {"adapter": Adapter()}
     chunked: dict[str, Any] = {"chunked_loss": True}
-    cases = {"all weights": {}, "LoRA": lora, "chunked loss": chunked, "LoRA, chunked loss": {**lora, **chunked}}
+    cases = {"LoRA": lora, "all weights": {}, "chunked loss": chunked, "LoRA, chunked loss": {**lora, **chunked}}
     layouts = [("none", (1,))] if quick else [("none", (1,)), ("none", (2,)), ("full", (2,)), ("hybrid", (2, 2))]
     crew = Crew()
     try:
         with tempfile.TemporaryDirectory() as folder:
             crew.run(1, partial(made, Path(folder), "llama", **shape))
-            for name, settings in list(cases.items())[: 2 if quick else None]:
+            for name, settings in list(cases.items())[: 1 if quick else None]:
                 for layout, nodes in layouts:
                     given = {"max_length": LARGE.length, "gradient_accumulation_steps": 1, **settings}
                     case = partial(peak_told_and_measured, Path(folder), nodes, layout, **given)
@@ -89,12 +106,57 @@ def measure_memory(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as 
                         0.1,
                         note=note,
                     )
+            if not quick:
+                _measure_checkpoints(figures, crew, Path(folder))
+            [offloaded] = crew.run(1, estimate_offload, Path(folder))
     finally:
         crew.close()
-    print("cpu_offload: not measured here; its estimate is printed by `aboard train --dry-run`", flush=True)
+    print(f"cpu_offload, on 2 ranks: estimate {offloaded}", flush=True)
 
 
-SECTIONS = {"speed": measure_speed, "memory": measure_memory}
+def _measure_checkpoints(figures: Figures, crew: "Crew", model: Path) -> None:
+    """The size of a checkpoint of LoRA beside that of all weights."""
+    import save_cases  # noqa: PLC0415 - torch, as above
+
+    from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint  # noqa: PLC0415 - as above
+
+    sizes = {}
+    for name, adapter in (("LoRA", Adapter()), ("all weights", None)):
+        with tempfile.TemporaryDirectory() as folder:
+            training = Training(model=str(model), data=(), output_dir=folder, max_length=8, adapter=adapter, bf16=False)
+            crew.run(1, save_cases.save, training, 1)
+            saved = SavedCheckpoint.open(Path(folder, "step-000001"))
+            sizes[name] = sum(file.bytes for file in saved.marker.files)
+    lora, full = sizes.values()
+    note = f"{lora / 1e6:.0f} and {full / 1e6:.0f} MB"
+    figures.add("checkpoint of LoRA / of all weights", lora / full, 0.1, unit="×", note=note)
+
+
+def estimate_offload(model: Path) -> str:
+    """What a rank of two needs with its states on the host."""
+    from aboard.train.memory.estimate import estimate_memory, profile_model  # noqa: PLC0415 - torch, as above
+
+    training = Training(model=str(model), data=(), output_dir="", max_length=LARGE.length, bf16=False, cpu_offload=True)
+    told = estimate_memory(profile_model(training), training, (2,), sharding="full", keep=False, hold=False)
+    return told.details((2,))
+
+
+def measure_trackers(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - as above
+    """The time of a log line with each tracker, and of a step while a tracking server hangs."""
+    from train_crew import Crew  # noqa: PLC0415 - as above
+
+    trackers.measure_log_lines(figures, quick=quick)
+    if quick:
+        return
+    crew = Crew()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            trackers.measure_steps(figures, crew, Path(folder))
+    finally:
+        crew.close()
+
+
+SECTIONS = {"table": measure_table, "speed": measure_speed, "memory": measure_memory, "trackers": measure_trackers}
 
 if __name__ == "__main__":
     main("engines", measure, SECTIONS)

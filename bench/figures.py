@@ -31,10 +31,12 @@ class Figures:
         self._figures: list[Figure] = []
 
     def add(self, name: str, value: float, bar: float, *, unit: str = "", note: str = "") -> None:
-        figure = Figure(name=name, value=round(value, 4), bar=bar, unit=unit, note=note)
+        figure = Figure(name=name, value=float(f"{value:.4g}"), bar=bar, unit=unit, note=note)
         self._figures.append(figure)
         verdict = "holds" if figure.holds else "MISSED"
-        print(f"{name:<58} {value:>9.3f} {unit:<3} ≤ {bar:<7g} {verdict:<7} {note}", flush=True)
+        # Differences of 1e-6 are figures too.
+        shown = f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.3f}"
+        print(f"{name:<58} {shown:>9} {unit:<3} ≤ {bar:<7g} {verdict:<7} {note}", flush=True)
 
     def finish(self, path: str | None) -> int:
         held = sum(figure.holds for figure in self._figures)

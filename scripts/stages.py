@@ -113,6 +113,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
             "logs",
             "data",
             "train",
+            "engines",
             "bringup",
             "slurm",
             "containers",
