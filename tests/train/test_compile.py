@@ -47,7 +47,9 @@ def test_compiling_changes_no_loss(
     assert curve(compiled) == [pytest.approx(step, rel=1e-5) for step in curve(plain)]
     *steps, end = lines(compiled)
     assert steps[0]["compilations"] >= 1
-    assert (steps[-1]["compilations"], steps[-1]["recompilations"]) == (steps[0]["compilations"], 0)
+    # With an adapter, the first layer's input needs no gradient and that of the others does.
+    assert steps[0]["recompilations"] == (1 if "adapter" in changed else 0)
+    assert steps[-1]["compilations"] == steps[0]["compilations"]
     assert end["seconds"]["compile"] > 0.1
     assert sum(end["seconds"].values()) == pytest.approx(end["wall"], abs=1e-6)
 

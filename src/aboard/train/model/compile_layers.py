@@ -39,9 +39,12 @@ def compile_layers(model: PreTrainedModel) -> None:
     """
     # Imported here: it takes seconds, which only compiled runs need.
     import torch._dynamo  # noqa: PLC0415
+    import torch.fx.experimental._config as shapes  # noqa: PLC0415
 
     # DDP reduces per layer anyway; splitting the graph of a layer at its buckets only adds graphs.
     torch._dynamo.config.optimize_ddp = False  # noqa: SLF001 - torch's public name of it
+    # A first length that equals the hidden size would otherwise be taken for it, and stay fixed.
+    shapes.use_duck_shape = False
     for layer in find_layers(model):
         layer.forward = torch.compile(layer.forward, dynamic=True)
 
