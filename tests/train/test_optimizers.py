@@ -94,6 +94,7 @@ def test_muon_leaves_embeddings_head_and_norms_to_adamw(family: str, settled: Se
     assert differing == {name for name, weight in found["muon"].items() if ".layers." in name and weight.ndim > 1}
 
 
+@pytest.mark.nightly
 def test_codes_of_8bit_adamw_stand_for_the_numbers_of_torchao() -> None:
     """The map of bitsandbytes, which torchao has too."""
     utils = pytest.importorskip("torchao.optim.quant_utils")
