@@ -85,10 +85,10 @@ def list_ci_stages() -> list[Stage]:
         Stage(name="check", argv=("scripts/check",), limit=600, essential=True),
         pytest_stage("unit, ci", "tests/unit", "ci", workers=UNIT_WORKERS, minutes=10),
         pytest_stage(
-            "ground", "tests/ground", "not nightly and not serial", workers=GROUND_WORKERS, minutes=30, retry=True
+            "ground", "tests/ground", "not nightly and not serial", workers=GROUND_WORKERS, minutes=40, retry=True
         ),
         pytest_stage("ground, serial", "tests/ground", "serial and not nightly", workers=0, minutes=15, retry=True),
-        pytest_stage("train", "tests/train", "not nightly", workers=0, minutes=15),
+        pytest_stage("train", "tests/train", "not nightly", workers=0, minutes=20),
         bench_stage("faults", "--quick", minutes=5),
     ]
 
