@@ -18,10 +18,10 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import adapter as failures
 from aboard.diagnoses.untrusted import escape_text
 from aboard.train.adapter.sample_dropout import DropoutKeys, SampleDropout
+from aboard.train.model.meta_model import DTYPES
 
 # PEFT's name of the adapter that it trains.
 ADAPTER_NAME = "default"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 ALL_LINEAR = "all-linear"
 
 # PEFT asks whether a weight is one of torchao's, and refuses old versions of it. Ours never are.
