@@ -88,6 +88,7 @@ def list_ci_stages() -> list[Stage]:
             "ground", "tests/ground", "not nightly and not serial", workers=GROUND_WORKERS, minutes=40, retry=True
         ),
         pytest_stage("ground, serial", "tests/ground", "serial and not nightly", workers=0, minutes=15, retry=True),
+        pytest_stage("attacks", "tests/attacks", "not nightly", workers=GROUND_WORKERS, minutes=15, retry=True),
         pytest_stage("train", "tests/train", "not nightly", workers=0, minutes=20),
         bench_stage("faults", "--quick", minutes=5),
     ]
@@ -100,6 +101,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
         pytest_stage("unit", "tests/unit", "", workers=UNIT_WORKERS, minutes=60, env=size),
         pytest_stage("ground", "tests/ground", "not serial", workers=GROUND_WORKERS, minutes=120, retry=True, env=size),
         pytest_stage("ground, serial", "tests/ground", "serial", workers=0, minutes=60, retry=True, env=size),
+        pytest_stage("attacks", "tests/attacks", "", workers=GROUND_WORKERS, minutes=60, retry=True, env=size),
         pytest_stage("train", "tests/train", "", workers=0, minutes=120, env=size),
     ]
     benches = [

@@ -1,0 +1,1 @@
+"""Attacks by the author of a model, a checkpoint, an adapter or a data set."""
