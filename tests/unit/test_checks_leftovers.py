@@ -85,6 +85,34 @@ def test_a_process_without_a_keeper_is_found_and_ended_by_run_id(run: str, orpha
     assert leftover_runs.find_leftovers()["runs"][f"{run}-b"]["pids"] == [other]
 
 
+MARKED = f"""
+import sys
+from aboard.agent import process_tree
+process_tree.mark_process(sys.argv[1])
+{ORPHAN.replace('os.execvp("sleep", ["sleep", "3600"])', 'os.execve("/bin/sleep", ["sleep", "3600"], {})')}
+"""
+
+
+def _orphan_without_environment(run: str) -> int:
+    done = subprocess.run([sys.executable, "-c", MARKED, run], stdout=subprocess.PIPE, text=True, check=True)
+    return int(done.stdout)
+
+
+def test_a_process_with_an_emptied_environment_is_found_by_its_mark(run: str, orphans: list[int]) -> None:
+    """It is named after its run while that has a directory, and ended by that name or by the mark's."""
+    first = _orphan_without_environment(run)
+    orphans.append(first)
+    os.utime(run_directory.make_directory(run), (1, 1))
+    assert leftover_runs.find_leftovers()["runs"][run]["pids"] == [first]
+    assert leftover_runs.clear_leftovers([run]) == {"ended": 1, "left": []}
+    second = _orphan_without_environment(run)
+    orphans.append(second)
+    names = [name for name, left in leftover_runs.find_leftovers()["runs"].items() if second in left["pids"]]
+    assert [name.partition("-")[0] for name in names] == ["marked"]
+    assert leftover_runs.clear_leftovers(names) == {"ended": 1, "left": []}
+    _wait_until_gone(second)
+
+
 def test_a_run_with_a_keeper_is_left_alone(run: str, orphans: list[int]) -> None:
     """Whoever answers in the run's directory keeps it; that it stopped answering makes it a leftover."""
     orphans.append(_orphan(ABOARD_RUN_ID=run))

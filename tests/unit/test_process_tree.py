@@ -83,6 +83,47 @@ def test_a_run_is_found_by_its_mark_and_no_other_by_a_part_of_it() -> None:
         other.kill()
 
 
+ESCAPE = """
+import os, sys
+from aboard.agent import process_tree
+process_tree.mark_process(sys.argv[1])
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve("/bin/sh", ["sh", "-c", "exec env -i sh -c 'echo $$; exec sleep 60'"], {})
+    os._exit(0)
+"""
+
+
+def test_a_mark_survives_an_emptied_environment() -> None:
+    """A double fork in a session of its own, started by `env -i`, still belongs to its run, and to no other."""
+    run = f"test-{secrets.token_hex(4)}"
+    with subprocess.Popen([sys.executable, "-c", ESCAPE, run], stdout=subprocess.PIPE) as process:
+        escaped = int(_first_line(process))
+        try:
+            wait_until(lambda: Path(f"/proc/{escaped}/comm").read_text("ascii") == "sleep\n", 5)
+            assert b"ABOARD" not in Path(f"/proc/{escaped}/environ").read_bytes()
+            assert process_tree.find_run_processes(run) == {escaped}
+            assert not process_tree.find_run_processes(f"{run}0")
+        finally:
+            process_tree.send_signal([escaped], signal.SIGKILL)
+    wait_until(lambda: not process_tree.find_run_processes(run), 5)
+
+
+def test_only_a_stopped_process_is_continued() -> None:
+    """And only the one that is meant: its pid may belong to another by then."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        started = process_tree.read_start_time(process.pid)
+        assert not process_tree.continue_stopped(process.pid, started)
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: _state(process.pid) == "T", 5)
+        assert not process_tree.continue_stopped(process.pid, started + 1)
+        assert process_tree.continue_stopped(process.pid, started)
+        wait_until(lambda: _state(process.pid) == "S", 5)
+        process.kill()
+    assert not process_tree.continue_stopped(process.pid, started)
+
+
 def test_a_sweep_returns_what_would_not_die() -> None:
     """Here: nothing would, so the set is empty and the marked process is gone."""
     run = f"test-{secrets.token_hex(4)}"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from aboard.agent.requests import RequestRunner
 
+# Stands for a run of which only the mark of its processes is left.
+UNKNOWN_RUN = "marked-%012x"
 # What makes a process a rank to torchrun, DeepSpeed and mpirun wrappers alike.
 RANK_WORDS = ("RANK", "MASTER_ADDR")
 MOST = 200
@@ -91,10 +93,15 @@ class _ProcessTable:
         }
 
     def runs(self) -> dict[str, list[int]]:
-        """Processes by the run id in their environment, for runs without a supervisor."""
+        """Processes by the run id in their environment, or by their mark, for runs without a supervisor."""
         pids_by_run: dict[str, list[int]] = {}
+        named = {marks[process_tree.RUN_ID] for marks in self._marks.values() if process_tree.RUN_ID in marks}
+        known = {process_tree.compute_mark(run): run for run in (*run_directory.list_runs(), *named)}
         for pid, marks in sorted(self._marks.items()):
             run = marks.get(process_tree.RUN_ID)
+            mark = 0 if run else process_tree.read_mark(pid)
+            if mark:
+                run = known.get(mark) or UNKNOWN_RUN % (mark % 2**process_tree.MARK_BITS)
             # An agent above it is its supervisor or bridge, even one with another /tmp than ours.
             if run and not any(_is_agent_process(above) for above in self._above(pid)):
                 pids_by_run.setdefault(run, []).append(pid)

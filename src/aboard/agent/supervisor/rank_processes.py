@@ -42,9 +42,10 @@ def become_subreaper() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _prepare_child(cores: list[int], directories: list[str], enter: Callable[[], None]) -> None:
+def _prepare_child(run: str, cores: list[int], directories: list[str], enter: Callable[[], None]) -> None:
     """Runs in the child before exec, so that a dead mount blocks only the child; a missing core fails the start."""
     die_with_parent(signal.SIGKILL)
+    process_tree.mark_process(run)
     enter()
     for path in directories:
         os.makedirs(os.path.expanduser(path), exist_ok=True)
@@ -127,7 +128,7 @@ class RankProcesses:
                 stdin=null,
                 stdout=outputs[0].write_end,
                 stderr=outputs[1].write_end,
-                in_child=lambda: _prepare_child(cores, directories, enter),
+                in_child=lambda: _prepare_child(self._run, cores, directories, enter),
             )
         except OSError as error:
             self._report_failure(name, str(error.strerror))
