@@ -1,9 +1,252 @@
 """Attacks by another user of a node or of the head, without any right of ours."""
 
-from other_users import ATTACKER, VICTIM, run_as
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from deadlines import until, wait_until
+from launching import Going, Launches
+from other_users import ATTACKER, VICTIM, run_as, start_as
+from supervisor_runs import Run, held
+
+from aboard.core.plan.plan import Start
+from aboard.sandbox import Sandbox
+from aboard.sandbox.host import Host
+from aboard.transport.node_session import NodeSession
 
 
 def test_users_are_other_uids() -> None:
     """The actors of this file are neither root nor each other."""
     uids = [int(run_as(uid, "import os; print(os.getuid())")) for uid in (VICTIM, ATTACKER)]
     assert uids == [VICTIM, ATTACKER]
+
+
+@contextmanager
+def attacking(host: Host, code: str, *arguments: str) -> Iterator[Going]:
+    """Runs Python code in the host as a user without any right of ours; leaving the block kills it."""
+    become = f"import os; os.setgroups([]); os.setgid({ATTACKER}); os.setuid({ATTACKER}); os.chdir('/')\n"
+    with tempfile.TemporaryFile("w+") as said:
+        argv = [sys.executable, "-uc", become + code, *arguments]
+        process = host.popen(argv, root=True, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
+        try:
+            yield Going(process, said)
+        finally:
+            process.kill()
+            process.wait()
+
+
+# -- the rendezvous port ---------------------------------------------------------------------------------------------
+
+# Rank 1 connects at once; rank 0 lets the thief have two seconds before it listens, as if it imported more.
+SLOW_RANK_0 = """
+import datetime, os, pathlib, threading, time
+from torch.distributed import TCPStore
+rank, stolen = int(os.environ["RANK"]), pathlib.Path("stolen")
+print("ready", flush=True)
+while not stolen.exists():
+    time.sleep(0.02)
+late = pathlib.Path("rank1-waits")
+if rank == 1:
+    threading.Timer(2.0, late.touch).start()
+while rank == 0 and not late.exists():
+    time.sleep(0.02)
+store = TCPStore(
+    os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 2, rank == 0, timeout=datetime.timedelta(seconds=60)
+)
+if rank == 0:
+    store.set("word", "right")
+print("word", store.get("word").decode(), flush=True)
+"""
+# A port that is bound, but that nobody listens on, is reserved: no list is needed to find it.
+STEAL = """
+import socket
+def find():
+    while True:
+        for port in (29500, *range(32768, 61000)):
+            with socket.socket() as own:
+                try:
+                    own.bind(("", port))
+                    continue
+                except OSError:
+                    pass
+            thief = socket.socket()
+            thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                thief.bind(("", port))
+                thief.listen()
+                return thief, port
+            except OSError:
+                thief.close()
+thief, port = find()
+print("listening", port)
+while True:
+    # Aboard's own test of the port connects and sends nothing.
+    data = thief.accept()[0].recv(4096)
+    if data:
+        print("received", len(data), "bytes")
+"""
+
+
+@pytest.mark.ground
+def test_a_stolen_rendezvous_port_gets_no_byte_of_a_rank(box: Sandbox) -> None:
+    """A thief listens on the port before rank 0: no rank connects to it, its uid is named, and the run goes on."""
+    launches = Launches(box)
+    launches.put("slow.py", SLOW_RANK_0)
+    box.head.run(["rm", "-f", f"{launches.folder}/stolen", f"{launches.folder}/rank1-waits"])
+    with launches.going("launch", "--", "slow.py") as going:
+        wait_until(lambda: "ready" in going.said, 60, lambda: going.said)
+        with attacking(box.nodes[0], STEAL) as thief:
+            wait_until(lambda: "listening" in thief.said, 30, lambda: thief.said)
+            launches.put("stolen", "")
+            assert going.wait(120) == 0, going.said
+            assert re.fullmatch(r"listening \d+\n", thief.said)
+            assert "word right" in going.said
+            assert f"uid {ATTACKER}" in going.said
+
+
+LISTEN = """
+import socket, sys, time
+address, port = sys.argv[1], int(sys.argv[2])
+thief = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+if ":" in address:
+    thief.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+thief.bind((address, port))
+thief.listen()
+print("listening", flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::1"])  # noqa: S104 - the thief's, not ours
+def test_whoever_listens_on_the_rendezvous_port_is_named(address: str) -> None:
+    """By uid, also if rank 0 still has the port's other address family; no rank is told to connect."""
+    run = Run()
+
+    def taken() -> list[tuple[int, bool]]:
+        return [(event.data["uid"], event.data["beside"]) for event in run.events if event.kind == "port_taken"]
+
+    async def story(hold: NodeSession) -> None:
+        port = str(await hold.reserve(0))
+        with start_as(ATTACKER, LISTEN, address, port) as thief:
+            await until(taken)
+            await hold.start(Start(child="0", argv=(sys.executable, "-c", LISTEN, "", port)))
+            await until(lambda: len(taken()) > 1 or "exited" in run.kinds("0"))
+            thief.kill()
+
+    held(run, story)
+    assert taken() == [(ATTACKER, False), (ATTACKER, True)][: 1 + (address == "::1")]
+    assert "listening" not in run.kinds()
+
+
+# As torch's store fails, without the seconds that importing torch takes.
+BIND = """
+import os, pathlib, socket, time
+while not pathlib.Path("stolen").exists():
+    print("ready", flush=True)
+    time.sleep(0.2)
+if os.environ["RANK"] == "0":
+    socket.create_server(("", int(os.environ["MASTER_PORT"])))
+time.sleep(60)
+"""
+
+
+@pytest.mark.ground
+def test_a_fixed_rendezvous_port_that_is_stolen_ends_the_run_with_the_thiefs_uid(box: Sandbox) -> None:
+    """The verdict names the uid, the port, the node and what to type: another port would be against the user's word."""
+    launches = Launches(box)
+    launches.put("bind.py", BIND)
+    box.head.run(["rm", "-f", f"{launches.folder}/stolen"])
+    with launches.going("launch", "--master-port", "29600", "--", "bind.py") as going:
+        wait_until(lambda: "ready" in going.said, 60, lambda: going.said)
+        with attacking(box.nodes[0], LISTEN, "", "29600") as thief:
+            wait_until(lambda: "listening" in thief.said, 30, lambda: thief.said)
+            launches.put("stolen", "")
+            assert going.wait(60) == 1, going.said
+    [found] = json.loads(launches.read(launches.newest(), "findings.json"))
+    assert (found["code"], found["nodes"], found["ranks"]) == ("network-port-taken", ["n1"], [0])
+    assert f"a process of uid {ATTACKER} listens there" in found["seen"]
+    assert "sport = :29600" in found["fix"]
+
+
+# -- denial of service -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def squatted(box: Sandbox, make: str) -> Iterator[None]:
+    """The attacker has taken the user's place in /tmp of the first node."""
+    path = f"/tmp/aboard-{box.crew_id}"
+    with attacking(box.nodes[0], f"path = {path!r}\n{make}") as squatter:
+        assert squatter.wait(10) == 0, squatter.said
+    try:
+        yield
+    finally:
+        box.nodes[0].run(["rm", "-rf", path], root=True).check_returncode()
+
+
+@pytest.mark.ground
+@pytest.mark.xfail(strict=True, reason="a directory of somebody else in /tmp stops every launch")
+@pytest.mark.parametrize(
+    "make",
+    [
+        "os.mkdir(path, 0o777)",
+        "os.symlink('/dev/shm', path)",
+        "open(path, 'w').close()",
+    ],
+    ids=["directory", "link", "file"],
+)
+def test_a_place_in_tmp_that_somebody_else_took_stops_no_launch(box: Sandbox, make: str) -> None:
+    """The run's files go to a private directory elsewhere, and `check` names the owner of the place in /tmp."""
+    launches = Launches(box)
+    with squatted(box, make):
+        ran = launches.launch("--", "/bin/echo", "it runs")
+        assert ran.code == 0, ran.said
+        assert ran.said.count("it runs") + ran.said.count("×2") >= 1
+        checked = launches.aboard("check", "--only", "host", "--json")
+    [found] = [each for each in json.loads(checked.stdout)["findings"] if each["code"] == "host-tmp-taken"]
+    assert (found["severity"], found["nodes"]) == ("warn", ["n1"])
+    assert f"uid {ATTACKER}" in found["seen"]
+    assert launches.orphans(ran.run) == {}
+
+
+# Connects to each port of the victim as soon as it listens, and never sends a byte.
+FLOOD = """
+import socket, sys
+victim, held = sys.argv[1], []
+print("ready")
+while True:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in open(table).readlines()[1:]:
+            fields = line.split()
+            if fields[3] != "0A" or fields[7] != victim:
+                continue
+            port = int(fields[1].rpartition(":")[2], 16)
+            if port in [known for known, _ in held]:
+                continue
+            for _ in range(600):
+                link = socket.socket()
+                link.settimeout(2)
+                try:
+                    link.connect(("127.0.0.1", port))
+                except OSError:
+                    break
+                held.append((port, link))
+            print("flooded", port)
+"""
+
+
+@pytest.mark.ground
+@pytest.mark.xfail(strict=True, reason="silent connections take the places of the peers")
+def test_idle_connections_make_no_network_finding(box: Sandbox) -> None:
+    """600 silent connections to each port under test: the peers are still answered, and no firewall is reported."""
+    launches = Launches(box)
+    with attacking(box.nodes[0], FLOOD, str(box.crew_id)) as flood:
+        wait_until(lambda: "ready" in flood.said, 10, lambda: flood.said)
+        checked = launches.aboard("check", "--only", "network", "--json")
+        assert "flooded" in flood.said
+    assert json.loads(checked.stdout)["findings"] == []

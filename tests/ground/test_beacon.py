@@ -11,6 +11,7 @@ import pytest
 from deadlines import until, wait_until
 from supervisor_runs import Run, held
 
+from aboard.agent.beacon.report_receiver import ACTIVITIES
 from aboard.core.plan.plan import Start
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.transport.node_session import NodeSession
@@ -92,6 +93,46 @@ dist.destroy_process_group()
     times = [event.at for event in run.events if event.kind == "phase" and event.child == "rank1"]
     assert times == sorted(times)
     assert run.output("rank0").decode().split() == ["2000", f"{run.place}/flight."]
+
+
+HELD = """
+import datetime, os, torch
+from torch._C._distributed_c10d import TCPStore
+other = TCPStore("127.0.0.1", 0, is_master=True)
+where, master = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), os.environ["RANK"] == "0"
+TCPStore(*where, 2, master, datetime.timedelta(seconds=60)).set("a", "b")
+print(type(vars(TCPStore)["__init__"]).__name__, isinstance(other, torch.distributed.Store))
+"""
+
+
+def test_a_store_is_held_until_its_master_listens(run: Run) -> None:
+    """It connects only after the release, unlike a store of the script's own; torch's class is its own again."""
+    samples: list[dict[str, Any]] = []
+
+    def listening() -> list[int]:
+        return [event.data["port"] for event in run.events if event.kind == "listening"]
+
+    async def story(hold: NodeSession) -> None:
+        hold._on_samples = lambda _node, told: samples.append(told)
+        port = await hold.reserve(0)
+
+        async def start(rank: str) -> None:
+            env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": rank}
+            argv = (sys.executable, "-c", HELD)
+            await hold.start(Start(child=rank, argv=argv, env=env, beacon=True), await_port=port)
+
+        await start("1")
+        await until(lambda: samples and samples[-1]["children"]["1"].get("doing") == ACTIVITIES.index("rendezvous"), 60)
+        await hold.release(port + 1)
+        await start("0")
+        await until(listening, 60)
+        assert listening() == [port]
+        assert run.output("1") == b""
+        await hold.release(port)
+        await until(lambda: all(run.finished(rank) for rank in "01"), 60)
+
+    held(run, story)
+    assert {run.output(rank) for rank in "01"} == {b"instancemethod True\n"}
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ class FakeSupervisor:
             "start": self._start,
             "signal": self._signal,
             "reserve": lambda message: {"port": message["port"] or USUAL_PORT},
+            "listening": lambda _message: None,
             "lease": lambda _message: None,
             "end": lambda _message: self._end(),
         }

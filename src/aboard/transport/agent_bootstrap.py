@@ -117,6 +117,7 @@ _PRECOMPILED = (
     "aboard.agent.inspect.leftover_runs",
     "aboard.agent.event_loop",
     "aboard.agent.network.peer_listener",
+    "aboard.agent.network.interface_addresses",
     "aboard.agent.run_directory",
     "aboard.agent.process_spawn",
     "aboard.agent.forked_work",

@@ -163,8 +163,11 @@ class NodeSession:
         """Stores a zip file of Python modules in the supervisor's directory, for children to import."""
         await self._ask("bring", wait=BRING_SECONDS, tail=code)
 
-    async def start(self, start: Start) -> None:
-        """Starts a child; repeating the request after a disconnect is harmless, since the supervisor knows the name."""
+    async def start(self, start: Start, *, await_port: int = 0) -> None:
+        """Starts a child; repeating the request after a disconnect is harmless, since the supervisor knows the name.
+
+        A child with a beacon connects to its master on `await_port` only after `release`.
+        """
         self._children.add(start.child)
         await self._ask(
             "start",
@@ -176,8 +179,13 @@ class NodeSession:
             beacon=start.beacon,
             code=start.code,
             cores=list(start.cores),
+            await_port=await_port,
             **describe_container(start.container, start.setup),
         )
+
+    async def release(self, port: int) -> None:
+        """Lets the node's ranks connect to rank 0, which listens on this port."""
+        await self._ask("listening", port=port)
 
     async def signal(self, child: str, number: int) -> None:
         await self._ask("signal", child=child, signal=int(number))

@@ -20,6 +20,7 @@ NAME_CHARS = 200
 NO_STACKS = "no stacks: "
 _decode_count: Callable[[object], int] = make_decoder(int, strict=True)
 _decode_clock: Callable[[object], float] = make_decoder(float, strict=True)
+_decode_name: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(200)], strict=True)
 _decode_text: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(2000)], strict=True)
 _decode_trace: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(8000)], strict=True)
 _decode_stacks: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(64 * 1024)], strict=True)
@@ -34,6 +35,15 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "killed": _decode_count,
         "stubborn": make_decoder(Annotated[tuple[int, ...], MaxLength(MOST_CHILDREN)], strict=True),
     },
+    "listening": {"port": _decode_count},
+    "port_taken": {
+        "port": _decode_count,
+        "uid": _decode_count,
+        "user": _decode_name,
+        "pid": _decode_count,
+        "name": _decode_name,
+        "beside": make_decoder(bool, strict=True),
+    },
     "phase": {"phase": make_decoder(Annotated[str, Matching("|".join(BEACON_PHASES))], strict=True)},
     "saved": {
         # A rank may name anything here: whoever reads the record validates the names.
@@ -42,14 +52,16 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "files": make_decoder(Annotated[tuple[Annotated[Untrusted, MaxLength(200)], ...], MaxLength(500)], strict=True),
     },
     "raised": {
-        "type": make_decoder(Annotated[Untrusted, MaxLength(200)], strict=True),
+        "type": _decode_name,
         "message": _decode_text,
         "trace": _decode_trace,
         "error": _decode_trace,
     },
 }
+# Events of a node rather than of a child.
+NODE_EVENTS = ("ending", "ended", "listening", "port_taken")
 # Without these the event is useless.
-REQUIRED_FIELDS = ("code", "phase")
+REQUIRED_FIELDS = ("code", "phase", "port", "uid")
 NODE_FIGURE_TYPES: Mapping[str, type[float]] = {"load": float, "memory": float, "throttled": float}
 CHILD_FIGURE_TYPES: Mapping[str, type[float]] = {
     "step": int,
@@ -86,7 +98,7 @@ def parse_event(message: frames.Message, node: str, clock_offset: float, childre
         seq=parse_count(message, "event"),
         at=parse_clock(message.get("wall")) - clock_offset,
         kind=str(kind),
-        child=_require_known_child(message.get("child"), children) if kind not in ("ending", "ended") else "",
+        child="" if kind in NODE_EVENTS else _require_known_child(message.get("child"), children),
         data={
             key: _decode_field(decoder, message, key)
             for key, decoder in fields.items()

@@ -1,6 +1,7 @@
 """The beacon: reports a rank's progress to the supervisor from inside the rank, without affecting the script.
 
-It never raises into the rank, blocks, prints or imports torch: a missing report is harmless, a disturbed rank is not.
+It never raises into the rank, prints or imports torch, and blocks only a connection to a master that does not listen
+yet: a missing report is harmless, a disturbed rank is not.
 Its only thread starts when torch is about to create a process group, and sleeps until the supervisor sends a request.
 """
 
@@ -38,7 +39,8 @@ armed: Beacon | None = None
 
 def arm(folder: str) -> None:
     """Removes the supervisor's variables from the environment, so that no child inherits them, and starts."""
-    path, child, stacks = (os.environ.pop(name, "") for name in ("ABOARD_BEACON", "ABOARD_CHILD", "ABOARD_STACKS"))
+    names = ("ABOARD_BEACON", "ABOARD_CHILD", "ABOARD_STACKS", "ABOARD_AWAIT")
+    path, child, stacks, awaited = (os.environ.pop(name, "") for name in names)
     # Imported by name from the same directory: on a node it is not part of a package.
     torch = __import__("aboard_beacon_torch")
     _remove_from_path(folder)
@@ -52,7 +54,7 @@ def arm(folder: str) -> None:
     _call_safely(lambda: _report_exceptions(beacon))
     # Next to the rank's stacks file, whose name contains its number.
     request_path = "%s.ear" % stacks.rpartition(".")[0].split(":", 2)[-1]
-    _call_safely(lambda: torch.watch(beacon, os.path.dirname(path), request_path))
+    _call_safely(lambda: torch.watch(beacon, os.path.dirname(path), request_path, awaited))
     _call_safely(lambda: _show_stacks(*stacks.split(":", 2)))
 
 
@@ -79,7 +81,7 @@ class Beacon:
         return self._phase >= PHASES.index(phase)
 
     def doing(self, what: str) -> None:
-        """Reports what the rank does instead of steps: evaluation, checkpoint, data, compiling; "" when it is over."""
+        """Reports what the rank does instead of steps (evaluation, checkpoint, data …); "" when it is over."""
         self.tell('"doing":%s' % quoted(what))
 
     def tell(self, fields: str) -> None:

@@ -34,11 +34,14 @@ if TYPE_CHECKING:
 REPORT_SECONDS = 0.2
 
 
-def watch(beacon: Beacon, folder: str, request_path: str) -> None:
+def watch(beacon: Beacon, folder: str, request_path: str, awaited: str) -> None:
     """Starts reporting what torch does in this process; the flight recorder's files go to the folder.
 
-    The supervisor may request the recorder's content through the socket at `request_path`.
+    The supervisor may request the recorder's content through the socket at `request_path`. `awaited` is the port that
+    this rank must not connect to before the file behind the colon has its number; empty without such a port.
     """
+    # A script may change the address; then it connects to a master of its own.
+    hold = ClientHold(beacon, os.environ.get("MASTER_ADDR", ""), awaited)
     steps = Steps(beacon)
 
     def torch_came(torch: ModuleType) -> None:
@@ -56,7 +59,7 @@ def watch(beacon: Beacon, folder: str, request_path: str) -> None:
 
     after = {
         "torch": torch_came,
-        "torch.distributed.distributed_c10d": lambda c10d: _watch_process_group(beacon, c10d, request_path),
+        "torch.distributed.distributed_c10d": lambda c10d: _watch_process_group(beacon, c10d, request_path, hold),
         "torch.optim.optimizer": optimizer_came,
         "torch._dynamo.callback": lambda dynamo: _watch_compilations(beacon, dynamo.callback_handler),
     }
@@ -143,9 +146,13 @@ def _enable_flight_recorder(torch: ModuleType, folder: str) -> None:
 
 
 RANK_AT = 4
+STORE_ARGUMENTS = ("host_name", "port", "world_size", "is_master", "timeout")
+# The store's own default.
+STORE_SECONDS = 300.0
+POLL_SECONDS = 0.02
 
 
-def _watch_process_group(beacon: Beacon, c10d: Any, request_path: str) -> None:
+def _watch_process_group(beacon: Beacon, c10d: Any, request_path: str, hold: ClientHold) -> None:
     plain = c10d.init_process_group
     rank_argument: list[Any] = []
 
@@ -190,13 +197,81 @@ def _watch_process_group(beacon: Beacon, c10d: Any, request_path: str) -> None:
     # It stays: it is called once or twice in a process, and other modules may already have imported it.
     c10d.init_process_group = init_process_group
     store = sys.modules["torch._C._distributed_c10d"].TCPStore
-    FirstCallHook(lambda: beacon.reach("store")).follow(store, "__init__", joining)
+    hold.follow(store)
+    FirstCallHook(lambda: beacon.reach("store"), hold).follow(store, "__init__", joining)
+
+
+class ClientHold:
+    """Lets a store connect to rank 0 only once the supervisor has seen rank 0 listen, and then removes itself.
+
+    Until then another user of rank 0's node could listen there. `awaited` is as in `watch`.
+    """
+
+    def __init__(self, beacon: Beacon, master: str, awaited: str) -> None:
+        self._beacon = beacon
+        self._master = master
+        self._port, _colon, self._path = awaited.partition(":")
+        self._over = False
+        self._undo: Callable[[], None] = lambda: None
+
+    def follow(self, store: Any) -> None:
+        plain = vars(store)["__init__"]
+
+        def connect(*args: Any, **named: Any) -> Any:
+            with suppress(Exception):
+                self._before(dict(zip(STORE_ARGUMENTS, args[1:]), **named))
+            result = plain(*args, **named)
+            self.leave()
+            return result
+
+        def undo() -> None:
+            # Unless other code has replaced it since.
+            if vars(store).get("__init__") is connect:
+                store.__init__ = plain
+
+        if self._port:
+            store.__init__ = connect
+            self._undo = undo
+
+    def leave(self) -> None:
+        if self._over:
+            self._undo()
+
+    def _before(self, arguments: dict[str, Any]) -> None:
+        is_master = arguments.get("is_master")
+        if "%d" % arguments["port"] == self._port and (is_master or arguments["host_name"] == self._master):
+            if not is_master and not self._over:
+                self._wait(arguments.get("timeout"))
+            self._over = True
+
+    def _wait(self, timeout: Any) -> None:
+        if self._listens():
+            return
+        deadline = time.monotonic() + (STORE_SECONDS if timeout is None else timeout.total_seconds())
+        self._beacon.doing("rendezvous")
+        try:
+            # Without the directory there is no supervisor that could write the file.
+            while not self._listens() and time.monotonic() < deadline and os.path.isdir(os.path.dirname(self._path)):
+                time.sleep(POLL_SECONDS)
+        finally:
+            self._beacon.doing("")
+
+    def _listens(self) -> bool:
+        try:
+            with open(self._path, "rb") as file:
+                return file.read(16).decode("ascii") == self._port
+        except OSError:
+            return False
 
 
 class FirstCallHook:
-    """Calls back when the first of some functions has returned, then removes itself: later calls cost nothing."""
+    """Calls back when the first of some functions has returned, then removes itself: later calls cost nothing.
 
-    def __init__(self, done: Callable[[], None]) -> None:
+    `inner` is a hook below it, which can only remove itself afterwards.
+    """
+
+    def __init__(self, done: Callable[[], None], inner: ClientHold | None = None) -> None:
+        self._inner = inner
         self._done: Callable[[], None] | None = done
         self._followed: list[tuple[Any, str, Any, Any]] = []
 
@@ -223,6 +298,8 @@ class FirstCallHook:
             if vars(holder).get(name) is once:
                 setattr(holder, name, plain)
         self._followed = []
+        if self._inner is not None:
+            self._inner.leave()
         if done is not None:
             done()
 

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 SOCKET = "beacon.sock"
 FOLDER = "beacon"
+# Contains rank 0's port once rank 0 listens on it.
+LISTENING = "listening"
 FILES = ("sitecustomize", "aboard_beacon", "aboard_beacon_torch")
 PHASES = ("started", "torch", "store", "group", "collective")
 # What a rank may report that it does instead of steps; sent as an index into this tuple.
-ACTIVITIES = ("", "evaluation", "checkpoint", "data", "compiling")
+ACTIVITIES = ("", "evaluation", "checkpoint", "data", "compiling", "rendezvous")
 REQUEST_SUFFIX = ".ear"
 # A real-time signal: Slurm, Lightning and torch use USR1 and USR2, and glibc the first two of these itself.
 STACKS_SIGNAL = signal.SIGRTMIN + 7
@@ -100,9 +102,14 @@ class BeaconReceiver:
         self._directory = directory
         self._emit = emit
         self._talk: socket.socket | None = None
+        # Called when a rank of this node is about to listen as the master of its store.
+        self.on_master: Callable[[], None] = lambda: None
 
-    def prepare(self, child: str, number: int, env: dict[str, str], secrets: list[str]) -> None:
-        """Adds the variables that load the beacon to a child's environment."""
+    def prepare(self, child: str, number: int, env: dict[str, str], secrets: list[str], *, await_port: int = 0) -> None:
+        """Adds the variables that load the beacon to a child's environment.
+
+        With `await_port`, the child does not connect to its master on that port before `release`.
+        """
         if self._talk is None:
             self._talk = self._open()
         beacon = self.states[child] = BeaconState(number, self._directory, secrets)
@@ -111,9 +118,19 @@ class BeaconReceiver:
         env["PYTHONPATH"] = os.pathsep.join(part for part in (folder, env.get("PYTHONPATH", "")) if part)
         env["ABOARD_BEACON"] = os.path.join(self._directory, SOCKET)
         env["ABOARD_CHILD"] = child
+        if await_port:
+            env["ABOARD_AWAIT"] = "%d:%s" % (await_port, os.path.join(self._directory, LISTENING))
         env["ABOARD_STACKS"] = "%d:%d:%s" % (STACKS_SIGNAL, os.getpid(), beacon.stacks)
         if env.setdefault("TORCHELASTIC_ERROR_FILE", beacon.error_file) != beacon.error_file:
             beacon.error_file = ""
+
+    def release(self, port: int) -> None:
+        """Lets ranks connect to their master: rank 0 listens on its port. Repeating it is harmless."""
+        path = os.path.join(self._directory, LISTENING)
+        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with open(fd, "w", encoding="ascii") as file:
+            file.write("%d" % port)
+        os.rename(path + ".new", path)
 
     def read_last_reports(self, child: str, code: int) -> None:
         """Reads the rank's last reports before its exit is reported; falls back to torch's error file."""
@@ -216,10 +233,7 @@ class BeaconReceiver:
         elif "doing" in message:
             beacon.doing = ACTIVITIES.index(message["doing"])
         elif "joining" in message:
-            request = message["joining"]
-            beacon.joining = {
-                key: kind(request[key]) for key, kind in JOIN_FIELDS.items() if request.get(key) is not None
-            }
+            self._take_store_request(beacon, message["joining"])
         elif "flight" in message:
             beacon.flight, beacon.flight_received_at = dict(message["flight"]), time.monotonic()
         else:
@@ -227,6 +241,11 @@ class BeaconReceiver:
             words = {key: str(raised[key]) for key in ("type", "message", "trace")}
             self._raise(child, beacon, wall, dict(words, error=str(raised.get("error", ""))))
         beacon.pid = sender or beacon.pid
+
+    def _take_store_request(self, beacon: BeaconState, request: dict[str, Any]) -> None:
+        beacon.joining = {key: kind(request[key]) for key, kind in JOIN_FIELDS.items() if request.get(key) is not None}
+        if beacon.joining.get("master"):
+            self.on_master()
 
     def _report_saved(self, child: str, beacon: BeaconState, wall: float, saved: dict[str, Any]) -> None:
         """Which files of a checkpoint are on this node: the record has them even if the node is lost."""

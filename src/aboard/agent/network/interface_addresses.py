@@ -19,6 +19,7 @@ GET_ADDRESS, NEW_ADDRESS, DONE, FAILED = 22, 20, 3, 2
 REQUEST_DUMP = 0x301
 ADDRESS, LOCAL = 1, 2
 LISTENING = "0A"
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 AGENT_MARK = b"aboard: python"
 
 
@@ -42,11 +43,37 @@ def list_addresses() -> list[tuple[str, str, int]]:
 
 def find_port_owner(port: int) -> frames.Message | None:
     """Who listens on a port, as far as an ordinary user may know: the process if it is theirs, else its user."""
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    return next((describe_owner(uid, inode) for uid, inode in list_listeners(port)), None)
+
+
+def list_listeners(port: int) -> list[tuple[int, int]]:
+    """The user and the inode of each socket that listens on a port. Listening sockets come first in the table."""
+    listeners = []
+    for table in TABLES:
         for fields in _read_socket_table(table):
-            if fields[3] == LISTENING and fields[1].endswith(":%04X" % port):
-                return {"user": _resolve_user(int(fields[7])), **_find_socket_process("socket:[%s]" % fields[9])}
-    return None
+            if fields[3] != LISTENING:
+                break
+            if fields[1].endswith(":%04X" % port):
+                listeners.append((int(fields[7]), int(fields[9])))
+    return listeners
+
+
+def has_connections(port: int) -> bool:
+    """Whether a port has connections or listeners, also closed ones that linger."""
+    return any(fields[1].endswith(":%04X" % port) for table in TABLES for fields in _read_socket_table(table))
+
+
+def describe_owner(uid: int, inode: int) -> frames.Message:
+    """A socket's process if we may see it, else its user only."""
+    return {"user": _resolve_user(uid), **_find_socket_process(inode)}
+
+
+def holds_socket(pid: str, inode: int) -> bool:
+    """Whether a process has this socket; we may not see that of another user's."""
+    folder, link = "/proc/%s/fd" % pid, "socket:[%d]" % inode
+    with contextlib.suppress(OSError):
+        return any(_read_link("%s/%s" % (folder, fd)) == link for fd in os.listdir(folder))
+    return False
 
 
 def _parse_address(message: bytes) -> Iterator[tuple[str, str, int]]:
@@ -80,15 +107,14 @@ def _resolve_user(uid: int) -> str:
         return str(uid)
 
 
-def _find_socket_process(link: str) -> frames.Message:
+def _find_socket_process(inode: int) -> frames.Message:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError):
-                folder = "/proc/%s/fd" % name
-                if any(_read_link("%s/%s" % (folder, fd)) == link for fd in os.listdir(folder)):
+                if holds_socket(name, inode):
                     return {
                         # The user that runs it now; the socket's own user is the one that created it.
-                        "user": _resolve_user(os.stat(folder).st_uid),
+                        "user": _resolve_user(os.stat("/proc/%s/fd" % name).st_uid),
                         "pid": int(name),
                         "name": _read_proc_file(name, "comm").decode("utf-8", "replace").strip(),
                         "ours": AGENT_MARK in _read_proc_file(name, "cmdline"),

@@ -1,20 +1,32 @@
-"""Reserves a free port for rank 0 until rank 0 listens on it."""
+"""Reserves a free port for rank 0, and tells when rank 0 or somebody else listens on it."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
+import time
 
-# An abstract socket name (unix(7)): visible to every user of this network, and gone with its owner.
-NAME = "\0aboard/port/%d"
+from aboard.agent.network import interface_addresses
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aboard.agent.event_loop import EventLoop
+
+# Often, once rank 0 is about to listen: the other ranks wait for it.
+SOON_SECONDS = 0.02
+HURRY_SECONDS = 10.0
+POLL_SECONDS = 0.5
 
 
 class PortReservations:
     """Ports that are bound but not listened on.
 
-    With SO_REUSEADDR, Linux lets another socket that has it too (TCPStore's has) bind and listen beside ours. Two of
-    ours would share a port as well, so each also takes a name, which only one can have.
+    With SO_REUSEADDR, Linux lets another socket that has it too (TCPStore's has) bind and listen beside ours. Binding
+    without it fails if anybody has reserved the port, so we set it afterwards.
     """
 
     def __init__(self) -> None:
@@ -35,33 +47,98 @@ class PortReservations:
 
     def _take(self, port: int) -> int:
         with contextlib.ExitStack() as undo:
-            reserved = undo.enter_context(_bind_port(port))
+            try:
+                reserved = undo.enter_context(_bind_port(port, reuse=False))
+            except OSError as error:
+                # Connections that linger after an earlier run are in the kernel's table, a reservation is not.
+                if error.errno != errno.EADDRINUSE or not interface_addresses.has_connections(port):
+                    raise
+                reserved = undo.enter_context(_bind_port(port, reuse=True))
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             port = int(reserved.getsockname()[1])
-            name = undo.enter_context(socket.socket(socket.AF_UNIX))
-            name.bind(NAME % port)
             # Only an attempt to listen shows an existing listener.
-            with _bind_port(port) as other:
+            with _bind_port(port, reuse=True) as other:
                 other.listen(1)
             undo.pop_all()
-        self._kept += [reserved, name]
+        self._kept.append(reserved)
         return port
 
 
-def _bind_port(port: int) -> socket.socket:
+class PortWatch:
+    """Polls the kernel's table until the run listens on a port; reports each stranger that does.
+
+    `list_pids` returns the run's processes on this node.
+    """
+
+    def __init__(
+        self, loop: EventLoop, port: int, list_pids: Callable[[], set[int]], emit: Callable[..., None]
+    ) -> None:
+        self._loop = loop
+        self._port = port
+        self._list_pids = list_pids
+        self._emit = emit
+        self._known: list[tuple[int, int]] = []
+        self._over = False
+        self._poll(POLL_SECONDS, float("inf"))
+
+    def hurry(self) -> None:
+        """Polls often for a while: rank 0 is about to listen, and the other ranks wait for it."""
+        self._poll(SOON_SECONDS, time.monotonic() + HURRY_SECONDS)
+
+    def _poll(self, seconds: float, until: float) -> None:
+        # An unreadable or unfamiliar /proc costs the watch, not the supervisor.
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if not self._over and self._is_ours():
+                self._over = True
+                self._emit("listening", port=self._port)
+        if not self._over and time.monotonic() < until:
+            self._loop.later(seconds, lambda: self._poll(seconds, until))
+
+    def _is_ours(self) -> bool:
+        """Whether the run listens, and nobody else: one of two address families may be a stranger's."""
+        listeners = interface_addresses.list_listeners(self._port)
+        new, self._known = listeners != self._known, listeners
+        if not new or not listeners:
+            return False
+        pids = self._list_pids()
+        uids = {os.getuid(), *_list_uids(pids)}
+        strangers = []
+        for uid, inode in listeners:
+            if any(interface_addresses.holds_socket(str(pid), inode) for pid in pids):
+                continue
+            owner = interface_addresses.describe_owner(uid, inode)
+            # A process in a container may not be readable: then its user decides.
+            if "pid" in owner or uid not in uids:
+                strangers.append((uid, owner))
+        for uid, owner in strangers:
+            who = {"uid": uid, "user": owner["user"], "pid": owner.get("pid", 0), "name": owner.get("name", "")}
+            self._emit("port_taken", port=self._port, beside=len(strangers) < len(listeners), **who)
+        return not strangers
+
+
+def _list_uids(pids: set[int]) -> set[int]:
+    uids = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            uids.add(os.stat("/proc/%d" % pid).st_uid)
+    return uids
+
+
+def _bind_port(port: int, *, reuse: bool) -> socket.socket:
     family, address = (socket.AF_INET6, "::") if socket.has_ipv6 else (socket.AF_INET, "")
     try:
-        return _bind_socket(family, address, port)
+        return _bind_socket(family, address, port, reuse=reuse)
     except OSError as error:
         if error.errno == errno.EADDRINUSE or family == socket.AF_INET:
             raise
         # The kernel supports IPv6, but it is disabled.
-        return _bind_socket(socket.AF_INET, "", port)
+        return _bind_socket(socket.AF_INET, "", port, reuse=reuse)
 
 
-def _bind_socket(family: int, address: str, port: int) -> socket.socket:
+def _bind_socket(family: int, address: str, port: int, *, reuse: bool) -> socket.socket:
     with contextlib.ExitStack() as undo:
         listener = undo.enter_context(socket.socket(family))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind((address, port))

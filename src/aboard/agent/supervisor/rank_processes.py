@@ -113,7 +113,7 @@ class RankProcesses:
         if message.get("beacon"):
             # On a full disk a rank starts without a beacon.
             with contextlib.suppress(OSError):
-                self.beacons.prepare(name, self._count, env, secrets)
+                self.beacons.prepare(name, self._count, env, secrets, await_port=int(message.get("await_port") or 0))
         container = message.get("container") or {}
         directories = [str(path) for path in container.get("directories") or ()]
         enter = self._prepare_container(name, argv, env, message) if container else lambda: None
@@ -159,6 +159,10 @@ class RankProcesses:
 
     def alive(self) -> set[int]:
         return process_tree.list_descendants(os.getpid()) | process_tree.find_run_processes(self._run)
+
+    def list_own(self) -> set[int]:
+        """The run's processes on this node, also those inside a container of another user."""
+        return self.alive() | set(self.roots().values())
 
     def terminate(self) -> None:
         """Asks all processes to terminate; a container's runtime exits after its rank."""

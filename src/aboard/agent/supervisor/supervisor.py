@@ -17,7 +17,7 @@ from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.inspect import rank_stacks
 from aboard.agent.supervisor.guard_process import SWEEP_SECONDS, clear_containers, start_guarded
-from aboard.agent.supervisor.port_reservation import PortReservations
+from aboard.agent.supervisor.port_reservation import PortReservations, PortWatch
 from aboard.agent.supervisor.rank_output import RankOutput
 from aboard.agent.supervisor.rank_processes import RankProcesses
 from aboard.agent.supervisor.resource_usage import ResourceSampler
@@ -277,8 +277,8 @@ class Supervisor:
             self._start(message)
         elif op == "signal":
             self._children.signal(str(message["child"]), int(message["signal"]))
-        elif op == "reserve":
-            reply["port"] = self._ports.reserve(int(message["port"]), bool(message.get("fixed")))
+        elif op in ("reserve", "listening"):
+            reply.update(self._handle_port(op, message))
         elif op == "lease":
             self._set_lease(message)
         elif op == "end":
@@ -287,6 +287,16 @@ class Supervisor:
         else:
             raise ValueError("unknown op: %s" % op)
         return reply
+
+    def _handle_port(self, op: str, message: frames.Message) -> frames.Message:
+        port = int(message["port"])
+        if op == "listening":
+            self._children.beacons.release(port)
+            return {}
+        port = self._ports.reserve(port, bool(message.get("fixed")))
+        watch = PortWatch(self._loop, port, self._children.list_own, self._emit)
+        self._children.beacons.on_master = watch.hurry
+        return {"port": port}
 
     def _start(self, message: frames.Message) -> None:
         if self._kill_at is not None:

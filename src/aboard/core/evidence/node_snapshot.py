@@ -25,7 +25,7 @@ from aboard.lazy_dataclass import dataclass
 
 _STACK, _RAS = 64 * 1024, 256 * 1024
 # In the order of the beacon's numbers: agent/beacon/report_receiver.py.
-ACTIVITIES = ("", "evaluation", "checkpoint", "data", "compiling")
+ACTIVITIES = ("", "evaluation", "checkpoint", "data", "compiling", "rendezvous")
 
 
 @dataclass(frozen=True, kw_only=True)

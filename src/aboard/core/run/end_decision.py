@@ -1,7 +1,7 @@
 """Decides what to do next from a run's state; the conductor carries it out."""
 
 from aboard.core.run.rank_phases import Phase
-from aboard.core.run.run_state import RankProcess, Run
+from aboard.core.run.run_state import PortOwner, RankProcess, Run
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
@@ -29,18 +29,27 @@ class EndDecision:
 def decide(run: Run, world: int, *, stderr_tail: Untrusted = NO_TEXT, may_move: bool = True) -> EndDecision | None:
     """The first failure wins. `stderr_tail` is that of the first dead rank; `may_move` allows another port."""
     generation = run.generation
-    first = generation.first_death
-    if first is not None:
-        if may_move and generation.number < PORTS_TRIED and is_port_taken(first, stderr_tail):
-            return EndDecision(why=f"rank {first.name}'s port was in use", again=True, death=True)
-        return EndDecision(why=f"rank {first.name} on {first.node} died", stacks=True, death=True)
+    owner, may_move = generation.port_owner, may_move and generation.number < PORTS_TRIED
+    if generation.first_death is not None:
+        return _decide_death(generation.first_death, owner, stderr_tail, may_move=may_move)
     if generation.lost:
         return EndDecision(why=f"node {generation.lost[0]} was lost before its ranks finished", stacks=True)
     if generation.stopped is not None:
         return EndDecision(why=f"rank {generation.stopped.name} on {generation.stopped.node} was stopped", stacks=True)
+    if owner is not None and owner.beside:
+        return EndDecision(why=f"port {owner.port} on {owner.node} is also used by {owner}", again=may_move)
     if generation.exited == world:
         return EndDecision(why="every rank has finished")
     return None
+
+
+def _decide_death(
+    first: RankProcess, owner: PortOwner | None, stderr_tail: Untrusted, *, may_move: bool
+) -> EndDecision:
+    if may_move and is_port_taken(first, stderr_tail):
+        by = f" by {owner} on {owner.node}" if owner is not None else ""
+        return EndDecision(why=f"rank {first.name}'s port was in use{by}", again=True, death=True)
+    return EndDecision(why=f"rank {first.name} on {first.node} died", stacks=True, death=True)
 
 
 def is_port_taken(child: RankProcess, stderr_tail: Untrusted) -> bool:

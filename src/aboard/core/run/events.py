@@ -16,7 +16,8 @@ class Event:
     """Something rare that happened on a node; durable, numbered by its supervisor, at the head's corrected time.
 
     Kinds that supervisors report: unpacking (a rank waits for its image), started, phase, saved (files of a checkpoint
-    are on this node), raised, exited, failed, ending, ended. The conductor's own, without a number: generation, held,
+    are on this node), raised, exited, failed, listening (the run, on rank 0's port), port_taken (somebody else
+    listens there), ending, ended. The conductor's own, without a number: generation, held,
     cut, gone (of a node), stopped (of a rank), port (rank 0's), verdict (what the progress watch found; none when the
     run makes progress again), looked (a snapshot was judged that covers all events before this), deciding, stopping,
     restarting, finished.

@@ -18,7 +18,7 @@ from aboard.lazy_dataclass import dataclass
 # A shorter silence is only a late heartbeat.
 SILENT_SECONDS = 2.0
 _NODES, _RANKS = 16_384, 32_768
-_COMPILING = ACTIVITIES.index("compiling")
+_COMPILING, _HELD = ACTIVITIES.index("compiling"), ACTIVITIES.index("rendezvous")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +102,7 @@ class RunProgress:
     missing: Annotated[tuple[MissingRanks, ...], MaxLength(_NODES)] = ()
     step: int | None = None
     step_seconds: float | None = None
+    restarting: str = ""
     stopping: str = ""
     finished: str = ""
     interest: int | None = None
@@ -133,6 +134,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         missing=tuple(_find_missing(plan, run, furthest, now)),
         step=run.step,
         step_seconds=slowest.step_seconds if slowest else None,
+        restarting=run.restarting,
         stopping=run.stopping,
         finished=run.finished["why"].visible(WHY_CHARS) if run.finished else "",
         interest=find_rank_of_interest(run),
@@ -227,7 +229,9 @@ def _explain_missing(child: RankProcess | None, run: Run) -> tuple[MissingReason
         return MissingReason.DEAD, child.why.visible(WHY_CHARS) or f"exited with code {child.code}", child.at
     if child.state == "unpacking":
         return MissingReason.LATE, "unpacking the image", child.at
-    return MissingReason.LATE, child.phase.label, child.since
+    sample = run.samples.get((child.node, child.name))
+    held = sample is not None and sample.values.get("doing") == _HELD
+    return MissingReason.LATE, "waiting for rank 0 to listen" if held else child.phase.label, child.since
 
 
 def build_stall(finding: Finding | None) -> Stall | None:

@@ -73,6 +73,24 @@ class NodeConnection:
     stubborn: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class PortOwner:
+    """A process outside the run that listens on rank 0's port; `beside` rank 0 if that listens as well."""
+
+    node: str
+    port: int
+    uid: int
+    user: Untrusted = NO_TEXT
+    pid: int = 0
+    name: Untrusted = NO_TEXT
+    beside: bool = False
+
+    def __str__(self) -> str:
+        who = f"{self.name.visible(40)} (pid {self.pid}) of " if self.pid else "a process of "
+        known = self.user and self.user != str(self.uid)
+        return f"{who}{f'user {self.user.visible(40)}, uid {self.uid}' if known else f'uid {self.uid}'}"
+
+
 @dataclass(kw_only=True)
 class Generation:
     """One attempt at running all ranks; a restart is the next one of the same run."""
@@ -85,6 +103,8 @@ class Generation:
     first_death: RankProcess | None = None
     # Nodes that were lost before their ranks had finished, in that order.
     lost: list[str] = field(default_factory=list)
+    # Who else listens on rank 0's port.
+    port_owner: PortOwner | None = None
     # A rank that was stopped by a signal and not resumed.
     stopped: RankProcess | None = None
     # When the end was decided for another reason than a death: later deaths are caused by it.
@@ -114,6 +134,8 @@ class Run:
     metrics: dict[str, float] = field(default_factory=dict)
     curve: LossCurve = field(default_factory=LossCurve)
     stopping: str = ""
+    # Why the last generation was given up for the next one.
+    restarting: str = ""
     finished: Mapping[str, Any] | None = None
 
     @classmethod
@@ -133,19 +155,14 @@ class Run:
                 self.stopping = ""
                 # A run that was submitted again continues its record.
                 self.finished = None
-            case "held" | "cut" | "gone":
-                connection = self._get_connection(event.node)
-                connection.state, connection.at, connection.why = event.kind, event.at, _get_text(event, "why")
-                if event.kind == "gone" and not connection.ended and event.node not in self.generation.lost:
-                    self.generation.lost.append(event.node)
-            case "ended":
-                connection = self._get_connection(event.node)
-                connection.ended = True
-                connection.stubborn = tuple(event.data.get("stubborn", ()))
+            case "held" | "cut" | "gone" | "ended" | "port_taken":
+                self._apply_node(event)
             case "stopped":
                 self.generation.stopped = self.generation.children.get((event.node, event.child))
             case "unpacking" | "started" | "exited" | "failed" | "phase" | "raised":
                 self._apply_child(event)
+            case "restarting":
+                self.restarting = _get_text(event, "why").visible(WHY_CHARS)
             case "deciding":
                 # If a death decided the end, it is the cause, whatever two clocks say about the order.
                 self.generation.decided = None if event.data.get("death") else event.at
@@ -181,6 +198,26 @@ class Run:
 
     def _get_connection(self, node: str) -> NodeConnection:
         return self.generation.connections.setdefault(node, NodeConnection())
+
+    def _apply_node(self, event: Event) -> None:
+        connection = self._get_connection(event.node)
+        if event.kind == "port_taken":
+            self.generation.port_owner = PortOwner(
+                node=event.node,
+                port=event.data["port"],
+                uid=event.data["uid"],
+                user=_get_text(event, "user"),
+                pid=event.data.get("pid", 0),
+                name=_get_text(event, "name"),
+                beside=event.data.get("beside", False),
+            )
+        elif event.kind == "ended":
+            connection.ended = True
+            connection.stubborn = tuple(event.data.get("stubborn", ()))
+        else:
+            connection.state, connection.at, connection.why = event.kind, event.at, _get_text(event, "why")
+            if event.kind == "gone" and not connection.ended and event.node not in self.generation.lost:
+                self.generation.lost.append(event.node)
 
     def _apply_child(self, event: Event) -> None:
         now = self.generation

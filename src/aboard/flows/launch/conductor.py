@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
 from time import monotonic, time
@@ -105,6 +106,7 @@ class Conductor:
         self._grace_limit: float | None = None
         self._expects_stop = False
         self._hurry = asyncio.Event()
+        self._releasing: set[asyncio.Task[None]] = set()
         self._stopped_since: dict[tuple[str, str], float] = {}
         self._collected = CollectedEvidence()
         self._snapshot_count = 0
@@ -248,8 +250,9 @@ class Conductor:
                     await session.bring(self.plan.code)
                 if part.node.name == self.plan.master.node:
                     port.set_result(await session.reserve(self._wanted_port, fixed=self._fixed_port))
-                starts = _set_master_port(part.starts, await asyncio.shield(port))
-                await asyncio.gather(*(session.start(start) for start in starts))
+                master_port = await asyncio.shield(port)
+                starts = _set_master_port(part.starts, master_port)
+                await asyncio.gather(*(session.start(start, await_port=master_port) for start in starts))
             except TransportError as error:
                 if not port.done() and part.node.name == self.plan.master.node:
                     port.cancel()
@@ -330,7 +333,18 @@ class Conductor:
         self.run.apply(event)
         self._record.event(event)
         self._viewer.event(event)
+        if event.kind == "listening":
+            self._release_ranks(event)
         self._judge()
+
+    def _release_ranks(self, event: Event) -> None:
+        """Lets all ranks connect to rank 0, as soon as its own node sees it listen."""
+        if event.node != self.plan.master.node:
+            return
+        for session in self._sessions.values():
+            task = asyncio.create_task(_release(session, event.data["port"]))
+            self._releasing.add(task)
+            task.add_done_callback(self._releasing.discard)
 
     def _take_state(self, node: str, state: SessionState, why: str) -> None:
         if state is SessionState.LOST and self._ending:
@@ -446,6 +460,12 @@ def map_exit_code(code: int | None) -> int:
     if code is None:
         return 127
     return code if code >= 0 else 128 - code
+
+
+async def _release(session: NodeSession, port: int) -> None:
+    # A node that is lost has its own event.
+    with suppress(TransportError):
+        await session.release(port)
 
 
 def _set_master_port(starts: tuple[Start, ...], port: int) -> list[Start]:

@@ -72,7 +72,8 @@ class PlainLaunchWriter:
         elif self._generation != roster.generation:
             self._forget()
             if roster.generation > 1:
-                yield f"attempt {roster.generation}: restarting all ranks"
+                why = f", because {roster.restarting}" if roster.restarting else ""
+                yield f"attempt {roster.generation}: restarting all ranks{why}"
         self._generation = roster.generation
         yield from self._phases(roster)
         yield from self._nodes(roster)

@@ -8,9 +8,11 @@ from operator import attrgetter
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, Judgement, RuleResult, VerdictRule
+from aboard.core.run.end_decision import is_port_taken
 from aboard.core.run.run_state import RankProcess
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, join_fixes
+from aboard.diagnoses.nodes import network
 from aboard.diagnoses.runs import death
 from aboard.verdicts import gpu_failures
 from aboard.verdicts.death import lost_peers
@@ -62,6 +64,24 @@ def report_container_refusal(evidence: Evidence) -> Iterator[RuleResult]:
         others = [child for child in evidence.run.generation.dead if child.rank not in finding.ranks]
         followers = tuple(_describe_followers(evidence, cause, others))
         yield Cause(finding=replace(finding, consequences=followers), sure=Confidence.CERTAIN, explains=_END)
+
+
+def report_port_owner(evidence: Evidence) -> Iterator[RuleResult]:
+    """Who listens on rank 0's port, if that ended the run."""
+    owner, cause = evidence.run.generation.port_owner, find_first_death(evidence)
+    if owner is None:
+        return
+    if owner.beside if cause is None else is_port_taken(cause, read_last_words(evidence, cause)):
+        finding = network.PORT_TAKEN.finding(
+            nodes=(owner.node,),
+            ranks=(0,),
+            seen=f"rank 0 on {owner.node} can't have port {owner.port} for itself: {owner} listens there",
+            why="Ranks connect to rank 0 only if no process outside the run listens on its port. Aboard takes another"
+            " port by itself unless --master-port or MASTER_PORT fixes it.",
+            fix=network.PORT_TAKEN.fix(port=owner.port, node=owner.node),
+            consequences=tuple(_describe_followers(evidence, cause, evidence.run.generation.dead)) if cause else (),
+        )
+        yield Cause(finding=finding, sure=Confidence.CERTAIN, explains=_END)
 
 
 def report_first_death(evidence: Evidence) -> Iterator[RuleResult]:
@@ -132,6 +152,7 @@ def report_stubborn_processes(evidence: Evidence) -> Iterator[RuleResult]:
 DEATH_RULES: tuple[VerdictRule, ...] = (
     report_gpu_failure,
     report_container_refusal,
+    report_port_owner,
     *(
         _make_blame_rule(rule, echo=True)
         for rule in (

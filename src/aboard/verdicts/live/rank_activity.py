@@ -26,6 +26,7 @@ _PURPOSES = {
     "compile": "compiling",
     "import": "importing modules",
     "data": "waiting for data",
+    "rendezvous": "waiting for rank 0 to listen on its port",
 }
 
 
