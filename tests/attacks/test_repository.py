@@ -76,7 +76,6 @@ def test_every_key_that_can_name_code_needs_aboard_allow(repository: Path, way: 
     assert_refused(repository, "launch", "--dry-run", "--", "true")
 
 
-@pytest.mark.xfail(strict=True, reason="scripts that run with -c look for modules in the working directory first")
 def test_a_check_imports_no_module_of_the_repository(repository: Path) -> None:
     """A torch.py or json.py in the working directory is not imported by `aboard check`, with or without a workdir."""
     for name in ("torch", "json", "socket", "numpy", "sitecustomize", "usercustomize"):
