@@ -16,7 +16,7 @@ from aboard.checks.container import SUBJECT
 from aboard.checks.container.container_facts import FailedStart, NodeRuntime, ProcessView, parse_inside, parse_runtime
 from aboard.checks.container.container_messages import match_messages
 from aboard.checks.container.node_script import INSIDE_SCRIPT, OUTSIDE_SCRIPT
-from aboard.checks.node_scripts import build_rank_command, format_python_command
+from aboard.checks.node_scripts import IGNORE_WORKDIR, build_rank_command, format_python_command
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware, build_inventory_command
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
@@ -275,7 +275,7 @@ def test_probes_of_ranks_run_inside() -> None:
     container = replace(APPTAINER, env={"HF_HOME": "/cache"}, python="/opt/py/bin/python")
     node = Node(name="n1", setup=("module load apptainer",), env={"A": "1"}, workdir="/job", container=container)
     fields = build_rank_command(node, "-c", "pass").describe()
-    assert fields["argv"] == ["/opt/py/bin/python", "-c", "pass"]
+    assert fields["argv"] == ["/opt/py/bin/python", "-c", f"{IGNORE_WORKDIR}pass"]
     assert fields["container"]["image"] == "/data/train.sif"
     assert fields["setup"][:2] == ["bash", "-c"]
     assert (fields["env"], fields["cwd"]) == ({"A": "1", "HF_HOME": "/cache"}, "/job")

@@ -71,7 +71,7 @@ def test_a_command_runs_on_the_batch_host(
     (call,) = slurm.calls
     named = () if "calm-crane" in typed else (RUN,)
     assert call[:4] == ["srun", "--jobid=12", "--nodelist=n1", "--overlap"]
-    assert call[call.index(sys.executable) :] == [sys.executable, "-m", "aboard", *typed, *named]
+    assert call[call.index(sys.executable) :] == [sys.executable, "-P", "-m", "aboard", *typed, *named]
 
 
 def test_a_command_on_the_batch_host_itself_stays_there(slurm: SlurmStandIns, monkeypatch: pytest.MonkeyPatch) -> None:

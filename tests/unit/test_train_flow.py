@@ -644,8 +644,9 @@ def test_the_code_is_the_same_for_the_same_source_and_runs_by_itself() -> None:
     assert ran.stdout.strip().endswith("code.zip/aboard/train/job_spec.py")
 
 
-def test_the_trainer_is_asked_in_a_process_of_its_own() -> None:
+def test_the_trainer_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it prints last is the answer; an error that it tells is raised as ours; a crash is named."""
+    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()), prepend=os.pathsep)
     Path("answers.py").write_text(
         "import json, sys\n"
         "what = sys.argv[1]\n"

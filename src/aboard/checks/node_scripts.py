@@ -29,9 +29,13 @@ AnyPath = Annotated[Untrusted, MaxLength(4096)]
 CONTAINER_SECONDS = 120.0
 
 
-def build_rank_command(node: Node, *words: str, timeout: float = 10.0) -> ProbeCommand:
-    """The command that runs the ranks' own Python: after the node's `setup` lines, in its container if it has one."""
-    argv = (node.rank_python, *words)
+# As Python 3.11's -P: a torch.py in the working directory, which may be a cloned repository, is not what ranks import.
+IGNORE_WORKDIR = "import sys; sys.path[:] = [folder for folder in sys.path if folder]\n"
+
+
+def build_rank_command(node: Node, flags: str, script: str, *words: str, timeout: float = 10.0) -> ProbeCommand:
+    """Runs a script with the ranks' own Python: after the node's `setup` lines, in its container if it has one."""
+    argv = (node.rank_python, flags, IGNORE_WORKDIR + script, *words)
     if node.container is None:
         return ProbeCommand(argv=prepend_setup(node, argv), timeout=timeout)
     return ProbeCommand(argv=argv, timeout=timeout + CONTAINER_SECONDS, inside=node)

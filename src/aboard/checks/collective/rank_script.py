@@ -1,6 +1,7 @@
 """The scripts that nodes run for this subject: a short one that looks for torch, and the ranks' own."""
 
 from aboard.checks.collective import rank_measurement_script, rank_roster_script
+from aboard.checks.node_scripts import IGNORE_WORKDIR
 
 # Below what Linux hands out by itself, so that nothing takes it between now and then; 29500 is others' default.
 LOWEST_PORT, PORTS = 20_011, 9_000
@@ -75,6 +76,8 @@ print(json.dumps({"ranks": said}))
 RANK_SCRIPT = rank_roster_script.SOURCE + rank_measurement_script.SOURCE
 
 
-def build_python_arguments(task: str, ranks: int) -> tuple[str, ...]:
+def build_python_arguments(task: str, ranks: int) -> tuple[str, str, *tuple[str, ...]]:
     """What follows the node's Python on its command line."""
-    return ("-c", RANK_SCRIPT, task) if ranks == 1 else ("-c", _SEVERAL_RANKS_SCRIPT, task, RANK_SCRIPT)
+    if ranks == 1:
+        return "-c", RANK_SCRIPT, task
+    return "-c", _SEVERAL_RANKS_SCRIPT, task, IGNORE_WORKDIR + RANK_SCRIPT

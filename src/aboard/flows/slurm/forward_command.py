@@ -93,4 +93,4 @@ def build_step_environment() -> dict[str, str]:
 def _build_aboard_command(words: Sequence[str]) -> list[str]:
     """The same Aboard as this one, by the path of its interpreter."""
     # Not resolved: a virtual environment's interpreter is a symlink.
-    return [sys.executable, "-m", "aboard", *words]
+    return [sys.executable, "-P", "-m", "aboard", *words]

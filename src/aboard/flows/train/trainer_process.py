@@ -37,7 +37,7 @@ class TrainerProcess:
         """Starts the process. Must not precede a fork: it reads until every copy of its input pipe is closed."""
         if self._process is None:
             pipe = subprocess.PIPE
-            argv = [sys.executable, "-m", self._module, *self._args]
+            argv = [sys.executable, "-P", "-m", self._module, *self._args]
             self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=_build_env(os.environ))
         return self._process
 

@@ -92,7 +92,7 @@ class TrainingInputs:
 
 def build_request(extra: Mapping[str, str] = MappingProxyType({})) -> LaunchRequest:
     """Every rank runs the trainer from the uploaded code archive; `extra` is the user's environment."""
-    program = Program(kind=ProgramKind.MODULE, target=MODULE)
+    program = Program(kind=ProgramKind.MODULE, target=MODULE, options=("-P",))
     return LaunchRequest(program=program, env={**ENV, **extra}, code=build_code_archive())
 
 

@@ -63,7 +63,7 @@ class _SenderProcess:
         self._socket, theirs = socket.socketpair()
         home = str(Path(aboard.__file__).parents[1])
         path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH", "")]))
-        argv = [sys.executable, "-m", MODULE, str(output_dir), tracker, str(os.getpid())]
+        argv = [sys.executable, "-P", "-m", MODULE, str(output_dir), tracker, str(os.getpid())]
         self._process = subprocess.Popen(argv, stdin=theirs.fileno(), env={**os.environ, "PYTHONPATH": path})
         theirs.close()
 
