@@ -26,7 +26,6 @@ def _pack(path: Path, members: dict[str, bytes], pax: dict[str, str] | None = No
     return path
 
 
-@pytest.mark.xfail(strict=True, reason="tarfile raises a ValueError for these headers, which nothing catches")
 @pytest.mark.parametrize(
     "pax",
     [
