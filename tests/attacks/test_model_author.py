@@ -2,13 +2,19 @@
 
 import gzip
 import io
+import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from aboard.core.plan.training_settings import Training
+from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import AboardError
 from aboard.flows.why.bundle_replay import replay_bundle
+from aboard.train.model.meta_model import build_on_meta
 
 MANIFEST = b'{"format": 1, "aboard": "0", "run": "r"}'
 
@@ -40,3 +46,54 @@ def test_a_bundle_with_crafted_headers_is_refused_by_name(tmp_path: Path, pax: d
     with pytest.raises(AboardError) as refused:
         replay_bundle(path)
     assert refused.value.code == "bundle-broken"
+
+
+MODEL_CODE = """
+from pathlib import Path
+Path({mark!r}).touch()
+from transformers import LlamaConfig, LlamaForCausalLM
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+class OwnModel(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+@pytest.fixture
+def coded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model that brings code, which leaves a mark when it runs; whoever is asked says yes."""
+    monkeypatch.setattr("builtins.input", lambda _text: "y")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    names = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnModel"}
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    (folder / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": names, "vocab_size": 16, **shape}))
+    (folder / "modeling_own.py").write_text(MODEL_CODE.format(mark=str(tmp_path / "ran")))
+    tokenizer = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": [None, "modeling_own.OwnConfig"]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+def _make_training(model: Path, **changed: Any) -> Training:
+    return Training(model=str(model), data=(), output_dir="o", max_length=8, from_scratch=True, bf16=False, **changed)
+
+
+@pytest.mark.xfail(strict=True, reason="transformers asks, and runs the code if the answer is yes")
+def test_code_that_comes_with_a_model_is_not_run(coded_model: Path, tmp_path: Path) -> None:
+    """A rank refuses a model with code of its own, and names the file and the setting that allows it."""
+    with pytest.raises(AboardError) as refused:
+        build_on_meta(_make_training(coded_model), torch.device("cpu"))
+    assert refused.value.code == "model-code"
+    assert "modeling_own.py" in str(refused.value)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.xfail(strict=True, reason="transformers asks, and runs the code if the answer is yes")
+def test_code_that_comes_with_a_tokenizer_is_not_run(coded_model: Path, tmp_path: Path) -> None:
+    """Preparing data refuses a tokenizer with code of its own, and names the file."""
+    with pytest.raises(AboardError) as refused:
+        load_vocabulary(str(coded_model))
+    assert refused.value.code == "model-code"
+    assert "modeling_own.py" in str(refused.value)
+    assert not (tmp_path / "ran").exists()
