@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from tiny import tiny_model
 
 from aboard.core.plan.training_settings import Training
 from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import AboardError
+from aboard.flows.train.fetch_model import fetch_model
 from aboard.flows.why.bundle_replay import replay_bundle
 from aboard.train.model.meta_model import build_on_meta
 
@@ -79,7 +81,6 @@ def _make_training(model: Path, **changed: Any) -> Training:
     return Training(model=str(model), data=(), output_dir="o", max_length=8, from_scratch=True, bf16=False, **changed)
 
 
-@pytest.mark.xfail(strict=True, reason="transformers asks, and runs the code if the answer is yes")
 def test_code_that_comes_with_a_model_is_not_run(coded_model: Path, tmp_path: Path) -> None:
     """A rank refuses a model with code of its own, and names the file and the setting that allows it."""
     with pytest.raises(AboardError) as refused:
@@ -89,7 +90,6 @@ def test_code_that_comes_with_a_model_is_not_run(coded_model: Path, tmp_path: Pa
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="transformers asks, and runs the code if the answer is yes")
 def test_code_that_comes_with_a_tokenizer_is_not_run(coded_model: Path, tmp_path: Path) -> None:
     """Preparing data refuses a tokenizer with code of its own, and names the file."""
     with pytest.raises(AboardError) as refused:
@@ -97,3 +97,29 @@ def test_code_that_comes_with_a_tokenizer_is_not_run(coded_model: Path, tmp_path
     assert refused.value.code == "model-code"
     assert "modeling_own.py" in str(refused.value)
     assert not (tmp_path / "ran").exists()
+
+
+def test_code_that_comes_with_a_model_runs_only_by_setting(coded_model: Path, tmp_path: Path) -> None:
+    """With `trust_remote_code` the code builds the model, without a question."""
+    model = build_on_meta(_make_training(coded_model, trust_remote_code=True), torch.device("cpu"))
+    assert type(model).__name__ == "OwnModel"
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_model_that_needs_its_own_code_is_refused_before_anything_slow(coded_model: Path, tmp_path: Path) -> None:
+    """The head names the code before it reads data or claims nodes."""
+    with pytest.raises(AboardError) as refused:
+        fetch_model(str(coded_model), from_scratch=True)
+    assert refused.value.code == "model-code"
+    assert fetch_model(str(coded_model), from_scratch=True, trust_remote_code=True) == coded_model
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_attention_kernel_named_by_a_model_is_not_fetched(tmp_path: Path) -> None:
+    """config.json may name a kernel on the Hub, which is code: it is refused like other code."""
+    tiny_model(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "attn_implementation": "somebody/kernel"}))
+    with pytest.raises(AboardError) as refused:
+        build_on_meta(_make_training(tmp_path), torch.device("cpu"))
+    assert refused.value.code == "model-code"
