@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -123,3 +125,56 @@ def test_an_attention_kernel_named_by_a_model_is_not_fetched(tmp_path: Path) -> 
     with pytest.raises(AboardError) as refused:
         build_on_meta(_make_training(tmp_path), torch.device("cpu"))
     assert refused.value.code == "model-code"
+
+
+# In a process of its own, with hard limits: the test must end even if an attack succeeds.
+RENDER_SCRIPT = """
+import json, resource, signal, sys
+import tokenizers
+from transformers import PreTrainedTokenizerFast
+from aboard.data.rows import DataRow, RowLocation
+from aboard.data.tokens import chat_template
+from aboard.data.tokens.encoder import Encoder
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import Untrusted
+
+signal.alarm(60)
+resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+chat_template.RENDER_SECONDS = 0.5
+words = tokenizers.models.WordLevel({"a": 0}, unk_token="a")
+fast = PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words))
+where = RowLocation(file=Untrusted("row.jsonl"), line=7)
+row = DataRow(where=where, kind="chat", messages=({"role": "user", "content": "row"},))
+for name, template in json.loads(sys.argv[1]).items():
+    try:
+        said = Encoder(fast, template=template)([row])
+    except AboardError as error:
+        said = error.code, str(error)
+    print(json.dumps([name, *map(str, said)]), flush=True)
+"""
+ENDLESS = {
+    "s: loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "s: recursion": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+    "s: power": "{{ (messages | length + 6) ** (10 ** 9) % 3 }}",
+    "GB: repeated text": "{{ 'a' * 10 ** 10 }}",
+    "GB: doubled text": (
+        "{% set ns = namespace(x='aaaa') %}{% for a in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}"
+    ),
+    "GB: a list": "{{ ([0] * 10 ** 9) | length }}",
+}
+
+
+@pytest.mark.xfail(strict=True, reason="nothing limits a render")
+def test_a_template_that_never_ends_is_named_with_its_row() -> None:
+    """A template that takes too long or too much memory for a row ends the preparation; row and limit are named."""
+    templates = {
+        name: f"{{% if messages[0]['content'] == 'row' %}}{text}{{% endif %}}" for name, text in ENDLESS.items()
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", RENDER_SCRIPT, json.dumps(templates)], capture_output=True, text=True, check=False
+    )
+    said = {name: text for name, *text in map(json.loads, done.stdout.splitlines())}
+    assert {name: text[0] for name, text in said.items()} == dict.fromkeys(ENDLESS, "data-template-limit"), done.stderr
+    for name, (_code, text) in said.items():
+        assert "row.jsonl:7" in text
+        assert f" {name.partition(':')[0]} " in text

@@ -31,9 +31,9 @@ def require_known_type(folder: Path) -> None:
     if error is None:
         return
     # Imported here: it takes a second, and few models bring code.
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # noqa: PLC0415
+    from transformers import CONFIG_MAPPING  # noqa: PLC0415
 
-    if json.loads((folder / MODEL_SETTINGS).read_bytes()).get("model_type") not in CONFIG_MAPPING_NAMES:
+    if json.loads((folder / MODEL_SETTINGS).read_bytes()).get("model_type") not in CONFIG_MAPPING:
         raise error
 
 
