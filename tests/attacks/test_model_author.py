@@ -1,1 +1,180 @@
-"""Attacks by the author of a model, a checkpoint, an adapter or a data set."""
+"""Attacks by the author of a model, a checkpoint, an adapter, a data set or a bundle."""
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import tiny_model
+
+from aboard.core.plan.training_settings import Training
+from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
+from aboard.diagnoses import AboardError
+from aboard.flows.train.fetch_model import fetch_model
+from aboard.flows.why.bundle_replay import replay_bundle
+from aboard.train.model.meta_model import build_on_meta
+
+MANIFEST = b'{"format": 1, "aboard": "0", "run": "r"}'
+
+
+def _pack(path: Path, members: dict[str, bytes], pax: dict[str, str] | None = None) -> Path:
+    """A bundle of these members, as anybody could make it; `pax` are headers of the last one."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for number, (name, content) in enumerate(members.items(), 1):
+            entry = tarfile.TarInfo(f"aboard-bundle/{name}")
+            entry.size = len(content)
+            entry.pax_headers = pax if pax and number == len(members) else {}
+            tar.addfile(entry, io.BytesIO(content))
+    path.write_bytes(gzip.compress(data.getvalue(), 1))
+    return path
+
+
+@pytest.mark.parametrize(
+    "pax",
+    [
+        {"GNU.sparse.map": "a,b"},
+        {"GNU.sparse.size": "x"},
+        {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "nan"},
+    ],
+)
+def test_a_bundle_with_crafted_headers_is_refused_by_name(tmp_path: Path, pax: dict[str, str]) -> None:
+    """A header that Python's own tar reader fails on is reported as a broken bundle."""
+    path = _pack(tmp_path / "b.tar.gz", {"manifest.json": MANIFEST, "plan.json": b"{}"}, pax)
+    with pytest.raises(AboardError) as refused:
+        replay_bundle(path)
+    assert refused.value.code == "bundle-broken"
+
+
+MODEL_CODE = """
+from pathlib import Path
+Path({mark!r}).touch()
+from transformers import LlamaConfig, LlamaForCausalLM
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+class OwnModel(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+@pytest.fixture
+def coded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model that brings code, which leaves a mark when it runs; whoever is asked says yes."""
+    monkeypatch.setattr("builtins.input", lambda _text: "y")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    names = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnModel"}
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    (folder / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": names, "vocab_size": 16, **shape}))
+    (folder / "modeling_own.py").write_text(MODEL_CODE.format(mark=str(tmp_path / "ran")))
+    tokenizer = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": [None, "modeling_own.OwnConfig"]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+def _make_training(model: Path, **changed: Any) -> Training:
+    return Training(model=str(model), data=(), output_dir="o", max_length=8, from_scratch=True, bf16=False, **changed)
+
+
+def test_code_that_comes_with_a_model_is_not_run(coded_model: Path, tmp_path: Path) -> None:
+    """A rank refuses a model with code of its own, and names the file and the setting that allows it."""
+    with pytest.raises(AboardError) as refused:
+        build_on_meta(_make_training(coded_model), torch.device("cpu"))
+    assert refused.value.code == "model-code"
+    assert "modeling_own.py" in str(refused.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_that_comes_with_a_tokenizer_is_not_run(coded_model: Path, tmp_path: Path) -> None:
+    """Preparing data refuses a tokenizer with code of its own, and names the file."""
+    with pytest.raises(AboardError) as refused:
+        load_vocabulary(str(coded_model))
+    assert refused.value.code == "model-code"
+    assert "modeling_own.py" in str(refused.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_that_comes_with_a_model_runs_only_by_setting(coded_model: Path, tmp_path: Path) -> None:
+    """With `trust_remote_code` the code builds the model, without a question."""
+    model = build_on_meta(_make_training(coded_model, trust_remote_code=True), torch.device("cpu"))
+    assert type(model).__name__ == "OwnModel"
+    assert (tmp_path / "ran").exists()
+
+
+def test_a_model_that_needs_its_own_code_is_refused_before_anything_slow(coded_model: Path, tmp_path: Path) -> None:
+    """The head names the code before it reads data or claims nodes."""
+    with pytest.raises(AboardError) as refused:
+        fetch_model(str(coded_model), from_scratch=True)
+    assert refused.value.code == "model-code"
+    assert fetch_model(str(coded_model), from_scratch=True, trust_remote_code=True) == coded_model
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_attention_kernel_named_by_a_model_is_not_fetched(tmp_path: Path) -> None:
+    """config.json may name a kernel on the Hub, which is code: it is refused like other code."""
+    tiny_model(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "attn_implementation": "somebody/kernel"}))
+    with pytest.raises(AboardError) as refused:
+        build_on_meta(_make_training(tmp_path), torch.device("cpu"))
+    assert refused.value.code == "model-code"
+
+
+# In a process of its own, with hard limits: the test must end even if an attack succeeds.
+RENDER_SCRIPT = """
+import json, resource, signal, sys
+import tokenizers
+from transformers import PreTrainedTokenizerFast
+from aboard.data.rows import DataRow, RowLocation
+from aboard.data.tokens import chat_template
+from aboard.data.tokens.encoder import Encoder
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import Untrusted
+
+signal.alarm(60)
+resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+chat_template.RENDER_SECONDS = 0.5
+words = tokenizers.models.WordLevel({"a": 0}, unk_token="a")
+fast = PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words))
+where = RowLocation(file=Untrusted("row.jsonl"), line=7)
+row = DataRow(where=where, kind="chat", messages=({"role": "user", "content": "row"},))
+for name, template in json.loads(sys.argv[1]).items():
+    try:
+        said = Encoder(fast, template=template)([row])
+    except AboardError as error:
+        said = error.code, str(error)
+    print(json.dumps([name, *map(str, said)]), flush=True)
+"""
+ENDLESS = {
+    "s: loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "s: recursion": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+    "s: power": "{{ (messages | length + 6) ** (10 ** 9) % 3 }}",
+    "GB: repeated text": "{{ 'a' * 10 ** 10 }}",
+    "GB: doubled text": (
+        "{% set ns = namespace(x='aaaa') %}{% for a in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}"
+    ),
+    "GB: a list": "{{ ([0] * 10 ** 9) | length }}",
+}
+
+
+@pytest.mark.xfail(strict=True, reason="nothing limits a render")
+def test_a_template_that_never_ends_is_named_with_its_row() -> None:
+    """A template that takes too long or too much memory for a row ends the preparation; row and limit are named."""
+    templates = {
+        name: f"{{% if messages[0]['content'] == 'row' %}}{text}{{% endif %}}" for name, text in ENDLESS.items()
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", RENDER_SCRIPT, json.dumps(templates)], capture_output=True, text=True, check=False
+    )
+    said = {name: text for name, *text in map(json.loads, done.stdout.splitlines())}
+    assert {name: text[0] for name, text in said.items()} == dict.fromkeys(ENDLESS, "data-template-limit"), done.stderr
+    for name, (_code, text) in said.items():
+        assert "row.jsonl:7" in text
+        assert f" {name.partition(':')[0]} " in text

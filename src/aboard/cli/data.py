@@ -109,6 +109,7 @@ def _build_question(
         format=form or settings.format,
         text_column=text_column or settings.text_column,
         tokenizer=tokenizer or settings.tokenizer,
+        trust_remote_code=settings.trust_remote_code,
         template=None if template is None else read_text(template, fix=configuration.FILE.fix("template")),
         max_length=max_length or settings.max_length,
         loss_on=cast("LossOn", loss_on or settings.loss_on or "answers"),  # click and pydantic validated it

@@ -29,7 +29,12 @@ DTYPES = ("bfloat16", "float16", "float32")
     help="Data type of the weights; default: the base model's, float32 for an adapter.",
 )
 @click.option("--merge", is_flag=True, help="Merge a LoRA adapter into its base model, which then needs no PEFT.")
-def export(what: str, to: Path, checkpoint: str | None, dtype: str | None, *, merge: bool) -> None:
+@click.option(
+    "--trust-remote-code", is_flag=True, help="Run code that comes with the model; default: as the run was set."
+)
+def export(
+    what: str, to: Path, checkpoint: str | None, dtype: str | None, *, merge: bool, trust_remote_code: bool
+) -> None:
     """Export a checkpoint as a transformers model: safetensors, config, tokenizer, generation config.
 
     Of a run with `train.adapter`, the LoRA adapter is exported as PEFT loads it; with --merge, the base model with the
@@ -46,7 +51,15 @@ def export(what: str, to: Path, checkpoint: str | None, dtype: str | None, *, me
     from aboard.record.runs import Runs  # noqa: PLC0415 - as above
 
     cache = get_cache_folder(os.environ).with_name("checkpoints")
-    request = ExportRequest(what=what, to=to, cache=cache, dtype=dtype, name=checkpoint, merge=merge)
+    request = ExportRequest(
+        what=what,
+        to=to,
+        cache=cache,
+        dtype=dtype,
+        name=checkpoint,
+        merge=merge,
+        trust_remote_code=trust_remote_code,
+    )
     console = Console(highlight=False)
     with console.status(f"exporting {what}") if console.is_terminal else nullcontext() as status:
 

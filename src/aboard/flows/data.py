@@ -51,6 +51,7 @@ class DataCheckRequest:
     format: str | None = None
     text_column: str | None = None
     tokenizer: str | None = None
+    trust_remote_code: bool = False
     template: str | None = None
     max_length: int | None = None
     loss_on: LossOn = "answers"
@@ -70,7 +71,13 @@ def inspect_data(
     check_allowed_codes(request.allow)  # fails early, before the slow part
     inspector = None
     if request.tokenizer is not None:
-        inspector = TokenizerInspector(Encoder(request.tokenizer, template=request.template, loss_on=request.loss_on))
+        encoder = Encoder(
+            request.tokenizer,
+            template=request.template,
+            loss_on=request.loss_on,
+            trust_remote_code=request.trust_remote_code,
+        )
+        inspector = TokenizerInspector(encoder)
     terms = _build_terms(request, inspector)
     trained, held = split_sides(request.validation_share)
     opened = [replace(open_source(path, request), part=trained) for path in request.files]

@@ -59,6 +59,8 @@ class ExportRequest:
     name: str | None = None
     # Of a run with an adapter: merged into the base model, instead of the adapter alone.
     merge: bool = False
+    # For a checkpoint of somebody else's; a run of this user records whether its code is trusted.
+    trust_remote_code: bool = False
 
 
 async def export_checkpoint(
@@ -111,6 +113,8 @@ async def _convert_checkpoint(request: ExportRequest, checkpoint: Path, training
     """Runs the exporter; a run's settings say where the model is on this machine, the checkpoint where it was."""
     options = [] if request.dtype is None else ["--dtype", request.dtype]
     options += ["--merge"] if request.merge else []
+    if request.trust_remote_code or training.get("trust_remote_code") is True:
+        options.append("--trust-remote-code")
     for option in ("model", "tokenizer"):
         if isinstance(training.get(option), str):
             options += [f"--{option}", str(_expand_home(training[option]))]

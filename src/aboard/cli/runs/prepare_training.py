@@ -40,8 +40,10 @@ class PreparationReporter:
         config = self._config
         with self._making() as making:
             making.update(f"model  {config.model}")
-            model = fetch_model(config.model, from_scratch=config.settings["from_scratch"])
-            tokenizer = model if config.tokenizer == config.model else fetch_tokenizer(config.tokenizer)
+            trusted = config.settings["trust_remote_code"]
+            model = fetch_model(config.model, from_scratch=config.settings["from_scratch"], trust_remote_code=trusted)
+            same = config.tokenizer == config.model
+            tokenizer = model if same else fetch_tokenizer(config.tokenizer, trust_remote_code=trusted)
             facts = read_model_facts(model)
             found = self._prepare_data(making, str(tokenizer), cache)
         self.say("model", f"{config.model}{', new weights' if config.settings['from_scratch'] else ''}")
@@ -161,9 +163,11 @@ class PreparationReporter:
             yield making
 
 
-def fetch_tokenizer(name: str) -> Path:
+def fetch_tokenizer(name: str, *, trust_remote_code: bool) -> Path:
     """The directory itself; for a name on the hub, the small files of that model."""
-    return Path(name) if Path(name).is_dir() else fetch_model(name, from_scratch=True)
+    if Path(name).is_dir():
+        return Path(name)
+    return fetch_model(name, from_scratch=True, trust_remote_code=trust_remote_code)
 
 
 def _format_part(part: PreparedDataset) -> str:

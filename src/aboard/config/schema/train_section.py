@@ -111,6 +111,8 @@ class TrainSection(Section):
     """A model directory, or a Hugging Face Hub name, which is downloaded once, before ranks start."""
     from_scratch: bool | None = None
     """Use only the model's config.json, and start with new weights."""
+    trust_remote_code: bool | None = None
+    """Run Python code that comes with the model or the tokenizer, here and on every node."""
     output_dir: Line | None = None
     """The directory of checkpoints and metrics.jsonl, the same on every node. Relative paths start at this file."""
     num_train_epochs: Epochs | None = None

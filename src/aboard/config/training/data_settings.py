@@ -40,6 +40,8 @@ class DataSettings:
     format: str | None = None
     text_column: str | None = None
     tokenizer: str | None = None
+    # Of the section `train`: whether code that comes with the tokenizer may run.
+    trust_remote_code: bool = False
     template: str | None = None
     max_length: int | None = None
     packing: bool | None = None
@@ -72,8 +74,9 @@ def load_data_settings(files: "Sequence[str]") -> DataSettings:
     from aboard.config.config_loader import load_config_files  # noqa: PLC0415
 
     config = load_config_files(files)
-    settings = build_data_settings(config)
     train = config.document.train
+    trusted = train is not None and train.trust_remote_code is True
+    settings = replace(build_data_settings(config), trust_remote_code=trusted)
     if settings.tokenizer is None and train is not None and train.model is not None:
         # As in training: the tokenizer in the model's directory.
         local = Path(config.base("train", "model")) / train.model

@@ -233,8 +233,8 @@ _UNSUPPORTED: tuple[tuple[str, str, Fix], ...] = (
     ),
     ("do_train do_eval do_predict", "Aboard always trains, and evaluates if data.validation is set", _LEAVE),
     (
-        "trust_remote_code model_init_kwargs",
-        "code that comes with a model is not executed; only architectures of transformers are supported",
+        "model_init_kwargs",
+        "the keys of the `train` section set how the model is built",
         _LEAVE,
     ),
 )

@@ -58,11 +58,12 @@ class Training:
     A step takes `per_device_train_batch_size` × `gradient_accumulation_steps` packed sequences per rank, or
     `global_batch_size` of all ranks together, from which accumulation then follows. `max_grad_norm` 0 disables
     clipping. Without `eval_steps` or `save_steps` it evaluates and saves only at the end. `tokenizer` goes into
-    exports; None means the one next to the model.
+    exports; None means the one next to the model. With `trust_remote_code`, code that comes with the model runs.
     """
 
     model: str
     from_scratch: bool = False
+    trust_remote_code: bool = False
     tokenizer: str | None = None
     data: tuple[DataPart, ...]
     validation: tuple[DataPart, ...] = ()

@@ -46,8 +46,15 @@ class Encoder:
     `tokenizer` is a path, a hub name, or a transformers tokenizer; `template` is a Jinja text that replaces its own.
     """
 
-    def __init__(self, tokenizer: Any, *, template: str | None = None, loss_on: LossOn = "answers") -> None:
-        self._set(load_vocabulary(tokenizer), template, loss_on)
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        template: str | None = None,
+        loss_on: LossOn = "answers",
+        trust_remote_code: bool = False,
+    ) -> None:
+        self._set(load_vocabulary(tokenizer, trust_remote_code=trust_remote_code), template, loss_on)
 
     def _set(self, vocabulary: Vocabulary, template: str | None, loss_on: LossOn) -> None:
         self.vocabulary = vocabulary

@@ -7,6 +7,7 @@ from typing import Any
 import tokenizers
 
 from aboard.data.intake.hub_reachability import is_hub_reachable
+from aboard.data.intake.model_code import TOKENIZER_SETTINGS, find_code_error
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import escape_text
@@ -38,9 +39,11 @@ class Vocabulary:
     with_tools: str | None
 
 
-def load_vocabulary(tokenizer: Any) -> Vocabulary:
+def load_vocabulary(tokenizer: Any, *, trust_remote_code: bool = False) -> Vocabulary:
     """Loads the vocabulary of a path, a hub name, or a transformers tokenizer."""
-    loaded = _load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    loaded = (
+        _load_tokenizer(tokenizer, trust_remote_code=trust_remote_code) if isinstance(tokenizer, str) else tokenizer
+    )
     if not getattr(loaded, "is_fast", False):
         seen = f"the tokenizer {type(loaded).__name__} is not a fast tokenizer (it has no tokenizer.json)"
         raise AboardError(data.TOKENIZER, seen, "slow")
@@ -64,7 +67,7 @@ def load_vocabulary(tokenizer: Any) -> Vocabulary:
     )
 
 
-def _load_tokenizer(name: str) -> Any:
+def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
     """Loads from a directory or the hub; a missing tokenizer is detected before anything slow starts."""
     path = Path(name).expanduser()
     where: Path | str | None = path
@@ -77,8 +80,12 @@ def _load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer  # noqa: PLC0415 - brings torch with it, which takes seconds
 
     try:
-        return AutoTokenizer.from_pretrained(where)
+        return AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
     except Exception as error:  # transformers raises whatever its downloader, its parsers and its models raise
+        if "trust_remote_code" in str(error):
+            code_error = find_code_error(path, TOKENIZER_SETTINGS) or find_code_error(path)
+            if code_error is not None:
+                raise code_error from error
         seen = f"can't load a tokenizer from '{escape_text(name)}': {escape_text(' '.join(str(error).split()), 300)}"
         # A shell doesn't expand what is quoted.
         folder = path if name.startswith("~") else name

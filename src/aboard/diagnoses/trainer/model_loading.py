@@ -13,9 +13,20 @@ MISSING = Diagnosis(
         "ValueError: The checkpoint you are trying to load has model type `x` but Transformers does not recognize",
     ),
     explanation="The directory has no config.json on this node, or this version of transformers does not support the"
-    " architecture (`pip install -U transformers` on every node). Aboard does not execute code that comes with a"
-    " model.",
+    " architecture (`pip install -U transformers` on every node).",
     fixes="ls {folder}   # on this node; it must be a directory that transformers can load",
+)
+
+CODE = Diagnosis(
+    code="model-code",
+    title="the model or tokenizer needs Python code that comes with it",
+    symptoms=(
+        "Please pass the argument `trust_remote_code=True` to allow custom code to be run",
+        "contains custom code which must be executed to correctly load the model",
+    ),
+    explanation="Its settings name classes in Python files next to them (`auto_map`). Such code runs with your rights"
+    " here and on every node. Aboard runs it only if `train.trust_remote_code` is true.",
+    fixes=Advice("train:\n  trust_remote_code: true   # after reading {file}"),
 )
 
 NOT_BUILT = Diagnosis(

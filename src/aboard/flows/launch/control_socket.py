@@ -8,15 +8,17 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Annotated, Any
 
-from aboard.core.decoding import decode
+from aboard.core.decoding import MaxLength, Word, decode
 from aboard.core.evidence.verdict import Judgement
 from aboard.core.run.run_progress import RunProgress, build_run_progress, build_stall, find_rank_of_interest
+from aboard.core.run.run_state import WHY_CHARS
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted, encode_text
 from aboard.diagnoses.usage import run_records
 from aboard.flows.launch.conductor import Conductor
+from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import decode_judgement, encode_judgement
 from aboard.record.run_directory import RunDirectory
 
@@ -25,6 +27,15 @@ LONGEST_PATH = 100
 ASK_SECONDS = 10.0
 WATCH_SECONDS = 0.25
 LINE_LIMIT = 64 * 1024 * 1024
+# A conductor needs its descriptors for nodes and logs.
+_MOST_CLIENTS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    ask: Word = ""
+    why: Annotated[str, MaxLength(WHY_CHARS)] = "a stop was requested"
+    now: bool = False
 
 
 def build_live_roster(conductor: Conductor, tail: tuple[Untrusted, ...] = ()) -> RunProgress:
@@ -37,14 +48,21 @@ def build_live_roster(conductor: Conductor, tail: tuple[Untrusted, ...] = ()) ->
 @asynccontextmanager
 async def serve_control(run: RunDirectory, conductor: Conductor) -> AsyncIterator[None]:
     """Serves requests of `aboard status`, `aboard why` and `aboard stop` while the context is open."""
+    clients: dict[asyncio.StreamWriter, None] = {}
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        clients[writer] = None
+        if len(clients) > _MOST_CLIENTS:
+            oldest = next(iter(clients))
+            del clients[oldest]
+            oldest.transport.abort()
         # Cancelled when the run ends while a client watches; Python 3.11 would print a traceback.
-        with suppress(ConnectionError, ValueError, TimeoutError, asyncio.CancelledError):
-            request = json.loads(await asyncio.wait_for(reader.readline(), ASK_SECONDS))
+        with suppress(ConnectionError, ValueError, RecursionError, TimeoutError, asyncio.CancelledError):
+            request = decode(_Request, json.loads(await asyncio.wait_for(reader.readline(), ASK_SECONDS)))
             async for answer in _answer_request(conductor, request):
                 writer.write(json.dumps(answer, default=encode_text).encode() + b"\n")
                 await asyncio.wait_for(writer.drain(), ASK_SECONDS)
+        clients.pop(writer, None)
         writer.close()
 
     with _ShortSocketPath(run.socket) as path:
@@ -86,8 +104,8 @@ async def ask_stop(run: RunDirectory, why: str, *, now: bool) -> None:
     raise _make_gone_error(run)
 
 
-async def _answer_request(conductor: Conductor, request: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
-    match request.get("ask"):
+async def _answer_request(conductor: Conductor, request: _Request) -> AsyncIterator[dict[str, Any]]:
+    match request.ask:
         case "roster":
             yield {"roster": asdict(_build_roster_with_tail(conductor))}
         case "watch":
@@ -99,8 +117,8 @@ async def _answer_request(conductor: Conductor, request: Mapping[str, Any]) -> A
         case "why":
             yield {"why": encode_judgement(await conductor.ask_why())}
         case "stop":
-            conductor.stop(str(request.get("why", "a stop was requested")))
-            if request.get("now"):
+            conductor.stop(request.why)
+            if request.now:
                 conductor.stop("at once")
             yield {"stopping": True}
         case other:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from aboard.checks.train.training_rules import ModelLimits
+from aboard.data.intake.model_code import require_known_type
 from aboard.diagnoses import AboardError, Shell
 from aboard.diagnoses.trainer import training
 from aboard.diagnoses.untrusted import escape_text
@@ -13,18 +14,25 @@ CONFIG = "config.json"
 # The files of a model that transformers reads; weights in other formats are skipped.
 FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 WEIGHTS = "*.safetensors"
+CODE = "*.py"
 # Special to a shell within double quotes, or to the Python code there.
 _READ_BY_SHELLS = "\"'\\$`!"
 
 
-def fetch_model(name: str, *, from_scratch: bool) -> Path:
-    """The model's directory on this machine; a Hub model is downloaded or taken from the Hub's cache."""
+def fetch_model(name: str, *, from_scratch: bool, trust_remote_code: bool = False) -> Path:
+    """The model's directory on this machine; a Hub model is downloaded or taken from the Hub's cache.
+
+    Code that comes with a model is neither downloaded nor used without `trust_remote_code`.
+    """
     folder = Path(name)
     if not folder.is_dir():
-        folder = _download_model(name, weights=not from_scratch)
+        weights = [] if from_scratch else [WEIGHTS]
+        folder = _download_model(name, [*FILES, *weights, *([CODE] if trust_remote_code else [])])
     if not (folder / CONFIG).is_file():
         seen = f"{folder} has no {CONFIG}, so transformers can't load it as a model"
         raise AboardError(training.MODEL, seen, "folder", folder=folder)
+    if not trust_remote_code:
+        require_known_type(folder)
     if not from_scratch and not any(folder.glob(WEIGHTS)):
         others = sorted(path.name for path in folder.glob("*.bin"))
         beside = f", only {others[0]}" if others else ""
@@ -48,12 +56,12 @@ def read_model_facts(folder: Path) -> ModelLimits:
     )
 
 
-def _download_model(name: str, *, weights: bool) -> Path:
+def _download_model(name: str, patterns: list[str]) -> Path:
     # Imported here: only Hub models need it.
     from huggingface_hub import snapshot_download  # noqa: PLC0415
 
     try:
-        return Path(snapshot_download(name, allow_patterns=[*FILES, *([WEIGHTS] if weights else [])]))
+        return Path(snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the hub raises whatever its client, its validators and its cache raise
         message = escape_text(" ".join(str(error).split()), 300)
         seen = (

@@ -83,7 +83,12 @@ def prepare_training_data(
     # Fails early, before the slow preparation.
     check_allowed_codes(check_request.allow)
     mix_shares = _compute_shares(settings.data.sources)
-    encoder = Encoder(tokenizer, template=template, loss_on=check_request.loss_on)
+    encoder = Encoder(
+        tokenizer,
+        template=template,
+        loss_on=check_request.loss_on,
+        trust_remote_code=settings.settings["trust_remote_code"],
+    )
 
     def prepare_files(files: tuple[str, ...], part: SplitSide | None) -> PreparedSources:
         opened = [open_source(path, check_request) for path in files]

@@ -11,7 +11,7 @@ from aboard.core.plan.plan import Plan
 from aboard.data.store.sync_directory import SyncDirectory, build_sync_directory
 from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
-from aboard.flows.train.fetch_model import CONFIG, FILES, WEIGHTS
+from aboard.flows.train.fetch_model import CODE, CONFIG, FILES, WEIGHTS
 from aboard.transport.node_dialer import NodeDialer
 
 HASHES = "fingerprints.json"
@@ -39,6 +39,6 @@ def _build_upload(folder: Path, cache: Path) -> SyncDirectory:
         return directory
     # A model's directory may contain the same weights in other formats, and unrelated files.
     needed_files = tuple(
-        file for file in directory.files if any(fnmatch(file.name, form) for form in (*FILES, WEIGHTS))
+        file for file in directory.files if any(fnmatch(file.name, form) for form in (*FILES, WEIGHTS, CODE))
     )
     return replace(directory, files=needed_files)

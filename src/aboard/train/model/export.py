@@ -75,6 +75,7 @@ def export_model(
     dtype: str | None = None,
     tokenizer: Path | None = None,
     merge: bool = False,
+    trust_remote_code: bool = False,
 ) -> ExportedModel:
     """Writes weights as safetensors, config, generation config and tokenizer; the directory appears atomically.
 
@@ -85,7 +86,13 @@ def export_model(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AboardError(checkpoints.EXPORT_TO, f"{out} already exists and is not empty")
     saved = SavedCheckpoint.open(checkpoint)
-    training = replace(Training.of(saved.marker.training), model=str(model), attn_implementation="auto")
+    # A checkpoint may come from somebody else, so what it trusts doesn't count.
+    training = replace(
+        Training.of(saved.marker.training),
+        model=str(model),
+        attn_implementation="auto",
+        trust_remote_code=trust_remote_code,
+    )
     if merge and training.adapter is None:
         seen = f"{checkpoint} has all weights: the run trained no adapter that could be merged"
         raise AboardError(checkpoints.EXPORT_MERGE, seen, what=checkpoint, to=out)
@@ -110,6 +117,8 @@ def export_model(
     files, size = write_safetensors(prepared.tensors, draft, name=prepared.name)
     prepared.write_settings(draft)
     _copy_files(tokenizer or model, draft, TOKENIZER)
+    if trust_remote_code:
+        _copy_files(model, draft, ("*.py",))
     out.parent.mkdir(parents=True, exist_ok=True)
     # Replaces an empty directory at most: the file system rejects any other.
     draft.replace(out)
@@ -256,6 +265,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--tokenizer", type=Path)
     parser.add_argument("--merge", action="store_true")
+    parser.add_argument("--trust-remote-code", action="store_true")
     args = parser.parse_args(words)
 
     def act() -> dict[str, Any]:
@@ -263,7 +273,13 @@ def main(words: list[str]) -> int:
         model = args.model or Path(training.model).expanduser()
         tokenizer = args.tokenizer or (Path(training.tokenizer).expanduser() if training.tokenizer else None)
         exported = export_model(
-            args.checkpoint, model, args.out, dtype=args.dtype, tokenizer=tokenizer, merge=args.merge
+            args.checkpoint,
+            model,
+            args.out,
+            dtype=args.dtype,
+            tokenizer=tokenizer,
+            merge=args.merge,
+            trust_remote_code=args.trust_remote_code,
         )
         return asdict(exported)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 
 import torch
@@ -10,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from aboard.core.plan.training_settings import Precision, Training
+from aboard.data.intake.model_code import find_code_error
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model_loading as models
 from aboard.diagnoses.untrusted import escape_text
@@ -26,13 +28,24 @@ def build_on_meta(training: Training, device: torch.device) -> PreTrainedModel:
     config = _load_config(training)
     config.use_cache = False
     implementation = choose_attention(training, device)
+    kernel = getattr(config, "_attn_implementation", None)
+    if implementation is None and "/" in str(kernel) and not training.trust_remote_code:
+        raise AboardError(
+            models.CODE,
+            f"{training.model} needs the code of the attention kernel {escape_text(str(kernel))}, and running it was"
+            " not allowed",
+            file=str(kernel),
+        )
     try:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                config, dtype=torch.float32, **({"attn_implementation": implementation} if implementation else {})
+                config,
+                dtype=torch.float32,
+                trust_remote_code=training.trust_remote_code,
+                **({"attn_implementation": implementation} if implementation else {}),
             )
     except (ImportError, ValueError) as error:
-        raise AboardError(
+        raise _find_code_error(training, error) or AboardError(
             models.NOT_BUILT,
             f"the model {training.model} can't be built: {escape_text(str(error).splitlines()[0], 300)}",
         ) from error
@@ -52,9 +65,11 @@ def find_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 def _load_config(training: Training) -> PreTrainedConfig:
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(training.model)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            training.model, trust_remote_code=training.trust_remote_code, local_files_only=True
+        )
     except (OSError, ValueError) as error:
-        raise AboardError(
+        raise _find_code_error(training, error) or AboardError(
             models.MISSING,
             f"{training.model} has no config.json for a supported model:"
             f" {escape_text(str(error).splitlines()[0], 300)}",
@@ -65,6 +80,11 @@ def _load_config(training: Training) -> PreTrainedConfig:
             models.QUANTIZED, f"{training.model} is quantized, and full training of a quantized model is not supported"
         )
     return config
+
+
+def _find_code_error(training: Training, error: Exception) -> AboardError | None:
+    """The error that names the code, if transformers refused to run it."""
+    return find_code_error(Path(training.model)) if "trust_remote_code" in str(error) else None
 
 
 def choose_attention(training: Training, device: torch.device) -> str | None:
