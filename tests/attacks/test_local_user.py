@@ -20,7 +20,8 @@ def test_users_are_other_uids() -> None:
 @pytest.fixture
 def private_home() -> Iterator[Path]:
     """A directory that only root can enter, with a Python environment and a file whose own mode protects nothing."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # noqa: S108 - a host has a /tmp of its own
+    # A host has a /tmp of its own.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         home = Path(folder)
         (home / "env/bin").mkdir(parents=True)
         (home / "env/bin/python").symlink_to("/usr/bin/python3")

@@ -170,7 +170,6 @@ def test_a_temporary_sandbox_ends_with_the_process_that_built_it(box_name: str) 
     assert traces(box_name) == []
 
 
-@pytest.mark.xfail(strict=True, reason="the group of a fault outlives its sandbox")
 @pytest.mark.parametrize("fault", [MemoryLimit(), CpuQuota(), FewTasks()], ids=lambda fault: fault.name)
 def test_a_control_group_ends_with_its_sandbox(box_name: str, fault: ControlGroupFault) -> None:
     """The groups of faults are gone after `down`, and after the next one if all was killed at once."""
