@@ -30,7 +30,6 @@ def private_home() -> Iterator[Path]:
 
 
 @pytest.mark.ground
-@pytest.mark.xfail(strict=True, reason="the sandbox opens the parents of an environment to everyone")
 def test_a_sandbox_shows_no_file_beside_an_environment_in_a_private_home(
     private_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
