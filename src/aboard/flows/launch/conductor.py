@@ -229,6 +229,7 @@ class Conductor:
             run=name,
             key=token_hex(16),
             lease=self._lease,
+            known_children=frozenset(start.child for start in part.starts),
             on_event=self._take,
             on_output=self._take_piece,
             on_state=lambda state, why: self._take_state(node, state, why),
