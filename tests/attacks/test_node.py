@@ -90,7 +90,6 @@ for _ in range(5000):
 
 
 @pytest.mark.ground
-@pytest.mark.xfail(strict=True, reason="nothing limits what a node adds to the events")
 def test_a_node_that_floods_events_does_not_fill_the_disk(box: Sandbox) -> None:
     """The events of one node stay below its budget; what was dropped is in the summary, the record and `why`."""
     launches = _prepare(box, "flood", seconds=3)

@@ -115,6 +115,8 @@ class Run:
     curve: LossCurve = field(default_factory=LossCurve)
     stopping: str = ""
     finished: Mapping[str, Any] | None = None
+    # What nodes sent beyond the space that the record has for them: counts by kind.
+    dropped: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @classmethod
     def replay(cls, run: str, events: Iterable[Event]) -> Self:
@@ -146,14 +148,11 @@ class Run:
                 self.generation.stopped = self.generation.children.get((event.node, event.child))
             case "unpacking" | "started" | "exited" | "failed" | "phase" | "raised":
                 self._apply_child(event)
-            case "deciding":
-                # If a death decided the end, it is the cause, whatever two clocks say about the order.
-                self.generation.decided = None if event.data.get("death") else event.at
-                self.generation.ending = event.at
-            case "stopping":
-                self.stopping = _get_text(event, "why").visible(WHY_CHARS)
-            case "finished":
-                self.finished = {**event.data, "why": _get_text(event, "why")}
+            case "dropped" if event.node:
+                counts = ((kind, event.data.get(kind)) for kind in ("events", "measurements"))
+                self.dropped[event.node] = {kind: count for kind, count in counts if isinstance(count, int) and count}
+            case "deciding" | "stopping" | "finished":
+                self._apply_end(event)
             case _:
                 pass
 
@@ -175,12 +174,31 @@ class Run:
                 self.curve.add(int(sample.metrics["step"]), sample.metrics["loss"])
 
     @property
+    def notices(self) -> tuple[str, ...]:
+        """What the record lacks, in one line for each node."""
+        return tuple(
+            f"{node} sent more {' and '.join(counts)} than a run keeps: {sum(counts.values()):,} dropped"
+            for node, counts in sorted(self.dropped.items())
+            if counts
+        )
+
+    @property
     def step(self) -> int | None:
         """The step that all ranks that report steps have reached."""
         return min(self.steps.values(), default=None)
 
     def _get_connection(self, node: str) -> NodeConnection:
         return self.generation.connections.setdefault(node, NodeConnection())
+
+    def _apply_end(self, event: Event) -> None:
+        if event.kind == "deciding":
+            # If a death decided the end, it is the cause, whatever two clocks say about the order.
+            self.generation.decided = None if event.data.get("death") else event.at
+            self.generation.ending = event.at
+        elif event.kind == "stopping":
+            self.stopping = _get_text(event, "why").visible(WHY_CHARS)
+        else:
+            self.finished = {**event.data, "why": _get_text(event, "why")}
 
     def _apply_child(self, event: Event) -> None:
         now = self.generation
