@@ -1,6 +1,9 @@
 """Attacks by a node: its agent, its files and its network send whatever they like."""
 
+import asyncio
 import json
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +11,14 @@ from pathlib import Path
 import pytest
 from launching import Launches
 
+from aboard.agent import frames
+from aboard.core.cluster.node import Node
+from aboard.record.measurement_log import MeasurementLog, NodeMeasurement, read_measurements
+from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
 from aboard.sandbox import Host, Sandbox
+from aboard.transport.agent_link import AgentLink
+from aboard.transport.node_session import MOST_SHARE
+from aboard.transport.subprocess_stream import start_program
 
 # Takes the place of python3 on a node and plays a supervisor. The bootstrap's marker is in what it reads.
 ACTED_AGENT = """#!/usr/bin/python3
@@ -118,3 +128,78 @@ for number in range(4000):
         ran = launches.launch("--check", "none", "--lease", "4", "--", "sleep.py", timeout=30)
     assert "evil" not in launches.read(ran.run, "events.jsonl")
     assert ran.code == 0, ran.said
+
+
+def test_a_node_cannot_use_up_the_space_for_the_measurements_of_others(tmp_path: Path) -> None:
+    """A node that claims any times it likes fills only its own share, and that is counted."""
+    log = MeasurementLog(tmp_path / "samples.jsonl", limit=400_000, nodes=2)
+    figures = {"children": {"1": {"rss": 10**12, "cpu": 1.0}}}
+    for number in range(20_000):
+        log.take(NodeMeasurement(node="n2", at=number * 1e9, figures=figures))
+    for second in range(100):
+        log.take(NodeMeasurement(node="n1", at=float(second), figures=figures))
+    log.close()
+    assert (tmp_path / "samples.jsonl").stat().st_size < 250_000
+    assert log.past_limit["n2"] > 10_000
+    assert sum(sample.node == "n1" for sample in read_measurements(tmp_path / "samples.jsonl")) == 100
+
+
+@pytest.mark.xfail(strict=True, reason="a segment without data never ends")
+def test_output_that_is_only_gaps_stays_below_the_limit_of_a_log(tmp_path: Path) -> None:
+    """A node that reports lost bytes and never sends one fills no disk with the marks of the gaps."""
+    limits = LogLimits(rank=2**20, run=2**21)
+    log = LogWriter(tmp_path, ranks=2, limits=limits)
+    for second in range(100_000):
+        log.take(1, "n2", "stdout", b"", float(second), dropped=1)
+    log.close()
+    assert _measure_folder(tmp_path) < 2 * limits.rank
+
+
+def test_a_frame_of_millions_of_values_is_refused() -> None:
+    """JSON of a few bytes per value would take twenty times its size in the head's memory."""
+    with pytest.raises(frames.FrameError):
+        frames.unpack(b'{"a":[' + b"[]," * (frames.LIMIT // 3 - 10) + b"0]}")
+
+
+SPAM = """
+import os
+body = b'{"samples":{"wall":1.0}}'
+data = (len(body).to_bytes(4, "big") + body) * 2000
+while True:
+    os.write(1, data)
+"""
+ECHO = """
+import json, os, sys
+while size := sys.stdin.buffer.read(4):
+    number = json.loads(sys.stdin.buffer.read(int.from_bytes(size, "big")))["id"]
+    body = json.dumps({"re": number}).encode()
+    os.write(1, len(body).to_bytes(4, "big") + body)
+"""
+
+
+def test_a_node_that_sends_frames_without_end_leaves_time_for_others() -> None:
+    """Another node's replies are not late, and the head spends a share of its time on the flood."""
+
+    async def measure() -> tuple[float, float]:
+        links = []
+        for name, code in (("n2", SPAM), ("n1", ECHO)):
+            stream = await start_program([sys.executable, "-c", code], lambda _line: "")
+            link = AgentLink(Node(name=name), stream, frames.FrameSplitter(), {}, "")
+            link.most_share = MOST_SHARE
+            link.begin([])
+            links.append(link)
+        spent, began, slowest = time.process_time(), time.monotonic(), 0.0
+        while time.monotonic() - began < 2:
+            sent = time.monotonic()
+            await links[1].ask("beat", 10)
+            slowest = max(slowest, time.monotonic() - sent)
+            await asyncio.sleep(0.05)
+        share = (time.process_time() - spent) / (time.monotonic() - began)
+        for link in links:
+            await link.close()
+        return share, slowest
+
+    share, slowest = asyncio.run(measure())
+    assert share < 2 * MOST_SHARE
+    # A beat is due every second and may take two.
+    assert slowest < 2
