@@ -1,12 +1,14 @@
 """Attacks by another user of a node or of the head, without any right of ours."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from deadlines import until, wait_until
@@ -250,3 +252,31 @@ def test_idle_connections_make_no_network_finding(box: Sandbox) -> None:
         checked = launches.aboard("check", "--only", "network", "--json")
         assert "flooded" in flood.said
     assert json.loads(checked.stdout)["findings"] == []
+
+
+@pytest.fixture
+def private_home() -> Iterator[Path]:
+    """A directory that only root can enter, with a Python environment and a file whose own mode protects nothing."""
+    # A host has a /tmp of its own.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        home = Path(folder)
+        (home / "env/bin").mkdir(parents=True)
+        (home / "env/bin/python").symlink_to("/usr/bin/python3")
+        (home / "token").write_text("hf_secret")
+        yield home
+
+
+@pytest.mark.ground
+def test_a_sandbox_shows_no_file_beside_an_environment_in_a_private_home(
+    private_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hosts' user runs an environment in root's home, and neither lists nor reads what is beside it."""
+    monkeypatch.setenv("VIRTUAL_ENV", str(private_home / "env"))
+    with Sandbox.up(f"test-{os.getpid()}-home", nodes=1, temporary=True) as box:
+        for host in box.hosts.values():
+            python = f"{private_home}/env/bin/python"
+            assert host.run([python, "-c", "print(1)"]).stdout == "1\n"
+            read = host.run(["cat", f"{private_home}/token"])
+            assert (read.stdout, read.returncode) == ("", 1)
+            assert host.run(["ls", str(private_home)]).returncode != 0
+    assert private_home.stat().st_mode & 0o777 == 0o700

@@ -1,1 +1,204 @@
 """Attacks by a node: its agent, its files and its network send whatever they like."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from launching import Launches
+
+from aboard.agent import frames
+from aboard.core.cluster.node import Node
+from aboard.record.measurement_log import MeasurementLog, NodeMeasurement, read_measurements
+from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
+from aboard.sandbox import Host, Sandbox
+from aboard.transport.agent_link import AgentLink
+from aboard.transport.node_session import MOST_SHARE
+from aboard.transport.subprocess_stream import start_program
+
+# Takes the place of python3 on a node and plays a supervisor. The bootstrap's marker is in what it reads.
+ACTED_AGENT = """#!/usr/bin/python3
+import json, os, re, sys, time
+for _ in range(2):
+    sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
+marker = re.search(rb"main\\(b'\\\\n(<aboard [0-9a-f]+>)", sys.stdin.buffer.readline())[1]
+out, number = sys.stdout.buffer, 0
+def send(**message):
+    body = json.dumps(message).encode()
+    out.write(len(body).to_bytes(4, "big") + body)
+def event(kind, **fields):
+    global number
+    number += 1
+    send(event=number, kind=kind, wall=time.time(), **fields)
+def attack():
+ACT
+out.write(b"\\n" + marker + b"\\n")
+send(hello=1, hostname="n2", user="crew", python="3.11", address="")
+out.flush()
+while size := sys.stdin.buffer.read(4):
+    body = sys.stdin.buffer.read(int.from_bytes(size, "big"))
+    if body[:1] == b"\\0":
+        body = body[5:5 + int.from_bytes(body[1:5], "big")]
+    question = json.loads(body)
+    if "id" in question:
+        send(re=question["id"], wall=time.time(), children=CHILDREN, lost_events=0, port=29500)
+    if question["op"] == "start":
+        event("started", child=question["child"], pid=1)
+        attack()
+        event("exited", child=question["child"], code=0)
+    if question["op"] == "attach":
+        number = question["acked"]
+        event("exited", child="1", code=0)
+    if question["op"] == "end":
+        event("ended", killed=0)
+        send(gone=True)
+    out.flush()
+"""
+
+
+def _act(attack: str, children: str = "{}") -> str:
+    body = "".join(f"    {line}\n" for line in attack.strip().splitlines())
+    return ACTED_AGENT.replace("ACT\n", body).replace("CHILDREN", children)
+
+
+@contextmanager
+def acting(host: Host, script: str) -> Iterator[None]:
+    """The host's agent is this script for the block."""
+    install = ["sh", "-c", "cat > /usr/local/bin/python3.new && chmod 755 /usr/local/bin/python3.new"]
+    keep = ["sh", "-c", "[ ! -e /usr/local/bin/python3 ] || mv /usr/local/bin/python3 /usr/local/bin/python3.old"]
+    host.run(keep, root=True).check_returncode()
+    host.run(install, root=True, input=script).check_returncode()
+    host.run(["mv", "/usr/local/bin/python3.new", "/usr/local/bin/python3"], root=True).check_returncode()
+    try:
+        yield
+    finally:
+        undo = "rm /usr/local/bin/python3; [ ! -e $0.old ] || mv $0.old $0"
+        host.run(["sh", "-c", undo, "/usr/local/bin/python3"], root=True).check_returncode()
+
+
+def _prepare(box: Sandbox, name: str, *, seconds: float) -> Launches:
+    """Launches by the python3 of each node, whose ranks sleep."""
+    launches = Launches(box, folder=f"/shared/{name}")
+    launches.put("aboard.yaml", "cluster:\n  nodes: ['n[1-2] slots=1']\n")
+    launches.put("sleep.py", f"import time; time.sleep({seconds})")
+    return launches
+
+
+def _measure_folder(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+# 90 MB, 18 kB at a time: the limits of each text leave that much.
+FLOOD = """
+for _ in range(5000):
+    event("raised", child=question["child"], type="E", message="m" * 1900, trace="t" * 7900, error="e" * 7900)
+"""
+
+
+@pytest.mark.ground
+def test_a_node_that_floods_events_does_not_fill_the_disk(box: Sandbox) -> None:
+    """The events of one node stay below its budget; what was dropped is in the summary, the record and `why`."""
+    launches = _prepare(box, "flood", seconds=3)
+    with acting(box.host("n2"), _act(FLOOD)):
+        ran = launches.launch("--check", "none", "--", "sleep.py")
+    assert ran.code == 0, ran.said
+    assert _measure_folder(launches.runs / ran.run) < 70_000_000
+    assert "n2 sent more events than a run keeps" in ran.said
+    why = launches.aboard("why", ran.run)
+    assert "n2 sent more events than a run keeps" in why.stdout
+    kinds = [(event["node"], event["kind"], event.get("rank")) for event in launches.events(ran.run)]
+    assert ("n2", "exited", 1) in kinds
+    assert ("n1", "exited", 0) in kinds
+
+
+@pytest.mark.ground
+def test_a_node_that_invents_ranks_changes_nothing(box: Sandbox) -> None:
+    """Ranks that were never started neither end the run, nor appear in its record."""
+    launches = _prepare(box, "invent", seconds=1)
+    invented = json.dumps({f"evil{number}": {} for number in range(4000)})
+    attack = """
+for number in range(4000):
+    event("exited", child="evil%d" % number, code=1)
+"""
+    with acting(box.host("n2"), _act(attack, invented)):
+        ran = launches.launch("--check", "none", "--lease", "4", "--", "sleep.py", timeout=30)
+    assert "evil" not in launches.read(ran.run, "events.jsonl")
+    assert ran.code == 0, ran.said
+
+
+def test_a_node_cannot_use_up_the_space_for_the_measurements_of_others(tmp_path: Path) -> None:
+    """A node that claims any times it likes fills only its own share, and that is counted."""
+    log = MeasurementLog(tmp_path / "samples.jsonl", limit=400_000, nodes=2)
+    figures = {"children": {"1": {"rss": 10**12, "cpu": 1.0}}}
+    for number in range(20_000):
+        log.take(NodeMeasurement(node="n2", at=number * 1e9, figures=figures))
+    for second in range(100):
+        log.take(NodeMeasurement(node="n1", at=float(second), figures=figures))
+    log.close()
+    assert (tmp_path / "samples.jsonl").stat().st_size < 250_000
+    assert log.past_limit["n2"] > 10_000
+    assert sum(sample.node == "n1" for sample in read_measurements(tmp_path / "samples.jsonl")) == 100
+
+
+def test_output_that_is_only_gaps_stays_below_the_limit_of_a_log(tmp_path: Path) -> None:
+    """A node that reports lost bytes and never sends one fills no disk with the marks of the gaps."""
+    limits = LogLimits(rank=2**20, run=2**21)
+    log = LogWriter(tmp_path, ranks=2, limits=limits)
+    for second in range(100_000):
+        log.take(1, "n2", "stdout", b"", float(second), dropped=1)
+    log.close()
+    assert _measure_folder(tmp_path) < 2 * limits.rank
+
+
+def test_a_frame_of_millions_of_values_is_refused() -> None:
+    """JSON of a few bytes per value would take twenty times its size in the head's memory."""
+    with pytest.raises(frames.FrameError):
+        frames.unpack(b'{"a":[' + b"[]," * (frames.LIMIT // 3 - 10) + b"0]}")
+
+
+SPAM = """
+import os
+body = b'{"samples":{"wall":1.0}}'
+data = (len(body).to_bytes(4, "big") + body) * 2000
+while True:
+    os.write(1, data)
+"""
+ECHO = """
+import json, os, sys
+while size := sys.stdin.buffer.read(4):
+    number = json.loads(sys.stdin.buffer.read(int.from_bytes(size, "big")))["id"]
+    body = json.dumps({"re": number}).encode()
+    os.write(1, len(body).to_bytes(4, "big") + body)
+"""
+
+
+def test_a_node_that_sends_frames_without_end_leaves_time_for_others() -> None:
+    """Another node's replies are not late, and the head spends a share of its time on the flood."""
+
+    async def measure() -> tuple[float, float]:
+        links = []
+        for name, code in (("n2", SPAM), ("n1", ECHO)):
+            stream = await start_program([sys.executable, "-c", code], lambda _line: "")
+            link = AgentLink(Node(name=name), stream, frames.FrameSplitter(), {}, "")
+            link.most_share = MOST_SHARE
+            link.begin([])
+            links.append(link)
+        spent, began, slowest = time.process_time(), time.monotonic(), 0.0
+        while time.monotonic() - began < 2:
+            sent = time.monotonic()
+            await links[1].ask("beat", 10)
+            slowest = max(slowest, time.monotonic() - sent)
+            await asyncio.sleep(0.05)
+        share = (time.process_time() - spent) / (time.monotonic() - began)
+        for link in links:
+            await link.close()
+        return share, slowest
+
+    share, slowest = asyncio.run(measure())
+    assert share < 2 * MOST_SHARE
+    # A beat is due every second and may take two.
+    assert slowest < 2

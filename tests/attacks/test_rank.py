@@ -2,16 +2,23 @@
 
 import base64
 import os
+import secrets
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deadlines import wait_until
+from launching import Launches, Ran
 
+from aboard.agent import process_tree
 from aboard.core.text.secret_scrubber import SecretScrubber
 from aboard.flows.bundle import pack_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
+from aboard.sandbox import Sandbox
 
-# Made up: random bytes in the shape of a key. The marker lines are assembled, so that no code host takes them for a key.
+# Made up: random bytes in the shape of a key. Marker lines are assembled, so that no code host takes them for a key.
 KEY_LINES = [base64.b64encode(os.urandom(48)).decode() for _ in range(12)] + ["dGhlIGxhc3QgbGluZQ=="]
 BEGIN, END = (f"-----{edge} OPENSSH PRIVATE" + " KEY-----" for edge in ("BEGIN", "END"))
 PEM = "\n".join([BEGIN, *KEY_LINES, END])
@@ -42,17 +49,7 @@ def test_a_key_that_a_rank_prints_is_not_in_a_bundle(tmp_path: Path) -> None:
     assert list_leaked_lines(text) == []
     assert "before" in text
     assert STEP in text
-import secrets
-import signal
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-from deadlines import wait_until
-from launching import Launches, Ran
-
-from aboard.agent import process_tree
-from aboard.sandbox import Sandbox
 
 # Rank 0 leaves a process that shows nothing of its run: a double fork in a new session with an emptied environment.
 # Then it acts on the agents of its node, which it finds by what is on their command line.

@@ -14,6 +14,8 @@ from deadlines import wait_until
 
 from aboard.diagnoses import SandboxError
 from aboard.sandbox import Host, Sandbox, saved_state, take_down_sandbox
+from aboard.sandbox.faults.host.control_groups import ControlGroupFault, CpuQuota, FewTasks, MemoryLimit
+from aboard.sandbox.faults.inject_and_heal import inject_fault
 from aboard.sandbox.namespaces.helper_program import SOURCE
 
 pytestmark = pytest.mark.ground
@@ -166,6 +168,23 @@ def test_a_temporary_sandbox_ends_with_the_process_that_built_it(box_name: str) 
         assert not box.found
         assert not kept.alive()
     assert traces(box_name) == []
+
+
+@pytest.mark.parametrize("fault", [MemoryLimit(), CpuQuota(), FewTasks()], ids=lambda fault: fault.name)
+def test_a_control_group_ends_with_its_sandbox(box_name: str, fault: ControlGroupFault) -> None:
+    """The groups of faults are gone after `down`, and after the next one if all was killed at once."""
+    groups = Path("/sys/fs/cgroup")
+    with Sandbox.up(box_name, nodes=1) as box:
+        if not (groups / fault.tree).exists():
+            pytest.skip("needs cgroup v1")
+        inject_fault(box, box.host("n1"), fault)
+        assert list(groups.rglob(f"aboard-{box_name}-n1"))
+    assert list(groups.rglob(f"aboard-{box_name}-n1")) == []
+    box = Sandbox.up(box_name, nodes=1)
+    inject_fault(box, box.host("n1"), fault)
+    assert box.outer_init.kill(timeout=20)
+    assert take_down_sandbox(box_name)
+    assert list(groups.rglob(f"aboard-{box_name}-n1")) == []
 
 
 def test_sandboxes_share_no_user(box_name: str) -> None:

@@ -16,6 +16,9 @@ VERSION = 1
 HEADER = 4
 # Far above any frame that we send; a stream that announces more is noise or hostile, and is closed unread.
 LIMIT = 8 * 1024 * 1024
+# JSON such as `[],[],[],…` takes twenty times its size in memory, so a large frame may only have so many values.
+MOST_VALUES = 1_500_000
+SMALL = 256 * 1024
 # No JSON begins like this: four bytes of length follow, that much JSON, then raw bytes. As JSON, a file's bytes would
 # take twice the space.
 TAILED = b"\0"
@@ -64,6 +67,8 @@ def unpack_any(body: bytes) -> Message:
 
 def unpack(body: bytes | memoryview) -> Message:
     body = bytes(body)
+    if len(body) > SMALL and sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise FrameError("a frame of more than %d values" % MOST_VALUES)
     try:
         message = json.loads(body.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:

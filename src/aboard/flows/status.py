@@ -26,7 +26,7 @@ from aboard.verdicts.death.lost_conductor import LostConductor, explain_lost_con
 class RunSummary:
     """One run: `state` is running, finished, failed, stopped, blocked or lost; of a job also pending, ended or unknown.
 
-    `note` is why it was stopped, or what Slurm says about its job.
+    `note` is why it was stopped, what its record lacks, or what Slurm says about its job.
     """
 
     id: str
@@ -76,7 +76,7 @@ def summarize_run(run: RunDirectory) -> RunSummary:
         world=world if isinstance(world, int) else None,
         step=step,
         findings=(_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings)),
-        note=folded.stopping if state == "stopped" else "",
+        note=folded.stopping if state == "stopped" else "; ".join(folded.notices[:1]),
     )
 
 

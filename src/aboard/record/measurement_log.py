@@ -1,5 +1,6 @@
 """The measurements of a run on disk: all of them at first, then thinned, so that the file stays bounded for weeks."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,16 @@ class NodeMeasurement:
 class MeasurementLog:
     """One line per node and time. At the end, the latest line of each node is written, to record the final state."""
 
-    def __init__(self, path: Path, limit: int = LIMIT) -> None:
+    def __init__(self, path: Path, limit: int = LIMIT, *, nodes: int = 1) -> None:
+        """`nodes` is their expected number: each has an equal share of the limit, and none can use up another's."""
         self._journal = Journal(path)
         self._limit = limit
-        self._began: float | None = None
+        self._nodes = nodes
+        self._sizes: Counter[str] = Counter()
+        # The measurements that were past the share of their node.
+        self.past_limit: Counter[str] = Counter()
+        # By node, since each sends its own times.
+        self._began: dict[str, float] = {}
         self._written: dict[str, float] = {}
         self._latest: dict[str, NodeMeasurement] = {}
 
@@ -41,12 +48,13 @@ class MeasurementLog:
         return self._journal.dropped
 
     def take(self, sample: NodeMeasurement) -> None:
-        if self._began is None:
-            self._began = sample.at
-        gap = choose_spacing(
-            age=sample.at - self._began, nodes=len(self._written), share=self._journal.size / max(1, self._limit)
-        )
+        began = self._began.setdefault(sample.node, sample.at)
+        nodes = max(self._nodes, len(self._began))
+        share = self._sizes[sample.node] * nodes / max(1, self._limit)
+        gap = choose_spacing(age=sample.at - began, nodes=len(self._written), share=share)
         last = self._written.get(sample.node)
+        # Thinned long before: in a normal run it takes centuries to fill a share.
+        self.past_limit[sample.node] += gap is None
         # Measurements come about a second apart, so one that is almost due counts as due.
         if gap is None or (last is not None and sample.at - last < gap - 0.5):
             self._latest[sample.node] = sample
@@ -61,7 +69,9 @@ class MeasurementLog:
     def _write(self, sample: NodeMeasurement) -> None:
         self._latest.pop(sample.node, None)
         self._written[sample.node] = sample.at
+        before = self._journal.size
         self._journal.append({"at": round(sample.at, 3), "node": sample.node, "figures": dict(sample.figures)})
+        self._sizes[sample.node] += max(0, self._journal.size - before)
 
 
 def choose_spacing(*, age: float, nodes: int, share: float) -> float | None:

@@ -29,14 +29,27 @@ class Record:
         self._snapshots = RecentSnapshots(run, self._documents)
 
     @classmethod
-    def open(cls, run: RunDirectory, *, ranks: int, limits: LogLimits = DEFAULT_LIMITS) -> Self:
-        """Opens a record; `ranks` is their expected number, which divides the space for logs."""
+    def open(cls, run: RunDirectory, *, ranks: int, nodes: int = 1, limits: LogLimits = DEFAULT_LIMITS) -> Self:
+        """Opens a record; the expected numbers divide the space for logs and for measurements."""
         return cls(
-            run, EventLog(run.events), MeasurementLog(run.samples), LogWriter(run.logs, ranks=ranks, limits=limits)
+            run,
+            EventLog(run.events),
+            MeasurementLog(run.samples, nodes=nodes),
+            LogWriter(run.logs, ranks=ranks, limits=limits),
         )
 
-    def event(self, event: Event) -> None:
+    def event(self, event: Event) -> bool:
+        """Records an event, unless its node has used up its space."""
+        past = self._events.past_limit[event.node]
         self._events.append(event)
+        return self._events.past_limit[event.node] == past
+
+    @property
+    def past_limits(self) -> Mapping[str, Mapping[str, int]]:
+        """What each node sent beyond its space, by kind."""
+        counts = {"events": self._events.past_limit, "measurements": self._samples.past_limit}
+        nodes = {node for by_node in counts.values() for node, count in by_node.items() if count}
+        return {node: {kind: by_node[node] for kind, by_node in counts.items() if by_node[node]} for node in nodes}
 
     def samples(self, node: str, at: float, figures: Mapping[str, Any]) -> None:
         self._samples.take(NodeMeasurement(node=node, at=at, figures=figures))

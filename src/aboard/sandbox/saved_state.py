@@ -4,11 +4,13 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, field
 from pathlib import Path
+from time import monotonic, sleep
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
@@ -18,6 +20,8 @@ from aboard.sandbox.namespaces.process_identity import ProcessIdentity, read_boo
 
 BASE = Path("/run/aboard-sandbox")
 _KILL_TIMEOUT = 30.0
+_GROUP_TIMEOUT = 5.0
+_CONTROL_GROUPS = "/sys/fs/cgroup"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,11 +139,33 @@ def clear_sandbox(name: str) -> None:
             "named",
             name=name,
         )
+    _remove_control_groups(name)
     for entry in get_directory(name).iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
             entry.unlink()
+
+
+def _remove_control_groups(name: str) -> None:
+    """Removes what faults have left in the machine's tree of control groups, once the processes in them are gone."""
+    mine = re.compile(rf"aboard-{re.escape(name)}-(head|n[0-9]+)")
+    deadline = monotonic() + _GROUP_TIMEOUT
+    for folder, names, _files in os.walk(_CONTROL_GROUPS):
+        for group in filter(mine.fullmatch, names):
+            # Busy until the kernel has buried the last process.
+            while not _remove_group(Path(folder, group)) and monotonic() < deadline:
+                sleep(0.01)
+
+
+def _remove_group(group: Path) -> bool:
+    try:
+        group.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def remove_sandbox(name: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from aboard.agent import frames
@@ -22,6 +23,8 @@ SILENCE_SECONDS = 30.0
 # A timer this late shows that our loop was blocked; for that, a wait may be extended to this multiple of its length.
 LATE_SECONDS = 0.05
 MOST_PATIENCE = 5
+# Handling what was read at once takes longer than this only for a flood of small frames, or for a huge one.
+BUSY_SECONDS = 0.005
 # How much of a node's output goes into a message.
 QUOTE_CHARS = 500
 
@@ -39,6 +42,8 @@ class AgentLink:
         self.noise = noise
         self.on_frame: OnFrame = lambda _message: None
         self.lost: TransportError | None = None
+        # The share of our time that frames from this node may take; a faster sender waits.
+        self.most_share = 1.0
         self._stream = stream
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[frames.Message]] = {}
@@ -107,8 +112,12 @@ class AgentLink:
         lost: TransportError = Unreachable(UnreachableReason.LOST, f"the connection to {self.node.name} ended")
         try:
             while True:
+                began = monotonic()
                 for body in bodies:
                     self._take(frames.unpack_any(body))
+                busy = monotonic() - began
+                if busy > BUSY_SECONDS and self.most_share < 1:
+                    await asyncio.sleep(busy / self.most_share - busy)
                 data = await self._stream.read(CHUNK)
                 if not data:
                     break

@@ -85,6 +85,8 @@ __all__ = [
 
 # How much output may be in flight from one node: enough for a fast link, too little to delay a beat.
 CREDIT = 256 * 1024
+# The share of the head's time that the frames of one node may take, so that a flood delays no other node.
+MOST_SHARE = 0.25
 ASK_SECONDS = 10.0
 # For some 300 kB over a very slow link.
 BRING_SECONDS = 60.0
@@ -117,6 +119,7 @@ class NodeSession:
         run: str,
         key: str,
         lease: Lease,
+        known_children: frozenset[str] | None = None,
         on_event: OnEvent = lambda _event: None,
         on_output: OnOutput = lambda _chunk: None,
         on_state: OnState = lambda _state, _why: None,
@@ -133,10 +136,13 @@ class NodeSession:
         self._on_output = on_output
         self._on_state = on_state
         self._on_samples = on_samples
+        # A supervisor may name no others; None if an earlier head started them.
+        self._known_children = known_children
         self._children: set[str] = set()
         self._acked = 0
         self._have: dict[str, int] = {}
         self._ended: set[str] = set()
+        self._seen_end = False
         self._offset = (float("inf"), 0.0)
         self._last_contact = self._attached = monotonic()
         self._link: AgentLink | None = None
@@ -268,13 +274,15 @@ class NodeSession:
             )
             self._set_clock(monotonic() - sent, wall, reply)
             self.missed = parse_count(reply, "lost_events")
-            self._children |= parse_children(reply)
+            named = parse_children(reply)
+            self._children |= named if self._known_children is None else named & self._known_children
         except frames.FrameError as error:
             await link.close()
             raise ProtocolError(f"{self.node.name} sent {error}") from None
         except BaseException:
             await link.close()
             raise
+        link.most_share = MOST_SHARE
         self._link = link
         self._last_contact = self._attached = monotonic()
         self._set_state(SessionState.CONNECTED, "")
@@ -358,8 +366,9 @@ class NodeSession:
             if event.seq > self._acked:
                 self._acked = event.seq
                 self._on_event(event)
-            # A supervisor whose ranks have exited only waits for this acknowledgement.
-            acks.ack(self._acked, now=event.kind == "ended")
+            # A supervisor whose ranks have exited only waits for this acknowledgement; one that repeats itself doesn't.
+            acks.ack(self._acked, now=event.kind == "ended" and not self._seen_end)
+            self._seen_end |= event.kind == "ended"
         elif "out" in message:
             self._take_output(acks, message)
         elif "samples" in message:

@@ -17,10 +17,10 @@ class Event:
 
     Kinds that supervisors report: unpacking (a rank waits for its image), started, phase, saved (files of a checkpoint
     are on this node), raised, exited, failed, listening (the run, on rank 0's port), port_taken (somebody else
-    listens there), ending, ended. The conductor's own, without a number: generation, held,
-    cut, gone (of a node), stopped (of a rank), port (rank 0's), verdict (what the progress watch found; none when the
-    run makes progress again), looked (a snapshot was judged that covers all events before this), deciding, stopping,
-    restarting, finished.
+    listens there), ending, ended. The conductor's own, without a number: generation, held, cut, gone (of a node),
+    dropped (a node sent more than is kept), stopped (of a rank), port (rank 0's), verdict (what the progress watch
+    found; none when the run makes progress again), looked (a snapshot was judged that covers all events before this),
+    deciding, stopping, restarting, finished.
     """
 
     node: str

@@ -109,6 +109,7 @@ class RunProgress:
     tail: tuple[Annotated[Untrusted, MaxLength(4096)], ...] = ()
     way: TrainingStatus | None = None
     stall: Stall | None = None
+    notices: Annotated[tuple[str, ...], MaxLength(_NODES)] = ()
 
 
 def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untrusted, ...] = ()) -> RunProgress:
@@ -142,6 +143,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         way=TrainingStatus(metrics=dict(run.metrics), curve=tuple(run.curve.points), at=run.step)
         if run.metrics
         else None,
+        notices=run.notices,
     )
 
 

@@ -137,6 +137,8 @@ class Run:
     # Why the last generation was given up for the next one.
     restarting: str = ""
     finished: Mapping[str, Any] | None = None
+    # What nodes sent beyond the space that the record has for them: counts by kind.
+    dropped: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @classmethod
     def replay(cls, run: str, events: Iterable[Event]) -> Self:
@@ -163,14 +165,11 @@ class Run:
                 self._apply_child(event)
             case "restarting":
                 self.restarting = _get_text(event, "why").visible(WHY_CHARS)
-            case "deciding":
-                # If a death decided the end, it is the cause, whatever two clocks say about the order.
-                self.generation.decided = None if event.data.get("death") else event.at
-                self.generation.ending = event.at
-            case "stopping":
-                self.stopping = _get_text(event, "why").visible(WHY_CHARS)
-            case "finished":
-                self.finished = {**event.data, "why": _get_text(event, "why")}
+            case "dropped" if event.node:
+                counts = ((kind, event.data.get(kind)) for kind in ("events", "measurements"))
+                self.dropped[event.node] = {kind: count for kind, count in counts if isinstance(count, int) and count}
+            case "deciding" | "stopping" | "finished":
+                self._apply_end(event)
             case _:
                 pass
 
@@ -190,6 +189,15 @@ class Run:
             self.metrics.update(sample.metrics)
             if "step" in sample.metrics and "loss" in sample.metrics:
                 self.curve.add(int(sample.metrics["step"]), sample.metrics["loss"])
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the record lacks, in one line for each node."""
+        return tuple(
+            f"{node} sent more {' and '.join(counts)} than a run keeps: {sum(counts.values()):,} dropped"
+            for node, counts in sorted(self.dropped.items())
+            if counts
+        )
 
     @property
     def step(self) -> int | None:
@@ -218,6 +226,16 @@ class Run:
             connection.state, connection.at, connection.why = event.kind, event.at, _get_text(event, "why")
             if event.kind == "gone" and not connection.ended and event.node not in self.generation.lost:
                 self.generation.lost.append(event.node)
+
+    def _apply_end(self, event: Event) -> None:
+        if event.kind == "deciding":
+            # If a death decided the end, it is the cause, whatever two clocks say about the order.
+            self.generation.decided = None if event.data.get("death") else event.at
+            self.generation.ending = event.at
+        elif event.kind == "stopping":
+            self.stopping = _get_text(event, "why").visible(WHY_CHARS)
+        else:
+            self.finished = {**event.data, "why": _get_text(event, "why")}
 
     def _apply_child(self, event: Event) -> None:
         now = self.generation

@@ -319,6 +319,16 @@ STUBBORN = Diagnosis(
     fixes="aboard check --fix {nodes:words}    # works once the mount or device responds; else reboot the node",
 )
 
+NODE_FLOOD = Diagnosis(
+    code="run-node-flood",
+    title="a node sent more events or measurements than a run keeps",
+    severity=Severity.WARN,
+    symptoms=("sent more events than a run keeps",),
+    explanation="The record has a limit for each node, so that none can fill this machine's disk, and no healthy node"
+    " comes near it. The run goes on, but its record lacks what this node sent past the limit.",
+    fixes="aboard check {nodes:words}    # is anything wrong with it? if not, ask who else has access to the node",
+)
+
 TRIAL = Diagnosis(
     code="run-trial",
     title="the command fails on a node, on a pair of nodes or on all nodes",

@@ -17,6 +17,7 @@ from aboard.core.run.events import Event, Measurement
 from aboard.core.run.lease import Lease
 from aboard.core.run.run_state import Run
 from aboard.diagnoses import AgentRequestError, Finding, TransportError
+from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.launch.collect_evidence import (
     CollectedEvidence,
@@ -231,6 +232,7 @@ class Conductor:
             run=name,
             key=token_hex(16),
             lease=self._lease,
+            known_children=frozenset(start.child for start in part.starts),
             on_event=self._take,
             on_output=self._take_piece,
             on_state=lambda state, why: self._take_state(node, state, why),
@@ -331,8 +333,9 @@ class Conductor:
     def _take(self, event: Event) -> None:
         event = replace(event, rank=self._ranks.get(event.child))
         self.run.apply(event)
-        self._record.event(event)
-        self._viewer.event(event)
+        # A flood must not go to the screen, or to the log of a detached run, either.
+        if self._record.event(event):
+            self._viewer.event(event)
         if event.kind == "listening":
             self._release_ranks(event)
         self._judge()
@@ -414,9 +417,16 @@ class Conductor:
             self._end.set_result(end)
             self._note("deciding", why=end.why, death=end.death, unhurt=end.asked or end.stuck)
 
-    def _note(self, kind: str, **data: Any) -> None:
+    def _note_dropped(self, *, at_end: bool = False) -> None:
+        """Records what nodes sent beyond their space: at first, each time that it has doubled, and at the end."""
+        for node, counts in self._record.past_limits.items():
+            total, noted = sum(counts.values()), sum(self.run.dropped.get(node, {}).values())
+            if total >= 2 * noted or (at_end and total > noted):
+                self._note("dropped", node=node, **counts)
+
+    def _note(self, kind: str, node: str = "", **data: Any) -> None:
         """Records an event of the conductor itself."""
-        event = Event(node="", seq=0, at=time(), kind=kind, data=data)
+        event = Event(node=node, seq=0, at=time(), kind=kind, data=data)
         self.run.apply(event)
         self._record.event(event)
         self._viewer.event(event)
@@ -428,6 +438,7 @@ class Conductor:
             await asyncio.sleep(TICK_SECONDS)
             began = monotonic()
             self._record.tick(began)
+            self._note_dropped()
             if began >= next_tick:
                 if not self._ending:
                     self._watch.tick(self.run, time())
@@ -437,6 +448,7 @@ class Conductor:
     # -- the end -----------------------------------------------------------------------------------------
 
     def _outcome(self, end: EndDecision) -> RunOutcome:
+        self._note_dropped(at_end=True)
         evidence = self.evidence()
         unhurt = end.asked or end.stuck
         findings = conclude_run(evidence, self._standing_verdict, unhurt=unhurt).findings
@@ -450,7 +462,7 @@ class Conductor:
         elif cause is not None:
             code = map_exit_code(cause.code)
         else:
-            code = 1 if findings else 0
+            code = 1 if any(finding.code != death.NODE_FLOOD.code for finding in findings) else 0
         self._note("finished", why=end.why, code=code, step=self.run.step)
         return RunOutcome(why=end.why, findings=findings, code=code)
 

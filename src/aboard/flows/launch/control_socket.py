@@ -21,6 +21,7 @@ from aboard.flows.launch.conductor import Conductor
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import decode_judgement, encode_judgement
 from aboard.record.run_directory import RunDirectory
+from aboard.verdicts.death.rules import report_floods
 
 # unix(7): a socket path has at most 107 bytes.
 LONGEST_PATH = 100
@@ -115,7 +116,9 @@ async def _answer_request(conductor: Conductor, request: _Request) -> AsyncItera
                     return
                 await asyncio.sleep(WATCH_SECONDS)
         case "why":
-            yield {"why": encode_judgement(await conductor.ask_why())}
+            why = await conductor.ask_why()
+            floods = tuple(report_floods(conductor.evidence()))
+            yield {"why": encode_judgement(replace(why, findings=(*why.findings, *floods)))}
         case "stop":
             conductor.stop(request.why)
             if request.now:

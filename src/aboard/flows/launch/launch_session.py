@@ -61,7 +61,7 @@ async def run_launch_session(
     the time that Slurm leaves.
     """
     claim = spec.run.claim()
-    record = Record.open(spec.run, ranks=_estimate_ranks(spec))
+    record = Record.open(spec.run, ranks=_estimate_ranks(spec), nodes=len(spec.cluster))
     stop = _SignalHandler(spec.watch)
     try:
         async with AsyncExitStack() as stack:

@@ -85,6 +85,9 @@ class RankLog:
             last = StoredSegment(LogSegment(rank=self.rank, base=self._done))
             self._segments.append(last)
         index_data = self._pack_loss(now) + entries
+        if not data and not last.size and last.index_size > self._segment_limit:
+            # A segment is named by its first byte, so one without data has no successor: further gaps are left out.
+            index_data = b""
         self._parts, self._index, self.waiting = [], [], 0
         try:
             if data:

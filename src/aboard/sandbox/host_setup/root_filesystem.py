@@ -65,8 +65,11 @@ def enter_root(disk: Path, *, shared: Mapping[Path, Path], trees: Iterable[Path]
         target = root / path.relative_to("/")
         target.mkdir(parents=True, exist_ok=True)
         system_calls.bind_mount(directory, target)
-    for tree in list_outermost(trees):
-        _expose_tree(tree, root)
+    exposed = list_outermost(trees)
+    for directory in _list_private_parents(exposed):
+        _hide_content(directory, disk)
+    for tree in exposed:
+        _expose_tree(tree, disk)
     system_calls.pivot_into(root)
 
 
@@ -95,29 +98,45 @@ def list_outermost(trees: Iterable[Path]) -> list[Path]:
     return [tree for tree in found if not any(other in tree.parents for other in found)]
 
 
-def _expose_tree(tree: Path, root: Path) -> None:
+def _list_private_parents(trees: Iterable[Path]) -> list[Path]:
+    """The outermost directories above these trees that others can't enter, such as root's home."""
+    parents = {parent for tree in trees for parent in tree.parents}
+    return list_outermost(parent for parent in parents if not parent.stat().st_mode & _PASS)
+
+
+def _hide_content(directory: Path, disk: Path) -> None:
+    """Replaces a private directory by an empty one that others can traverse.
+
+    Opened as it is, it would show each file whose own mode protects nothing: tokens, caches, histories.
+    """
+    empty = disk / "homes" / directory.relative_to("/")
+    empty.mkdir(parents=True, exist_ok=True)
+    about = directory.stat()
+    os.chown(empty, about.st_uid, about.st_gid)
+    empty.chmod(stat.S_IMODE(about.st_mode) | _PASS)
+    target = disk / "root" / directory.relative_to("/")
+    target.mkdir(parents=True, exist_ok=True)
+    system_calls.bind_mount(empty, target)
+
+
+def _expose_tree(tree: Path, disk: Path) -> None:
     """Gives the host's ordinary user access to a directory of the machine, under the same path.
 
     A bind mount, because a file that changes in an overlay's lower layer is stale or worse (kernel:
     filesystems/overlayfs.rst, "Changes to underlying filesystems"); it also reaches trees on other file
     systems and below /tmp.
     """
-    _open_directories(tree.parents, root, _PASS)
     if tree in _SYSTEM_TREES:
         return
-    target = root / tree.relative_to("/")
-    if stat.S_IMODE(tree.stat().st_mode) & _READ != _READ:
-        # A bind mount would keep the directory's mode; in the overlay we can change it.
-        _open_directories([tree], root, _READ)
-        return
+    target = disk / "root" / tree.relative_to("/")
     target.mkdir(parents=True, exist_ok=True)
-    system_calls.bind_mount(tree, target, read_only=True)
-
-
-def _open_directories(directories: Iterable[Path], root: Path, wanted: int) -> None:
-    for directory in directories:
-        inside = root / directory.relative_to("/")
-        if inside.exists():
-            mode = stat.S_IMODE(inside.stat().st_mode)
-            if mode & wanted != wanted:
-                inside.chmod(mode | wanted)
+    mode = stat.S_IMODE(tree.stat().st_mode)
+    if mode & _READ == _READ:
+        system_calls.bind_mount(tree, target, read_only=True)
+        return
+    # A bind mount would keep the directory's mode; in an overlay we can change it.
+    upper, work = (disk / part / tree.relative_to("/") for part in ("tree-upper", "tree-work"))
+    for directory in (upper, work):
+        directory.mkdir(parents=True, exist_ok=True)
+    system_calls.mount("overlay", target, "overlay", options=f"lowerdir={tree},upperdir={upper},workdir={work}")
+    target.chmod(mode | _READ)

@@ -13,6 +13,7 @@ dead: n07 rank 12, RuntimeError: CUDA error, 0.1 s ago
 stuck run-rank-stopped n07: rank 12 on n07 is stopped (SIGSTOP)
 fix kill -CONT 4711    # on n07; lets it go on
 progress again after 12 s
+dropped n07 sent more events than a run keeps: 1,204 dropped
 stopping: rank 12 on n07 died
 """
 
@@ -64,6 +65,8 @@ class PlainLaunchWriter:
         self._stalled_at = NEVER
         self._compiling_since: float | None = None
         self._compiling_said = False
+        self._noticed: tuple[str, ...] = ()
+        self._noticed_at = NEVER
 
     def _lines(self, roster: RunProgress) -> Iterator[str]:
         if self._generation is None:
@@ -83,6 +86,7 @@ class PlainLaunchWriter:
         yield from self._compilations(roster)
         yield from self._steps(roster)
         yield from self._stalls(roster)
+        yield from self._notices(roster)
         if roster.stopping != self._ending:
             self._ending = roster.stopping
             yield f"stopping: {roster.stopping}"
@@ -161,6 +165,12 @@ class PlainLaunchWriter:
         elif stall is None and self._stall is not None and not roster.stopping and not roster.finished:
             slow, self._stall = self._stall.slow, None
             yield f"{'full speed' if slow else 'progress'} again after {format_duration(roster.now - self._stalled_at)}"
+
+    def _notices(self, roster: RunProgress) -> Iterator[str]:
+        """What the record lacks, at intervals while it grows."""
+        if roster.notices != self._noticed and roster.now - self._noticed_at >= AGAIN_SECONDS:
+            self._noticed, self._noticed_at = roster.notices, roster.now
+            yield from (f"dropped {notice}" for notice in roster.notices)
 
     def _compilations(self, roster: RunProgress) -> Iterator[str]:
         """A compilation that lasts, and its end."""

@@ -31,6 +31,7 @@ BAR = 40
 RULE = "─"
 # The heading's maximum width: on a very wide terminal its ends would be too far apart.
 HEADING = 110
+MOST_NOTICES = 2
 TAIL = 6
 TAIL_AT_LEAST = 3
 # Lines that a training's own view leaves for the nodes.
@@ -73,6 +74,9 @@ class RosterView:
         stall = _render_stall(roster, width)
         yield from stall
         room -= len(stall)
+        notices = [_render_line(Text(f"! {notice}", style="yellow")) for notice in roster.notices[:MOST_NOTICES]]
+        yield from notices
+        room -= len(notices)
         missing = _render_missing(roster, max(1, room // 3))
         yield from missing
         room -= len(missing)

@@ -29,6 +29,7 @@ from aboard.verdicts.fix_commands import build_check_command
 from aboard.verdicts.judge_evidence import judge_evidence
 
 _END = "end"
+MOST_NOTICES = 5
 
 
 def conclude_run(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> Judgement:
@@ -36,6 +37,11 @@ def conclude_run(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> 
 
     `stall` is the verdict at its end; `unhurt` is a run that was stopped and did not die.
     """
+    why = _find_cause(evidence, stall, unhurt=unhurt)
+    return replace(why, findings=(*why.findings, *report_floods(evidence)))
+
+
+def _find_cause(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> Judgement:
     why = Judgement() if unhurt else judge_evidence(evidence, DEATH_RULES)
     cause = find_first_death(evidence)
     if stall is not None and (unhurt or (cause is not None and is_echo(evidence, cause))):
@@ -146,6 +152,14 @@ def report_stubborn_processes(evidence: Evidence) -> Iterator[RuleResult]:
             fix=death.STUBBORN.fix(nodes=list(processes)),
         )
         yield Cause(finding=finding, sure=Confidence.LIKELY, explains="leftovers")
+
+
+def report_floods(evidence: Evidence) -> Iterator[Finding]:
+    """The nodes of whose events or measurements the record lacks some."""
+    if evidence.run.notices:
+        nodes = tuple(sorted(evidence.run.dropped))
+        seen = "; ".join(evidence.run.notices[:MOST_NOTICES])
+        yield death.NODE_FLOOD.finding(nodes=nodes, seen=seen, fix=death.NODE_FLOOD.fix(nodes=list(nodes)))
 
 
 # All but the last explain the same end: the surest wins, and among equals the first in this list.

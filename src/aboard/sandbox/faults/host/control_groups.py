@@ -64,7 +64,7 @@ if mountpoint -q {_POINT} && [ -z "$(ls {_POINT})" ]; then umount {_POINT}; fi
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ControlGroupFault(Fault):
+class ControlGroupFault(Fault):
     tree: ClassVar[str]
 
     def check(self, box: Sandbox, host: Host) -> None:
@@ -106,7 +106,7 @@ class _ControlGroupFault(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryLimit(_ControlGroupFault):
+class MemoryLimit(ControlGroupFault):
     """A control group limits the memory of sessions, as in a container or a small Slurm job."""
 
     name: ClassVar[str] = "memory-limit"
@@ -129,7 +129,7 @@ class MemoryLimit(_ControlGroupFault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CpuQuota(_ControlGroupFault):
+class CpuQuota(ControlGroupFault):
     """A control group limits the CPU time of sessions to a few cores, although they see all of them."""
 
     name: ClassVar[str] = "cpu-quota"
@@ -145,7 +145,7 @@ class CpuQuota(_ControlGroupFault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewTasks(_ControlGroupFault):
+class FewTasks(ControlGroupFault):
     """A control group limits the processes and threads of sessions, whatever their ulimits are."""
 
     name: ClassVar[str] = "few-tasks"
