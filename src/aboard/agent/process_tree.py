@@ -28,7 +28,7 @@ MARK_BITS = 48
 def compute_mark(run: str) -> int:
     """The value of the limit that marks a run's processes."""
     # FNV-1a: importing hashlib would cost each node 5 ms, and a collision costs no more than a wrong name.
-    value = 0xCBF29CE484222325
+    value: int = 0xCBF29CE484222325
     for byte in run.encode():
         value = (value ^ byte) * 0x100000001B3 % 2**64
     return MARK_PREFIX << MARK_BITS | (value ^ value >> MARK_BITS) % 2**MARK_BITS
