@@ -1,4 +1,4 @@
-"""Finds values that are secrets because of their names: `password=…`, `"api_key": "…"`, `--token …`, `password is …`."""
+"""Finds values that are secrets because of their names: `password=…`, `"api_key": "…"`, `--token …`."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -54,13 +54,15 @@ _KEY_KINDS = re.compile(
     rb"(?:api|access|account|secret|private|priv|shared|encryption|decryption|signing|auth|master|client|deploy|license"
     rb"|subscription|service|hmac|jwt|fernet|aes|consumer|app|application|wandb|hf|openai|anthropic|stripe)[_. -]?\Z"
 )
-_WORD_BEFORE = re.compile(rb"[a-z0-9]{0,24}\Z")
-_NAME_BEFORE = re.compile(rb"[\w.$-]{0,64}\Z")
+_NAME_CLASS = b"abcdefghijklmnopqrstuvwxyz0123456789_.$-"
+# Where a value begins and ends, and whether it is a secret.
+_Value = tuple[int, int, bool]
 _MODEL_TOKENS = re.compile(
     rb"(?:eos|bos|pad|unk|mask|sep|cls|image|video|audio|special|stop|next|first|last|prev|previous|new|generated|decoded"
     rb"|prompt|input|output|total|num|n|max|min|completion|cached|per|of|end|start|begin|fim|think|tool|chat|vision|text"
     rb"|assistant|system|valid|train|padding|target|draft|reserved|added|vocab|unused|content|batch|trained|seen|a|the"
-    rb"|processed|dropped|active|this|that|each|every|page|unknown|expected|unexpected|got|current|sample|sampled)[_. -]{1,2}\Z"
+    rb"|processed|dropped|active|this|that|each|every|page|unknown|expected|unexpected|got|current|sample"
+    rb"|sampled)[_. -]{1,2}\Z"
 )
 _PASS_OWNERS = re.compile(rb"(?:^|[^a-z]|db|user|pg|root|admin|sql|ssh|ftp|smtp|mail|http|proxy|ldap|redis|my|http)\Z")
 
@@ -84,9 +86,9 @@ _PROSE = frozenset(
     b" with from at as it this that your my our its if required missing invalid incorrect expired wrong empty unset"
     b" unknown default changed reset failed denied ok okay set too please enter see use used using auth authentication"
     b" needed mismatch rejected accepted correct valid stored saved read loaded hidden given found only optional basic"
-    b" digest bearer plain none both file prompt based protected less expires refreshed revoked provided specified never"
-    b" longer shorter always disabled enabled manager policy rotation error warning string bytes already still now has"
-    b" had have does do did when where which who how what but because been being than then there here so no".split()
+    b" digest bearer plain none both file prompt based protected less expires refreshed revoked provided specified"
+    b" never longer shorter always disabled enabled manager policy rotation error warning string bytes already still"
+    b" now has had have does do did when where which who how what but because than then there here so no".split()
 )
 _OPEN = re.compile(rb"(?:[bur]{0,2}|(?:pydantic\.)?secret(?:str|bytes|value)?\()(?P<quote>\\{0,8}[\"'`])")
 _BARE = re.compile(
@@ -97,17 +99,17 @@ _SCHEME = re.compile(rb"(?:bearer|basic|token|negotiate|digest|apikey|key|aws4-h
 _FOR_WHOM = re.compile(
     rb"passw(?:or)?d[ \t](?:for|of)[ \t](?:user[ \t])?[^\s:=]{1,64}(?:[ \t](?:is|was)\b|[ \t]?[:=])[ \t]{1,4}(?=[^\s])"
 )
-_NETRC = re.compile(
-    rb"(?:\bmachine\s{1,16}\S{1,255}|\bdefault)\s{1,16}(?:login\s{1,16}\S{1,255}\s{1,16})?(?:account\s{1,16}\S{1,255}\s{1,16})?\Z"
-    rb"|(?:^|[\s>|:])login[ \t]{1,16}\S{1,255}\s{1,16}\Z"
+_MACHINE = re.compile(
+    rb"(?:machine\s{1,16}\S{1,255}|default)\s{1,16}(?:login\s{1,16}\S{1,255}\s{1,16})?(?:account\s{1,16}\S{1,255}\s{1,16})?"
 )
+_LOGIN = re.compile(rb"login[ \t]{1,16}\S{1,255}\s{1,16}")
 _LETTER = re.compile(rb"[A-Za-z]")
 _DIGIT = re.compile(rb"\d")
 _LONGEST = 4096
+_LONG_VALUE = 256
 _SHORTEST = 4
 _SHORTEST_UNUSUAL = 8
 _LONG_UNUSUAL = 16
-_SHORTEST_HEX = 32
 _HEX = re.compile(rb"[0-9a-fA-F]{32,}")
 
 
@@ -157,37 +159,48 @@ _RULES: tuple[tuple["re.Pattern[bytes]", Callable[[bytes, bytes], Trust]], ...] 
 def find_assigned_secrets(data: bytes, low: bytes) -> Iterator[Span]:
     """`low` is the same in lower case."""
     for pattern, trust_name in _RULES:
+        done = 0
         for found in pattern.finditer(low):
-            yield from _find_values(data, low, found, trust_name)
+            # Names within a value that was masked or is very long: without this, repeated names take quadratic time.
+            if found.start() < done:
+                continue
+            for start, end, secret in _find_values(data, low, found, trust_name):
+                if secret:
+                    yield start, end
+                if secret or end - start > _LONG_VALUE:
+                    done = end
     for found in _FOR_WHOM.finditer(low):
-        yield from _read_value(data, low, found.end(), Trust.ALL, b":")
+        yield from (
+            (start, end) for start, end, secret in _read_value(data, low, found.end(), Trust.ALL, b":") if secret
+        )
 
 
-def judge_value(name: bytes, value: bytes) -> bool:
-    """Whether this value of a variable or an option is a secret because of its name."""
+def judge_value(name: bytes, value: bytes, *, typed: bool) -> bool:
+    """Whether this value is a secret because of its name; `typed`: of an option or a variable that a user set."""
     low = name.lower() + b"="
     for pattern, trust_name in _RULES:
         for found in pattern.finditer(low + b"x"):
             if found.end() == len(low):
                 trust = trust_name(found[0], low[: found.start()])
-                return _is_secret(value, trust, b"=", quoted=True, follower=b"")
+                if typed and trust is Trust.UNUSUAL:
+                    trust = Trust.NEARLY_ALL
+                padded = value.ljust(_SHORTEST, b"_") if typed and value.isalnum() else value
+                return _is_secret(padded, trust, b"=", quoted=True, follower=b"")
     return False
 
 
 def _find_values(
     data: bytes, low: bytes, found: "re.Match[bytes]", trust_name: Callable[[bytes, bytes], Trust]
-) -> Iterator[Span]:
+) -> Iterator[_Value]:
     start, value_start = found.span()
-    before = low[max(0, start - 24) : start]
+    before = low[max(0, start - 64) : start]
     trust = trust_name(found[0], before)
     if trust is Trust.NOTHING:
         return
     sign = found["sign"] or b" "
     if sign == b" ":
-        name_before = _NAME_BEFORE.search(low, max(0, start - 64), start)
-        option = name_before is not None and name_before[0].startswith(b"-")
-        netrc = trust is Trust.ALL and _NETRC.search(low, max(0, start - 600), start) is not None
-        if option or netrc:
+        option = before[len(before.rstrip(_NAME_CLASS)) :].startswith(b"-")
+        if option or (trust is Trust.ALL and _is_netrc(low[max(0, start - 600) : start])):
             sign = b"="
     elif found[0].startswith(b"auth"):
         scheme = _SCHEME.match(low, value_start)
@@ -197,12 +210,21 @@ def _find_values(
         if scheme is not None:
             bare = _BARE.match(data, scheme.end())
             if bare is not None:
-                yield bare.span()
+                yield *bare.span(), True
             return
     yield from _read_value(data, low, value_start, trust, sign)
 
 
-def _read_value(data: bytes, low: bytes, start: int, trust: Trust, sign: bytes) -> Iterator[Span]:
+def _is_netrc(before: bytes) -> bool:
+    """Whether a password without a sign belongs to a netrc: `machine HOST login USER password …`."""
+    machine = max(before.rfind(b"machine"), before.rfind(b"default"))
+    login = before.rfind(b"login")
+    return (machine >= 0 and _MACHINE.fullmatch(before, machine) is not None) or (
+        login >= 0 and _LOGIN.fullmatch(before, login) is not None
+    )
+
+
+def _read_value(data: bytes, low: bytes, start: int, trust: Trust, sign: bytes) -> Iterator[_Value]:
     opened = _OPEN.match(low, start)
     if opened is not None:
         quote = opened["quote"]
@@ -210,20 +232,21 @@ def _read_value(data: bytes, low: bytes, start: int, trust: Trust, sign: bytes) 
         line_end = data.find(b"\n", first, first + _LONGEST)
         limit = line_end if line_end >= 0 else min(len(data), first + _LONGEST)
         last = _find_closing(data, quote, first, limit)
-        if _is_secret(data[first:last], trust, sign, quoted=True, follower=b""):
-            yield first, last
-        return
-    if data[start : start + 1] in (b"[", b"(", b"{"):
+        yield first, last, _is_secret(data[first:last], trust, sign, quoted=True, follower=b"")
+    elif data[start : start + 1] in (b"[", b"("):
+        item = None
         for item in _ITEM.finditer(data, start + 1, min(len(data), start + _LONGEST)):
             if item["end"] is not None:
                 return
-            weaker = min(trust, Trust.UNUSUAL)
-            if _is_secret(item["item"], weaker, sign, quoted=True, follower=b""):
-                yield item.span("item")
-        return
-    bare = _BARE.match(data, start)
-    if bare is not None and _is_secret(bare[0], trust, sign, quoted=False, follower=data[bare.end() : bare.end() + 3]):
-        yield bare.span()
+            yield (
+                *item.span("item"),
+                _is_secret(item["item"], min(trust, Trust.UNUSUAL), sign, quoted=True, follower=b""),
+            )
+        # A list without an end.
+        yield start, start + _LONGEST, False
+    elif (bare := _BARE.match(data, start)) is not None:
+        follower = data[bare.end() : bare.end() + 3]
+        yield *bare.span(), _is_secret(bare[0], trust, sign, quoted=False, follower=follower)
 
 
 def _find_closing(data: bytes, quote: bytes, first: int, limit: int) -> int:
@@ -236,7 +259,7 @@ def _find_closing(data: bytes, quote: bytes, first: int, limit: int) -> int:
     return limit
 
 
-def _is_secret(value: bytes, trust: Trust, sign: bytes, *, quoted: bool, follower: bytes) -> bool:  # noqa: PLR0911 - a list of reasons
+def _is_secret(value: bytes, trust: Trust, sign: bytes, *, quoted: bool, follower: bytes) -> bool:
     value = value.strip()
     if len(value) < _SHORTEST or trust is Trust.NOTHING or _PLAIN.fullmatch(value):
         return False
@@ -245,24 +268,30 @@ def _is_secret(value: bytes, trust: Trust, sign: bytes, *, quoted: bool, followe
     random = is_random(value) or _HEX.fullmatch(value) is not None
     if trust is Trust.RANDOM or random:
         return random
-    if _PATH.fullmatch(value) or value.lower() in _PROSE:
+    if _PATH.fullmatch(value) or _is_prose(value, trust) or (not quoted and _is_code_or_prose(value, sign, follower)):
         return False
-    words = value.lower().split()
-    if len(words) > 1 and (
-        trust <= Trust.UNUSUAL or 2 * sum(word.strip(b".,:") in _PROSE for word in words) > len(words)
-    ):
-        return False
-    if not quoted:
-        called = sign == b"=" and follower[:1] in (b",", b")") and _IDENTIFIER.fullmatch(value)
-        if called or follower[:1] in (b"(", b"[") or _REFERENCE.fullmatch(value):
-            return False
-        if sign != b"=" and _WORD.fullmatch(value) and _PROSE_FOLLOWS.match(follower):
-            return False
     if sign == b" " and not (quoted and trust >= Trust.NEARLY_ALL):
         return (
             len(value) >= _SHORTEST_UNUSUAL and _DIGIT.search(value) is not None and _LETTER.search(value) is not None
         )
-    if trust is Trust.UNUSUAL:
-        word = _WORD.fullmatch(value.replace(b"-", b"").replace(b"_", b"")) and len(value) < _LONG_UNUSUAL
-        return len(value) >= _SHORTEST_UNUSUAL and not word and value.isascii()
-    return True
+    return trust > Trust.UNUSUAL or _is_unusual(value)
+
+
+def _is_prose(value: bytes, trust: Trust) -> bool:
+    """Whether most words are those that people write about passwords."""
+    words = value.lower().split()
+    return (len(words) > 1 and trust <= Trust.UNUSUAL) or 2 * sum(word.strip(b".,:") in _PROSE for word in words) > len(
+        words
+    )
+
+
+def _is_code_or_prose(value: bytes, sign: bytes, follower: bytes) -> bool:
+    """Whether a value without quotes is an expression, or the first word of a sentence."""
+    called = sign == b"=" and follower[:1] in (b",", b")") and _IDENTIFIER.fullmatch(value)
+    sentence = sign != b"=" and _WORD.fullmatch(value) and _PROSE_FOLLOWS.match(follower)
+    return bool(called or sentence or follower[:1] in (b"(", b"[") or _REFERENCE.fullmatch(value))
+
+
+def _is_unusual(value: bytes) -> bool:
+    word = _WORD.fullmatch(value.replace(b"-", b"").replace(b"_", b"")) and len(value) < _LONG_UNUSUAL
+    return len(value) >= _SHORTEST_UNUSUAL and not word and value.isascii()

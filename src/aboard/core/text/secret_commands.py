@@ -1,4 +1,4 @@
-"""Finds passwords in the options of commands: `mysql -pPASSWORD`, `docker login -p PASSWORD`, `curl -u ada:PASSWORD`."""
+"""Finds passwords in commands: `mysql -pPASSWORD`, `docker login -p PASSWORD`, `curl -u ada:PASSWORD`."""
 
 import re
 from collections.abc import Iterator
@@ -14,8 +14,9 @@ _SPACED = re.compile(
     rb"\b(?:(?:docker|podman|nerdctl|buildah|skopeo|helm|crane|oras|apptainer|singularity|az|oc|argocd)\b[^\n|;]*\blogin\b"
     rb"|sshpass|mongo\w*|cqlsh|influx|clickhouse-client|cypher-shell|ipmitool|7za?|rar|unrar|xfreerdp)\b[^\n|;]*\Z"
 )
-_OTHERS = {
-    b"a": re.compile(rb"\b(?:redis-cli|http|https|xh)\b[^\n|;]*\Z"),
+_PASSWORD_OPTIONS = {
+    b"p": _SPACED,
+    b"a": re.compile(rb"\bredis-cli\b[^\n|;]*\Z"),
     b"w": re.compile(rb"\bldap\w+\b[^\n|;]*\Z"),
     b"k": re.compile(rb"\bopenssl\b[^\n|;]*\Z"),
 }
@@ -26,43 +27,65 @@ _SUDO = re.compile(rb"\b(?:echo|printf)[ \t]+(?P<value>[^\n|$]{4,256}?)[ \t]*\|[
 _PASS = re.compile(rb"pass:(?P<value>[^\s\"']{4,256})")
 _IDENTIFIED = re.compile(rb"identified (?:with \S{1,64} )?by (?:password )?[\"'](?P<value>[^\"'\n]{1,256})")
 _HTPASSWD = re.compile(rb"htpasswd -\w{0,8}b\w{0,8} \S{1,200} \S{1,64} (?P<value>\S{1,256})")
+_STATEMENTS = ((b"sudo -", _SUDO), (b"identified ", _IDENTIFIED), (b"htpasswd -", _HTPASSWD), (b"openssl", _PASS))
 _FARTHEST = 300
+# A part of each command's name above.
+_TOOLS = (
+    *(
+        b"mysql",
+        b"mariadb",
+        b"login",
+        b"sshpass",
+        b"mongo",
+        b"cqlsh",
+        b"influx",
+        b"clickhouse",
+        b"cypher",
+        b"ipmitool",
+        b"7z",
+    ),
+    *(
+        b"rar",
+        b"freerdp",
+        b"redis-cli",
+        b"http",
+        b"xh",
+        b"ldap",
+        b"openssl",
+        b"curl",
+        b"wget",
+        b"client",
+        b"skopeo",
+        b"echo",
+    ),
+    b"printf",
+)
 
 
 def find_command_secrets(low: bytes) -> Iterator[Span]:
     """`low` is the text in lower case."""
     for found in _OPTION.finditer(low):
-        option, value = found["option"], found["value"]
         before = low[max(0, found.start() - _FARTHEST) : found.start()]
         before = before[before.rfind(b"\n") + 1 :]
-        if option in (b"-password-stdin", b"-with-token"):
-            piped = _PIPED.search(before)
-            if piped is not None:
-                yield (
-                    found.start() - len(before) + piped.start("value"),
-                    found.start() - len(before) + piped.end("value"),
-                )
-        elif not value or value[:1] in b"$-<{":
-            continue
-        elif option == b"p":
-            joined = low[found.start("option") + 1 : found.start("option") + 2] not in (b" ", b"=")
-            if (joined and _JOINED.search(before)) or _SPACED.search(before):
-                yield found.span("value")
-        elif option in _OTHERS and _OTHERS[option].search(before):
-            login = _LOGIN.fullmatch(value) if option == b"a" and b"redis" not in before else None
-            yield (
-                (found.start("value") + login.start("password") if login else found.start("value")),
-                found.end("value"),
-            )
-        elif option not in (b"a", b"w", b"k") and _FETCH.search(before):
-            login = _LOGIN.fullmatch(value)
-            if login is not None:
-                yield found.start("value") + login.start("password"), found.end("value")
-    if b"sudo -" in low:
-        yield from (found.span("value") for found in _SUDO.finditer(low))
-    if b"identified " in low:
-        yield from (found.span("value") for found in _IDENTIFIED.finditer(low))
-    if b"htpasswd -" in low:
-        yield from (found.span("value") for found in _HTPASSWD.finditer(low))
-    if b"openssl" in low:
-        yield from (found.span("value") for found in _PASS.finditer(low))
+        if any(tool in before for tool in _TOOLS):
+            yield from _judge_option(found, before)
+    for word, pattern in _STATEMENTS:
+        if word in low:
+            yield from (found.span("value") for found in pattern.finditer(low))
+
+
+def _judge_option(found: "re.Match[bytes]", before: bytes) -> Iterator[Span]:
+    option, value = found["option"], found["value"]
+    if option in (b"-password-stdin", b"-with-token"):
+        piped = _PIPED.search(before)
+        if piped is not None:
+            line_start = found.start() - len(before)
+            yield line_start + piped.start("value"), line_start + piped.end("value")
+    elif not value or value[:1] in b"$-<{":
+        return
+    elif option in _PASSWORD_OPTIONS:
+        joined = found.start("value") - found.end("option") == len(found["quote"])
+        if _PASSWORD_OPTIONS[option].search(before) or (option == b"p" and joined and _JOINED.search(before)):
+            yield found.span("value")
+    elif _FETCH.search(before) and (login := _LOGIN.fullmatch(value)) is not None:
+        yield found.start("value") + login.start("password"), found.end("value")

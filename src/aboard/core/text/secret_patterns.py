@@ -72,9 +72,9 @@ class SecretFinder:
                 yield start, stop
 
 
-def is_secret_value(name: str, value: str) -> bool:
-    """Whether a value is a secret because of its name, such as that of an option or of a variable."""
-    return judge_value(name.encode("utf-8", "replace"), value.encode("utf-8", "replace"))
+def is_secret_value(name: str, value: str, *, typed: bool = False) -> bool:
+    """Whether a value is a secret because of its name; `typed`: of an option or a variable that a user set."""
+    return judge_value(name.encode("utf-8", "replace"), value.encode("utf-8", "replace"), typed=typed)
 
 
 def _cut_windows(data: bytes) -> Iterator[Span]:

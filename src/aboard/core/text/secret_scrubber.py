@@ -6,6 +6,7 @@ Secrets that a run knows by name are masked before they reach a disk; this finds
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from aboard.core.text.private_keys import Span
@@ -57,7 +58,7 @@ class SecretScrubber:
     def value(self, value: Any, name: str = "") -> Any:
         """Scrubs every string in a JSON value, including keys; masks a value under a secret name completely."""
         if isinstance(value, str):
-            if name and is_secret_value(name, value):
+            if name and is_secret_value(name.lstrip("-"), value, typed=name.startswith("-")):
                 self.removed["secrets"] += 1
                 return MASK
             return self.text(value)
@@ -66,7 +67,7 @@ class SecretScrubber:
         if isinstance(value, list):
             # In an argv, an option's name precedes its value.
             names = [name, *(each if isinstance(each, str) and each.startswith("-") else name for each in value)]
-            return [self.value(each, before.lstrip("-")) for each, before in zip(value, names, strict=False)]
+            return [self.value(each, before) for each, before in zip(value, names, strict=False)]
         return value
 
     def _hide_people(self, text: str) -> str:
@@ -104,8 +105,8 @@ def mask_words(words: Sequence[str], mask: str = MASK) -> list[str]:
     data = [word.encode("utf-8", "surrogatepass") for word in spaced]
     masked = _mask_pieces(data, SecretFinder().find(b"".join(data)), mask.encode())
     hidden = [_decode(word).removesuffix(" ") for word in masked]
-    for place, (option, value) in enumerate(zip(words, words[1:], strict=False), 1):
-        if option.startswith("-") and "=" not in option and is_secret_value(option.lstrip("-"), value):
+    for place, (option, value) in enumerate(pairwise(words), 1):
+        if option.startswith("-") and "=" not in option and is_secret_value(option.lstrip("-"), value, typed=True):
             hidden[place] = mask
     return hidden
 

@@ -3,11 +3,14 @@
 import binascii
 import re
 from collections.abc import Collection, Iterator
+from string import ascii_letters, digits
 
 # Nearly all tokens have a run of this many letters, digits, - and _; most words of a log are shorter.
 _SHORTEST_RUN = 16
 _RUN = b"a" * _SHORTEST_RUN
-_RUN_CLASS = bytes(0x61 if byte in b"_-" or (byte < 0x80 and chr(byte).isalnum()) else 0x20 for byte in range(256))
+_LETTERS = ascii_letters.encode()
+_ALPHANUMERIC = _LETTERS + digits.encode()
+_RUN_CLASS = bytes(ord("a") if byte in _ALPHANUMERIC + b"_-" else ord(" ") for byte in range(256))
 _REST_OF_RUN = re.compile(rb"a+")
 _LONGEST = 4096
 _PLAIN_RUN = re.compile(rb"[a-z_-]+|[A-Z_-]+|[0-9_-]+")
@@ -35,26 +38,26 @@ _DOTTED = re.compile(
     # A bot of Discord: its number, a time and a signature.
     rb"|[MNO][\w-]{22,28}\.[\w-]{6,7}\.[\w-]{27,40}(?![\w.-]))"
 )
-_DOTTED_CLASS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
+_DOTTED_CLASS = _ALPHANUMERIC + b"._-"
 _GENERIC_PREFIX = re.compile(rb"[A-Za-z][A-Za-z0-9]{0,11}(?:[_-][A-Za-z0-9]{1,10}){0,3}?[_-](?=[A-Za-z0-9])")
 # Words that make a random value after them a secret.
 _NAMES = frozenset(
-    b"jwt psk otp sid session sessionid session_id sess phpsessid jsessionid pat sas dsn webhook credential assertion bearer"
-    b" basic negotiate apikey wandb comet neptune clearml mlflow api token key secret auth login".split()
+    b"jwt psk otp sid session sessionid session_id sess phpsessid jsessionid pat sas dsn webhook credential assertion"
+    b" bearer basic negotiate apikey wandb comet neptune clearml mlflow api token key secret auth login".split()
 )
 _SIGNS = b" \t\"'\\:=]"
-_NAME_CLASS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TELEGRAM = re.compile(rb"\d{8,10}:\Z")
 _JWK = re.compile(rb"\"(?:d|p|q|dp|dq|qi|k)\\{0,8}\"[ \t]?:[ \t]?\\{0,8}\"\Z")
 _TRACKER = re.compile(rb"(?i)\b(?:wandb|comet|neptune|clearml|api[ _-]?key)\b(?P<between>[^\n]{0,40})\Z")
 _COMMIT = re.compile(rb"(?i)commit|sha|\brev|hash|\bref|head|\bgit\b|digest|version|\bid\b|run|@")
-_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_BASE64 = _ALPHANUMERIC + b"+/"
 _BASE64_RIGHT = re.compile(rb"[A-Za-z0-9+/_-]*={0,2}")
 _TEXT = re.compile(rb"[\t\n\r -~]+")
-_CLASSES = bytes(
-    ord("U") if 65 <= byte <= 90 else ord("l") if 97 <= byte <= 122 else ord("d") if 48 <= byte <= 57 else ord(".")
-    for byte in range(256)
-)
+_CLASSES = bytes.maketrans(_ALPHANUMERIC, b"l" * 26 + b"U" * 26 + b"d" * 10)
+_UNCLASSED = bytes(byte for byte in range(256) if byte not in _ALPHANUMERIC)
+# A share of characters that a name has less of.
+_MOST_CHANGES = 0.25
+_MOSTLY = 0.8
 _TRACKER_DIGITS = 40
 _LONG_TWO_CLASSES = 20
 _SHORTEST_ENCODED = 20
@@ -88,14 +91,14 @@ def list_runs(data: bytes) -> list[bytes]:
 
 def is_random(value: bytes) -> bool:
     """Whether letters and digits alternate: in CamelCase at every sixth letter, in a random value at every other."""
-    classes = value.translate(_CLASSES)
-    upper, lower, digits = (classes.count(each) for each in (b"U", b"l", b"d"))
+    classes = value.translate(_CLASSES, _UNCLASSED)
+    upper, lower = classes.count(b"U"), classes.count(b"l")
     changes = classes.count(b"ld") + classes.count(b"dl") + classes.count(b"Ud") + classes.count(b"dU")
-    if not digits or upper + lower + digits < 0.8 * len(value):
+    if b"d" not in classes or len(classes) < _MOSTLY * len(value):
         return False
     if upper and lower:
-        return len(value) >= _SHORTEST_RUN and changes + classes.count(b"lU") >= 0.25 * len(value)
-    return len(value) >= _LONG_TWO_CLASSES and changes >= 0.25 * len(value) and _HEX.fullmatch(value) is None
+        return len(value) >= _SHORTEST_RUN and changes + classes.count(b"lU") >= _MOST_CHANGES * len(value)
+    return len(value) >= _LONG_TWO_CLASSES and changes >= _MOST_CHANGES * len(value) and _HEX.fullmatch(value) is None
 
 
 def _find_runs(data: bytes) -> Iterator[tuple[int, int]]:
@@ -136,7 +139,7 @@ def _is_named(data: bytes, start: int) -> bool:
     """Whether the word before makes a random value a secret."""
     context = data[max(0, start - _CONTEXT) : start]
     name = context.rstrip(_SIGNS)
-    if len(name) < len(context) and name[len(name.rstrip(_NAME_CLASS)) :].lower() in _NAMES:
+    if len(name) < len(context) and name[len(name.rstrip(_LETTERS)) :].lower() in _NAMES:
         return True
     if context.endswith(b":"):
         return _TELEGRAM.search(context) is not None and data.startswith(b"AA", start)
@@ -169,10 +172,10 @@ def _decode_base64(data: bytes, start: int, end: int) -> tuple[int, int, bytes]:
 
 
 def _decode_text(encoded: bytes) -> bytes:
-    digits = encoded.rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
-    digits = digits[: len(digits) - (len(digits) % 4 == 1)]
+    standard = encoded.rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
+    standard = standard[: len(standard) - (len(standard) % 4 == 1)]
     try:
-        text = binascii.a2b_base64(digits + b"=" * (-len(digits) % 4))
+        text = binascii.a2b_base64(standard + b"=" * (-len(standard) % 4))
     except binascii.Error:
         return b""
     return text if _TEXT.fullmatch(text) else b""

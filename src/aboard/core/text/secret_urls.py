@@ -28,23 +28,24 @@ _SHORTEST_COOKIE = 6
 
 def find_url_secrets(data: bytes, low: bytes) -> Iterator[Span]:
     """`low` is the same in lower case."""
-    if b"://" in data:
-        for found in _URL.finditer(data):
-            yield from _find_login(data, found.start("rest"), found.end())
-            hook = _HOOK.search(low, *found.span("rest"))
-            if hook is not None:
-                yield from _find_hook(data, hook.start(), found.end())
-            if b"=" in found["rest"]:
-                yield from _find_parameters(data, low, *found.span("rest"))
-    for found in _SIGNATURE.finditer(low):
-        if re.search(rb"[\d%]", found["value"]):
-            yield found.span("value")
+    for found in _URL.finditer(data):
+        yield from _find_login(data, *found.span("rest"))
+        hook = _HOOK.search(low, *found.span("rest"))
+        if hook is not None:
+            yield from _find_hook(data, hook.start(), found.end())
+        if b"=" in found["rest"]:
+            yield from _find_parameters(data, low, *found.span("rest"))
+    yield from (found.span("value") for found in _SIGNATURE.finditer(low) if re.search(rb"[\d%]", found["value"]))
     if b"%3a%2f%2f" in low:
         yield from (found.span("value") for found in _ENCODED_LOGIN.finditer(low))
     for found in _COOKIE.finditer(low):
-        for pair in _PAIR.finditer(low, *found.span("pairs")):
-            if pair["name"] not in _ATTRIBUTES and len(pair["value"]) >= _SHORTEST_COOKIE:
-                yield pair.span("value")
+        yield from _find_cookies(low, *found.span("pairs"))
+
+
+def _find_cookies(low: bytes, start: int, end: int) -> Iterator[Span]:
+    for pair in _PAIR.finditer(low, start, end):
+        if pair["name"] not in _ATTRIBUTES and len(pair["value"]) >= _SHORTEST_COOKIE:
+            yield pair.span("value")
 
 
 def _find_login(data: bytes, start: int, end: int) -> Iterator[Span]:
@@ -53,8 +54,8 @@ def _find_login(data: bytes, start: int, end: int) -> Iterator[Span]:
     at = data.rfind(b"@", start, stop)
     if at < 0:
         # A password may contain a slash; what follows a port is a path.
-        colon = data.find(b":", start, stop)
-        at = data.rfind(b"@", stop, end) if colon >= 0 and not _PORT.match(data, colon + 1, stop) else -1
+        port = data.find(b":", start, stop) + 1
+        at = data.rfind(b"@", stop, end) if port and not _PORT.match(data, port, stop) else -1
     if at < 0:
         return
     user, colon, password = data[start:at].partition(b":")
