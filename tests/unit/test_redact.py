@@ -1,7 +1,11 @@
 """Secrets leave a stream before it reaches a disk or a wire."""
 
+import base64
+import json
 import re
+import urllib.parse
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,3 +57,54 @@ def test_a_value_too_short_to_be_a_secret_is_left() -> None:
 def test_nothing_is_held_longer_than_it_may_be_a_secret() -> None:
     """A prompt without a newline shows at once: only what could become a secret waits."""
     assert Redactor(["token-1"]).feed(b"ready to") == b"ready "
+
+
+SECRET = 'p@ss/w"örd 4711?'  # noqa: S105 - made up
+
+
+def list_encoded_forms(secret: str) -> dict[str, str]:
+    data = secret.encode()
+    forms = {
+        f"base64 after {count} bytes": base64.b64encode(b"user:"[:count] + data + b":more").decode()
+        for count in range(4)
+    }
+    forms["URL-safe base64"] = base64.urlsafe_b64encode(data).decode()
+    forms["URL"] = urllib.parse.quote(secret, safe="")
+    forms["form"] = urllib.parse.quote_plus(secret)
+    forms["JSON"] = json.dumps({"password": secret})
+    forms["hex"] = data.hex()
+    return forms
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000])
+@pytest.mark.parametrize("form", list_encoded_forms(SECRET))
+def test_encoded_forms_of_a_secret_are_masked(form: str, step: int) -> None:
+    """Its base64, wherever it lies in what was encoded, and as it stands in a URL, in JSON and in hexadecimal."""
+    text = f"sent {list_encoded_forms(SECRET)[form]} and more\n".encode()
+    redactor = Redactor([SECRET])
+    out = b"".join([redactor.feed(text[at : at + step]) for at in range(0, len(text), step)]) + redactor.flush()
+    assert MASK in out
+    # The characters at the edges of a base64 depend on its neighbours, too.
+    assert len(out) < len(text) - len(SECRET) + 12
+
+
+def test_lines_of_a_key_are_masked() -> None:
+    """A logger prints each line of a key with its own prefix."""
+    lines = [f"{number}" * 64 for number in range(3)]
+    redactor = Redactor(["\n".join(["BEGIN", *lines, "END"])])
+    text = "".join(f"INFO {line}\n" for line in lines).encode()
+    assert redactor.feed(text) + redactor.flush() == b"INFO [secret]\n" * 3
+
+
+@given(
+    st.lists(st.binary(min_size=6, max_size=300).map(lambda data: data.hex()), min_size=1, max_size=12),
+    st.lists(st.integers(0, 11), max_size=6),
+    st.integers(1, 200),
+)
+def test_long_secrets_are_found_at_every_place(secrets: list[str], order: list[int], step: int) -> None:
+    """Filters by words miss none, whatever its length and place, and however reads cut it."""
+    text = b"".join(b"x" * number + secrets[number % len(secrets)].encode() for number in order)
+    redactor = Redactor(secrets)
+    out = b"".join([*(redactor.feed(text[at : at + step]) for at in range(0, len(text), step)), redactor.flush()])
+    pattern = re.compile("|".join(sorted(map(re.escape, secrets), key=len, reverse=True)).encode())
+    assert out == pattern.sub(MASK, text)

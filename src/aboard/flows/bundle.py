@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from aboard import __version__
-from aboard.core.text.secret_scrubber import SecretScrubber
+from aboard.core.text.secret_names import is_secret
+from aboard.core.text.secret_scrubber import MASK, SecretScrubber
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.usage import run_records
-from aboard.flows.why.record_parts import encode_json, read_record_parts
+from aboard.flows.why.record_parts import LOGS, encode_json, read_record_parts
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import PRIVATE_FILE, SNAPSHOT_PREFIX, RunDirectory
 
 ROOT = "aboard-bundle"
 MANIFEST = "manifest.json"
 FORMAT = 1
-# The values of these variables show how a run was set up and contain no secrets; of all others only names are kept.
+# The values of these variables show how a run was set up; of all others only names are kept.
 _PUBLIC_ENV_PREFIXES = (
     "NCCL_",
     "TORCH_",
@@ -33,9 +34,23 @@ _PUBLIC_ENV_PREFIXES = (
     "LOCAL_",
     "GROUP_",
     "ROLE_",
-    "ABOARD_",
 )
-_PUBLIC_ENV_NAMES = frozenset({"RANK", "WORLD_SIZE", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE"})
+_PUBLIC_ENV_NAMES = frozenset(
+    {
+        "RANK",
+        "WORLD_SIZE",
+        "TOKENIZERS_PARALLELISM",
+        "HF_HUB_OFFLINE",
+        # Those that Aboard itself sets.
+        "ABOARD_BEACON",
+        "ABOARD_CHILD",
+        "ABOARD_CONTAINER",
+        "ABOARD_CONTINUED",
+        "ABOARD_RUN_ID",
+        "ABOARD_STACKS",
+        "ABOARD_TRAINING",
+    }
+)
 REDACTED = "[left out]"
 
 
@@ -63,7 +78,9 @@ class Bundle:
 
 def pack_run(run: RunDirectory, scrub: SecretScrubber) -> Bundle:
     """Reads and redacts the record; writes nothing."""
-    redacted = {name: _scrub_part(name, data, scrub) for name, data in read_record_parts(run).items()}
+    # Logs first: a line of a key that was found there may be quoted elsewhere.
+    record = sorted(read_record_parts(run).items(), key=lambda part: (part[0] != LOGS, part[0]))
+    redacted = {name: _scrub_part(name, data, scrub) for name, data in record}
     parts = {name: data for name, data in redacted.items() if data is not None}
     removed = {kind: count for kind, count in sorted(scrub.removed.items()) if count}
     manifest = {
@@ -91,6 +108,8 @@ def write_bundle(run: str, data: bytes, path: Path) -> None:
 
 def _scrub_part(name: str, data: bytes, scrub: SecretScrubber) -> bytes | None:
     """The redacted part, or None if it is invalid JSON."""
+    if name == LOGS:
+        return b"".join(map(encode_json, _scrub_logs([*_parse_jsonl(data)], scrub)))
     if name.endswith(".jsonl"):
         return b"".join(encode_json(scrub.value(_redact_value(entry))) for entry in _parse_jsonl(data))
     if not name.endswith(".json"):
@@ -102,6 +121,21 @@ def _scrub_part(name: str, data: bytes, scrub: SecretScrubber) -> bytes | None:
         )
     except ValueError:
         return None
+
+
+def _scrub_logs(entries: list[dict[str, Any]], scrub: SecretScrubber) -> list[dict[str, Any]]:
+    """Scrubs each stream of each rank as a whole: a secret may span lines and the pieces of a line."""
+    streams: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+    for entry in entries:
+        streams.setdefault((entry["rank"], entry["stream"]), []).append(entry)
+    for lines in streams.values():
+        last = [not after.get("continues") for after in lines[1:]] + [True]
+        ends = ["\n" if whole else "" for whole in last]
+        pieces = [line["text"] + end for line, end in zip(lines, ends, strict=True)]
+        scrubbed = scrub.pieces(pieces, cut=True)
+        for line, text, end in zip(lines, scrubbed, ends, strict=True):
+            line["text"] = text.removesuffix(end)
+    return [{**entry, "node": scrub.text(entry["node"])} for entry in entries]
 
 
 def _redact_value(value: Any) -> Any:
@@ -123,10 +157,15 @@ def _redact_field(key: str, value: Any) -> Any:
 
 
 def _redact_env(env: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value if name.startswith(_PUBLIC_ENV_PREFIXES) or name in _PUBLIC_ENV_NAMES else REDACTED
-        for name, value in env.items()
-    }
+    return {name: _redact_variable(name, value) for name, value in env.items()}
+
+
+def _redact_variable(name: str, value: Any) -> Any:
+    if name in _PUBLIC_ENV_NAMES:
+        return value
+    if is_secret(name):
+        return MASK
+    return value if name.startswith(_PUBLIC_ENV_PREFIXES) else REDACTED
 
 
 def _parse_jsonl(data: bytes) -> Iterator[Any]:

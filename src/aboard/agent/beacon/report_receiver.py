@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -32,6 +31,7 @@ ACTIVITIES = ("", "evaluation", "checkpoint", "data", "compiling", "rendezvous")
 REQUEST_SUFFIX = ".ear"
 # A real-time signal: Slurm, Lightning and torch use USR1 and USR2, and glibc the first two of these itself.
 STACKS_SIGNAL = signal.SIGRTMIN + 7
+EDGE_CHARS = 500
 TYPE_CHARS, MESSAGE_CHARS, TRACE_CHARS = 200, 2000, 8000
 # A script may call the hook and continue; one that does so endlessly gets only this many reports.
 RAISED_LIMIT = 8
@@ -292,7 +292,9 @@ def _parse_metrics(metrics: Any) -> dict[str, float]:
 
 def _mask_exception(raised: dict[str, str], secrets: list[str]) -> dict[str, str]:
     """Removes the child's secrets and limits the length; a secret that is cut at the end is removed, too."""
-    edge = max((len(secret) for secret in secrets), default=1) - 1
+    longest = max((len(secret) for secret in secrets), default=1)
+    # Encoded, it is up to three times as long; of a very long one, only itself is worth the loss of text.
+    edge = max(longest, min(Redactor(secrets).longest, EDGE_CHARS)) - 1
     message, trace = (_mask_secrets(raised[key], secrets) for key in ("message", "trace"))
     if len(raised["message"]) >= MESSAGE_CHARS:
         message = message[: min(MESSAGE_CHARS, len(message) - edge)]
@@ -301,8 +303,7 @@ def _mask_exception(raised: dict[str, str], secrets: list[str]) -> dict[str, str
     fields = {"type": raised["type"][:TYPE_CHARS], "message": message, "trace": trace}
     error = raised.get("error", "")
     if error and len(error) <= TRACE_CHARS:
-        # JSON may escape characters of a secret.
-        fields["error"] = _mask_secrets(error, secrets + [json.dumps(secret)[1:-1] for secret in secrets])
+        fields["error"] = _mask_secrets(error, secrets)
     return fields
 
 

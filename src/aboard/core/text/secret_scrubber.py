@@ -5,46 +5,20 @@ Secrets that a run knows by name are masked before they reach a disk; this finds
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
-from aboard.core.text.secret_names import is_secret
+from aboard.core.text.private_keys import Span
+from aboard.core.text.secret_patterns import SecretFinder, is_secret_value
 
 MASK = "[secret]"
 _USER = "[user]"
 _SHORTEST_USER = 3
-# Patterns that are a secret anywhere; if a pattern has a group, only the group is.
-_SHAPES = (
-    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"),
-    re.compile(
-        r"(?i)\b(?:authorization|proxy-authorization|x-api-key)[\"']?\s*[:=]\s*[\"']?((?:bearer|basic|token)\s+[^\s\"',]+|[^\s\"',]{6,})"
-    ),
-    re.compile(r"(?i)\bbearer\s+([A-Za-z0-9._~+/=-]{8,})"),
-    # A password in a URL of a database, a proxy, or a git remote.
-    re.compile(r"://([^\s/@:\"']*:[^\s/@\"']+)@"),
-    re.compile(r"\bhf_[A-Za-z0-9]{16,}"),
-    re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"\b(?:AKIA|ASIA|AROA)[0-9A-Z]{16}\b"),
-    re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}|\bglpat-[A-Za-z0-9_-]{16,}"),
-    re.compile(r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bAIza[0-9A-Za-z_-]{35}|\bnvapi-[A-Za-z0-9_-]{20,}"),
-    re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
-    # Forty hexadecimal digits are a commit hash, unless a tracker's name precedes them.
-    re.compile(r"(?i)\b(?:wandb|api[_-]?key|comet|neptune)\b[^\n]{0,40}?\b([0-9a-f]{40})\b"),
-    re.compile(r"(?i)\baws_secret_access_key\b\W{1,6}([A-Za-z0-9/+=]{30,})"),
-)
-_NAMES = (
-    r"token|secrets?|passwords?|passwd|passphrase|pwd|api[_-]?keys?|access[_-]?keys?|private[_-]?key|credentials?|auth"
-)
-# NAME=value, "name": "value", --name value. Only secret names match: in `Error: token=x` the first colon must not.
-_ASSIGNED = re.compile(
-    rf"(?i)(?<![\w.-])(?P<name>-{{0,2}}[a-z0-9_.-]{{0,60}}?(?:{_NAMES}))"
-    r"(?P<sign>[\"']?\s{0,2}[=:]\s{0,2}|\s+)(?P<quote>[\"']?)(?P<value>[^\s\"',;]{6,})"
-)
-_SECRET_NAME = re.compile(rf"(?i)(?:{_NAMES})$")
-_PLAIN_VALUE = re.compile(r"(?i)[\d.,:e+-]+|true|false|none|null|\[secret\].*|<.*>")
 _HOME = re.compile(
     r"(?P<base>/(?:home|Users|data/home|scratch/users|gpfs/home)/)(?P<user>[A-Za-z0-9_.-]+)|/root(?=/|\b)"
 )
+_HOME_PARTS = ("/home/", "/Users/", "/users/", "/root")
 _ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}(?![\w:])")
 
 
@@ -57,27 +31,34 @@ class SecretScrubber:
 
     def __init__(self, *, users: Iterable[str] = (), hide_addresses: bool = False) -> None:
         self.removed: Counter[str] = Counter()
+        self._finder = SecretFinder()
         self._hide_addresses = hide_addresses
         self._addresses: dict[str, str] = {}
-        known = sorted(
+        self._known = sorted(
             {user for user in users if len(user) >= _SHORTEST_USER and user != "root"}, key=len, reverse=True
         )
-        self._users = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, known))})(?![\w-])") if known else None
+        self._users = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, self._known))})(?![\w-])")
 
     def text(self, text: str) -> str:
-        for shape in _SHAPES:
-            text = shape.sub(self._mask_match, text)
-        text = _ASSIGNED.sub(self._mask_assignment, text)
-        text = _HOME.sub(self._home, text)
-        if self._users is not None:
-            text, count = self._users.subn(_USER, text)
-            self.removed["user names"] += count
-        return _ADDRESS.sub(self._address, text) if self._hide_addresses else text
+        return self.pieces([text])[0]
+
+    def pieces(self, pieces: Sequence[str], *, cut: bool = False) -> list[str]:
+        """Scrubs consecutive pieces of one stream, with their line ends; a secret may span them.
+
+        `cut`: the beginning of the stream is missing, and may be the beginning of a key.
+        """
+        encoded = [piece.encode("utf-8", "surrogatepass") for piece in pieces]
+        spans = self._finder.find(b"".join(encoded), cut=cut)
+        if not spans:
+            return [self._hide_people(piece) for piece in pieces]
+        self.removed["secrets"] += len(spans)
+        masked = _mask_pieces(encoded, spans, MASK.encode())
+        return [self._hide_people(_decode(piece)) for piece in masked]
 
     def value(self, value: Any, name: str = "") -> Any:
         """Scrubs every string in a JSON value, including keys; masks a value under a secret name completely."""
         if isinstance(value, str):
-            if value and name and is_secret(name) and not _PLAIN_VALUE.fullmatch(value) and _SECRET_NAME.search(name):
+            if name and is_secret_value(name.lstrip("-"), value, typed=name.startswith("-")):
                 self.removed["secrets"] += 1
                 return MASK
             return self.text(value)
@@ -86,23 +67,16 @@ class SecretScrubber:
         if isinstance(value, list):
             # In an argv, an option's name precedes its value.
             names = [name, *(each if isinstance(each, str) and each.startswith("-") else name for each in value)]
-            return [self.value(each, before.lstrip("-")) for each, before in zip(value, names, strict=False)]
+            return [self.value(each, before) for each, before in zip(value, names, strict=False)]
         return value
 
-    def _mask_match(self, found: re.Match[str]) -> str:
-        secret = found[1] if found.re.groups else found[0]
-        if secret.startswith(MASK):
-            return found[0]
-        self.removed["secrets"] += 1
-        return found[0].replace(secret, MASK)
-
-    def _mask_assignment(self, found: re.Match[str]) -> str:
-        name, value = found["name"], found["value"]
-        blank = found["sign"].isspace()
-        if _PLAIN_VALUE.fullmatch(value) or (blank and not name.startswith("-")):
-            return found[0]
-        self.removed["secrets"] += 1
-        return f"{name}{found['sign']}{found['quote']}{MASK}"
+    def _hide_people(self, text: str) -> str:
+        if any(part in text for part in _HOME_PARTS):
+            text = _HOME.sub(self._home, text)
+        if any(user in text for user in self._known):
+            text, count = self._users.subn(_USER, text)
+            self.removed["user names"] += count
+        return _ADDRESS.sub(self._address, text) if self._hide_addresses else text
 
     def _home(self, found: re.Match[str]) -> str:
         if found["user"] == _USER:
@@ -116,3 +90,49 @@ class SecretScrubber:
         self.removed["addresses"] += 1
         number = len(self._addresses) + 1
         return self._addresses.setdefault(found[0], f"198.{18 + (number >> 16 & 1)}.{number >> 8 & 255}.{number & 255}")
+
+
+def mask_secrets(text: str, mask: str = MASK) -> str:
+    """The text without secrets; homes, users and addresses stay."""
+    data = text.encode("utf-8", "surrogatepass")
+    (masked,) = _mask_pieces([data], SecretFinder().find(data), mask.encode())
+    return _decode(masked)
+
+
+def mask_words(words: Sequence[str], mask: str = MASK) -> list[str]:
+    """The same for the words of a command: also the values that follow the names of secret options."""
+    spaced = [f"{word} " for word in words]
+    data = [word.encode("utf-8", "surrogatepass") for word in spaced]
+    masked = _mask_pieces(data, SecretFinder().find(b"".join(data)), mask.encode())
+    hidden = [_decode(word).removesuffix(" ") for word in masked]
+    for place, (option, value) in enumerate(pairwise(words), 1):
+        if option.startswith("-") and "=" not in option and is_secret_value(option.lstrip("-"), value, typed=True):
+            hidden[place] = mask
+    return hidden
+
+
+def _mask_pieces(pieces: Sequence[bytes], spans: Sequence[Span], mask: bytes) -> list[bytes]:
+    """Each piece with a mask for every part of a secret in it; line ends stay where they are."""
+    masked: list[bytes] = []
+    offset, number = 0, 0
+    for piece in pieces:
+        kept: list[bytes] = []
+        at, end = offset, offset + len(piece)
+        while number < len(spans) and spans[number][0] < end:
+            start, stop = max(spans[number][0], offset), min(spans[number][1], end)
+            lines = piece[start - offset : stop - offset].split(b"\n")
+            kept += [piece[at - offset : start - offset], b"\n".join(mask if line.strip() else line for line in lines)]
+            at = stop
+            if spans[number][1] > end:
+                break
+            number += 1
+        masked.append(b"".join([*kept, piece[at - offset :]]) if kept else piece)
+        offset = end
+    return masked
+
+
+def _decode(data: bytes) -> str:
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:  # a mask that ends within a character
+        return data.decode("utf-8", "replace")

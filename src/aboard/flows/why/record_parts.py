@@ -79,4 +79,5 @@ def _read_rank_logs(run: RunDirectory) -> Iterator[bytes]:
                 if room < 0:
                     return
                 text = line.text.decode("utf-8", "replace")
-                yield encode_json({"at": line.at, "rank": rank, "node": line.node, "stream": line.stream, "text": text})
+                entry = {"at": line.at, "rank": rank, "node": line.node, "stream": line.stream, "text": text}
+                yield encode_json(entry | {"continues": True} if line.continues else entry)

@@ -1,11 +1,11 @@
 """Compares the environments of a plan's ranks: variables common to all, per node, per rank, or numbered."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 
 from aboard.core.plan.plan import NodePlan, Plan
 from aboard.lazy_dataclass import dataclass
-from aboard.ui.launch.secret_redaction import HIDDEN
+from aboard.ui.launch.secret_redaction import HIDDEN, PlanRedactor
 
 Value = str | None
 
@@ -24,7 +24,7 @@ class PlanEnvironment:
     of_rank: Mapping[str, tuple[tuple[Value, ...], ...]] = field(default_factory=dict)
 
 
-def compare_environments(plan: Plan, hide: Callable[[str], str]) -> PlanEnvironment:
+def compare_environments(plan: Plan, hide: PlanRedactor) -> PlanEnvironment:
     """Secrets are replaced here, so that they cannot be printed by mistake."""
     names = dict.fromkeys(name for _node, start in plan.starts() for name in start.env)
     same: dict[str, str] = {}
@@ -46,9 +46,9 @@ def compare_environments(plan: Plan, hide: Callable[[str], str]) -> PlanEnvironm
     return PlanEnvironment(same=same, counted=counted, of_node=of_node, of_rank=of_rank)
 
 
-def _list_values(part: NodePlan, name: str, hide: Callable[[str], str]) -> tuple[Value, ...]:
+def _list_values(part: NodePlan, name: str, hide: PlanRedactor) -> tuple[Value, ...]:
     return tuple(
-        HIDDEN if name in start.secrets else hide(start.env[name]) if name in start.env else None
+        HIDDEN if name in start.secrets else hide.variable(name, start.env[name]) if name in start.env else None
         for start in part.starts
     )
 

@@ -5,7 +5,6 @@ Common values are written once, so that the file stays small for a thousand node
 """
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from aboard.core.cluster.container import Container, describe_container
@@ -13,7 +12,7 @@ from aboard.core.cluster.node import TransportKind
 from aboard.core.plan.plan import Plan, Start
 from aboard.ui.json_output import describe_interpreter
 from aboard.ui.launch.plan_environment import PlanEnvironment, compare_environments
-from aboard.ui.launch.secret_redaction import HIDDEN, build_redactor
+from aboard.ui.launch.secret_redaction import HIDDEN, PlanRedactor, build_redactor
 
 SHARED = ("argv", "cwd", "cores", "beacon")
 
@@ -28,7 +27,7 @@ def format_plan_json(plan: Plan) -> str:
         "program": {
             "kind": plan.program.kind.value,
             "target": hide(plan.program.target),
-            "args": [hide(arg) for arg in plan.program.args],
+            "args": hide.words(plan.program.args),
         },
         "master": {"node": plan.master.node, "address": plan.master.address, "port": plan.master.port},
         "secrets": sorted({name for _node, start in plan.starts() for name in start.secrets}),
@@ -44,7 +43,7 @@ def _dump_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _describe_node(plan: Plan, env: PlanEnvironment, place: int, hide: Callable[[str], str]) -> dict[str, Any]:
+def _describe_node(plan: Plan, env: PlanEnvironment, place: int, hide: PlanRedactor) -> dict[str, Any]:
     part = plan.parts[place]
     own = {name: values[place] for name, values in env.of_node.items() if values[place] is not None}
     starts = [_describe_start(start, env, hide) for start in part.starts]
@@ -63,25 +62,25 @@ def _describe_node(plan: Plan, env: PlanEnvironment, place: int, hide: Callable[
     }
 
 
-def _describe_container(container: Container | None, hide: Callable[[str], str]) -> dict[str, Any]:
+def _describe_container(container: Container | None, hide: PlanRedactor) -> dict[str, Any]:
     """Its Python and its variables are those of the ranks."""
     fields = describe_container(container).get("container", {})
     hidden = {
-        name: [hide(word) for word in value] if isinstance(value, list) else hide(value) if value else value
+        name: hide.words(value) if isinstance(value, list) else hide(value) if value else value
         for name, value in fields.items()
         if not isinstance(value, bool)
     }
     return {"container": {**fields, **hidden}} if fields else {}
 
 
-def _describe_start(start: Start, env: PlanEnvironment, hide: Callable[[str], str]) -> dict[str, Any]:
+def _describe_start(start: Start, env: PlanEnvironment, hide: PlanRedactor) -> dict[str, Any]:
     own = [name for name in start.env if name in env.counted or name in env.of_rank]
     return {
         "child": start.child,
         "rank": start.rank,
-        "argv": [hide(word) for word in start.argv],
+        "argv": hide.words(start.argv),
         "cwd": start.cwd and hide(start.cwd),
         "cores": list(start.cores),
         "beacon": start.beacon,
-        "env": {name: HIDDEN if name in start.secrets else hide(start.env[name]) for name in own},
+        "env": {name: HIDDEN if name in start.secrets else hide.variable(name, start.env[name]) for name in own},
     }

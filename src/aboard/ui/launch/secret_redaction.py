@@ -1,28 +1,47 @@
-"""Removes the values of a plan's secrets from texts, including commands; their names stay."""
+"""Removes secrets from the texts of a plan, including commands: those that it names, and those of a known shape."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from re import compile as compile_pattern
 from re import escape
 
 from aboard.core.plan.plan import Plan
+from aboard.core.text.secret_patterns import is_secret_value
+from aboard.core.text.secret_scrubber import mask_secrets, mask_words
 
 HIDDEN = "…hidden"
 # A shorter value would blot out ordinary words and numbers, and is hardly a secret.
 SHORTEST = 6
 
 
-def build_redactor(plan: Plan) -> Callable[[str], str]:
-    """Returns the function that removes every secret value of this plan from a text."""
+class PlanRedactor:
+    """Hides the values of secrets; the names of variables and options stay."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        # Longest first: of a secret that begins with another, no tail may remain.
+        known = sorted(map(escape, values), key=len, reverse=True)
+        self._known = compile_pattern("|".join(known)) if known else None
+        # The same few words occur in the plan of every rank.
+        self._hide = lru_cache(maxsize=4096)(lambda text: mask_secrets(self._hide_known(text), HIDDEN))
+        self._hide_words = lru_cache(maxsize=4096)(
+            lambda words: mask_words([self._hide_known(word) for word in words], HIDDEN)
+        )
+
+    def __call__(self, text: str) -> str:
+        return self._hide(text)
+
+    def words(self, words: Sequence[str]) -> list[str]:
+        """The words of a command; the one after the name of a secret option is hidden, too."""
+        return list(self._hide_words(tuple(words)))
+
+    def variable(self, name: str, value: str) -> str:
+        return HIDDEN if is_secret_value(name, value, typed=True) else self(value)
+
+    def _hide_known(self, text: str) -> str:
+        return self._known.sub(HIDDEN, text) if self._known is not None else text
+
+
+def build_redactor(plan: Plan) -> PlanRedactor:
+    """Builds the redactor for every secret value of this plan."""
     values = {start.env.get(name, "") for _node, start in plan.starts() for name in start.secrets}
-    return _build_replacer(value for value in values if len(value) >= SHORTEST)
-
-
-def _build_replacer(values: Iterable[str]) -> Callable[[str], str]:
-    # Longest first: of a secret that begins with another, no tail may remain.
-    parts = sorted(map(escape, values), key=len, reverse=True)
-    if not parts:
-        return lambda text: text
-    pattern = compile_pattern("|".join(parts))
-    # The same few words occur in the plan of every rank.
-    return lru_cache(maxsize=4096)(lambda text: pattern.sub(HIDDEN, text))
+    return PlanRedactor(value for value in values if len(value) >= SHORTEST)

@@ -1,0 +1,97 @@
+"""Finds secrets in text by their shape, or by what stands beside them.
+
+Every word that a rule looks for costs a pass over the text, so the rules share few words, and what surrounds a hit
+decides. Each pattern is bounded: hostile text takes linear time.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from aboard.core.text.private_keys import Span, find_private_keys
+from aboard.core.text.secret_assignments import find_assigned_secrets, judge_value
+from aboard.core.text.secret_commands import find_command_secrets
+from aboard.core.text.secret_tokens import find_tokens, list_runs
+from aboard.core.text.secret_urls import find_url_secrets
+
+_WINDOW = 1 << 17
+# A secret of a line without end that is longer than this is found in part.
+_OVERLAP = 8192
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_MOST_SHAPES = 20_000
+# Shorter lines may belong to the next one, as those of a netrc do, and are cheap.
+_SHORTEST_SHAPE = 64
+
+
+class SecretFinder:
+    """Finds secrets. Lines that differ only in digits from one without a secret have none: most lines of a log."""
+
+    def __init__(self) -> None:
+        self._innocent: set[bytes] = set()
+        # Parts of keys that were found: a message may quote a line of a key.
+        self._keys: set[bytes] = set()
+
+    def find(self, data: bytes, *, cut: bool = False) -> list[Span]:
+        """The places of all secrets, in order, without overlaps; `cut`: the beginning of the text is missing."""
+        spans = list(find_private_keys(data, cut=cut))
+        for first, last in spans[: _MOST_SHAPES - len(self._keys)]:
+            self._keys.update(list_runs(data[first : min(last, first + _OVERLAP)]))
+        for start, stop in _cut_windows(data):
+            part = data if stop - start == len(data) else data[start:stop]
+            spans += [(start + first, start + last) for first, last in self._find_in_lines(part)]
+        return _merge_spans(spans)
+
+    def _find_in_lines(self, data: bytes) -> list[Span]:
+        shapes = data.translate(_DIGITS).split(b"\n")
+        fresh = [place for place, shape in enumerate(shapes) if shape not in self._innocent]
+        lines = data.split(b"\n") if len(fresh) < len(shapes) else []
+        text = b"\n".join([lines[place] for place in fresh]) if lines else data
+        spans = list(self._find_in_text(text))
+        starts = [0, *accumulate(len(shapes[place]) + 1 for place in fresh)]
+        numbers = [bisect_right(starts, first) - 1 for first, _last in spans]
+        guilty = set(numbers)
+        if len(self._innocent) < _MOST_SHAPES:
+            self._innocent.update(
+                shapes[place]
+                for number, place in enumerate(fresh)
+                if number not in guilty and len(shapes[place]) >= _SHORTEST_SHAPE
+            )
+        if not lines or not spans:
+            return spans
+        places = [0, *accumulate(len(shape) + 1 for shape in shapes)]
+        moves = [places[fresh[number]] - starts[number] for number in numbers]
+        return [(first + move, last + move) for (first, last), move in zip(spans, moves, strict=True)]
+
+    def _find_in_text(self, data: bytes) -> Iterator[Span]:
+        low = data.lower()
+        yield from find_assigned_secrets(data, low)
+        yield from find_url_secrets(data, low)
+        yield from find_command_secrets(low)
+        for start, stop, encoded in find_tokens(data, self._keys):
+            if not encoded or self.find(encoded):
+                yield start, stop
+
+
+def is_secret_value(name: str, value: str, *, typed: bool = False) -> bool:
+    """Whether a value is a secret because of its name; `typed`: of an option or a variable that a user set."""
+    return judge_value(name.encode("utf-8", "replace"), value.encode("utf-8", "replace"), typed=typed)
+
+
+def _cut_windows(data: bytes) -> Iterator[Span]:
+    """Windows of whole lines; those of a line without end overlap."""
+    start = 0
+    while start < len(data):
+        stop = min(len(data), start + _WINDOW)
+        line_end = data.rfind(b"\n", start, stop) + 1 if stop < len(data) else stop
+        yield start, line_end or stop
+        start = line_end or stop - _OVERLAP
+
+
+def _merge_spans(spans: Iterable[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        elif start < stop:
+            merged.append((start, stop))
+    return merged

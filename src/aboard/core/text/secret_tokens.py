@@ -1,0 +1,181 @@
+"""Finds tokens and keys that are secrets wherever they stand: with a provider's prefix, or random and named."""
+
+import binascii
+import re
+from collections.abc import Collection, Iterator
+from string import ascii_letters, digits
+
+# Nearly all tokens have a run of this many letters, digits, - and _; most words of a log are shorter.
+_SHORTEST_RUN = 16
+_RUN = b"a" * _SHORTEST_RUN
+_LETTERS = ascii_letters.encode()
+_ALPHANUMERIC = _LETTERS + digits.encode()
+_RUN_CLASS = bytes(ord("a") if byte in _ALPHANUMERIC + b"_-" else ord(" ") for byte in range(256))
+_REST_OF_RUN = re.compile(rb"a+")
+_LONGEST = 4096
+_PLAIN_RUN = re.compile(rb"[a-z_-]+|[A-Z_-]+|[0-9_-]+")
+_HEX = re.compile(rb"[0-9a-f-]{16,}|[0-9A-F-]{16,}")
+# The prefix of a provider and a rest of the right length.
+_PREFIXED = re.compile(
+    rb"(?<![A-Za-z0-9])(?:"
+    rb"hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|gl[a-z]{2,8}-[\w-]{16,}"
+    rb"|(?:AKIA|ASIA|AROA|AIDA|ABIA|ACCA|LTAI|AKID)[A-Za-z0-9]{12,}|AIza[\w-]{30,}|GOCSPX-[\w-]{16,}|dapi[a-f0-9]{32}"
+    rb"|xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{16,}|nvapi-[\w-]{20,}|wandb_v\d_[\w-]{16,}|pypi-[A-Za-z][\w-]{16,}"
+    rb"|AGE-SECRET-KEY-\w{16,}|do[opr]_v\d_[a-f0-9]{16,}|shp[a-z]{2,3}_[a-fA-F0-9]{24,}|[srp]k_(?:live|test)_\w{10,}"
+    rb"|whsec_\w{16,}|key-[a-f0-9]{32}|NRAK-[A-Z0-9]{20,}|PMAK-[a-f0-9-]{24,}|dckr_[po]at_[\w-]{16,}|npm_[A-Za-z0-9]{24,}"
+    rb"|AT[AC]TT3[\w-]{16,}|tskey-[\w-]{12,}|sbp_[a-f0-9]{32,}|sq0[a-z]{3}-[\w-]{16,}|lsv2_[a-z]{2}_\w{20,}|nsec1[a-z0-9]{40,}"
+    rb"|sntry[a-z]_[\w-]{16,}|figd_[\w-]{16,}|gls?[ac]_\w{20,}|ops_eyJ[\w-]{16,}|rpa_[A-Z0-9]{20,}|ntn_[A-Za-z0-9]{20,}"
+    rb"|SK[a-f0-9]{32}|oy2[a-z0-9]{43}|sk-(?:ant|proj|or|svcacct|admin)-[\w-]{16,}|lin_(?:api|oauth)_[A-Za-z0-9]{16,}"
+    rb"|p8e-[A-Za-z0-9]{20,}|pul-[a-f0-9]{32,}|dt0[a-z]\d\d[\w-]{16,}|rubygems_[a-f0-9]{32,}|EAA[A-Z][A-Za-z0-9]{24,}"
+    rb")"
+)
+# Where one of them can begin.
+_PREFIX_STARTS = re.compile(rb"(?:\A|[_-])(?=[a-zA-Z][a-zA-Z0-9_-])")
+_DOTTED = re.compile(
+    rb"(?:hv[sbr]\.[\w-]{20,4096}|SG\.[\w-]{16,64}\.[\w-]{16,64}|ya29\.[\w.-]{20,4096}"
+    rb"|dp\.[a-z]{2,5}\.(?:[a-z0-9_]{1,20}\.)?[A-Za-z0-9]{30,64}|eyJ[\w-]{8,4096}\.[\w-]{8,4096}(?:\.[\w-]{0,4096}){0,3}"
+    rb"|v\d\.(?:local|public)\.[\w-]{20,4096}|[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,128}|dt0[a-z]\d\d\.[A-Z0-9]{24}\.[A-Z0-9]{64}"
+    # A bot of Discord: its number, a time and a signature.
+    rb"|[MNO][\w-]{22,28}\.[\w-]{6,7}\.[\w-]{27,40}(?![\w.-]))"
+)
+_DOTTED_CLASS = _ALPHANUMERIC + b"._-"
+_GENERIC_PREFIX = re.compile(rb"[A-Za-z][A-Za-z0-9]{0,11}(?:[_-][A-Za-z0-9]{1,10}){0,3}?[_-](?=[A-Za-z0-9])")
+# Words that make a random value after them a secret.
+_NAMES = frozenset(
+    b"jwt psk otp sid session sessionid session_id sess phpsessid jsessionid pat sas dsn webhook credential assertion"
+    b" bearer basic negotiate apikey wandb comet neptune clearml mlflow api token key secret auth login".split()
+)
+_SIGNS = b" \t\"'\\:=]"
+_TELEGRAM = re.compile(rb"\d{8,10}:\Z")
+_JWK = re.compile(rb"\"(?:d|p|q|dp|dq|qi|k)\\{0,8}\"[ \t]?:[ \t]?\\{0,8}\"\Z")
+_TRACKER = re.compile(rb"(?i)\b(?:wandb|comet|neptune|clearml|api[ _-]?key)\b(?P<between>[^\n]{0,40})\Z")
+_COMMIT = re.compile(rb"(?i)commit|sha|\brev|hash|\bref|head|\bgit\b|digest|version|\bid\b|run|@")
+_BASE64 = _ALPHANUMERIC + b"+/"
+_BASE64_RIGHT = re.compile(rb"[A-Za-z0-9+/_-]*={0,2}")
+_TEXT = re.compile(rb"[\t\n\r -~]+")
+_CLASSES = bytes.maketrans(_ALPHANUMERIC, b"l" * 26 + b"U" * 26 + b"d" * 10)
+_UNCLASSED = bytes(byte for byte in range(256) if byte not in _ALPHANUMERIC)
+# A share of characters that a name has less of.
+_MOST_CHANGES = 0.25
+_MOSTLY = 0.8
+_TRACKER_DIGITS = 40
+_LONG_TWO_CLASSES = 20
+_SHORTEST_ENCODED = 20
+_CONTEXT = 80
+
+
+def find_tokens(data: bytes, known: Collection[bytes] = ()) -> Iterator[tuple[int, int, bytes]]:
+    """Where tokens begin and end; the third item is text that has to contain a secret for the token to be one.
+
+    `known` are runs of keys that were found elsewhere.
+    """
+    encoded_until = 0
+    for start, end in _find_runs(data):
+        if known and data[start:end] in known:
+            yield *_find_base64(data, start, end), b""
+        elif _HEX.fullmatch(data, start, end) is not None:
+            if _is_tracker_key(data, start, end):
+                yield start, end, b""
+        elif _PLAIN_RUN.fullmatch(data, start, end) is None:
+            yield from _judge_run(data, start, end)
+            if start >= encoded_until and end - start >= _SHORTEST_ENCODED and not data[start:end].islower():
+                first, encoded_until, text = _decode_base64(data, start, end)
+                if text:
+                    yield first, encoded_until, text
+
+
+def list_runs(data: bytes) -> list[bytes]:
+    """The long words in a key, without those that are in other texts, too."""
+    return [data[start:end] for start, end in _find_runs(data) if not _PLAIN_RUN.fullmatch(data, start, end)]
+
+
+def is_random(value: bytes) -> bool:
+    """Whether letters and digits alternate: in CamelCase at every sixth letter, in a random value at every other."""
+    classes = value.translate(_CLASSES, _UNCLASSED)
+    upper, lower = classes.count(b"U"), classes.count(b"l")
+    changes = classes.count(b"ld") + classes.count(b"dl") + classes.count(b"Ud") + classes.count(b"dU")
+    if b"d" not in classes or len(classes) < _MOSTLY * len(value):
+        return False
+    if upper and lower:
+        return len(value) >= _SHORTEST_RUN and changes + classes.count(b"lU") >= _MOST_CHANGES * len(value)
+    return len(value) >= _LONG_TWO_CLASSES and changes >= _MOST_CHANGES * len(value) and _HEX.fullmatch(value) is None
+
+
+def _find_runs(data: bytes) -> Iterator[tuple[int, int]]:
+    classes = data.translate(_RUN_CLASS)
+    start = classes.find(_RUN)
+    while start >= 0:
+        rest = _REST_OF_RUN.match(classes, start)
+        end = rest.end() if rest is not None else start + 1
+        yield start, end
+        start = classes.find(_RUN, end)
+
+
+def _is_tracker_key(data: bytes, start: int, end: int) -> bool:
+    """Forty hexadecimal digits are a commit, unless a tracker's name precedes them."""
+    if end - start != _TRACKER_DIGITS:
+        return False
+    tracker = _TRACKER.search(data, max(0, start - _CONTEXT), start)
+    return tracker is not None and _COMMIT.search(tracker["between"]) is None
+
+
+def _judge_run(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, bytes]]:
+    run = data[start : min(end, start + _LONGEST)]
+    for separator in _PREFIX_STARTS.finditer(run):
+        if (found := _PREFIXED.match(data, start + separator.end(), end)) is not None:
+            yield found.start(), end, b""
+            return
+    before, after = data[max(0, start - 1) : start], data[end : end + 1]
+    if before == b"." or after == b".":
+        left = data[max(0, start - _CONTEXT) : start]
+        dotted = _DOTTED.match(data, start - len(left) + len(left.rstrip(_DOTTED_CLASS)))
+        if dotted is not None:
+            yield *dotted.span(), b""
+    if is_random(run) and (_is_named(data, start) or _is_prefixed(run, before, after)):
+        yield start, end, b""
+
+
+def _is_named(data: bytes, start: int) -> bool:
+    """Whether the word before makes a random value a secret."""
+    context = data[max(0, start - _CONTEXT) : start]
+    name = context.rstrip(_SIGNS)
+    if len(name) < len(context) and name[len(name.rstrip(_LETTERS)) :].lower() in _NAMES:
+        return True
+    if context.endswith(b":"):
+        return _TELEGRAM.search(context) is not None and data.startswith(b"AA", start)
+    return _JWK.search(context) is not None and b"kty" in data[max(0, start - _LONGEST) : start + _LONGEST]
+
+
+def _is_prefixed(run: bytes, before: bytes, after: bytes) -> bool:
+    """Whether it has the usual form of a provider's token: a short word, - or _, and a random rest."""
+    prefix = _GENERIC_PREFIX.match(run)
+    if prefix is None or before in (b"/", b".", b"+") or after in (b".", b"/", b"(", b"<"):
+        return False
+    return len(run) - prefix.end() >= _SHORTEST_RUN and is_random(run[prefix.end() :])
+
+
+def _find_base64(data: bytes, start: int, end: int) -> tuple[int, int]:
+    """The whole base64 around a run."""
+    left = data[max(0, start - 100) : start]
+    right = _BASE64_RIGHT.match(data, end)
+    return start - len(left) + len(left.rstrip(_BASE64)), right.end() if right is not None else end
+
+
+def _decode_base64(data: bytes, start: int, end: int) -> tuple[int, int, bytes]:
+    """The whole base64 around a run, and its text; no text if it encodes something else, such as an image."""
+    first, last = _find_base64(data, start, end)
+    for begin in dict.fromkeys((first, start)):
+        text = _decode_text(data[begin : begin + 64])
+        if text:
+            return begin, last, _decode_text(data[begin : min(last, begin + 16 * _LONGEST)]) or text
+    return first, last, b""
+
+
+def _decode_text(encoded: bytes) -> bytes:
+    standard = encoded.rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
+    standard = standard[: len(standard) - (len(standard) % 4 == 1)]
+    try:
+        text = binascii.a2b_base64(standard + b"=" * (-len(standard) % 4))
+    except binascii.Error:
+        return b""
+    return text if _TEXT.fullmatch(text) else b""
