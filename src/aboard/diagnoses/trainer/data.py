@@ -92,6 +92,15 @@ TOKENIZER = Diagnosis(
     },
 )
 
+TEMPLATE_LIMIT = Diagnosis(
+    code="data-template-limit",
+    title="the chat template doesn't end",
+    symptoms=("the tokenizer's chat template needs more than 10 s of processor time for train.jsonl:7",),
+    explanation="A chat template is a program in Jinja that comes with the tokenizer. For one row it took 10 s of"
+    " processor time or 1 GB of memory, where others take less than a second: it has an error, or was made to do so.",
+    fixes=Advice("data:\n  template: FILE.jinja   # another template, after reading the tokenizer's own"),
+)
+
 LENGTH = Diagnosis(
     code="data-length",
     title="max_length is too small",
