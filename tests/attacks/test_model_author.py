@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from tiny import tiny_model
 
 from aboard.core.plan.training_settings import Training
+from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
 from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import AboardError
 from aboard.flows.train.fetch_model import fetch_model
@@ -177,3 +179,37 @@ def test_a_template_that_never_ends_is_named_with_its_row() -> None:
     for name, (_code, text) in said.items():
         assert "row.jsonl:7" in text
         assert f" {name.partition(':')[0]} " in text
+
+
+@pytest.mark.xfail(strict=True, reason="any name without a directory is downloaded")
+@pytest.mark.parametrize(
+    "name", ["checkpoints/last", "models/llama", "own/step-000100", "here/model", "./model", "a/b/c"]
+)
+def test_a_missing_path_is_not_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Somebody may own a repository with the name of a directory that is missing here: it must be named as the hub's."""
+    fetched: list[str] = []
+
+    def fetch(name: str, *_: object, **__: object) -> str:
+        fetched.append(name)
+        raise OSError("not found")
+
+    monkeypatch.chdir(tmp_path)
+    Path("here").mkdir()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    monkeypatch.setattr("datasets.load_dataset", fetch)
+    monkeypatch.setattr("aboard.data.intake.source_chunks.is_hub_reachable", lambda: True)
+    readers: list[tuple[Callable[[str], object], str]] = [
+        (lambda name: fetch_model(name, from_scratch=True), "train-model"),
+        (lambda name: list_source_chunks(SourceSpec(path=name)), "data-missing"),
+        (load_vocabulary, "data-tokenizer"),
+    ]
+    for read, code in readers:
+        with pytest.raises(AboardError) as refused:
+            read(name)
+        assert refused.value.code == code
+        assert (f"hub:{name}" in refused.value.fix) == (name.count("/") == 1 and not name.startswith((".", "here")))
+    assert fetched == []
+    for read, _code in readers[:2]:
+        with pytest.raises(AboardError):
+            read("hub:checkpoints/last")
+    assert fetched == ["checkpoints/last", "checkpoints/last"]
