@@ -181,12 +181,11 @@ def test_a_template_that_never_ends_is_named_with_its_row() -> None:
         assert f" {name.partition(':')[0]} " in text
 
 
-@pytest.mark.xfail(strict=True, reason="any name without a directory is downloaded")
 @pytest.mark.parametrize(
     "name", ["checkpoints/last", "models/llama", "own/step-000100", "here/model", "./model", "a/b/c"]
 )
 def test_a_missing_path_is_not_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Somebody may own a repository with the name of a directory that is missing here: it must be named as the hub's."""
+    """Somebody may own a repository with the name of a missing directory: only `hub:NAME` fetches it."""
     fetched: list[str] = []
 
     def fetch(name: str, *_: object, **__: object) -> str:

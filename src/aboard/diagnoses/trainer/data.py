@@ -34,6 +34,7 @@ MISSING = Diagnosis(
     fixes={
         "near": Advice("did you mean '{path}'?"),
         "look": FixCommand("ls {folder}"),
+        "unclear": Advice("correct the path; or, for a data set of the Hugging Face Hub, write it as hub:{name}"),
         "no-rows": Advice("the directory needs files that end in one of: {endings}"),
     },
 )
@@ -88,6 +89,7 @@ TOKENIZER = Diagnosis(
         "slow": Advice("save a fast tokenizer: AutoTokenizer.from_pretrained(…).save_pretrained(DIR)"),
         "broken": FixCommand("ls {file}"),
         "missing": FixCommand("ls {folder}    # use an existing path; a Hugging Face Hub name is OWNER/NAME"),
+        "unclear": Advice("correct the path; or, for a name of the Hugging Face Hub, write it as hub:{name}"),
         "far": FixCommand("hf download {name}    # on a machine with internet access; or use a local directory"),
     },
 )
