@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from tiny import tiny_model
 
 from aboard.core.plan.training_settings import Training
+from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
 from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import AboardError
 from aboard.flows.train.fetch_model import fetch_model
@@ -133,14 +135,14 @@ import json, resource, signal, sys
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 from aboard.data.rows import DataRow, RowLocation
-from aboard.data.tokens import chat_template
+from aboard.data.tokens import render_limits
 from aboard.data.tokens.encoder import Encoder
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
 
 signal.alarm(60)
 resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
-chat_template.RENDER_SECONDS = 0.5
+render_limits.RENDER_SECONDS = 0.5
 words = tokenizers.models.WordLevel({"a": 0}, unk_token="a")
 fast = PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words))
 where = RowLocation(file=Untrusted("row.jsonl"), line=7)
@@ -164,7 +166,6 @@ ENDLESS = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="nothing limits a render")
 def test_a_template_that_never_ends_is_named_with_its_row() -> None:
     """A template that takes too long or too much memory for a row ends the preparation; row and limit are named."""
     templates = {
@@ -178,3 +179,36 @@ def test_a_template_that_never_ends_is_named_with_its_row() -> None:
     for name, (_code, text) in said.items():
         assert "row.jsonl:7" in text
         assert f" {name.partition(':')[0]} " in text
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoints/last", "models/llama", "own/step-000100", "here/model", "./model", "a/b/c"]
+)
+def test_a_missing_path_is_not_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Somebody may own a repository with the name of a missing directory: only `hub:NAME` fetches it."""
+    fetched: list[str] = []
+
+    def fetch(name: str, *_: object, **__: object) -> str:
+        fetched.append(name)
+        raise OSError("not found")
+
+    monkeypatch.chdir(tmp_path)
+    Path("here").mkdir()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    monkeypatch.setattr("datasets.load_dataset", fetch)
+    monkeypatch.setattr("aboard.data.intake.source_chunks.is_hub_reachable", lambda: True)
+    readers: list[tuple[Callable[[str], object], str]] = [
+        (lambda name: fetch_model(name, from_scratch=True), "train-model"),
+        (lambda name: list_source_chunks(SourceSpec(path=name)), "data-missing"),
+        (load_vocabulary, "data-tokenizer"),
+    ]
+    for read, code in readers:
+        with pytest.raises(AboardError) as refused:
+            read(name)
+        assert refused.value.code == code
+        assert (f"hub:{name}" in refused.value.fix) == (name.count("/") == 1 and not name.startswith((".", "here")))
+    assert fetched == []
+    for read, _code in readers[:2]:
+        with pytest.raises(AboardError):
+            read("hub:checkpoints/last")
+    assert fetched == ["checkpoints/last", "checkpoints/last"]

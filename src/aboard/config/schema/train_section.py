@@ -108,7 +108,7 @@ class TrainSection(Section):
     """Training settings. `aboard train --print-config` shows the defaults."""
 
     model: Line | None = None
-    """A model directory, or a Hugging Face Hub name, which is downloaded once, before ranks start."""
+    """A model directory, or a Hugging Face Hub name (hub:NAME if it looks like a path), which is downloaded once."""
     from_scratch: bool | None = None
     """Use only the model's config.json, and start with new weights."""
     trust_remote_code: bool | None = None

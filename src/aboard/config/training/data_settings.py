@@ -131,9 +131,11 @@ def _list_entry_files(config: "LoadedConfig", entry: "str | DatasetSection", *pl
 
 
 def _resolve_path(config: "LoadedConfig", name: str, *path: int | str) -> str:
-    """The path next to the file that names it if that exists; otherwise the name, which may be on the hub."""
+    """The path next to the file that names it; the name itself if it may be on the hub."""
     local = Path(config.base("data", *path)) / name
     reference = DataReference.parse(name)
     if not local.exists() and reference.path != name:
         return str(replace(reference, path=_resolve_path(config, reference.path, *path)))
-    return str(local) if local.exists() else name
+    # In an existing directory, it is missing there, and not a name on the hub.
+    beside = "/" in name and local.parent.is_dir()
+    return str(local) if local.exists() or beside else name

@@ -12,6 +12,7 @@ from aboard.config.training.data_settings import DataSettings, build_data_settin
 from aboard.config.training.setting_conflicts import ADAM_KEYS, ENDLESS_SCHEDULES, SCHEDULE_KEYS, find_conflicts
 from aboard.config.validation_problems import parse_position
 from aboard.core.plan.training_settings import Adapter, DataPart, Training
+from aboard.core.text.hub_names import is_path
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.trainer import training
 from aboard.lazy_dataclass import dataclass
@@ -104,7 +105,7 @@ def _find_missing(config: LoadedConfig, section: TrainSection, data: DataSetting
     if section.model is None:
         fix = training.CONFIG.fix("model")
         problems.append(Problem(where=here, seen="train.model is not set", fix=fix))
-    elif _is_path(section.model) and not Path(_resolve_path(config, section.model, "model")).exists():
+    elif is_path(resolved := _resolve_path(config, section.model, "model")) and not Path(resolved).exists():
         seen = f"train.model: {section.model} does not exist next to this file"
         fix = training.CONFIG.fix("no-model")
         problems.append(Problem(where=config.where("train", "model"), seen=seen, fix=fix))
@@ -262,14 +263,12 @@ def _describe_source(config: LoadedConfig, section: str, name: str) -> str:
     return derived.get(f"{section}.{name}", "default")
 
 
-def _is_path(name: str) -> bool:
-    return name.startswith((".", "/", "~"))
-
-
 def _resolve_path(config: LoadedConfig, name: str, *path: str) -> str:
-    """The path next to the file that names it if that exists; otherwise the name, which may be on the hub."""
+    """The path next to the file that names it; the name itself if it may be on the hub."""
     local = Path(config.base("train", *path), Path(name).expanduser())
-    return str(local.absolute()) if local.exists() else name
+    # In an existing directory, it is missing there, and not a name on the hub.
+    beside = "/" in name and local.parent.is_dir()
+    return str(local.absolute()) if local.exists() or beside else name
 
 
 def _resolve_model_folder(path: str) -> str:

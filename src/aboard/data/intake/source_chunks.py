@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from aboard.core.text.hub_names import looks_like_path, strip_hub_prefix
 from aboard.core.text.input_text import find_nearest
 from aboard.data.intake.chunks import CHUNK_BYTES, Chunk, Store
 from aboard.data.intake.compressed_files import COMPRESSED_SUFFIXES, STREAM_ERRORS, strip_compression_suffix
@@ -44,9 +45,10 @@ def list_source_chunks(spec: SourceSpec, *, chunk_bytes: int = CHUNK_BYTES) -> l
         return [
             chunk for file in find_data_files(spec.path, spec.split) for chunk in _list_file_chunks(file, chunk_bytes)
         ]
-    if is_hub_name(spec.path):
+    name = strip_hub_prefix(spec.path)
+    if is_hub_name(name) and not looks_like_path(spec.path) and not _is_beside_files(spec.path):
         return list_hub_chunks(
-            spec.path,
+            name,
             config=spec.config,
             split=spec.split or "train",
             revision=spec.revision,
@@ -56,7 +58,14 @@ def list_source_chunks(spec: SourceSpec, *, chunk_bytes: int = CHUNK_BYTES) -> l
     near = _find_similar_path(Path(spec.path))
     if near is not None:
         raise AboardError(data.MISSING, seen, "near", path=near)
+    if is_hub_name(name) and not _is_beside_files(spec.path):
+        raise AboardError(data.MISSING, f"{seen}, and the name looks like that of one", "unclear", name=name)
     raise AboardError(data.MISSING, seen, "look", folder=Path(spec.path).parent)
+
+
+def _is_beside_files(path: str) -> bool:
+    """Whether the directory that it names exists, so that the rest of it is missing there."""
+    return "/" in path and Path(path).parent.is_dir()
 
 
 def _check_local_choice(spec: SourceSpec) -> None:

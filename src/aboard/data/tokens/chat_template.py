@@ -87,6 +87,8 @@ class ChatTemplate:
                 add_generation_prompt=ask,
                 **self._tokens,
             )
+        except MemoryError:  # for `RenderLimits`
+            raise
         except Exception as error:  # noqa: BLE001 - a template is somebody else's program: it may raise anything
             why = " ".join(str(error).split()) or type(error).__name__
             raise InvalidRowError("row-template", f"the chat template rejects it: {why}") from None

@@ -9,6 +9,7 @@ writes them. The first token of a row is never supervised: nothing predicts it.
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Literal
 
@@ -18,8 +19,11 @@ import tokenizers
 from aboard.data.intake.chat_messages import InvalidRowError
 from aboard.data.rows import DataRow, EncodedRow, Ids, InvalidRow, Mask, RowLocation
 from aboard.data.tokens.chat_template import TEMPLATE_DATE, ChatTemplate, Span
+from aboard.data.tokens.render_limits import RenderLimitError, RenderLimits
 from aboard.data.tokens.supervised_text import SupervisedText, SupervisedTextEncoder, TokensAndMask
 from aboard.data.tokens.tokenizer_vocabulary import Vocabulary, load_vocabulary
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
@@ -91,22 +95,34 @@ class Encoder:
         """One result per row, in order; a row that can't be encoded gives an InvalidRow with the reason."""
         results: dict[int, EncodedRow | InvalidRow] = {}
         jobs: list[_Job] = []
-        for at, row in enumerate(rows):
-            try:
-                if row.kind == "tokens":
-                    results[at] = self._copy_tokens(row)
-                else:
-                    jobs.append(self._job(at, row))
-            except InvalidRowError as error:
-                results[at] = InvalidRow(where=row.where, code=error.code, why=error.why)
+        with RenderLimits() as limits:
+            for at, row in enumerate(rows):
+                try:
+                    if row.kind == "tokens":
+                        results[at] = self._copy_tokens(row)
+                    else:
+                        jobs.append(limits.run(partial(self._job, at, row)))
+                except InvalidRowError as error:
+                    results[at] = InvalidRow(where=row.where, code=error.code, why=error.why)
+                except RenderLimitError as error:
+                    raise self._make_limit_error(f"for {row.where}", error) from None
         for job, tokens in zip(jobs, self._passages([job.passage for job in jobs]), strict=True):
             results[job.at] = self._finish_row(rows[job.at].where, job, tokens)
         return [results[at] for at in range(len(rows))]
 
     def _build_template(self, text: str | None) -> ChatTemplate | None:
-        return (
-            ChatTemplate(text, tokens=self.vocabulary.names, specials=tuple(self.vocabulary.specials)) if text else None
-        )
+        if not text:
+            return None
+        build = partial(ChatTemplate, text, tokens=self.vocabulary.names, specials=tuple(self.vocabulary.specials))
+        try:
+            with RenderLimits() as limits:
+                return limits.run(build)
+        except RenderLimitError as error:
+            raise self._make_limit_error("for a trial conversation of two turns", error) from None
+
+    def _make_limit_error(self, what: str, error: RenderLimitError) -> AboardError:
+        whose = "the tokenizer's chat template" if self.custom_template is None else "the chat template (data.template)"
+        return AboardError(data.TEMPLATE_LIMIT, f"{whose} needs {error} {what}")
 
     def _copy_tokens(self, row: DataRow) -> EncodedRow:
         ids = row.ids if row.ids is not None else np.empty(0, np.uint32)

@@ -6,6 +6,7 @@ from typing import Any
 
 import tokenizers
 
+from aboard.core.text.hub_names import is_path, looks_like_path, strip_hub_prefix
 from aboard.data.intake.hub_reachability import is_hub_reachable
 from aboard.data.intake.model_code import TOKENIZER_SETTINGS, find_code_error
 from aboard.diagnoses import AboardError
@@ -72,8 +73,12 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
     path = Path(name).expanduser()
     where: Path | str | None = path
     if not path.exists():
-        if _is_path(name):
+        if is_path(name) or ("/" in name and path.parent.is_dir()):
             raise _make_missing_error(name)
+        if looks_like_path(name):
+            seen = f"there is no tokenizer at '{escape_text(name)}', and the name looks like a path"
+            raise AboardError(data.TOKENIZER, seen, "unclear", name=name)
+        name = strip_hub_prefix(name)
         where = name if is_hub_reachable() else _find_cached(name)
         if where is None:
             raise _make_unreachable_error(name)
@@ -90,12 +95,6 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
         # A shell doesn't expand what is quoted.
         folder = path if name.startswith("~") else name
         raise AboardError(data.TOKENIZER, seen, "broken", file=f"{folder}/tokenizer.json") from error
-
-
-def _is_path(name: str) -> bool:
-    """Whether the name can only be a path: a hub name is one word, or two with a slash between them."""
-    first, slash, _rest = name.partition("/")
-    return name.startswith((".", "/", "~")) or name.count("/") > 1 or (slash != "" and Path(first).exists())
 
 
 def _make_missing_error(name: str) -> AboardError:

@@ -34,6 +34,7 @@ MISSING = Diagnosis(
     fixes={
         "near": Advice("did you mean '{path}'?"),
         "look": FixCommand("ls {folder}"),
+        "unclear": Advice("correct the path; or, for a data set of the Hugging Face Hub, write it as hub:{name}"),
         "no-rows": Advice("the directory needs files that end in one of: {endings}"),
     },
 )
@@ -88,8 +89,18 @@ TOKENIZER = Diagnosis(
         "slow": Advice("save a fast tokenizer: AutoTokenizer.from_pretrained(…).save_pretrained(DIR)"),
         "broken": FixCommand("ls {file}"),
         "missing": FixCommand("ls {folder}    # use an existing path; a Hugging Face Hub name is OWNER/NAME"),
+        "unclear": Advice("correct the path; or, for a name of the Hugging Face Hub, write it as hub:{name}"),
         "far": FixCommand("hf download {name}    # on a machine with internet access; or use a local directory"),
     },
+)
+
+TEMPLATE_LIMIT = Diagnosis(
+    code="data-template-limit",
+    title="the chat template doesn't end",
+    symptoms=("the tokenizer's chat template needs more than 10 s of processor time for train.jsonl:7",),
+    explanation="A chat template is a program in Jinja that comes with the tokenizer. For one row it took 10 s of"
+    " processor time or 1 GB of memory, where others take less than a second: it has an error, or was made to do so.",
+    fixes=Advice("data:\n  template: FILE.jinja   # another template, after reading the tokenizer's own"),
 )
 
 LENGTH = Diagnosis(

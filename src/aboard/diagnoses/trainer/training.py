@@ -56,9 +56,11 @@ MODEL = Diagnosis(
     ),
     explanation="The head downloads the model once; ranks never download anything. A directory needs config.json and,"
     " unless `from_scratch` is set, safetensors files, as `from_pretrained(DIR).save_pretrained(DIR)` writes them. A"
-    " gated model on the Hugging Face Hub needs a login: `hf auth login`.",
+    " gated model on the Hugging Face Hub needs a login: `hf auth login`. A name such as checkpoints/last is taken as a"
+    " path, since anybody can own that name on the Hub; hub:checkpoints/last is the model there.",
     fixes={
         "folder": FixCommand("ls -l {folder}"),
+        "unclear": Advice("correct the path; or, for a model of the Hugging Face Hub, write it as hub:{name}"),
         "scratch": Advice("train.from_scratch: true    # in aboard.yaml, to start with new weights"),
         "convert": FixCommand("python -c {code:shell}    # writes safetensors"),
         "config": FixCommand("cat {path}"),

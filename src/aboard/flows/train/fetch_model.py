@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from aboard.checks.train.training_rules import ModelLimits
+from aboard.core.text.hub_names import is_path, looks_like_path, strip_hub_prefix
 from aboard.data.intake.model_code import require_known_type
 from aboard.diagnoses import AboardError, Shell
 from aboard.diagnoses.trainer import training
@@ -26,6 +27,7 @@ def fetch_model(name: str, *, from_scratch: bool, trust_remote_code: bool = Fals
     """
     folder = Path(name)
     if not folder.is_dir():
+        _require_hub_name(name)
         weights = [] if from_scratch else [WEIGHTS]
         folder = _download_model(name, [*FILES, *weights, *([CODE] if trust_remote_code else [])])
     if not (folder / CONFIG).is_file():
@@ -61,13 +63,24 @@ def _download_model(name: str, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415
 
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        return Path(snapshot_download(strip_hub_prefix(name), allow_patterns=patterns))
     except Exception as error:  # the hub raises whatever its client, its validators and its cache raise
         message = escape_text(" ".join(str(error).split()), 300)
         seen = (
             f"there is no directory '{escape_text(name)}', and no such model can be downloaded from the Hub: {message}"
         )
-        raise AboardError(training.MODEL, seen, "hub", name=name) from error
+        raise AboardError(training.MODEL, seen, "hub", name=strip_hub_prefix(name)) from error
+
+
+def _require_hub_name(name: str) -> None:
+    """Raises for a name that may be a path with a typo: anybody can own a repository of that name."""
+    beside = "/" in name and Path(name).expanduser().parent.is_dir()
+    if is_path(name) or beside:
+        parent = Path(name).expanduser().parent
+        raise AboardError(training.MODEL, f"there is no directory '{escape_text(name)}'", "folder", folder=parent)
+    if looks_like_path(name):
+        seen = f"there is no directory '{escape_text(name)}', and the name looks like that of a directory"
+        raise AboardError(training.MODEL, seen, "unclear", name=name)
 
 
 def _build_conversion(folder: Path) -> Shell:
