@@ -1,5 +1,6 @@
 """Attacks by another user of a node or of the head, without any right of ours."""
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 from other_users import ATTACKER, VICTIM, run_as
 
+from aboard.agent.transfer.partial_file import part_name
+from aboard.flows.sync.download_target import DownloadTarget, WantedFile
 from aboard.sandbox import Sandbox
 
 
@@ -43,3 +46,27 @@ def test_a_sandbox_shows_no_file_beside_an_environment_in_a_private_home(
             assert (read.stdout, read.returncode) == ("", 1)
             assert host.run(["ls", str(private_home)]).returncode != 0
     assert private_home.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("planted", ["hard link", "file of the attacker"])
+@pytest.mark.xfail(strict=True, reason="an earlier part is continued, whoever made it")
+def test_a_planted_part_of_a_file_is_not_continued(tmp_path: Path, planted: str) -> None:
+    """In a directory that others can write to, a transfer neither writes to a file of ours nor publishes theirs."""
+    shared, notes, content = tmp_path / "shared", tmp_path / "notes", b"weights"
+    shared.mkdir()
+    shared.chmod(0o777)
+    notes.write_bytes(b"mine")
+    sha256 = hashlib.sha256(content).hexdigest()
+    if planted == "hard link":
+        # As the attacker can where fs.protected_hardlinks is 0.
+        os.link(notes, shared / part_name(sha256))
+    else:
+        (shared / part_name(sha256)).write_bytes(b"")
+        os.chown(shared / part_name(sha256), ATTACKER, ATTACKER)
+    with DownloadTarget(shared) as target:
+        incoming = target.receive(WantedFile(name="model", bytes=len(content), sha256=sha256))
+        incoming.write(incoming.start, memoryview(content)[incoming.start :])
+        assert incoming.publish() == sha256
+    assert (shared / "model").read_bytes() == content
+    assert (shared / "model").stat().st_uid == os.getuid()
+    assert notes.read_bytes() == b"mine"

@@ -7,14 +7,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launching import Launches
 
 from aboard.agent import frames
 from aboard.core.cluster.node import Node
+from aboard.diagnoses import AboardError
 from aboard.record.measurement_log import MeasurementLog, NodeMeasurement, read_measurements
 from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
+from aboard.record.trust_record import TrustRecords
 from aboard.sandbox import Host, Sandbox
 from aboard.transport.agent_link import AgentLink
 from aboard.transport.node_session import MOST_SHARE
@@ -202,3 +205,22 @@ def test_a_node_that_sends_frames_without_end_leaves_time_for_others() -> None:
     assert share < 2 * MOST_SHARE
     # A beat is due every second and may take two.
     assert slowest < 2
+
+
+@pytest.mark.parametrize(
+    "tampered",
+    [
+        {"keys": [{"path": ".ssh/id_ed25519", "comment": "x'); touch /tmp/owned; case x in ('x"}]},
+        {"address": "-oProxyCommand=touch /tmp/owned"},
+        {"user": "-oProxyCommand=touch /tmp/owned"},
+    ],
+    ids=lambda tampered: next(iter(tampered)),
+)
+@pytest.mark.xfail(strict=True, reason="texts of the record go into a shell and into the arguments of ssh")
+def test_a_record_that_a_node_changed_in_a_shared_home_is_refused(tmp_path: Path, tampered: dict[str, object]) -> None:
+    """`aboard trust --undo` refuses a record whose values no `aboard trust` writes."""
+    record = {"name": "n1", "address": None, "user": None, "port": None, "directories": [], "keys": [], "changes": []}
+    (tmp_path / "node-0.json").write_text(json.dumps(record | tampered))
+    with pytest.raises(AboardError) as error:
+        TrustRecords(tmp_path).nodes()
+    assert error.value.code == "trust-record"
