@@ -49,7 +49,6 @@ def test_a_sandbox_shows_no_file_beside_an_environment_in_a_private_home(
 
 
 @pytest.mark.parametrize("planted", ["hard link", "file of the attacker"])
-@pytest.mark.xfail(strict=True, reason="an earlier part is continued, whoever made it")
 def test_a_planted_part_of_a_file_is_not_continued(tmp_path: Path, planted: str) -> None:
     """In a directory that others can write to, a transfer neither writes to a file of ours nor publishes theirs."""
     shared, notes, content = tmp_path / "shared", tmp_path / "notes", b"weights"
