@@ -19,8 +19,11 @@ from aboard.record.measurement_log import MeasurementLog, NodeMeasurement, read_
 from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
 from aboard.record.trust_record import TrustRecords
 from aboard.sandbox import Host, Sandbox
+from aboard.transport.agent_bootstrap import START_TASK, build_bootstrap
 from aboard.transport.agent_link import AgentLink
 from aboard.transport.node_session import MOST_SHARE
+from aboard.transport.slurm.slurm_transport import SlurmTransport
+from aboard.transport.slurm.srun_step import SrunStep
 from aboard.transport.subprocess_stream import start_program
 
 # Takes the place of python3 on a node and plays a supervisor. The bootstrap's marker is in what it reads.
@@ -224,3 +227,21 @@ def test_a_record_that_a_node_changed_in_a_shared_home_is_refused(tmp_path: Path
     with pytest.raises(AboardError) as error:
         TrustRecords(tmp_path).nodes()
     assert error.value.code == "trust-record"
+
+
+def test_a_task_that_claims_another_node_is_refused() -> None:
+    """Where two tasks of a step say that they run on one node, neither is served, and the message names both."""
+    lines = r"print('1: \x1dNn1\n1: evil\n0: \x1dNn1', flush=True); import sys; sys.stdin.read()"
+
+    async def listen() -> str:
+        process = await start_program([sys.executable, "-c", lines], lambda _line: None)
+        step = SrunStep(process, ["n1", "n2"], build_bootstrap(10, START_TASK))
+        stream = step.streams["n1"]
+        while await stream.read(100):
+            pass
+        ending = stream.ending
+        for each in step.streams.values():
+            await each.close(hurry=True)
+        return SlurmTransport().classify(ending)[1]
+
+    assert asyncio.run(asyncio.wait_for(listen(), 60)) == "tasks 1 and 0 both say that they run on n1"
