@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deadlines import within
 from launching import Launches
 
 from aboard.agent import frames
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError
+from aboard.flows.trust.home_files import KNOWN_HOSTS, HomeFiles
 from aboard.record.measurement_log import MeasurementLog, NodeMeasurement, read_measurements
 from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
 from aboard.record.trust_record import TrustRecords
@@ -22,6 +24,7 @@ from aboard.sandbox import Host, Sandbox
 from aboard.transport.agent_bootstrap import START_TASK, build_bootstrap
 from aboard.transport.agent_link import AgentLink
 from aboard.transport.node_session import MOST_SHARE
+from aboard.transport.shell.ssh_login import open_local_shell
 from aboard.transport.slurm.slurm_transport import SlurmTransport
 from aboard.transport.slurm.srun_step import SrunStep
 from aboard.transport.subprocess_stream import start_program
@@ -245,3 +248,19 @@ def test_a_task_that_claims_another_node_is_refused() -> None:
         return SlurmTransport().classify(ending)[1]
 
     assert asyncio.run(asyncio.wait_for(listen(), 60)) == "tasks 1 and 0 both say that they run on n1"
+
+
+@pytest.mark.xfail(run=False, reason="the time to match a reply doubles with each character")
+def test_a_node_that_describes_its_file_wrongly_does_not_stop_trust(tmp_path: Path) -> None:
+    """A reply that is almost a dump of a file is refused at once."""
+
+    async def read() -> None:
+        shell = await open_local_shell(prelude=f'aboard_look() {{ echo "file 1 2"; echo {"a" * 500}z; }}')
+        try:
+            await HomeFiles("n1", shell, TrustRecords(tmp_path).head()).read(KNOWN_HOSTS)
+        finally:
+            await shell.close()
+
+    with within(20), pytest.raises(AboardError) as error:
+        asyncio.run(read())
+    assert error.value.code == "trust-file"
