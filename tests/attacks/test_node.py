@@ -15,7 +15,7 @@ from launching import Launches
 
 from aboard.agent import frames
 from aboard.core.cluster.node import Node
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, ProtocolError
 from aboard.flows.trust.home_files import KNOWN_HOSTS, HomeFiles
 from aboard.record.measurement_log import MeasurementLog, NodeMeasurement, read_measurements
 from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
@@ -23,6 +23,7 @@ from aboard.record.trust_record import TrustRecords
 from aboard.sandbox import Host, Sandbox
 from aboard.transport.agent_bootstrap import START_TASK, build_bootstrap
 from aboard.transport.agent_link import AgentLink
+from aboard.transport.files.tree_sender import TreeSender
 from aboard.transport.node_session import MOST_SHARE
 from aboard.transport.shell.ssh_login import open_local_shell
 from aboard.transport.slurm.slurm_transport import SlurmTransport
@@ -263,3 +264,36 @@ def test_a_node_that_describes_its_file_wrongly_does_not_stop_trust(tmp_path: Pa
     with within(20), pytest.raises(AboardError) as error:
         asyncio.run(read())
     assert error.value.code == "trust-file"
+
+
+ENDLESS = """
+import json, os, sys
+row = %s
+while size := sys.stdin.buffer.read(4):
+    number = json.loads(sys.stdin.buffer.read(int.from_bytes(size, "big")))["id"]
+    body = json.dumps({"re": number, "found": [row], "more": True}).encode()
+    os.write(1, len(body).to_bytes(4, "big") + body)
+"""
+
+
+ROWS = {"again": [0, "same", 0o100644, 1, 1], "long": [0, "link", 0o120777, 1, 1, "x" * 100_000]}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+@pytest.mark.xfail(strict=True, reason="only the number of different names is limited")
+def test_a_listing_that_repeats_itself_is_refused(row: list[object]) -> None:
+    """`aboard sync` asks a node for the rest of its listing only while that names new files of possible lengths."""
+
+    async def list_entries() -> None:
+        stream = await start_program([sys.executable, "-c", ENDLESS % row], lambda _line: "")
+        link = AgentLink(Node(name="n2"), stream, frames.FrameSplitter(), {}, "")
+        link.begin([])
+        sender = TreeSender(link)
+        try:
+            async with asyncio.timeout(10):
+                await sender.list_entries("/project", [""])
+        finally:
+            await sender.close()
+
+    with pytest.raises(ProtocolError):
+        asyncio.run(list_entries())
