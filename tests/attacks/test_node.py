@@ -280,7 +280,6 @@ ROWS = {"again": [0, "same", 0o100644, 1, 1], "long": [0, "link", 0o120777, 1, 1
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-@pytest.mark.xfail(strict=True, reason="only the number of different names is limited")
 def test_a_listing_that_repeats_itself_is_refused(row: list[object]) -> None:
     """`aboard sync` asks a node for the rest of its listing only while that names new files of possible lengths."""
 
