@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,11 @@ def _scan(host: Host, uid: int, token: str) -> tuple[list[str], bool]:
     return found, rank
 
 
+def _has_token(host: Host, uid: int, token: str) -> bool:
+    """Whether a rank runs there, and its user sees the token in environments and in no command line."""
+    return _scan(host, uid, token) == (["environ"], True)
+
+
 @pytest.mark.ground
 @pytest.mark.xdist_group("secrets")
 @pytest.mark.parametrize(
@@ -138,7 +144,7 @@ def test_another_user_sees_no_secret_of_a_rank(slurm_box: Sandbox, runtime: str)
     with slurm_box.head.popen(command, cwd=launches.folder, stdin=subprocess.DEVNULL) as launched:
         try:
             for node in slurm_box.nodes:
-                wait_until(lambda node=node: _scan(node, slurm_box.crew_id, token) == (["environ"], True), 60)
+                wait_until(partial(_has_token, node, slurm_box.crew_id, token), 60)
             for host in (slurm_box.head, slurm_box.host("n1")):
                 assert _scan(host, ATTACKER, token)[0] == []
                 files = ["find", *PLACES, "-xdev", "-user", str(slurm_box.crew_id), "-type", "f", "-readable"]

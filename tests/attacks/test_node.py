@@ -226,7 +226,15 @@ def test_a_node_that_sends_frames_without_end_leaves_time_for_others() -> None:
 )
 def test_a_record_that_a_node_changed_in_a_shared_home_is_refused(tmp_path: Path, tampered: dict[str, Any]) -> None:
     """`aboard trust --undo` refuses a record whose values no `aboard trust` writes."""
-    record = {"name": "n1", "address": None, "user": None, "port": None, "directories": [], "keys": [], "changes": []}
+    record: dict[str, Any] = {
+        "name": "n1",
+        "address": None,
+        "user": None,
+        "port": None,
+        "directories": [],
+        "keys": [],
+        "changes": [],
+    }
     (tmp_path / "node-0.json").write_text(json.dumps(record | tampered))
     with pytest.raises(AboardError) as error:
         TrustRecords(tmp_path).nodes()
