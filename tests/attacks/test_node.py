@@ -7,17 +7,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from deadlines import within
 from launching import Launches
 
 from aboard.agent import frames
 from aboard.core.cluster.node import Node
+from aboard.diagnoses import AboardError, ProtocolError
+from aboard.flows.trust.home_files import KNOWN_HOSTS, HomeFiles
 from aboard.record.measurement_log import MeasurementLog, NodeMeasurement, read_measurements
 from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
+from aboard.record.trust_record import TrustRecords
 from aboard.sandbox import Host, Sandbox
+from aboard.transport.agent_bootstrap import START_TASK, build_bootstrap
 from aboard.transport.agent_link import AgentLink
+from aboard.transport.files.tree_sender import TreeSender
 from aboard.transport.node_session import MOST_SHARE
+from aboard.transport.shell.ssh_login import open_local_shell
+from aboard.transport.slurm.slurm_transport import SlurmTransport
+from aboard.transport.slurm.srun_step import SrunStep
 from aboard.transport.subprocess_stream import start_program
 
 # Takes the place of python3 on a node and plays a supervisor. The bootstrap's marker is in what it reads.
@@ -202,3 +212,95 @@ def test_a_node_that_sends_frames_without_end_leaves_time_for_others() -> None:
     assert share < 2 * MOST_SHARE
     # A beat is due every second and may take two.
     assert slowest < 2
+
+
+@pytest.mark.parametrize(
+    "tampered",
+    [
+        {"keys": [{"path": ".ssh/id_ed25519", "comment": "x'); touch /tmp/owned; case x in ('x"}]},
+        {"address": "-oProxyCommand=touch /tmp/owned"},
+        {"name": "-oProxyCommand=touch /tmp/owned"},
+        {"user": "-oProxyCommand=touch /tmp/owned"},
+    ],
+    ids=lambda tampered: next(iter(tampered)),
+)
+def test_a_record_that_a_node_changed_in_a_shared_home_is_refused(tmp_path: Path, tampered: dict[str, Any]) -> None:
+    """`aboard trust --undo` refuses a record whose values no `aboard trust` writes."""
+    record: dict[str, Any] = {
+        "name": "n1",
+        "address": None,
+        "user": None,
+        "port": None,
+        "directories": [],
+        "keys": [],
+        "changes": [],
+    }
+    (tmp_path / "node-0.json").write_text(json.dumps(record | tampered))
+    with pytest.raises(AboardError) as error:
+        TrustRecords(tmp_path).nodes()
+    assert error.value.code == "trust-record"
+
+
+def test_a_task_that_claims_another_node_is_refused() -> None:
+    """Where two tasks of a step say that they run on one node, neither is served, and the message names both."""
+    lines = r"print('1: \x1dNn1\n1: evil\n0: \x1dNn1', flush=True); import sys; sys.stdin.read()"
+
+    async def listen() -> str:
+        process = await start_program([sys.executable, "-c", lines], lambda _line: None)
+        step = SrunStep(process, ["n1", "n2"], build_bootstrap(10, START_TASK))
+        stream = step.streams["n1"]
+        while await stream.read(100):
+            pass
+        ending = stream.ending
+        for each in step.streams.values():
+            await each.close(hurry=True)
+        return SlurmTransport().classify(ending)[1]
+
+    assert asyncio.run(asyncio.wait_for(listen(), 60)) == "tasks 1 and 0 both say that they run on n1"
+
+
+def test_a_node_that_describes_its_file_wrongly_does_not_stop_trust(tmp_path: Path) -> None:
+    """A reply that is almost a dump of a file is refused at once."""
+
+    async def read() -> None:
+        shell = await open_local_shell(prelude=f'aboard_look() {{ echo "file 1 2"; echo {"a" * 500}z; }}')
+        try:
+            await HomeFiles("n1", shell, TrustRecords(tmp_path).head()).read(KNOWN_HOSTS)
+        finally:
+            await shell.close()
+
+    with within(20), pytest.raises(AboardError) as error:
+        asyncio.run(read())
+    assert error.value.code == "trust-file"
+
+
+ENDLESS = """
+import json, os, sys
+row = %s
+while size := sys.stdin.buffer.read(4):
+    number = json.loads(sys.stdin.buffer.read(int.from_bytes(size, "big")))["id"]
+    body = json.dumps({"re": number, "found": [row], "more": True}).encode()
+    os.write(1, len(body).to_bytes(4, "big") + body)
+"""
+
+
+ROWS = {"again": [0, "same", 0o100644, 1, 1], "long": [0, "link", 0o120777, 1, 1, "x" * 100_000]}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_listing_that_repeats_itself_is_refused(row: list[object]) -> None:
+    """`aboard sync` asks a node for the rest of its listing only while that names new files of possible lengths."""
+
+    async def list_entries() -> None:
+        stream = await start_program([sys.executable, "-c", ENDLESS % row], lambda _line: "")
+        link = AgentLink(Node(name="n2"), stream, frames.FrameSplitter(), {}, "")
+        link.begin([])
+        sender = TreeSender(link)
+        try:
+            async with asyncio.timeout(10):
+                await sender.list_entries("/project", [""])
+        finally:
+            await sender.close()
+
+    with pytest.raises(ProtocolError):
+        asyncio.run(list_entries())

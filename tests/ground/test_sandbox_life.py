@@ -29,12 +29,18 @@ Sandbox.up(sys.argv[1], nodes=8, progress=lambda count: print(count, flush=True)
 
 
 def machine() -> dict[str, str]:
-    """The machine's own network and mounts."""
+    """The machine's own network and mounts, and what else a root user could open or leave behind."""
     commands = (["ip", "-o", "link"], ["ip", "-o", "addr"], ["ip", "route", "show", "table", "all"])
     seen = {" ".join(argv): _output(argv) for argv in commands}
     rules = _output(["iptables-save"])
     seen["iptables"] = "\n".join(line for line in rules.splitlines() if not line.startswith("#"))
     seen["mounts"] = Path("/proc/self/mountinfo").read_text()
+    settings = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "kernel/core_pattern", "kernel/pid_max")
+    seen["settings"] = "".join(Path("/proc/sys", name).read_text() for name in settings)
+    seen["listening"] = str(
+        sorted(line.split()[1] for line in _output(["cat", "/proc/net/tcp"]).splitlines() if " 0A " in line)
+    )
+    seen["modes"] = str([oct(Path(path).stat().st_mode) for path in ("/", "/root", "/home", "/tmp", "/run", "/etc")])
     seen["netns"] = str(sorted(Path("/run/netns").glob("*")))
     return seen
 

@@ -32,7 +32,7 @@ def test_a_run_is_held_once(clean: list[Run]) -> None:
     clean.append(run)
 
     async def story(hold: NodeSession) -> None:
-        with pytest.raises(AgentRequestError, match="FileExistsError"):
+        with pytest.raises(AgentRequestError, match="another head already has run"):
             await run.hold().begin()
         await hold.start(Start(child="a", argv=("true",)))
 

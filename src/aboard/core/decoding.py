@@ -21,6 +21,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from aboard.core.text.input_text import find_host_error, find_user_error
 from aboard.diagnoses.untrusted import Untrusted, escape_lines, escape_text
 from aboard.lazy_dataclass import dataclass
 
@@ -85,6 +86,19 @@ Word = Annotated[str, Matching(r"[\w.:@/+-]{0,200}")]
 Address = Annotated[str, Matching(r"[0-9A-Fa-f.:]{0,45}(%[\w.-]{1,20})?")]
 Endpoint = Annotated[str, Matching(r"(\[?[0-9A-Fa-f.:]{0,45}(%[\w.-]{1,20})?\]?|\*):\d{1,5}")]
 Signed = Annotated[int, MinValue(-_EXACT)]
+
+
+def _make_name_decoder(find_error: Callable[[str], str | None]) -> Decoder:
+    def decode_name(value: object) -> str:
+        if isinstance(value, str) and find_error(value) is None:
+            return value
+        raise DecodeError("expected a name that ssh takes for no option")
+
+    return decode_name
+
+
+HostName = Annotated[str, CustomDecoder(_make_name_decoder(find_host_error))]
+UserName = Annotated[str, CustomDecoder(_make_name_decoder(find_user_error))]
 
 
 def decode(kind: type[T], value: object, *, strict: bool = False) -> T:

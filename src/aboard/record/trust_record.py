@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from aboard.core.cluster.node import Node
-from aboard.core.decoding import DecodeError, Matching, MaxLength, decode
+from aboard.core.decoding import DecodeError, HostName, Matching, MaxLength, UserName, decode
 from aboard.core.trust.file_changes import FileChange
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.nodes import trust
@@ -29,7 +29,7 @@ class CreatedKey:
     """A private key that we created; its comment is in no other key."""
 
     path: str
-    comment: str
+    comment: Annotated[str, Matching(r"aboard-[0-9a-f]{16}")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +63,10 @@ class _ChangeDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class _MachineDocument:
-    name: str
-    address: str | None
-    user: str | None
+    # None on the head.
+    name: HostName | None
+    address: HostName | None
+    user: UserName | None
     port: int | None
     directories: tuple[_Text, ...]
     keys: tuple[CreatedKey, ...]
@@ -118,7 +119,7 @@ class TrustRecords:
 
     def _read(self, path: Path, default: TrustedMachine) -> "MachineRecord":
         try:
-            document = decode(_MachineDocument, json.loads(path.read_bytes()), strict=True)
+            document = decode(_MachineDocument, _read_document(path), strict=True)
         except FileNotFoundError:
             return MachineRecord(path, default)
         except OSError as error:
@@ -135,7 +136,7 @@ class TrustRecords:
             for each in document.changes
         )
         machine = TrustedMachine(
-            name=document.name,
+            name=document.name or "",
             address=document.address,
             user=document.user,
             port=document.port,
@@ -188,6 +189,11 @@ class MachineRecord:
                 _write_durably(self.path, json.dumps(_encode_machine(machine), indent=1).encode())
         except OSError as error:
             raise _build_record_error(self.path, error) from None
+
+
+def _read_document(path: Path) -> Any:
+    document = json.loads(path.read_bytes())
+    return {**document, "name": document.get("name") or None} if isinstance(document, dict) else None
 
 
 def _encode_machine(machine: TrustedMachine) -> dict[str, Any]:

@@ -42,7 +42,10 @@ def start_supervisor(message: frames.Message, anchor: tuple[int, int] | None = N
     With an anchor, the supervisor ends its ranks when nobody holds the write end of that pipe any more.
     """
     run = str(message["run"])
-    directory = run_directory.make_directory(run)
+    try:
+        directory = run_directory.make_directory(run)
+    except FileExistsError:
+        raise OSError("another head already has run %s on this node" % run) from None
     read_end, ready = os.pipe()
     start_guarded(
         run,

@@ -6,10 +6,12 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import stat
 import time
 
 BLOCK = 1024 * 1024
 PART = ".part"
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def part_name(sha256: str) -> str:
@@ -105,7 +107,13 @@ class PartialFile:
 def open_locked(folder: int, part: str, mode: int = 0o666) -> int:
     """Opens and locks the partial file; the lock is released when the process exits, however that happens."""
     while True:
-        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
+        try:
+            fd = os.open(part, _OPEN | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
+        except FileExistsError:
+            try:
+                fd = _open_earlier(folder, part)
+            except FileNotFoundError:
+                continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Its previous owner may have renamed it between the two calls.
@@ -117,3 +125,19 @@ def open_locked(folder: int, part: str, mode: int = 0o666) -> int:
             os.close(fd)
             raise
         os.close(fd)
+
+
+def _open_earlier(folder: int, part: str) -> int:
+    """Opens what an earlier transfer left. What somebody else put there is removed: FileNotFoundError.
+
+    Whoever can write to the directory could keep a file of theirs open, or link one of ours under this name.
+    """
+    status = os.stat(part, dir_fd=folder, follow_symlinks=False)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1:
+        fd = os.open(part, _OPEN, dir_fd=folder)
+        if os.path.samestat(os.fstat(fd), status):
+            return fd
+        os.close(fd)
+    else:
+        os.unlink(part, dir_fd=folder)
+    raise FileNotFoundError(part)

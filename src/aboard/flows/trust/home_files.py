@@ -17,7 +17,7 @@ AUTHORIZED_KEYS = ".ssh/authorized_keys"
 KNOWN_HOSTS = ".ssh/known_hosts"
 # The ones that a user's ssh offers without being told to.
 _KEY_FILES = (".ssh/id_ed25519", ".ssh/id_ecdsa", ".ssh/id_rsa")
-_LOOKED = re.compile(rb"file (\d+ \d+)\n((?:[ 0-9a-f]*\n?)*)")
+_LOOKED = re.compile(rb"file (\d{1,20} \d{1,20})\n([ 0-9a-f\n]*)")
 _CHANGED = 3
 _TRIES = 5
 

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node, TransportKind
-from aboard.core.decoding import CustomDecoder, DecodeError, MaxLength, Word, decode, try_decode
+from aboard.core.decoding import HostName, MaxLength, UserName, Word, decode, try_decode
 from aboard.core.evidence.run_evidence import TAIL_BYTES, decode_tail
 from aboard.core.evidence.snapshot import Snapshot
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
 from aboard.core.text.byte_sizes import KIB, MIB
-from aboard.core.text.input_text import MAX_PORT, find_host_error, find_user_error
+from aboard.core.text.input_text import MAX_PORT
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.why.record_parts import EVENTS, FINDINGS, LOGS, MOST_LINES, PLAN
@@ -35,19 +35,6 @@ MOST_LINE = 256 * KIB
 MOST_EVENTS = 300_000
 _MOST_VERDICTS = 2_000
 _Pids = Annotated[tuple[int, ...], MaxLength(1_000)]
-
-
-def _decode_host(value: object) -> str:
-    """Validates a host: it comes from whoever packed the bundle, and may go into commands."""
-    if isinstance(value, str) and find_host_error(value) is None:
-        return value
-    raise DecodeError("expected a host")
-
-
-def _decode_user(value: object) -> str:
-    if isinstance(value, str) and find_user_error(value) is None:
-        return value
-    raise DecodeError("expected a user")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +65,9 @@ class _RecordedContainer:
 @dataclass(frozen=True, kw_only=True)
 class _RecordedNode:
     name: str = ""
-    address: Annotated[str, CustomDecoder(_decode_host)] | None = None
-    user: Annotated[str, CustomDecoder(_decode_user)] | None = None
+    # From whoever packed the bundle, and it may go into commands.
+    address: HostName | None = None
+    user: UserName | None = None
     port: int | None = None
     # Older records have `local` instead.
     transport: Word = ""

@@ -17,6 +17,7 @@ REQUEST_CHARACTERS = 500_000
 PACK_BYTES = 512 * 1024
 # Limits what a node can make us hold.
 MOST_ENTRIES = 20_000_000
+PATH_CHARACTERS = 4096
 
 T = TypeVar("T")
 _Digest = Annotated[str, Matching("[0-9a-f]{0,64}")]
@@ -130,8 +131,7 @@ def _add_entries(found: dict[str, TreeEntry], folders: Sequence[str], reply: fra
     rows, more = reply["found"], reply["more"]
     if not isinstance(rows, list) or not isinstance(more, bool) or len(found) + len(rows) > MOST_ENTRIES:
         raise ValueError("a listing of the wrong shape")
-    if more and not rows:
-        raise ValueError("a listing without progress")
+    before = len(found)
     for number, name, mode, size, mtime_ns, *rest in rows:
         if not (type(number) is type(mode) is type(size) is type(mtime_ns) is int and type(name) is str):
             raise ValueError("a row of the wrong shape")
@@ -144,10 +144,12 @@ def _add_entries(found: dict[str, TreeEntry], folders: Sequence[str], reply: fra
             or len(name) > NAME_BYTES
         ):
             raise ValueError("a row with impossible values")
-        if rest and (len(rest) > 1 or type(rest[0]) is not str):
+        if rest and (len(rest) > 1 or type(rest[0]) is not str or len(rest[0]) > PATH_CHARACTERS):
             raise ValueError("a link without a target")
         folder = folders[number]
         found[f"{folder}/{name}" if folder else name] = TreeEntry(mode, size, mtime_ns, rest[0] if rest else None)
+    if more and len(found) == before:
+        raise ValueError("a listing without progress")
     return more
 
 

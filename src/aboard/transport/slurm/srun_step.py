@@ -159,6 +159,8 @@ class SrunStep:
             if stream is not None and stream.task is None:
                 stream.task = task
                 self._tasks[task] = stream
+            elif stream is not None:
+                stream.refuse(task)
 
     def take_message(self, line: str) -> str | None:
         """Notes what a line of srun's stderr says: which nodes have ended, or that Slurm cancels the step."""
@@ -188,6 +190,7 @@ class StepStream:
         self._unread = 0
         self._exit_code: int | None = None
         self._closed = False
+        self._conflict = ""
 
     async def read(self, size: int) -> bytes:
         data = await self._reader.read(size)
@@ -212,7 +215,9 @@ class StepStream:
     def ending(self) -> StreamEnding:
         whole = self._step.ending
         code = whole.exit_code if self._exit_code is None else self._exit_code
-        return StreamEnding(exit_code=code, stderr=self._select_messages(whole.stderr), phases=whole.phases)
+        return StreamEnding(
+            exit_code=code, stderr=self._conflict or self._select_messages(whole.stderr), phases=whole.phases
+        )
 
     def feed(self, text: bytes) -> None:
         if self._reader.at_eof() or self._closed:
@@ -223,6 +228,11 @@ class StepStream:
             self.feed_end()
         else:
             self._reader.feed_data(data)
+
+    def refuse(self, task: int) -> None:
+        """Ends the stream, since another task says that it runs on this node: one of the two is not what it claims."""
+        self._conflict = f"tasks {self.task} and {task} both say that they run on {self.name}"
+        self.feed_end()
 
     def feed_end(self, exit_code: int | None = None) -> None:
         if exit_code is not None:
