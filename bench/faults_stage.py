@@ -82,6 +82,7 @@ class Stage:
         runtime = self._container
         inside = _CONTAINER.format(runtime=runtime, image=_IMAGES[runtime], python=PYTHON) if runtime else ""
         self.put("aboard.yaml", _CONFIG + inside)
+        assert box.head.run(["aboard", "allow"], cwd=FOLDER).returncode == 0
         self.put(MISSING, build_empty_wheel(MISSING))
         self.restore()
 

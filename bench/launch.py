@@ -55,6 +55,7 @@ def _compare_launchers(figures: Figures, box: Sandbox, nodes: int, rounds: int, 
     head = box.head
     _write_file(head, "job.py", SCRIPT)
     _write_file(head, "aboard.yaml", f"cluster:\n  python: {PYTHON}\n  nodes: ['n[1-{nodes}] slots=1']\n")
+    head.run(["aboard", "allow"], cwd=FOLDER).check_returncode()
     _write_file(head, "hostfile", "".join(f"n{number} slots=1\n" for number in range(1, nodes + 1)))
     address = box.host("n1").address
     ways: dict[str, Callable[[], list[str]]] = {

@@ -43,13 +43,13 @@ def type_fix(box: Sandbox, fix: str, folder: str | None = None) -> list[Typed]:
 
 
 def write_config(head: Host, whose: str, line: str, folder: str | None = None) -> None:
-    """Sets a line of aboard.yaml `under cluster:` or `for NODES`, replacing one with the same key."""
+    """Sets a line of aboard.yaml `under cluster:` or `for NODES`, replacing one with the same key, and allows it."""
     text = head.run(["cat", CONFIG], cwd=folder).stdout
     for heading in (
         ["cluster:"] if whose == "under cluster:" else [f"- name: {name}" for name in expand_node_set(whose[4:])]
     ):
         text = _replace_setting(text.splitlines(), heading, line)
-    head.run(["sh", "-c", f"cat > {CONFIG}"], input=text, cwd=folder)
+    head.run(["sh", "-c", f"cat > {CONFIG} && aboard allow"], input=text, cwd=folder)
 
 
 def _type_line(box: Sandbox, line: str, folder: str | None) -> Iterator[Typed]:

@@ -1,11 +1,19 @@
 """Attacks by a cloned repository: the files that a command finds in its working directory."""
 
+import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from other_users import ATTACKER
+
+from aboard.config.cluster_loader import guess_nodes, load_cluster
+from aboard.config.slurm_request import load_slurm_settings
+from aboard.config.this_machine import inspect_this_machine
+from aboard.diagnoses import AboardError
 
 SECONDS = 120
 EVERY_WAY = {
@@ -60,7 +68,6 @@ def assert_refused(repository: Path, *words: str) -> None:
     assert not (repository.parent / "mark").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="a program that aboard.yaml names runs without a question")
 @pytest.mark.parametrize("words", ["check", "launch --dry-run -- true", "launch -- true", "train --dry-run", "sync"])
 def test_a_repository_that_names_a_program_runs_nothing(repository: Path, words: str) -> None:
     """No command starts what ./aboard.yaml names before `aboard allow`; each says how to allow it."""
@@ -68,20 +75,109 @@ def test_a_repository_that_names_a_program_runs_nothing(repository: Path, words:
     assert_refused(repository, *words.split())
 
 
-@pytest.mark.xfail(strict=True, reason="as above")
 @pytest.mark.parametrize("way", EVERY_WAY)
-def test_every_key_that_can_name_code_needs_aboard_allow(repository: Path, way: str) -> None:
+def test_every_key_that_can_name_code_needs_aboard_allow(
+    repository: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Interpreters, setup lines, variables that load code, containers and Slurm options are refused alike."""
     write_cluster(repository, EVERY_WAY[way])
-    assert_refused(repository, "launch", "--dry-run", "--", "true")
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("XDG_STATE_HOME", str(repository.parent))
+    here = inspect_this_machine()
+    for load in (load_slurm_settings, partial(guess_nodes, here=here), partial(load_cluster, here=here)):
+        with pytest.raises(AboardError) as refused:
+            load()
+        assert refused.value.code == "file-not-allowed"
 
 
 def test_a_check_imports_no_module_of_the_repository(repository: Path) -> None:
-    """A torch.py or json.py in the working directory is not imported by `aboard check`, with or without a workdir."""
+    """A torch.py or json.py in the working directory is not imported by `aboard check`."""
     for name in ("torch", "json", "socket", "numpy", "sitecustomize", "usercustomize"):
         (repository / f"{name}.py").write_text(f"open({str(repository.parent / 'mark')!r}, 'a').write({name!r})\n")
-    for text in ("cluster: {nodes: localhost}\n", f"cluster: {{nodes: localhost, workdir: {repository}}}\n"):
-        (repository / "aboard.yaml").write_text(text)
-        ran = type_command(repository, "check")
-        assert "localhost" in ran.stdout, ran.stderr
-        assert not (repository.parent / "mark").exists(), (repository.parent / "mark").read_text()
+    (repository / "aboard.yaml").write_text(f"cluster: {{nodes: localhost, workdir: {repository}}}\n")
+    ran = type_command(repository, "check", "--only", "software", "--only", "collective")
+    assert "localhost" in ran.stdout, ran.stderr
+    assert not (repository.parent / "mark").exists(), (repository.parent / "mark").read_text()
+
+
+def test_the_user_allows_a_file_once_and_again_when_its_code_changes(repository: Path) -> None:
+    """`aboard allow` prints what it allows; other lines may change, those that name code may not."""
+    write_cluster(repository, EVERY_WAY["setup"])
+    said = type_command(repository, "allow").stdout
+    assert f"aboard.yaml:3:10  cluster.setup: ['{repository}/evil']" in said
+    command = ("check", "--only", "reach")
+    assert type_command(repository, *command).returncode == 0
+    write_cluster(repository, EVERY_WAY["setup"], "train: {model: other}\n")
+    assert type_command(repository, *command).returncode == 0
+    (repository.parent / "mark").unlink(missing_ok=True)
+    write_cluster(repository, EVERY_WAY["setup"].replace("evil}", "evil} more"))
+    assert_refused(repository, *command)
+    write_cluster(repository, EVERY_WAY["setup"])
+    assert str(repository / "aboard.yaml") in type_command(repository, "allow", "--list").stdout
+    type_command(repository, "allow", "--remove")
+    assert_refused(repository, *command)
+
+
+def test_a_file_that_the_user_names_needs_no_consent(repository: Path) -> None:
+    """As an argument or with --allow-file; and a file with nothing but nodes and training settings never does."""
+    write_cluster(repository, EVERY_WAY["setup"])
+    for word in ("aboard.yaml", "--allow-file"):
+        assert type_command(repository, "check", "--only", "reach", word).returncode == 0
+    harmless = "slots: 2, workdir: /, env: {NCCL_DEBUG: INFO, OMP_NUM_THREADS: 1, HF_TOKEN: x}"
+    (repository / "aboard.yaml").write_text(f"cluster: {{nodes: [localhost], {harmless}}}\ntrain: {{model: x}}\n")
+    assert type_command(repository, "check", "--only", "reach").returncode == 0
+
+
+def test_an_allowed_file_is_not_allowed_elsewhere(repository: Path, tmp_path: Path) -> None:
+    """The same content in another directory is another file: what it names may differ there."""
+    write_cluster(repository, EVERY_WAY["setup"])
+    type_command(repository, "allow")
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    (clone / "aboard.yaml").write_bytes((repository / "aboard.yaml").read_bytes())
+    assert_refused(clone, "launch", "--dry-run", "--", "true")
+
+
+@pytest.mark.parametrize("plant", ["others-write", "another-owner", "symlink"])
+def test_nobody_else_can_write_the_record_of_allowed_files(repository: Path, tmp_path: Path, plant: str) -> None:
+    """A record in a directory that others can write to, of another owner, or behind a link counts for nothing."""
+    write_cluster(repository, EVERY_WAY["setup"])
+    type_command(repository, "allow")
+    folder = tmp_path / "state/aboard/allowed"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (record,) = folder.iterdir()
+    assert record.stat().st_mode & 0o777 == 0o600
+    if plant == "others-write":
+        folder.chmod(0o777)
+    elif plant == "another-owner":
+        if os.geteuid() != 0:
+            pytest.skip("needs root to give a file away")
+        os.chown(record, ATTACKER, ATTACKER)
+    else:
+        record.rename(tmp_path / "planted")
+        record.symlink_to(tmp_path / "planted")
+    assert_refused(repository, "launch", "--dry-run", "--", "true")
+
+
+def test_a_hostile_value_can_not_hide_in_the_question(repository: Path) -> None:
+    """Control characters are escaped, `aboard allow` prints long values whole, and nothing becomes a command."""
+    long = "true; " * 2000 + "evil"
+    lines = json.dumps(["\x1b[2K\x1b[1Aharmless", "\u202egnissim", long])
+    (repository / "aboard.yaml").write_text(f"cluster: {{nodes: localhost, setup: {lines}}}\n")
+    refused = type_command(repository, "check").stderr
+    allowed = type_command(repository, "allow").stdout
+    for said in (refused, allowed):
+        assert "\x1b" not in said
+        assert "\u202e" not in said
+    assert long not in refused
+    assert long in allowed
+
+
+def test_a_deepspeed_env_of_the_repository_needs_consent(repository: Path) -> None:
+    """DeepSpeed reads ./.deepspeed_env by itself; an LD_PRELOAD in it is used only after `aboard allow`."""
+    (repository / "hostfile").write_text("localhost slots=1\nn2.invalid slots=1\n")
+    (repository / ".deepspeed_env").write_text(f"NCCL_DEBUG=INFO\nLD_PRELOAD={repository}/evil\n")
+    pasted = ("launch", "--dry-run", "--json", "--", "deepspeed", "--hostfile", "hostfile", "train.py")
+    assert_refused(repository, *pasted)
+    assert f"LD_PRELOAD: {repository}/evil" in type_command(repository, "allow").stdout
+    assert "file-not-allowed" not in type_command(repository, *pasted).stderr

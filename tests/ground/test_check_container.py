@@ -63,7 +63,7 @@ def cluster() -> Iterator[Sandbox]:
 def check(box: Sandbox, runtime: str, *subjects: str, more: str = "") -> list[tuple[str, list[str]]]:
     """The codes that a check finds, with their nodes."""
     box.head.run(
-        ["sh", "-c", "cat > aboard.yaml"], input=CLUSTER.format(runtime, IMAGES[runtime], more)
+        ["sh", "-c", "cat > aboard.yaml && aboard allow"], input=CLUSTER.format(runtime, IMAGES[runtime], more)
     ).check_returncode()
     only = [word for subject in subjects for word in ("--only", subject)]
     done = box.head.run(["aboard", "check", "--json", *only], timeout=180)

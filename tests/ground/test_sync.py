@@ -136,7 +136,7 @@ def test_launch_sends_the_working_directory_and_back_collects_results(box: Sandb
     script = "import os, socket\nopen('result.txt', 'w').write(socket.gethostname())\nprint('ran', os.getcwd())\n"
     box.head.run(["sh", "-c", "mkdir -p /private/job && cat > /private/job/job.py"], input=script)
     nodes = f"cluster:\n  python: {sys.executable}\n  nodes: ['n[1-2] slots=1']\n"
-    box.head.run(["sh", "-c", "cat > /private/job/aboard.yaml"], input=nodes)
+    box.head.run(["sh", "-c", "cd /private/job && cat > aboard.yaml && aboard allow"], input=nodes)
     refused = box.head.run(
         ["sh", "-c", "head -c 2000000 /dev/zero > big; aboard launch --sync --sync-limit 1MB -- job.py; rm big"],
         cwd="/private/job",

@@ -46,7 +46,10 @@ class Launches:
         self.put("job.py", (DRIVERS / "gloo_job.py").read_text())
 
     def put(self, name: str, text: str) -> None:
+        """Writes a file; an aboard.yaml is allowed, as its author would."""
         script = f"mkdir -p {self.folder} && cat > {self.folder}/{name}"
+        if name == "aboard.yaml":
+            script += f" && cd {self.folder} && aboard allow"
         assert self.box.head.run(["sh", "-c", script], input=text).returncode == 0
 
     def aboard(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:

@@ -101,7 +101,7 @@ def test_comments_can_be_uncovered(files: Path) -> None:
     """Every key in a comment is right as it stands, the found network's too."""
     text = format_starter_file(parse_node_names(NAMES), MIXED)
     (files / "aboard.yaml").write_text(re.sub(r"^( *)# (?=\w+: )", r"\1", text, flags=re.MULTILINE))
-    cluster = load_cluster(here=HERE)
+    cluster = load_cluster(here=HERE, allow_file=True)
     node = cluster.nodes[2]
     assert cluster.writes == PlannedWrites(path="/data/out", size=200 * 10**9)
     assert (node.user, node.slots, node.fabric_address, len(node.setup)) == ("alice", 8, "gpu03i", 2)

@@ -32,7 +32,13 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def load(*sources: str, hostfile: str | None = None, sets: tuple[str, ...] = (), **filters: str) -> Cluster:
+def load(
+    *sources: str,
+    hostfile: str | None = None,
+    sets: tuple[str, ...] = (),
+    allow_file: bool = False,
+    **filters: str,
+) -> Cluster:
     include, exclude = filters.get("include", ""), filters.get("exclude", "")
     return load_cluster(
         sources,
@@ -40,6 +46,7 @@ def load(*sources: str, hostfile: str | None = None, sets: tuple[str, ...] = (),
         include=include,
         exclude=exclude,
         sets=sets,
+        allow_file=allow_file,
         here=HERE,
         toward=lambda peers: ["10.0.0.1" for _ in peers],
     )
@@ -326,9 +333,9 @@ def test_nothing_odd_reaches_ssh(files: Path, sources: list[str], hostfile: str 
 def test_nodes_are_guessed_as_they_will_be_read(files: Path, text: str) -> None:
     """All that it takes to dial them is the same; other sections are not looked at."""
     (files / "aboard.yaml").write_text(text)
-    guessed = guess_nodes(here=HERE)
+    guessed = guess_nodes(here=HERE, allow_file=True)
     (files / "aboard.yaml").write_text(text.partition("\n")[0])
-    read = load().nodes
+    read = load(allow_file=True).nodes
     assert [(node.name, node.target, node.user, node.port, node.python, node.transport) for node in guessed] == [
         (node.name, node.target, node.user, node.port, node.python, node.transport) for node in read
     ]
@@ -352,7 +359,7 @@ def test_nodes_are_guessed_as_they_will_be_read(files: Path, text: str) -> None:
 def test_what_is_not_plain_is_not_guessed(files: Path, text: str) -> None:
     """Nobody is dialled by words that were not checked."""
     (files / "aboard.yaml").write_text(text)
-    assert guess_nodes(here=HERE) == ()
+    assert guess_nodes(here=HERE, allow_file=True) == ()
 
 
 def test_nodes_of_the_command_line_are_guessed_with_their_filters(files: Path) -> None:
@@ -390,7 +397,7 @@ def test_a_plain_file_is_read_as_pydantic_reads_it(files: Path, section: dict[st
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cluster_loader, "_read_plain", plain)
             try:
-                results.append(load())
+                results.append(load(allow_file=True))
             except InputError as error:
                 results.append(str(error))
     assert results[0] == results[1]
@@ -402,7 +409,7 @@ def test_a_plain_file_needs_no_pydantic(files: Path) -> None:
     script = (
         "import sys; from aboard.config.this_machine import inspect_this_machine; "
         "from aboard.config.cluster_loader import load_cluster; "
-        "print(len(load_cluster(here=inspect_this_machine()))); print('pydantic' in sys.modules)"
+        "print(len(load_cluster(here=inspect_this_machine(), allow_file=True))); print('pydantic' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=files)
     assert done.stdout.split() == ["4", "False"]

@@ -119,7 +119,7 @@ def job(*gpus: int | None) -> SlurmAllocation:
     return SlurmAllocation(job=7, nodes=tuple(named(f"n{index}", gpus=count) for index, count in enumerate(gpus, 1)))
 
 
-def load(*sources: str, allocation: SlurmAllocation, **options: str) -> Cluster:
+def load(*sources: str, allocation: SlurmAllocation, **options: Any) -> Cluster:
     return load_cluster(sources, here=HERE, toward=lambda _: ["10.0.0.1"], allocation=allocation, **options)
 
 
@@ -183,7 +183,7 @@ def test_a_step_gets_all_gpus_of_the_job_on_its_nodes() -> None:
 def test_settings_of_the_cluster_apply_to_the_job(files: Path) -> None:
     """A file that names no nodes still says which Python and directory they get."""
     (files / "aboard.yaml").write_text("cluster: {python: /opt/python3, workdir: /data}")
-    cluster = load(allocation=job(2, 2))
+    cluster = load(allocation=job(2, 2), allow_file=True)
     assert slots(cluster) == {"n1": 2, "n2": 2}
     assert {(node.python, node.workdir) for node in cluster} == {("/opt/python3", "/data")}
 

@@ -32,14 +32,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def list_problems(*sources: str, sets: tuple[str, ...] = (), hostfile: str | None = None) -> list[str]:
     with pytest.raises(InputError) as caught:
-        load_slurm_settings(sources, sets=sets, hostfile=hostfile)
+        load_slurm_settings(sources, sets=sets, hostfile=hostfile, allow_file=True)
     return [f"{problem}; {problem.fix}" for problem in caught.value.problems]
 
 
 def test_every_key_is_read(folder: Path) -> None:
     """From ./aboard.yaml by default, as the nodes of a cluster are."""
     (folder / "aboard.yaml").write_text(EVERY_KEY)
-    assert load_slurm_settings() == SlurmSettings(
+    assert load_slurm_settings(allow_file=True) == SlurmSettings(
         nodes=4,
         partition="gpu,long",
         gpus_per_node=8,

@@ -1,7 +1,6 @@
 """`aboard data`."""
 
 import sys
-from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any, cast
 
@@ -9,7 +8,7 @@ import click
 from rich.console import Console
 
 from aboard.cli.options.train_extra import require_train_extra
-from aboard.config.input_files import YAML_SUFFIXES, read_text
+from aboard.config.input_files import YAML_SUFFIXES, find_default_files, read_text
 from aboard.config.training.data_settings import DataSettings, load_data_settings, parse_share
 from aboard.diagnoses import InputError, Problem, Severity
 from aboard.diagnoses.trainer import data as failures
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from aboard.data.tokens.encoder import LossOn
     from aboard.flows.data import DataCheckRequest
 
-DEFAULT_FILE = "aboard.yaml"
 EXIT_WARNED, EXIT_BLOCKED = 1, 2
 LOSS_ON = ("answers", "last", "all")
 
@@ -134,8 +132,9 @@ def _load_settings(files: tuple[str, ...]) -> tuple[DataSettings, tuple[str, ...
     """The settings of aboard.yaml, and the data files named beside it."""
     yamls = [name for name in files if name.endswith(YAML_SUFFIXES)]
     named_files = tuple(name for name in files if not name.endswith(YAML_SUFFIXES))
-    if not files and Path(DEFAULT_FILE).exists():
-        yamls = [DEFAULT_FILE]
+    if not files:
+        # No key of the data section names code.
+        yamls = find_default_files(allow_file=True)
     settings = load_data_settings(yamls) if yamls else DataSettings()
     if not named_files and not settings.files:
         seen = f"{yamls[0]} has no data.files" if yamls else "no file was given, and there is no ./aboard.yaml"

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from aboard.config.cluster_loader import DEFAULT_FILE
+from aboard.config.input_files import DEFAULT_FILE
 from aboard.config.node_search import FoundNodes, find_nodes
 from aboard.config.this_machine import inspect_this_machine
 from aboard.core.cluster.discovery import DiscoveredCluster

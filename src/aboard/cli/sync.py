@@ -12,8 +12,7 @@ from rich.console import Console
 
 from aboard.cli.options.node_arguments import ON_OPTION, NodeArguments, node_arguments
 from aboard.cli.runs.sync_workdir import sync_with_progress
-from aboard.config.cluster_loader import DEFAULT_FILE
-from aboard.config.input_files import YAML_SUFFIXES
+from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.diagnoses.diagnosis import Finding
@@ -129,7 +128,7 @@ def _scan(where: NodeArguments, options: _SyncOptions) -> list[SourceTree]:
 
 def _list_config_files(where: NodeArguments) -> list[str]:
     files = [name for name in where.nodes if name.endswith(YAML_SUFFIXES)]
-    return files or ([DEFAULT_FILE] if Path(DEFAULT_FILE).exists() else [])
+    return files or find_default_files(allow_file=where.allow_file)
 
 
 def _show_results(

@@ -1,7 +1,6 @@
 """`aboard train`."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +11,7 @@ from aboard.cli.options.node_arguments import NodeArguments, node_arguments
 from aboard.cli.options.submitted_run import submitted_run
 from aboard.cli.options.train_extra import require_train_extra
 from aboard.cli.runs.start_launch import format_typed_command
-from aboard.config.input_files import YAML_SUFFIXES
+from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.slurm import remote_runs
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from aboard.config.training.train_settings import TrainSettings
     from aboard.core.slurm.slurm_settings import SlurmSettings
 
-DEFAULT_FILE = "aboard.yaml"
 # Between SIGTERM and SIGKILL when the user stops the run: time to save a last checkpoint.
 FAREWELL_SECONDS = 300.0
 
@@ -133,8 +131,7 @@ def _load_settings(where: NodeArguments) -> "TrainSettings":
     from aboard.config.training.train_settings import load_train_settings  # noqa: PLC0415 - pydantic takes 100 ms, which --help needn't wait for
 
     files = [name for name in where.nodes if name.endswith(YAML_SUFFIXES)]
-    if not files and Path(DEFAULT_FILE).exists():
-        files = [DEFAULT_FILE]
+    files = files or find_default_files(allow_file=where.allow_file)
     if not files and not where.sets:
         seen = "no config file was given, and there is no ./aboard.yaml"
         raise InputError(training.FILE, [Problem(where="aboard train", seen=seen, fix=training.FILE.fix())])

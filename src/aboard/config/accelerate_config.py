@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aboard.config.allowed_files import read_launcher_file
 from aboard.config.input_files import read_text
 from aboard.config.yaml_tree import Leaf, Table, convert_to_builtins, parse_tree
 from aboard.core.launchers.accelerate_flags import KEYS, NUMBERS, SECTIONS
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class HeadFiles:
-    """The head's files, for `aboard.core.launchers`."""
+    """The head's files, for `aboard.core.launchers`; with `allow_file`, those that it finds are allowed."""
+
+    def __init__(self, *, allow_file: bool = False) -> None:
+        self._allow_file = allow_file
 
     def exists(self, path: str) -> bool:
         try:
@@ -25,7 +29,8 @@ class HeadFiles:
             return False
 
     def read(self, path: str) -> str:
-        return read_text(_expand_home(path), fix=configuration.FILE.fix("left-out"))
+        fix = configuration.FILE.fix("left-out")
+        return read_launcher_file(_expand_home(path), fix=fix, allow_file=self._allow_file)
 
     def settings(self, path: str) -> "Mapping[str, object]":
         fix = configuration.FILE.fix("accelerate", path=path)

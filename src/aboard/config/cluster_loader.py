@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aboard.config.input_files import YAML_SUFFIXES, read_text
+from aboard.config.input_files import YAML_SUFFIXES, find_default_files, read_text
 from aboard.config.node_entries import (
     NodeEntry,
     build_nodes,
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from aboard.config.config_loader import LoadedConfig
     from aboard.core.slurm.allocation import SlurmAllocation
 
-DEFAULT_FILE = "aboard.yaml"
-
 
 def load_cluster(
     sources: "Sequence[str]" = (),
@@ -42,15 +40,16 @@ def load_cluster(
     here: HeadMachine,
     toward: "Callable[[Sequence[str]], Sequence[str]]" = find_source_addresses,
     allocation: "SlurmAllocation | None" = None,
+    allow_file: bool = False,
 ) -> Cluster:
-    """The cluster of node sets and .yaml files; with neither, that of ./aboard.yaml.
+    """The cluster of node sets and .yaml files; with neither, that of ./aboard.yaml, if what it names is allowed.
 
     If none of these names nodes, the cluster is the Slurm job, and outside a job this machine alone.
     """
     files = [source for source in sources if source.endswith(YAML_SUFFIXES)]
     names = [source for source in sources if not source.endswith(YAML_SUFFIXES)]
-    if not sources and hostfile is None and Path(DEFAULT_FILE).exists():
-        files = [DEFAULT_FILE]
+    if not sources and hostfile is None:
+        files = find_default_files(allow_file=allow_file)
     if len(files) == len(sources or files) == 1 and hostfile is None and not sets:
         with suppress(InputError):
             simple_nodes, is_only_section = _read_plain(files[0], here)
@@ -72,19 +71,21 @@ def guess_nodes(
     exclude: str = "",
     here: HeadMachine,
     allocation: "SlurmAllocation | None" = None,
+    allow_file: bool = False,
 ) -> tuple[Node, ...]:
     """The nodes as far as they can be read without pydantic, so that a launch connects while it reads the rest.
 
     Empty if the configuration is not simple, or has an error.
     """
     try:
-        if sources or hostfile is not None or not Path(DEFAULT_FILE).exists():
+        files = [] if sources or hostfile is not None else find_default_files(allow_file=allow_file)
+        if not files:
             if any(source.endswith(YAML_SUFFIXES) for source in sources):
                 return ()
             return load_cluster(
                 sources, hostfile=hostfile, include=include, exclude=exclude, here=here, allocation=allocation
             ).nodes
-        nodes = _read_plain(DEFAULT_FILE, here)[0]
+        nodes = _read_plain(files[0], here)[0]
         return () if nodes is None else _pick_nodes(nodes, here, allocation, include=include, exclude=exclude)
     except InputError:
         return ()
@@ -92,9 +93,11 @@ def guess_nodes(
 
 def _read_plain(file: str, here: HeadMachine) -> "tuple[tuple[Node, ...] | None, bool]":
     """The nodes of a file whose section `cluster` is simple, and whether the file has no other section."""
-    from aboard.config.yaml_tree import VERBATIM, convert_to_builtins, parse_tree  # noqa: PLC0415 - PyYAML is only needed for a file
+    # PyYAML is only needed for a file.
+    from aboard.config.allowed_files import read_config_tree  # noqa: PLC0415 - the reason is above
+    from aboard.config.yaml_tree import VERBATIM, convert_to_builtins  # noqa: PLC0415 - the reason is above
 
-    document = convert_to_builtins(parse_tree(read_text(file, fix=NO_FIX), file=file), verbatim=VERBATIM)
+    document = convert_to_builtins(read_config_tree(file, fix=NO_FIX), verbatim=VERBATIM)
     section = document.get("cluster")
     return (build_simple_nodes(section, here) if isinstance(section, dict) else None), len(document) == 1
 

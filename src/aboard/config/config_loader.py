@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from aboard.config.input_files import read_text
+from aboard.config.allowed_files import read_config_tree
 from aboard.config.merge_files import apply_overrides, merge_tables
 from aboard.config.schema.aboard_yaml import AboardConfig, derive_source_name
 from aboard.config.schema.base_section import Section
 from aboard.config.validation_problems import find_subtree, list_problems, parse_position
-from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins, parse_tree
+from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
@@ -48,8 +48,7 @@ def load_config_files(files: "Sequence[str]", sets: "Sequence[str]" = ()) -> Loa
     problems: list[Problem] = []
     for file in files:
         try:
-            text = read_text(file, fix=configuration.FILE.fix("config"))
-            tables.append(parse_tree(text, file=file, base=str(Path(file).parent)))
+            tables.append(read_config_tree(file, fix=configuration.FILE.fix("config"), base=str(Path(file).parent)))
         except InputError as error:
             problems += error.problems
     if problems:

@@ -1,4 +1,4 @@
-"""Reads a file that the user named; an error has a fix."""
+"""Reads a file that the user named, or that was found in the working directory; an error has a fix."""
 
 from pathlib import Path
 
@@ -8,8 +8,22 @@ from aboard.diagnoses import NO_FIX, Fix, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 
+DEFAULT_FILE = "aboard.yaml"
 YAML_SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 8 * 1024 * 1024
+
+
+class FoundFile(str):
+    """The path of a file that nobody named: what it names must be allowed."""
+
+    __slots__ = ()
+
+
+def find_default_files(*, allow_file: bool = False) -> list[str]:
+    """./aboard.yaml, if it exists; with `allow_file`, as if the user had named it."""
+    if not Path(DEFAULT_FILE).exists():
+        return []
+    return [DEFAULT_FILE if allow_file else FoundFile(DEFAULT_FILE)]
 
 
 def read_text(path: str, *, fix: Fix) -> str:

@@ -1,11 +1,9 @@
 """Reads the section `cluster.slurm`: the job that a run from a login node asks for."""
 
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aboard.config.cluster_loader import DEFAULT_FILE
-from aboard.config.input_files import YAML_SUFFIXES, read_text
+from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import NO_FIX, InputError, Problem
 from aboard.diagnoses.usage import configuration
@@ -18,13 +16,17 @@ if TYPE_CHECKING:
 
 
 def load_slurm_settings(
-    sources: "Sequence[str]" = (), *, hostfile: str | None = None, sets: "Sequence[str]" = ()
+    sources: "Sequence[str]" = (),
+    *,
+    hostfile: str | None = None,
+    sets: "Sequence[str]" = (),
+    allow_file: bool = False,
 ) -> SlurmSettings | None:
     """The request in the files that `load_cluster` would read, or in --set; None if there is none."""
     files = [source for source in sources if source.endswith(YAML_SUFFIXES)]
     names = [source for source in sources if source not in files]
-    if not sources and hostfile is None and Path(DEFAULT_FILE).exists():
-        files = [DEFAULT_FILE]
+    if not sources and hostfile is None:
+        files = find_default_files(allow_file=allow_file)
     # pydantic takes 100 ms, which a launch without Slurm doesn't wait for.
     if not any(_has_section(file) for file in files) and not any(text.startswith("cluster.slurm") for text in sets):
         return None
@@ -41,11 +43,13 @@ def load_slurm_settings(
 
 
 def _has_section(file: str) -> bool:
-    from aboard.config.yaml_tree import Table, parse_tree  # noqa: PLC0415 - PyYAML is only needed for a file
+    # PyYAML is only needed for a file.
+    from aboard.config.allowed_files import read_config_tree  # noqa: PLC0415 - the reason is above
+    from aboard.config.yaml_tree import Table  # noqa: PLC0415 - the reason is above
 
     # Whoever reads the file next reports its errors.
     with suppress(InputError):
-        section = parse_tree(read_text(file, fix=NO_FIX), file=file).values.get("cluster")
+        section = read_config_tree(file, fix=NO_FIX).values.get("cluster")
         return isinstance(section, Table) and "slurm" in section.values
     return False
 

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 import click
 
+from aboard.cli.options.submitted_run import ALLOWED
 from aboard.core.text import shell_quoting
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import InputError, Problem
@@ -53,15 +54,18 @@ def _build_missing_command_error(before: list[str], command: list[str], seen: st
 
 
 def launch_on_host(host: str, argv: list[str]) -> NoReturn:
-    """Runs the same command detached on another host."""
+    """Runs the same command detached on another host, where what the user allowed here is allowed too."""
+    from aboard.config.allowed_files import list_confirmed_digests  # noqa: PLC0415 - PyYAML is only needed for a file
+
+    allowed = [word for each in list_confirmed_digests(os.environ) for word in (ALLOWED, each)]
     line = (
         f"{_NEEDS_ABOARD}; cd {shell_quoting.quote_word(str(Path.cwd()))} && exec"
-        f" {shell_quoting.join_argv(['aboard', *_replace_on_option(argv)])}"
+        f" {shell_quoting.join_argv(['aboard', *_replace_on_option(argv, allowed)])}"
     )
     os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", "--", host, line])  # noqa: S606 - no shell of ours is wanted
 
 
-def _replace_on_option(argv: list[str]) -> list[str]:
+def _replace_on_option(argv: list[str], more: list[str]) -> list[str]:
     """The same arguments with --detach instead of --on; those after `--` stay as they are."""
     end = argv.index("--")
     verb, *before = argv[:end]
@@ -72,4 +76,4 @@ def _replace_on_option(argv: list[str]) -> list[str]:
             before.pop(0)
         elif not word.startswith("--on="):
             words.append(word)
-    return [verb, "--detach", *words, *argv[end:]]
+    return [verb, "--detach", *more, *words, *argv[end:]]

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from aboard.cli.options.submitted_run import ALLOWED
 from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.config.slurm_allocation import read_allocation
 from aboard.config.slurm_request import load_slurm_settings
@@ -32,6 +33,7 @@ class NodeArguments:
     include: str
     exclude: str
     sets: tuple[str, ...]
+    allow_file: bool = False
 
     @property
     def is_given(self) -> bool:
@@ -62,12 +64,13 @@ class NodeArguments:
             sets=self.sets,
             here=self._here,
             allocation=self.allocation,
+            allow_file=self.allow_file,
         )
 
     @cached_property
     def slurm_settings(self) -> SlurmSettings | None:
         """The job that cluster.slurm describes."""
-        return load_slurm_settings(self.nodes, hostfile=self.hostfile, sets=self.sets)
+        return load_slurm_settings(self.nodes, hostfile=self.hostfile, sets=self.sets, allow_file=self.allow_file)
 
     @property
     def job_to_submit(self) -> SlurmSettings | None:
@@ -94,6 +97,7 @@ class NodeArguments:
             exclude=self.exclude,
             here=self._here,
             allocation=self.allocation,
+            allow_file=self.allow_file,
         )
 
     def with_default(self, *, hostfile: str | None, include: str, exclude: str) -> "NodeArguments":
@@ -121,7 +125,7 @@ ON_OPTION = click.option(
 def node_arguments(
     command: Callable[..., None], nodes: Callable[[Callable[..., None]], Callable[..., None]] = _NODES_ARGUMENT
 ) -> Callable[..., None]:
-    """Adds NODES, --hostfile, --include, --exclude and --set, and passes them to the command as `where`."""
+    """Adds NODES, --hostfile, --include, --exclude, --set and --allow-file; the command gets them as `where`."""
 
     @nodes
     @click.option(
@@ -140,6 +144,10 @@ def node_arguments(
     @click.option(
         "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key in aboard.yaml; repeatable."
     )
+    @click.option(
+        "--allow-file", is_flag=True, help="Use what ./aboard.yaml names, for this command; see aboard allow."
+    )
+    @click.option(ALLOWED, multiple=True, hidden=True, callback=_record_allowed, expose_value=False)
     @wraps(command)
     def with_arguments(
         *,
@@ -148,12 +156,25 @@ def node_arguments(
         include: str,
         exclude: str,
         sets: tuple[str, ...],
+        allow_file: bool,
         **others: Any,
     ) -> None:
-        where = NodeArguments(nodes=nodes, hostfile=hostfile, include=include, exclude=exclude, sets=sets)
+        where = NodeArguments(
+            nodes=nodes, hostfile=hostfile, include=include, exclude=exclude, sets=sets, allow_file=allow_file
+        )
         command(where=where, **others)
 
     return with_arguments
+
+
+def _record_allowed(_context: click.Context, _option: click.Parameter, confirmed: tuple[str, ...]) -> None:
+    """Records what the user had allowed where they typed this command, which runs in a Slurm job or with --on."""
+    if confirmed:
+        from aboard.config.allowed_files import FOUND_FILES, record_allowed  # noqa: PLC0415 - only for these
+
+        for file, _, digest in (each.partition("=") for each in confirmed):
+            if file in FOUND_FILES:
+                record_allowed(file, digest, os.environ)
 
 
 def cluster_arguments(command: Callable[..., None]) -> Callable[..., None]:

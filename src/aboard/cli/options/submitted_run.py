@@ -9,6 +9,9 @@ from aboard.record.runs import RUN_ID
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 RUN, RESUBMIT = "--run", "--resubmit"
+# FILE=DIGEST: what the user had allowed where they typed the command.
+ALLOWED = "--allowed"
+_OWN_OPTIONS = (RUN, RESUBMIT, ALLOWED)
 
 
 def submitted_run(command: _Command) -> _Command:
@@ -24,7 +27,7 @@ def remove_run_options(argv: Sequence[str]) -> list[str]:
     own = [
         place
         for place, word in enumerate(words[:end])
-        if word in (RUN, RESUBMIT) or (place and words[place - 1] in (RUN, RESUBMIT))
+        if word in _OWN_OPTIONS or (place and words[place - 1] in _OWN_OPTIONS)
     ]
     return [word for place, word in enumerate(words) if place not in own]
 

@@ -74,9 +74,8 @@ class TypedCommand:
         from aboard.config.deepy_program import run_deepy  # noqa: PLC0415 - the reason is above
         from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - the reason is above
 
-        return parse_launcher_command(
-            self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()), run_deepy=run_deepy
-        )
+        files = HeadFiles(allow_file=self.where.allow_file)
+        return parse_launcher_command(self.command, files, environ=os.environ, cwd=str(Path.cwd()), run_deepy=run_deepy)
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial first; a pasted command may name others."""

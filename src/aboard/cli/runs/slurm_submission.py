@@ -11,6 +11,7 @@ from random import SystemRandom
 import click
 from rich.console import Console
 
+from aboard.config.allowed_files import list_confirmed_digests
 from aboard.core.slurm.batch_script import BatchCommand, describe_written_secret, format_batch_script
 from aboard.core.slurm.conductor_command import ConductorCommand, build_conductor_command
 from aboard.core.slurm.job_state import NO_OUTPUT_CODE, JobPhase, describe_end
@@ -33,14 +34,14 @@ _START_FAILURES = {126: b"exec: ", 127: b"exec: ", 3: b"cd: "}
 
 def print_batch_script(settings: SlurmSettings, argv: Sequence[str]) -> int:
     """Prints the script that the same command without --dry-run would submit."""
-    command = build_conductor_command(argv, run=None, resubmits=0)
+    command = _build_command(argv)
     click.echo(format_script(settings, command, name=f"aboard-{argv[0]}"), nl=False)
     return 0
 
 
 def check_submission(settings: SlurmSettings, argv: Sequence[str]) -> None:
     """Asks Slurm whether it would accept the job, before anything takes time."""
-    script = format_script(settings, build_conductor_command(argv, run=None, resubmits=0), name="aboard-test")
+    script = format_script(settings, _build_command(argv), name="aboard-test")
     if (note := asyncio.run(check_request(script, os.environ))) is not None:
         click.echo(f"note: {note}", err=True)
 
@@ -50,7 +51,7 @@ def submit_and_follow(settings: SlurmSettings, argv: Sequence[str], *, detach: b
     runs = Runs.of(os.environ)
     run = runs.create(datetime.now(UTC).astimezone(), SystemRandom())
     try:
-        command = build_conductor_command(argv, run=run.id, resubmits=settings.resubmit_limit)
+        command = _build_command(argv, run=run.id, resubmits=settings.resubmit_limit)
         script = format_script(settings, command, name=run.id)
         job = asyncio.run(submit_run(run, script, {**os.environ, **command.secrets}))
     except AboardError:
@@ -64,6 +65,10 @@ def submit_and_follow(settings: SlurmSettings, argv: Sequence[str], *, detach: b
         click.echo(_format_commands(run), nl=False)
         return 0
     return _follow(run, job, settings)
+
+
+def _build_command(argv: Sequence[str], *, run: str | None = None, resubmits: int = 0) -> ConductorCommand:
+    return build_conductor_command(argv, run=run, resubmits=resubmits, allowed=list_confirmed_digests(os.environ))
 
 
 def format_script(settings: SlurmSettings, command: ConductorCommand, *, name: str) -> str:

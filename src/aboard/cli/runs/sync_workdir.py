@@ -4,12 +4,11 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import click
 from rich.console import Console
 
-from aboard.config.cluster_loader import DEFAULT_FILE
+from aboard.config.input_files import find_default_files
 from aboard.config.this_machine import get_cache_folder
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress
@@ -94,8 +93,8 @@ async def sync_with_progress(
 
 
 def _scan() -> SourceTree:
-    files = [DEFAULT_FILE] if Path(DEFAULT_FILE).exists() else []
-    return scan_working_directory(load_training_files(files, ()))
+    # The launch has asked whether the file is allowed; only paths of data are read here.
+    return scan_working_directory(load_training_files(find_default_files(allow_file=True), ()))
 
 
 def _ask_or_refuse(amount: str, size: int, limit: int) -> None:

@@ -31,10 +31,13 @@ class ConductorCommand:
     secrets: Mapping[str, str] = field(default_factory=lambda: NO_ENV, repr=False)
 
 
-def build_conductor_command(argv: Sequence[str], *, run: str | None, resubmits: int) -> ConductorCommand:
+def build_conductor_command(
+    argv: Sequence[str], *, run: str | None, resubmits: int, allowed: Sequence[str] = ()
+) -> ConductorCommand:
     """The typed words for a job: `--run` names its run, secrets are left out, and it stays in the foreground.
 
-    A training may be continued in as many further jobs as `resubmits`.
+    A training may be continued in as many further jobs as `resubmits`. `allowed` are the files in the directory that
+    the user has allowed, with their digests: the job does not ask again.
     """
     verb, *rest = argv
     end = rest.index("--") if "--" in rest else len(rest)
@@ -42,6 +45,7 @@ def build_conductor_command(argv: Sequence[str], *, run: str | None, resubmits: 
     named: tuple[str, ...] = ("--run", run) if run is not None else ()
     if resubmits and verb == "train":
         named += ("--resubmit", str(resubmits))
+    named += tuple(word for each in allowed for word in ("--allowed", each))
     words = _drop_submission(_take_out_secrets(rest[:end], secrets))
     _refuse_pasted_secrets(rest[end + 1 :])
     return ConductorCommand(words=(verb, *named, *words, *rest[end:]), secrets=secrets)

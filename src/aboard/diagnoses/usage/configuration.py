@@ -138,6 +138,25 @@ FILE = Diagnosis(
     },
 )
 
+NOT_ALLOWED = Diagnosis(
+    code="file-not-allowed",
+    title="a file in this directory names programs, and you have not allowed it",
+    symptoms=("names what would run with your rights, and you have not allowed it",),
+    explanation="Aboard found this file in the working directory; nobody named it. Whoever wrote it would choose what"
+    " runs with your rights: an interpreter, setup lines, variables that load code, a container, or options for Slurm."
+    " These lines need your consent once, and again when they change. Nothing was started.",
+    remedy="Read the lines, then type `aboard allow`. For a single command, add --allow-file or name the file.",
+    fixes="aboard allow {file}    # after reading these lines",
+)
+
+ALLOW_RECORD = Diagnosis(
+    code="allow-record",
+    title="the record of allowed files can't be used",
+    symptoms=("others can write to",),
+    explanation="`aboard allow` records what you allowed in a directory that only you can write to.",
+    fixes="ls -ld {folder}    # it must be yours, with mode 0700",
+)
+
 HOSTFILE = Diagnosis(
     code="hostfile",
     title="the hostfile is invalid",
