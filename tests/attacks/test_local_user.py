@@ -241,7 +241,6 @@ while True:
 
 
 @pytest.mark.ground
-@pytest.mark.xfail(strict=True, reason="silent connections take the places of the peers")
 def test_idle_connections_make_no_network_finding(box: Sandbox) -> None:
     """600 silent connections to each port under test: the peers are still answered, and no firewall is reported."""
     launches = Launches(box)
