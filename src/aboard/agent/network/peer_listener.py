@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from _operator import _compare_digest as compare_digest  # type: ignore[import-not-found]  # hmac would cost 5 ms
+from _operator import _compare_digest as compare_digest  # hmac would cost 5 ms
 
 from aboard.agent import frames
 from aboard.agent.event_loop import EventLoop
