@@ -2,11 +2,12 @@
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ from deadlines import until, wait_until
 from launching import Going, Launches
 from other_users import ATTACKER, VICTIM, run_as, start_as
 from supervisor_runs import Run, held
+from test_collective_probe import World, _about
 
 from aboard.agent import run_directory
+from aboard.checks.collective import rank_roster_script
+from aboard.checks.collective.multi_node_probe import build_collective_probe
 from aboard.core.plan.plan import Start
 from aboard.sandbox import Sandbox
 from aboard.sandbox.host import Host
@@ -287,3 +291,51 @@ def test_idle_connections_make_no_network_finding(box: Sandbox) -> None:
         checked = launches.aboard("check", "--only", "network", "--json")
         assert "flooded" in flood.said
     assert json.loads(checked.stdout)["findings"] == []
+
+
+# -- what listens or lies about --------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(strict=True, reason="the task with its token is an argument")
+def test_the_token_of_a_collective_check_is_not_on_a_command_line() -> None:
+    """Any user of a node can read command lines, and with the token could speak for a rank."""
+    world = World(2, about={"n1": _about(token="cafe")})  # noqa: S106 - made up
+    asks = next(build_collective_probe(every=False).script(world.facts))
+    assert list(asks) == ["n1", "n2"]
+    for ask in asks.values():
+        assert "cafe" not in " ".join(ask.fields["argv"])
+        assert "cafe" in ask.fields["env"].values()
+
+
+ROSTER = """
+own = listener(0)
+print(own.getsockname()[1], flush=True)
+Roster(own).start()
+time.sleep(60)
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="a stranger's line has no end, and it is never disconnected")
+@pytest.mark.parametrize(
+    "sent",
+    [b"x" * (1 << 20), b'{"token": "wrong", "rank": 1, "failed": "store"}\n', b"[]\n"],
+    ids=["no line end", "wrong token", "no object"],
+)
+def test_a_stranger_at_the_port_of_a_collective_check_is_not_heard(sent: bytes) -> None:
+    """Endless lines take no memory, and a wrong token ends nothing: the stranger is disconnected, others are served."""
+    task = json.dumps({"rank": 0, "world": 2, "meet": 60, "load": 60})
+    argv = [sys.executable, "-c", rank_roster_script.SOURCE + ROSTER, task]
+    env = {"ABOARD_CHECK_TOKEN": "right"}
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as roster:
+        try:
+            assert roster.stdout is not None
+            port = int(roster.stdout.readline())
+            with socket.create_connection(("127.0.0.1", port), 3) as rank:
+                rank.sendall(b'{"token": "right", "rank": 0, "here": true}\n')
+                with socket.create_connection(("127.0.0.1", port), 3) as stranger, suppress(ConnectionError):
+                    stranger.sendall(sent)
+                    assert stranger.recv(1) == b""
+                rank.sendall(b'{"token": "right", "rank": 0, "failed": "store"}\n')
+                assert json.loads(rank.recv(4096)) == {"off": {"phase": "store", "absent": [0]}}
+        finally:
+            roster.kill()
