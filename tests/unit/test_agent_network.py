@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from aboard.transport.node_dialer import NodeDialer
 
 Diagnosis = Callable[[AgentLink, AgentLink], Awaitable[None]]
 HERE = "127.0.0.1"
+TOKEN = "0123456789abcdef" * 2
 
 
 def tell(story: Diagnosis) -> None:
@@ -44,13 +46,14 @@ def tell(story: Diagnosis) -> None:
 
 
 async def listen(link: AgentLink, *ports: int) -> list[dict[str, Any]]:
-    reply = await link.ask("listen", 5, ports=list(ports))
+    reply = await link.ask("listen", 5, ports=list(ports), token=TOKEN)
     found: list[dict[str, Any]] = reply["ports"]
     return found
 
 
 async def connect(link: AgentLink, *targets: tuple[str, int, int], seconds: float = 2.0, **more: Any) -> dict[str, Any]:
-    return await link.ask("connect", 20, targets=[list(each) for each in targets], seconds=seconds, timeout=10, **more)
+    fields = {"targets": [list(each) for each in targets], "seconds": seconds, "timeout": 10, "token": TOKEN, **more}
+    return await link.ask("connect", 20, **fields)
 
 
 def test_what_is_sent_comes_back() -> None:
@@ -145,7 +148,7 @@ def test_a_push_counts_what_arrived() -> None:
     async def story(a: AgentLink, b: AgentLink) -> None:
         (bound,) = await listen(a, 0)
         with within(3):
-            reply = await b.ask("push", 10, target=[HERE, bound["port"]], seconds=0.1, timeout=6)
+            reply = await b.ask("push", 10, target=[HERE, bound["port"]], seconds=0.1, timeout=6, token=TOKEN)
         assert reply["bytes"] > 1_000_000
         assert reply["seconds"] >= 0.1
         assert reply["segments"] > 0
@@ -162,7 +165,7 @@ def test_a_peer_that_floods_and_never_reads_waits() -> None:
         (bound,) = await listen(a, 0)
         with socket.create_connection((HERE, bound["port"])) as flood:
             flood.settimeout(0)
-            flood.send(b"E")
+            flood.send(TOKEN.encode() + b"E")
             sent, deadline = 0, time.monotonic() + 1
             while time.monotonic() < deadline:
                 try:
@@ -267,3 +270,18 @@ def test_another_rendezvous_port() -> None:
     cluster = Cluster(nodes=(Node(name="a", env={"MASTER_PORT": "12345"}), Node(name="b")))
     script: Script[MeshResult] = MESH.script(Facts(cluster=cluster, contacts=_facts("a", "b").contacts))
     assert next(script)["b"].fields["ports"] == [12345, 0]
+
+
+@pytest.mark.parametrize("first", [b"", b"E", b"x" * 32 + b"E", TOKEN.encode()[:-1]])
+def test_a_stranger_is_not_served(first: bytes) -> None:
+    """One that is silent or sends a part of the token is closed after a second, one with a wrong token at once."""
+
+    async def story(a: AgentLink, _b: AgentLink) -> None:
+        (bound,) = await listen(a, 0)
+        reader, writer = await asyncio.open_connection(HERE, bound["port"])
+        writer.write(first)
+        with within(5), suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+
+    tell(story)

@@ -1,5 +1,7 @@
 """Where a keeper lives: a directory that only its user can enter, and that is gone with the run."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -48,20 +50,48 @@ def test_a_run_id_can_not_climb_out(base: Path, run: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
-def test_a_place_that_others_can_enter_is_refused(base: Path, mode: int) -> None:
-    """Whoever could put a socket there could be taken for a keeper."""
+def test_a_place_that_others_can_enter_is_not_used(base: Path, mode: int) -> None:
+    """Whoever could put a socket there could be taken for a keeper: the run goes to a private place beside it."""
     base.mkdir()
     base.chmod(mode)
-    with pytest.raises(run_directory.UnsafePlace, match="not a private directory"):
+    (base / "b-run").mkdir()
+    run = Path(run_directory.make_directory("a-run"))
+    assert run.parent.name.startswith("base.")
+    assert (run.parent.stat().st_mode & 0o777, run.stat().st_mode & 0o777) == (0o700, 0o700)
+    assert run_directory.resolve_directory("a-run") == str(run)
+    assert run_directory.list_runs() == ["a-run"]
+    assert run_directory.describe_intruder() == {
+        "path": str(base),
+        "uid": os.getuid(),
+        "mode": stat.filemode(base.stat().st_mode),
+    }
+    with pytest.raises(FileExistsError):
         run_directory.make_directory("a-run")
+    run_directory.remove_directory(str(run))
+    assert not run.parent.exists()
 
 
-def test_a_link_in_its_stead_is_refused(base: Path, tmp_path: Path) -> None:
+def test_a_link_in_its_stead_is_not_followed(base: Path, tmp_path: Path) -> None:
     """It may point to where someone else looks on."""
     (tmp_path / "elsewhere").mkdir(0o700)
     base.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(run_directory.UnsafePlace, match="not a private directory"):
+    assert Path(run_directory.make_directory("a-run")).parent.name.startswith("base.")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_runs_are_found_in_both_places(base: Path) -> None:
+    """One that began while the usual place was taken, and one that began when it was free again."""
+    base.touch()
+    first = run_directory.make_directory("a-run")
+    base.unlink()
+    base.mkdir(0o700)
+    second = run_directory.make_directory("b-run")
+    assert Path(second).parent == base
+    assert run_directory.list_runs() == ["a-run", "b-run"]
+    assert [run_directory.resolve_directory(run) for run in ("a-run", "b-run")] == [first, second]
+    with pytest.raises(FileExistsError):
         run_directory.make_directory("a-run")
+    assert run_directory.describe_intruder() is None
 
 
 def test_folders_inside_go_too_and_links_are_not_followed(base: Path, tmp_path: Path) -> None:

@@ -146,7 +146,8 @@ class AgentBridge:
 
         if self._peers is None:
             self._peers = PeerListener(self._loop)
-        self._reply(message, **self._peers.listen([int(port) for port in message["ports"]]))
+        token = str(message.get("token", "")).encode()
+        self._reply(message, **self._peers.listen([int(port) for port in message["ports"]], token))
 
     def _probe_peers(self, message: frames.Message) -> None:
         """Works in a child, since a name server or a peer may block."""

@@ -6,6 +6,10 @@ import contextlib
 import os
 import stat
 
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from typing import Any
+
 SOCKET = "keeper.sock"
 # A run's record beside its directory: containers can write to that, and this one has commands for the agent.
 RECORD_SUFFIX = ".containers"
@@ -16,40 +20,52 @@ MAX_RUN_ID_CHARS = 64
 
 
 class UnsafePlace(OSError):
-    """Another user could write to our directory, so we do not use it."""
+    """A name that could lead out of our directory."""
 
 
 def make_directory(run: str) -> str:
     """Makes the run's directory; fails if it exists, since the run then has a supervisor."""
     for _ in range(10):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(_base_directory(), 0o700)
         # The guard of another run may remove the base meanwhile, since it is empty.
         with contextlib.suppress(FileNotFoundError):
-            path = resolve_directory(run)
+            base = _make_base()
+            path = os.path.join(base, _check_run_id(run))
+            if os.path.lexists(resolve_directory(run)):
+                raise FileExistsError(17, "run %s has a directory" % run)
             os.mkdir(path, 0o700)
-            return path
+            # Once it is ours and has an entry, nobody can replace it; before, another user could.
+            if _is_private(base) and _is_private(path):
+                return path
     raise OSError(11, "%s is created and removed repeatedly" % _base_directory())
 
 
 def resolve_directory(run: str) -> str:
     """The run's directory; its name can't lead out of the base, which no other user can enter."""
-    is_plain = all(letter in "-_." or (letter.isascii() and letter.isalnum()) for letter in run)
-    if not run or len(run) > MAX_RUN_ID_CHARS or run.startswith(".") or not is_plain:
-        raise UnsafePlace(22, "not a run id: %r" % run[:80])
-    base = _base_directory()
-    status = os.lstat(base)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise UnsafePlace(1, "%s is not a private directory of ours" % base)
-    return os.path.join(base, run)
+    name = _check_run_id(run)
+    bases = _list_bases()
+    if not bases:
+        raise FileNotFoundError(2, "no run has a directory")
+    paths = [os.path.join(base, name) for base in bases]
+    return next((path for path in paths if os.path.lexists(path)), paths[0])
 
 
 def list_runs() -> list[str]:
     """The runs that have a directory here, with or without a supervisor."""
+    names: list[str] = []
+    for base in _list_bases():
+        with contextlib.suppress(OSError):
+            names += os.listdir(base)
+    return sorted(name for name in names if not name.endswith(RECORD_SUFFIX))
+
+
+def describe_intruder() -> dict[str, Any] | None:
+    """Who owns the usual base, if it isn't private and ours."""
+    base = _base_directory()
     with contextlib.suppress(OSError):
-        names = os.listdir(os.path.dirname(resolve_directory("any")))
-        return sorted(name for name in names if not name.endswith(RECORD_SUFFIX))
-    return []
+        status = os.lstat(base)
+        if not _is_private(base):
+            return {"path": base, "uid": status.st_uid, "mode": stat.filemode(status.st_mode)}
+    return None
 
 
 def remove_directory(path: str) -> None:
@@ -89,6 +105,45 @@ def remove_tree(path: str) -> None:
         os.rmdir(path)
 
 
+def _check_run_id(run: str) -> str:
+    is_plain = all(letter in "-_." or (letter.isascii() and letter.isalnum()) for letter in run)
+    if not run or len(run) > MAX_RUN_ID_CHARS or run.startswith(".") or not is_plain:
+        raise UnsafePlace(22, "not a run id: %r" % run[:80])
+    return run
+
+
+def _make_base() -> str:
+    """The usual base, or one whose name nobody can take before us."""
+    base = _base_directory()
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(base, 0o700)
+    bases = _list_bases()
+    while not bases:
+        # Not in the user's home: it may be shared by nodes, and too long for the path of a socket.
+        with contextlib.suppress(FileExistsError):
+            other = "%s.%s" % (base, os.urandom(3).hex())
+            os.mkdir(other, 0o700)
+            bases = [other]
+    return bases[0]
+
+
+def _list_bases() -> list[str]:
+    """The user's private bases that exist, the usual one first."""
+    base = _base_directory()
+    folder, name = os.path.split(base)
+    others = sorted(other for other in os.listdir(folder) if other.startswith(name + "."))
+    return [path for path in (base, *(os.path.join(folder, other) for other in others)) if _is_private(path)]
+
+
+def _is_private(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        status = os.lstat(path)
+        return (
+            stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not stat.S_IMODE(status.st_mode) & 0o077
+        )
+    return False
+
+
 def _base_directory() -> str:
     """The user's own directory. Not XDG_RUNTIME_DIR: logind removes that at logout, and a run outlives its login."""
-    return "/tmp/aboard-%d" % os.getuid()  # noqa: S108 - made private, refused if it isn't ours
+    return "/tmp/aboard-%d" % os.getuid()  # noqa: S108 - made private, not used if it isn't ours

@@ -50,7 +50,7 @@ def parse_mounts(answer: ProbeAnswer) -> frozenset[tuple[Untrusted, Untrusted]]:
 
 def ask_addresses(facts: Facts) -> Script[Mapping[str, tuple[InterfaceAddress, ...]]]:
     """Asks each node for the addresses of its interfaces."""
-    request = ProbeRequest(op="listen", fields={"ports": [0]})
+    request = ProbeRequest(op="listen", fields={"ports": []})
     replies = yield {node.name: request for node in facts.list_reached()}
     listening = {name: try_decode(ListenReply, reply) for name, reply in replies.items()}
     return {name: tuple(_list_addresses(reply)) for name, reply in listening.items()}

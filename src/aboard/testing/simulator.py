@@ -177,7 +177,7 @@ def _build_reply(message: frames.Message, name: str) -> frames.Message:
         program = {"exists": True, "path": str(message.get("script") or message.get("program")), "digest": "the same"}
         reply |= {"search_path": "/usr/bin", "python": {"exists": True}, "workdir": True, "program": program}
     elif message["op"] == "leftovers":
-        reply |= {"runs": {}, "places": [], "strays": []}
+        reply |= {"runs": {}, "places": [], "strays": [], "intruder": None}
     else:
         reply["error"] = f"a simulated agent does not support {message['op']}"
     return reply

@@ -55,6 +55,7 @@ def find_leftovers() -> frames.Message:
         },
         "places": [run for run in run_directory.list_runs() if not _has_supervisor(run)][:MOST],
         "strays": table.strays()[:MOST],
+        "intruder": _describe_intruder(),
     }
 
 
@@ -132,6 +133,17 @@ class _ProcessTable:
         return parent == 0 or (
             parent == 1 and (_read_uid(1) != os.getuid() or _read_proc_file(1, "comm").strip() in REAPERS)
         )
+
+
+def _describe_intruder() -> dict[str, Any] | None:
+    """Who has taken this user's place in /tmp, if anybody has."""
+    intruder = run_directory.describe_intruder()
+    if intruder is not None:
+        import pwd  # noqa: PLC0415 - seldom needed
+
+        with contextlib.suppress(KeyError):
+            intruder["user"] = pwd.getpwuid(intruder["uid"]).pw_name
+    return intruder
 
 
 def _has_supervisor(run: str) -> bool:

@@ -25,7 +25,7 @@ def measure_bandwidth(message: frames.Message) -> frames.Message:
     with socket.create_connection((str(host), int(port)), timeout=patience) as link:
         # A small buffer, so that a slow link does not drain for long after the time is over.
         link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK)
-        link.sendall(SINK)
+        link.sendall(str(message.get("token", "")).encode() + SINK)
         began = time.monotonic()
         try:
             while time.monotonic() - began < seconds:

@@ -1,10 +1,11 @@
-"""Listens on ports for probes from peers; echoes or counts what they send."""
+"""Listens on ports for probes from peers with a token; echoes or counts what they send."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import socket
+from _operator import _compare_digest as compare_digest  # hmac would cost 5 ms
 
 from aboard.agent import frames
 from aboard.agent.event_loop import EventLoop
@@ -13,7 +14,9 @@ TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# The first byte of a connection selects what the listener does with the rest: send it back, or count it.
+# The token of a connection comes first. The next byte selects what the listener does with the rest: send it back, or
+# count it.
+TOKEN_BYTES = 32
 ECHO = b"E"
 SINK = b"S"
 COUNT_BYTES = 8
@@ -22,6 +25,9 @@ CHUNK = 256 * 1024
 BACKLOG = 512
 # Far below the usual limit of 1024 descriptors; later peers wait in the backlog.
 MOST_PEERS = 400
+# Connections that have not sent their token yet: any user of the network can open them.
+MOST_STRANGERS = 256
+TOKEN_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
 
 
@@ -32,8 +38,10 @@ class PeerListener:
         self._loop = loop
         self._listeners: list[socket.socket] = []
         self._peers: set[_PeerConnection] = set()
+        # In the order of their arrival.
+        self._strangers: dict[_PeerConnection, str] = {}
 
-    def listen(self, ports: list[int]) -> frames.Message:
+    def listen(self, ports: list[int], token: bytes) -> frames.Message:
         """Listens on these ports (0 for any); returns each port or why not, and this host's addresses."""
         from aboard.agent.network import interface_addresses  # noqa: PLC0415 - only a node that listens needs it
 
@@ -47,7 +55,7 @@ class PeerListener:
                 results.append({"errno": name, "owner": interface_addresses.find_port_owner(port) if in_use else None})
             else:
                 self._listeners.append(listener)
-                self._loop.on_readable(listener.fileno(), lambda of=listener: self._accept(of))  # type: ignore[misc]
+                self._loop.on_readable(listener.fileno(), lambda of=listener: self._accept(of, token))  # type: ignore[misc]
                 results.append({"port": listener.getsockname()[1]})
         return {"ports": results, "addresses": interface_addresses.list_addresses()}
 
@@ -57,34 +65,70 @@ class PeerListener:
             self._loop.forget(listener.fileno())
             listener.close()
         self._listeners.clear()
-        for peer in list(self._peers):
+        for peer in [*self._peers, *self._strangers]:
             peer.close()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket, token: bytes) -> None:
+        address = ("",)
         try:
-            connection = None if len(self._peers) >= MOST_PEERS else listener.accept()[0]
+            connection, address = (None, address) if len(self._peers) >= MOST_PEERS else listener.accept()
         except BlockingIOError:
             return
         except OSError:
             connection = None
         if connection is not None:
-            self._peers.add(_PeerConnection(self._loop, connection, self._peers.discard))
+            peer = _PeerConnection(self._loop, connection, token, self._admit, self._drop)
+            self._strangers[peer] = str(address[0])
+            self._loop.later(TOKEN_SECONDS, lambda: self._expire(peer))
+            if len(self._strangers) > MOST_STRANGERS:
+                self._drop_stranger()
             return
         # No descriptors left, most likely: peers wait in the backlog, and we must not spin meanwhile.
         self._loop.on_readable(listener.fileno(), None)
-        self._loop.later(PAUSE_SECONDS, lambda: self._resume(listener))
+        self._loop.later(PAUSE_SECONDS, lambda: self._resume(listener, token))
 
-    def _resume(self, listener: socket.socket) -> None:
-        self._loop.on_readable(listener.fileno(), lambda: self._accept(listener))
+    def _resume(self, listener: socket.socket, token: bytes) -> None:
+        if listener in self._listeners:
+            self._loop.on_readable(listener.fileno(), lambda: self._accept(listener, token))
+
+    def _admit(self, peer: _PeerConnection) -> None:
+        del self._strangers[peer]
+        self._peers.add(peer)
+
+    def _drop(self, peer: _PeerConnection) -> None:
+        self._strangers.pop(peer, None)
+        self._peers.discard(peer)
+
+    def _expire(self, peer: _PeerConnection) -> None:
+        if peer in self._strangers:
+            peer.close()
+
+    def _drop_stranger(self) -> None:
+        """Closes the oldest stranger from the address that has the most: a flood from one host affects no other."""
+        counts: dict[str, int] = {}
+        for address in self._strangers.values():
+            counts[address] = counts.get(address, 0) + 1
+        most = max(counts, key=lambda address: counts[address])
+        next(peer for peer, address in self._strangers.items() if address == most).close()
 
 
 class _PeerConnection:
-    """One peer's connection: echoes its data, or counts it and sends the count at the end."""
+    """One peer's connection: echoes its data, or counts it and sends the count at the end; closes without a token."""
 
-    def __init__(self, loop: EventLoop, connection: socket.socket, on_gone: Callable[[_PeerConnection], None]) -> None:
+    def __init__(
+        self,
+        loop: EventLoop,
+        connection: socket.socket,
+        token: bytes,
+        on_token: Callable[[_PeerConnection], None],
+        on_gone: Callable[[_PeerConnection], None],
+    ) -> None:
         connection.setblocking(False)
         self._loop = loop
         self._connection = connection
+        self._token = token
+        self._sent_token = b""
+        self._on_token = on_token
         self._on_gone = on_gone
         self._mode = b""
         self._unsent = bytearray()
@@ -94,7 +138,7 @@ class _PeerConnection:
 
     def _readable(self) -> None:
         try:
-            data = self._connection.recv(CHUNK)
+            data = self._receive()
         except BlockingIOError:
             return
         except OSError:
@@ -112,6 +156,18 @@ class _PeerConnection:
         else:
             self._unsent += data
         self._flush()
+
+    def _receive(self) -> bytes:
+        """The next data behind the token; raises OSError for a stranger."""
+        if self._sent_token != self._token:
+            start = self._connection.recv(TOKEN_BYTES - len(self._sent_token))
+            self._sent_token += start
+            if len(self._sent_token) < TOKEN_BYTES and start:
+                raise BlockingIOError
+            if not compare_digest(self._sent_token, self._token):
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "wrong token")
+            self._on_token(self)
+        return self._connection.recv(CHUNK)
 
     def _flush(self) -> None:
         fd = self._connection.fileno()

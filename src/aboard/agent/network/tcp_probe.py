@@ -10,7 +10,7 @@ import socket
 import time
 
 from aboard.agent import frames
-from aboard.agent.network.peer_listener import CHUNK, ECHO
+from aboard.agent.network.peer_listener import CHUNK, ECHO, TOKEN_SECONDS
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def connect_to_peers(message: frames.Message) -> frames.Message:
     """
     end = time.monotonic() + float(message["timeout"]) - SPARE
     own = os.uname().nodename
-    probes = [_TcpProbe(str(name), int(port), int(size)) for name, port, size in message["targets"]]
+    token = str(message.get("token", "")).encode()
+    probes = [_TcpProbe(str(name), int(port), int(size), token) for name, port, size in message["targets"]]
     names = NameResolver({own, *(dial.name for dial in probes), *map(str, message.get("resolve", ()))})
     _ProbeRunner(probes, names, float(message["seconds"]), int(message.get("parallel", 256))).run(end)
     return {"hostname": own, "resolved": names.list_results(), "results": [dial.result() for dial in probes]}
@@ -117,13 +118,14 @@ class _ProbeRunner:
 class _TcpProbe:
     """One target: its stage and its outcome."""
 
-    def __init__(self, name: str, port: int, size: int) -> None:
+    def __init__(self, name: str, port: int, size: int, token: bytes) -> None:
         self.name = name
         self.outcome: str | None = None
         self.began = 0.0
         self.addresses: list[tuple[int, Any]] = []
         self._port = port
         self._size = size
+        self._token = token
         self._stage = "waiting"
         self._socket: socket.socket | None = None
         self._unsent = b""
@@ -185,7 +187,7 @@ class _TcpProbe:
             if code:
                 raise OSError(code, os.strerror(code))
             self._ends = (link.getsockname()[0], self._ends[1])
-            self._send("small", ECHO, SMALL)
+            self._send("small", self._token + ECHO, SMALL)
         while True:
             while self._unsent:
                 try:
@@ -193,6 +195,10 @@ class _TcpProbe:
                 except BlockingIOError:
                     break
             data = link.recv(CHUNK)
+            if not data and self._stage == "small" and time.monotonic() - self.began >= TOKEN_SECONDS:
+                # The listener waited in vain for the token.
+                self.end("silent")
+                return 0
             if not data:
                 raise ConnectionResetError(errno.ECONNRESET, "closed by the peer")
             self._awaited -= len(data)
@@ -202,9 +208,9 @@ class _TcpProbe:
                     return 0
                 self._send("large", b"", self._size)
 
-    def _send(self, stage: str, mode: bytes, size: int) -> None:
+    def _send(self, stage: str, head: bytes, size: int) -> None:
         self._stage = stage
-        self._unsent = mode + bytes(size)
+        self._unsent = head + bytes(size)
         self._awaited = size
 
     def _fail(self, code: int) -> None:

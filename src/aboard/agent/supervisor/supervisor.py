@@ -76,7 +76,15 @@ def connect_to_supervisor(run: str) -> int:
     except OSError:
         connection.close()
         raise
+    if _read_peer_uid(connection) != os.getuid():
+        connection.close()
+        raise OSError(13, "the socket of run %s belongs to another user" % run)
     return connection.detach()
+
+
+def _read_peer_uid(connection: socket.socket) -> int:
+    _pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)
 
 
 def _run_supervisor(
@@ -194,8 +202,7 @@ class Supervisor:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             connection, _address = self._listener.accept()
-            _pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid != os.getuid():
+            if _read_peer_uid(connection) != os.getuid():
                 connection.close()
                 return
             fd = connection.detach()

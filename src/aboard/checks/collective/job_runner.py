@@ -103,7 +103,6 @@ def _build_asks(
         "backend": "nccl" if context.participants.nccl else "gloo",
         "address": context.place(leader),
         "port": about[leader].port + attempt,
-        "token": about[leader].token,
         "meet": workload.meet + MEET_PER_NODE * count,
         "load": load,
         "silence": CONNECT_SECONDS,
@@ -118,14 +117,15 @@ def _build_asks(
         "rounds": MOST_ROUNDS,
         "within": within,
     }
-    return {name: _build_ask(context, name, {**task, "rank": first[name]}, within) for name in group}
+    token = about[leader].token
+    return {name: _build_ask(context, name, {**task, "rank": first[name]}, within, token) for name in group}
 
 
-def _build_ask(context: JobContext, name: str, task: Mapping[str, Any], within: float) -> ProbeRequest:
+def _build_ask(context: JobContext, name: str, task: Mapping[str, Any], within: float, token: str) -> ProbeRequest:
     node, ranks = context.facts.cluster.node(name), context.participants.ranks[name]
     text = json.dumps({**task, "locals": ranks, "defaults": _build_rank_defaults(context, node)})
     command = build_rank_command(node, *build_python_arguments(text, ranks), timeout=within + 5)
-    fields = {"env": dict(node.env), **command.describe()}
+    fields = {"env": {**node.env, "ABOARD_CHECK_TOKEN": token}, **command.describe()}
     if node.workdir:
         fields["cwd"] = node.workdir
     return ProbeRequest(op="run", fields=fields, within=command.timeout + 5)

@@ -11,7 +11,7 @@ from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
 from aboard.diagnoses import Finding, Severity, format_shell
 from aboard.diagnoses.nodes import host, unanswered_probes
-from aboard.diagnoses.untrusted import Untrusted
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
 _MAX_LISTED = 8
@@ -41,12 +41,23 @@ class StrayRank:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Intruder:
+    """What is at the user's place in /tmp instead of a private directory of theirs; `mode` as `ls -l` shows it."""
+
+    path: Annotated[str, Matching(r"/tmp/aboard-\d{1,10}")]  # noqa: S108 - its name, and nothing is written there
+    uid: int
+    mode: Untrusted
+    user: Untrusted = NO_TEXT
+
+
+@dataclass(frozen=True, kw_only=True)
 class Leftovers:
     """The leftovers of one node; `places` are runs with a directory left, `ended` counts processes just terminated."""
 
     runs: Annotated[tuple[LeftoverRun, ...], KeyedBy("run"), _MANY] = ()
     places: Annotated[tuple[RunId, ...], _MANY] = ()
     strays: Annotated[tuple[StrayRank, ...], _MANY] = ()
+    intruder: Intruder | None = None
     ended: int = 0
 
 
@@ -84,7 +95,7 @@ def parse_leftovers(reply: Mapping[str, Any]) -> Leftovers | Unknown:
     """Parses a node's reply; the count of terminated processes is never taken from it."""
     try:
         fields = {name: reply[name] for name in ("runs", "places", "strays")}
-        return decode(Leftovers, fields, strict=True)
+        return decode(Leftovers, {**fields, "intruder": reply.get("intruder")}, strict=True)
     except (KeyError, DecodeError):
         return Unknown(why="the node sent a malformed reply")
 
@@ -101,6 +112,19 @@ def find_leftover_processes(facts: Facts) -> Iterator[Finding]:
                 f" {_format_pids(remains.pids)}",
                 about=tuple(f"pid {pid}" for pid in remains.pids),
                 fix=host.LEFTOVERS.fix(node=name),
+            )
+
+
+def find_taken_places(facts: Facts) -> Iterator[Finding]:
+    """Another user may make the directory that the user's runs would use."""
+    for name, leftovers in _list_current_leftovers(facts).items():
+        intruder = leftovers.intruder
+        if intruder is not None:
+            user = f"user {intruder.user.visible()}, " if intruder.user else ""
+            yield host.TMP_TAKEN.finding(
+                nodes=(name,),
+                seen=f"{intruder.path} ({intruder.mode.visible()}) belongs to {user}uid {intruder.uid}",
+                fix=host.TMP_TAKEN.fix(path=intruder.path, node=name),
             )
 
 
@@ -201,6 +225,7 @@ PART = Subject(
     rules=(
         find_leftover_processes,
         find_leftover_files,
+        find_taken_places,
         find_other_ranks,
         report_terminated_leftovers,
         find_unknown_leftovers,

@@ -82,6 +82,17 @@ LEFTOVERS_ENDED = Diagnosis(
     remedy="No action is needed.",
 )
 
+TMP_TAKEN = Diagnosis(
+    code="host-tmp-taken",
+    title="somebody else has taken the user's directory in /tmp",
+    severity=Severity.WARN,
+    symptoms=("aboard-1000 (drwxr-xr-x) belongs to user mallory, uid 1001",),
+    explanation="Runs keep their sockets and their last output in /tmp/aboard-UID, which must be a private directory of"
+    " the user. Here it is another user's, a link, a file, or open to others. Runs use a directory with a random name"
+    " beside it instead, so launches work. Nobody makes such a directory by accident: ask its owner.",
+    fixes="sudo ls -la {path}    # on {node}; what is it?\nsudo rm -r {path}    # on {node}; if it isn't needed",
+)
+
 OWN_NAME = Diagnosis(
     code="host-own-name",
     title="a node's hostname resolves to a loopback address",

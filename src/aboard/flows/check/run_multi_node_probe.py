@@ -4,14 +4,18 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import count
+from secrets import token_hex
 from typing import Any
 
+from aboard.agent.network.peer_listener import TOKEN_BYTES
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Replies, Round
 from aboard.diagnoses import TransportError
 from aboard.transport.agent_link import AgentLink
 
 BEAT_SECONDS = 5.0
+# Nodes listen and connect with the same token, which nobody else on their network has.
+PEER_OPS = ("listen", "connect", "push")
 
 
 async def run_multi_node_probe(
@@ -24,12 +28,14 @@ async def run_multi_node_probe(
 ) -> Facts:
     """The facts with the probe's outcome; Unknown if the script fails on a node's reply."""
     script = exercise.script(facts)
+    token = token_hex(TOKEN_BYTES // 2)
     outcome: Any
     beating = asyncio.create_task(send_heartbeats(links))
     try:
         requests = next(script)
         for number in count(1):
             on_round(number, requests.keys())
+            requests = {name: _add_token(ask, token) for name, ask in requests.items()}
             requests = script.send(await _run_round(requests, links, on_reply))
     except StopIteration as done:
         outcome = done.value
@@ -38,6 +44,10 @@ async def run_multi_node_probe(
     finally:
         beating.cancel()
     return replace(facts, outcomes={**facts.outcomes, exercise.name: outcome})
+
+
+def _add_token(ask: ProbeRequest, token: str) -> ProbeRequest:
+    return replace(ask, fields={**ask.fields, "token": token}) if ask.op in PEER_OPS else ask
 
 
 async def send_heartbeats(links: Mapping[str, AgentLink]) -> None:
