@@ -101,32 +101,29 @@ def escape(box: Sandbox) -> Iterator[Escape]:
 
 
 @pytest.mark.ground
-@pytest.mark.xfail(strict=True, reason="nothing outlives the two, so what lost its parent is reparented to init")
 def test_a_rank_that_kills_supervisor_and_guard_leaves_no_process(escape: Escape) -> None:
     """The agent that the head is connected to ends all of the run, and the verdict names what was killed."""
     ran = escape.launch("kill")
     escape.expect_clean()
-    assert ran.verdict["code"] == "run-supervisor-killed"
+    assert ran.verdict["code"] == "run-agent-killed"
     assert ran.verdict["nodes"] == ["n1"]
     assert "guard" in ran.verdict["seen"]
 
 
 @pytest.mark.ground
-@pytest.mark.xfail(strict=True, reason="a stopped guard cleans up after its supervisor only once somebody continues it")
 def test_a_rank_that_stops_the_guard_and_kills_the_supervisor_leaves_no_process(escape: Escape) -> None:
     """The stopped guard is continued, and cleans up."""
     ran = escape.launch("stop")
     escape.expect_clean()
-    assert ran.verdict["code"] == "run-supervisor-killed"
+    assert ran.verdict["code"] == "run-agent-killed"
 
 
 @pytest.mark.ground
-@pytest.mark.xfail(strict=True, reason="the next agent only says that there is no supervisor")
 def test_a_rank_that_kills_every_agent_of_its_node_leaves_no_process(escape: Escape) -> None:
     """The head connects again; that agent is nobody's parent, and finds the run's processes by their mark."""
     ran = escape.launch("all")
     escape.expect_clean()
-    assert ran.verdict["code"] == "run-supervisor-killed"
+    assert ran.verdict["code"] == "run-agent-killed"
 
 
 @pytest.mark.ground

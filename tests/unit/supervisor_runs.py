@@ -96,7 +96,7 @@ def held(run: Run, story: Callable[[NodeSession], Awaitable[None]]) -> None:
         await hold.begin()
         try:
             await story(hold)
-            if hold.state is SessionState.CONNECTED and not run.kinds():
+            if hold.state is SessionState.CONNECTED and "ending" not in run.kinds():
                 await hold.end(grace=0.0)
             await asyncio.wait_for(hold.wait_gone(), 10 * slowness())
         finally:

@@ -25,6 +25,7 @@ from aboard.transport.supervisor_messages import (
     parse_clock,
     parse_count,
     parse_event,
+    parse_lost_agents,
     parse_measurements,
     parse_output,
     parse_stacks,
@@ -125,6 +126,8 @@ class NodeSession:
         self.node = node
         self.state = SessionState.DISCONNECTED
         self.missed = 0
+        # What `parse_lost_agents` returned, if the supervisor or its guard was killed.
+        self.lost_agents: dict[str, float] = {}
         self._dialer = dialer
         self._run = run
         self._key = key
@@ -264,6 +267,10 @@ class NodeSession:
         except frames.FrameError as error:
             await link.close()
             raise ProtocolError(f"{self.node.name} sent {error}") from None
+        except AgentRequestError:
+            self.lost_agents = early_frames.find_lost_agents()
+            await link.close()
+            raise
         except BaseException:
             await link.close()
             raise
@@ -358,6 +365,7 @@ class NodeSession:
             self._on_samples(self.node.name, parse_measurements(message, self._offset[1], self._children))
         elif "gone" in message and acks.link is self._link:
             # The bridge is alive and the supervisor is not: the session is over.
+            self.lost_agents = parse_lost_agents(message)
             self._set_state(SessionState.LOST, f"the supervisor on {self.node.name} is no longer running")
 
     def _offset_by(self, message: frames.Message) -> float:
@@ -390,6 +398,12 @@ class _EarlyFrames:
         if self._bytes > EARLY_LIMIT:
             raise frames.FrameError("too much data before its reply")
         self.frames.append(message)
+
+    def find_lost_agents(self) -> dict[str, float]:
+        """What a bridge that found no supervisor has told of it."""
+        with suppress(frames.FrameError):
+            return next((parse_lost_agents(message) for message in self.frames if "gone" in message), {})
+        return {}
 
 
 _CLOSING: set[asyncio.Task[Any]] = set()
