@@ -43,6 +43,7 @@ if os.environ["RANK"] == "0":
     bridges = [pid for pid in agents if pid not in (guard, supervisor)]
     victims = {
         "kill": [(guard, signal.SIGKILL), (supervisor, signal.SIGKILL)],
+        "guard": [(guard, signal.SIGKILL)],
         "stop": [(guard, signal.SIGSTOP), (supervisor, signal.SIGKILL)],
         "all": [(pid, signal.SIGKILL) for pid in (*bridges, guard, supervisor)],
     }
@@ -108,6 +109,16 @@ def test_a_rank_that_kills_supervisor_and_guard_leaves_no_process(escape: Escape
     assert ran.verdict["code"] == "run-agent-killed"
     assert ran.verdict["nodes"] == ["n1"]
     assert "guard" in ran.verdict["seen"]
+
+
+@pytest.mark.ground
+def test_a_rank_that_kills_the_guard_is_ended_and_the_guard_is_named(escape: Escape) -> None:
+    """The supervisor ends the ranks because its guard was killed: that is the verdict, not how its rank died."""
+    ran = escape.launch("guard")
+    escape.expect_clean()
+    assert ran.verdict["code"] == "run-agent-killed"
+    assert "guard process on n1 was killed" in ran.verdict["seen"]
+    assert "guard process on n1 was killed" in escape.launches.aboard("why", ran.run).stdout
 
 
 @pytest.mark.ground

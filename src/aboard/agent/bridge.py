@@ -276,9 +276,9 @@ class AgentBridge:
             fd, pid = connect_to_supervisor(run)
         except (ConnectionRefusedError, FileNotFoundError) as error:
             found = supervisor_watch.clean_up_run(run, self._list_own_processes())
-            if found["killed"] or isinstance(error, ConnectionRefusedError):
-                # Not ended, but killed, together with its guard and the bridge before us.
-                self._head.send({"gone": "keeper", "lost": {"supervisor": 0, "guard": 0}, **found})
+            # Without a directory its guard has cleaned up, or the lease is over, which the head knows.
+            guard = {"guard": 0} if found["killed"] or isinstance(error, ConnectionRefusedError) else {}
+            self._head.send({"gone": "keeper", "lost": {"supervisor": 0, **guard}, **found})
             raise
         self._agents = supervisor_watch.SupervisorWatch(run, pid)
         self._supervisor = Channel(self._loop, (fd, fd), self._from_supervisor, self._supervisor_gone)

@@ -268,7 +268,10 @@ class NodeSession:
             await link.close()
             raise ProtocolError(f"{self.node.name} sent {error}") from None
         except AgentRequestError:
-            self.lost_agents = early_frames.find_lost_agents()
+            lost = early_frames.find_lost_agents()
+            # A supervisor stays until its lease expires: one that is gone before was killed.
+            if "guard" in lost or monotonic() < self._last_contact + self._lease.seconds:
+                self.lost_agents = lost
             await link.close()
             raise
         except BaseException:

@@ -1,6 +1,7 @@
 """The verdict on a run that ended because one of Aboard's own processes was killed, stopped or cut off."""
 
 from collections.abc import Iterator
+from operator import itemgetter
 
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
@@ -23,24 +24,28 @@ _AGENTS = {
 def report_lost_agents(evidence: Evidence) -> Iterator[RuleResult]:
     """A supervisor or guard that was killed, or a lease that expired: what ended the ranks of a node."""
     generation = evidence.run.generation
-    # If a rank had died before, that is why the run ended; this is reported beside it.
-    explains = "end" if find_first_death(evidence) is None else "agents"
     ends = generation.supervisor_ends
     silent = {node for node, end in ends.items() if end.cause == "lease"}
     if generation.paused:
         silent |= {node for node in generation.lost if node not in ends}
+    killed = {node: end for node, end in ends.items() if node not in silent}
+    found = [(end.at, _build_killed_finding(evidence, node, end)) for node, end in killed.items()]
     if silent:
-        finding = _build_lease_finding(evidence, tuple(sorted(silent)))
-        yield Cause(finding=finding, sure=Confidence.CERTAIN, explains=explains)
-    for node, end in sorted(ends.items(), key=lambda item: item[1].at):
-        if node not in silent:
-            finding = _build_killed_finding(evidence, node, end)
-            yield Cause(finding=finding, sure=Confidence.CERTAIN, explains=explains)
+        at = min((ends[node].at for node in silent if node in ends), default=float("inf"))
+        found.append((at, _build_lease_finding(evidence, tuple(sorted(silent)))))
+    # The first ended the run, unless a rank had died before; the others happened as well.
+    explained = find_first_death(evidence) is not None
+    for place, (_at, finding) in enumerate(sorted(found, key=itemgetter(0))):
+        if explained or place:
+            yield Cause(finding=finding, sure=Confidence.LIKELY, explains=f"agents {place}")
+        else:
+            yield Cause(finding=finding, sure=Confidence.CERTAIN, explains="end")
 
 
 def report_disturbances(evidence: Evidence) -> Iterator[RuleResult]:
     """What was stopped or killed without harm: Aboard continued or replaced it."""
     generation = evidence.run.generation
+    found = []
     for (node, process, kind), count in generation.disturbances.items():
         often = f" {count} times" if count > 1 else ""
         what = f"{_AGENTS[process]} on {node}"
@@ -50,12 +55,13 @@ def report_disturbances(evidence: Evidence) -> Iterator[RuleResult]:
             else f"{what} was killed{often}; the conductor {_describe_reconnect(generation, node)}"
         )
         fix = death.AGENT_DISTURBED.fix(node=node)
-        yield Cause(finding=death.AGENT_DISTURBED.finding(nodes=(node,), seen=seen, fix=fix), sure=Confidence.LIKELY)
+        found.append(death.AGENT_DISTURBED.finding(nodes=(node,), seen=seen, fix=fix))
     if generation.paused and not generation.supervisor_ends and not generation.lost:
-        finding = death.HEAD_PAUSED.finding(
-            severity=Severity.INFO, nodes=(), seen=_describe_pause(generation), fix=death.HEAD_PAUSED.fix()
-        )
-        yield Cause(finding=finding, sure=Confidence.LIKELY)
+        seen, fix = _describe_pause(generation), death.HEAD_PAUSED.fix()
+        found.append(death.HEAD_PAUSED.finding(severity=Severity.INFO, nodes=(), seen=seen, fix=fix))
+    for place, finding in enumerate(found):
+        # Findings of their own: they neither follow from the cause nor explain it.
+        yield Cause(finding=finding, sure=Confidence.LIKELY, explains=f"disturbance {place}")
 
 
 def _build_lease_finding(evidence: Evidence, nodes: tuple[str, ...]) -> Finding:
