@@ -42,6 +42,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
+from typing import IO, Any
 
 from aboard.agent import process_tree
 from aboard.sandbox import Host, Sandbox
@@ -174,7 +175,7 @@ class Stage:
         trial.seconds = time.monotonic() - began
 
     @contextmanager
-    def _launch(self, token: str, output: "tempfile._TemporaryFileWrapper[str]") -> "Iterator[subprocess.Popen[bytes]]":
+    def _launch(self, token: str, output: IO[str]) -> Iterator["subprocess.Popen[Any]"]:
         process = self.box.head.popen(
             ["aboard", "launch", "--lease", f"{LEASE:g}", "--", "job.py", FOLDER, token],
             cwd=FOLDER,
@@ -188,7 +189,7 @@ class Stage:
             process.kill()
             process.wait()
 
-    def _strike(self, trial: Trial, token: str, process: "subprocess.Popen[bytes]") -> None:
+    def _strike(self, trial: Trial, token: str, process: "subprocess.Popen[Any]") -> None:
         self._wait(lambda: len(self._find_ready(token)) == len(self.box.nodes), "both ranks are ready")
         time.sleep(trial.delay)
         victims = [(self._find(blow, token), blow) for blow in trial.blows]

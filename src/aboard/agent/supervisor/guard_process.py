@@ -15,6 +15,7 @@ import struct
 import traceback
 
 from aboard.agent import process_tree, run_directory
+from aboard.agent.supervisor.rank_group import kill_group
 from aboard.agent.supervisor.rank_processes import become_subreaper, die_with_parent
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
@@ -104,6 +105,7 @@ def _run_guard(run: str, directory: str, ready: int, serve: Callable[[Guard], No
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _killed, left = process_tree.kill_run(run, SWEEP_SECONDS, process_tree.reap_children)
     left |= clear_containers(run, directory)
+    kill_group(run)
     run_directory.remove_directory(directory)
     guard.continue_bridge()
     return KILLED_CODE + os.WTERMSIG(status) if os.WIFSIGNALED(status) else 1 if left else 0

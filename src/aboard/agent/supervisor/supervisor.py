@@ -18,6 +18,7 @@ from aboard.agent.event_loop import EventLoop
 from aboard.agent.inspect import rank_stacks
 from aboard.agent.supervisor.guard_process import SWEEP_SECONDS, Guard, clear_containers, start_guarded
 from aboard.agent.supervisor.port_reservation import PortReservations
+from aboard.agent.supervisor.rank_group import kill_group
 from aboard.agent.supervisor.rank_output import RankOutput
 from aboard.agent.supervisor.rank_processes import RankProcesses
 from aboard.agent.supervisor.resource_usage import ResourceSampler
@@ -103,6 +104,7 @@ def _run_supervisor(
     if guard.gone:
         # Otherwise the guard removes it after its cleanup: the run may be started again as soon as this is gone.
         clear_containers(str(message["run"]), directory)
+        kill_group(str(message["run"]))
         run_directory.remove_directory(directory)
 
 

@@ -7,6 +7,7 @@ import os
 
 from aboard.agent import frames, process_tree, run_directory
 from aboard.agent.supervisor.guard_process import KILLED_CODE, SWEEP_SECONDS
+from aboard.agent.supervisor.rank_group import kill_group
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def clean_up_run(run: str, spared: Iterable[int]) -> frames.Message:
     from aboard.agent.container.container_cleanup import remove_containers  # noqa: PLC0415 - seldom needed
 
     killed, left = process_tree.kill_run(run, SWEEP_SECONDS, lambda: None, spared)
+    kill_group(run, anywhere=True)
     directory = _find_directory(run)
     if directory is not None:
         if remove_containers(run, directory):
