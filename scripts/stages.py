@@ -91,6 +91,7 @@ def list_ci_stages() -> list[Stage]:
         pytest_stage("attacks", "tests/attacks", "not nightly", workers=GROUND_WORKERS, minutes=15, retry=True),
         pytest_stage("train", "tests/train", "not nightly", workers=0, minutes=20),
         bench_stage("faults", "--quick", minutes=5),
+        bench_stage("soak", "--quick", minutes=5),
     ]
 
 
@@ -119,6 +120,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
             "bringup",
             "slurm",
             "containers",
+            "soak",
         )
     ]
     # A different sample for each commit: tests were written for the survivors of the first ones.

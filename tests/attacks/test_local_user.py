@@ -1,47 +1,35 @@
 """Attacks by another user of a node or of the head, without any right of ours."""
 
-import json
-import os
-import re
 import hashlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from deadlines import until, wait_until
-from launching import Going, Launches
+from launching import Going, Launches, build_sandbox
 from other_users import ATTACKER, VICTIM, run_as, start_as
 from supervisor_runs import Run, held
 from test_collective_probe import World, _about
 
 from aboard.agent import run_directory
+from aboard.agent.transfer.partial_file import part_name
 from aboard.checks.collective import rank_roster_script
 from aboard.checks.collective.multi_node_probe import build_collective_probe
 from aboard.core.plan.plan import Start
-from aboard.sandbox import Sandbox
-from aboard.sandbox.host import Host
-from aboard.transport.node_session import NodeSession
-from functools import partial
-from pathlib import Path
-
-import pytest
-from deadlines import wait_until
-from launching import Launches, build_sandbox
-from other_users import ATTACKER, VICTIM, run_as
-
-from aboard.agent.transfer.partial_file import part_name
 from aboard.flows.sync.download_target import DownloadTarget, WantedFile
 from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.namespaces import helper_program
+from aboard.transport.node_session import NodeSession
 
 
 def test_users_are_other_uids() -> None:
@@ -483,6 +471,8 @@ def test_a_second_head_with_the_id_of_a_run_is_refused(box: Sandbox) -> None:
         launches.put("go", "")
         assert going.wait(60) == 0
     assert {event["kind"] for event in launches.events(run)} & {"cut", "gone", "failed"} == set()
+
+
 # -- what listens or lies about --------------------------------------------------------------------------------------
 
 

@@ -117,6 +117,22 @@ def test_a_head_that_is_killed(four: Launches) -> None:
         assert f"cd {four.folder} && aboard launch --lease 5 -- clock.py 120" in said
 
 
+def test_a_head_that_was_stopped_for_longer_than_the_lease(four: Launches) -> None:
+    """Once it is continued, the run ends, and the verdict names the head, not the ranks that its nodes ended."""
+    before = four.newest()
+    with four.going("launch", "--lease", "5", "--", "clock.py", "120") as process:
+        run = _started(four, before)
+        pid = four.read(run, "conductor.pid").strip()
+        four.box.head.run(["kill", "-STOP", pid])
+        wait_until(lambda: not four.orphans(run), 5 + 2 + 10, "nothing is left")
+        four.box.head.run(["kill", "-CONT", pid])
+        assert process.wait(30) == 1
+    said = four.aboard("why", run).stdout
+    assert "run-head-paused" in said
+    assert "run-out-of-memory" not in said
+    assert "run-killed" not in said
+
+
 def test_a_head_whose_disk_is_full(four: Launches) -> None:
     """The run goes on to its end; what could not be kept is counted and said."""
     four.box.head.run(["mkdir", "-p", "/home/crew/small"])

@@ -103,7 +103,7 @@ def test_a_mark_survives_an_emptied_environment() -> None:
         try:
             wait_until(lambda: Path(f"/proc/{escaped}/comm").read_text("ascii") == "sleep\n", 5)
             assert b"ABOARD" not in Path(f"/proc/{escaped}/environ").read_bytes()
-            assert process_tree.find_run_processes(run) == {escaped}
+            wait_until(lambda: process_tree.find_run_processes(run) == {escaped}, 5)
             assert not process_tree.find_run_processes(f"{run}0")
         finally:
             process_tree.send_signal([escaped], signal.SIGKILL)
@@ -132,7 +132,7 @@ import sys; sys.path[:0] = {sys.path!r}
 import os, subprocess
 from aboard.agent import process_tree
 subprocess.Popen(["setsid", "sleep", "60"], env={{**os.environ, "ABOARD_RUN_ID": {run!r}}})
-print(process_tree.kill_run({run!r}, 5.0, process_tree.reap_children))
+print(process_tree.kill_run({run!r}, 5.0, process_tree.reap_children)[1])
 """
     with _start(script) as process:
         assert _first_line(process) == b"set()\n"

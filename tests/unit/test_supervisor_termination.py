@@ -81,7 +81,7 @@ def test_sigterm_to_the_keeper_is_an_orderly_end(clean: list[Run]) -> None:
 
     held(run, story)
     assert run.kinds() == ["ending", "ended"]
-    assert run.events[1].data == {"why": "the supervisor received a signal"}
+    assert run.events[1].data == {"why": "the supervisor received SIGTERM", "cause": "signal"}
     assert run.events[2].data == {"code": -signal.SIGTERM}
 
 
@@ -97,6 +97,69 @@ def test_a_stopped_keeper_is_woken(clean: list[Run]) -> None:
         os.kill(run.keeper(), signal.SIGSTOP)
         await hold.start(Start(child="b", argv=("true",)))
         await until(lambda: "exited" in run.kinds("b"), 3)
+        await until(lambda: "continued" in run.kinds(), 3)
+        assert [event.data for event in run.events if event.kind == "continued"] == [{"process": "supervisor"}]
+
+    held(run, story)
+
+
+@pytest.mark.ci
+def test_a_stopped_guard_is_woken(clean: list[Run]) -> None:
+    """A stopped guard could not clean up after a keeper that is killed; the keeper sends it on, and says so."""
+    run = Run()
+    clean.append(run)
+
+    async def story(hold: NodeSession) -> None:
+        await hold.start(Start(child="a", argv=("sleep", "300")))
+        await until(lambda: run.events)
+        os.kill(process_tree.read_parents()[run.keeper()], signal.SIGSTOP)
+        await until(lambda: "continued" in run.kinds(), 5)
+        assert run.events[-1].data == {"process": "guard"}
+
+    held(run, story)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("first", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_bridge_outlives_keeper_and_guard(clean: list[Run], first: signal.Signals) -> None:
+    """Both are gone, or the guard is stopped: the bridge ends all children, and tells who was killed by what."""
+    run = Run()
+    clean.append(run)
+
+    async def story(hold: NodeSession) -> None:
+        await hold.start(Start(child="a", argv=python(FAMILY)))
+        await until(lambda: b"ready" in run.output("a"))
+        keeper = run.keeper()
+        os.kill(process_tree.read_parents()[keeper], first)
+        os.kill(keeper, signal.SIGKILL)
+        await asyncio.wait_for(hold.wait_gone(), 10 * slowness())
+        assert hold.lost_agents.pop("killed") >= (1 if first == signal.SIGKILL else 0)
+        assert hold.lost_agents.pop("ago") >= 0
+        guard = {"guard": signal.SIGKILL} if first == signal.SIGKILL else {}
+        assert hold.lost_agents == {"supervisor": signal.SIGKILL, **guard}
+        assert run.gone()
+
+    held(run, story)
+
+
+@pytest.mark.ci
+def test_the_next_bridge_ends_what_is_left_without_keeper_guard_and_bridge(clean: list[Run]) -> None:
+    """It is no ancestor of the run's processes, and finds them by run id and mark."""
+    run = Run()
+    clean.append(run)
+
+    async def story(hold: NodeSession) -> None:
+        await hold.start(Start(child="a", argv=python(FAMILY)))
+        await until(lambda: b"ready" in run.output("a"))
+        keeper = run.keeper()
+        assert hold._link is not None
+        for pid in (hold._link.hello["pid"], process_tree.read_parents()[keeper], keeper):
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.wait_for(hold.wait_gone(), 10 * slowness())
+        assert hold.lost_agents.pop("killed") >= 1
+        assert hold.lost_agents.pop("ago") == 0
+        assert hold.lost_agents == {"supervisor": 0, "guard": 0}
+        assert run.gone()
 
     held(run, story)
 

@@ -410,3 +410,86 @@ def test_a_rank_that_left_early_is_named_not_those_who_missed_it() -> None:
         _event("exited", 1, 6.0, code=-15),
     )
     assert (finding.code, finding.nodes, finding.ranks) == ("hang-uneven", ("n3",), (2,))
+
+
+def _node_event(kind: str, node: str, at: float, **data: Any) -> Event:
+    return Event(node=node, seq=1, at=at, kind=kind, data=data)
+
+
+def _started() -> list[Event]:
+    held = [_node_event("held", f"n{rank + 1}", 0.5) for rank in range(3)]
+    return [*held, *(_event("started", rank, 1.0) for rank in range(3))]
+
+
+def test_a_killed_guard_is_the_verdict_and_not_the_signal_of_its_rank() -> None:
+    """What the supervisor says about the end counts for more than exit codes, which are those that it caused."""
+    (finding,) = _ending(
+        *_started(),
+        _node_event("ending", "n2", 5.0, why="the supervisor's guard process was killed", cause="guard"),
+        _event("exited", 1, 5.1, code=-9),
+        _node_event("deciding", "", 5.2, why="", death=True),
+        _event("exited", 0, 6.0, code=-15),
+    )
+    assert (finding.code, finding.nodes, finding.ranks) == ("run-agent-killed", ("n2",), (1,))
+    assert finding.seen == "the supervisor's guard process on n2 was killed; the supervisor ended its rank"
+    assert "aboard check n2 --only host" in finding.fix
+
+
+def test_a_killed_supervisor_is_named_with_the_signal() -> None:
+    """A rank elsewhere that lost its peer died later, although the head heard of it earlier."""
+    (finding,) = _ending(
+        *_started(),
+        _event("exited", 0, 5.2, code=3),
+        _node_event("gone", "n2", 6.0, why="no longer running", supervisor=9, guard=9, killed=2, ago=1.0),
+    )
+    assert (finding.code, finding.nodes) == ("run-agent-killed", ("n2",))
+    assert finding.seen == (
+        "the supervisor and its guard process on n2 were killed by SIGKILL; the agent ended its rank"
+    )
+
+
+def test_a_rank_that_died_before_its_supervisor_is_the_verdict() -> None:
+    """The supervisor's end is reported beside it."""
+    findings = _ending(
+        *_started(),
+        _event("exited", 0, 4.0, code=-9),
+        _node_event("gone", "n2", 6.0, why="no longer running", supervisor=9, killed=0),
+    )
+    assert [finding.code for finding in findings] == ["run-killed", "run-agent-killed"]
+
+
+def test_a_head_that_was_stopped_is_the_verdict_and_not_what_its_nodes_did() -> None:
+    """Its nodes ended their ranks when the lease expired; without a pause of the head, the network is to be checked."""
+    lease = "the lease of 8 s expired"
+    events = [
+        *_started(),
+        *(_node_event("ending", f"n{rank + 1}", 14.0, why=lease, cause="lease") for rank in range(3)),
+        *(_event("exited", rank, 14.1, code=-9) for rank in range(3)),
+    ]
+    (finding,) = _ending(*events, _node_event("paused", "", 20.0, seconds=15.0))
+    assert (finding.code, finding.ranks) == ("run-head-paused", (0, 1, 2))
+    assert "did not run for 15 s" in finding.seen
+    assert lease in finding.seen
+    (finding,) = _ending(*events)
+    assert (finding.code, finding.nodes) == ("run-lease-expired", ("n1", "n2", "n3"))
+
+
+def test_what_was_stopped_and_continued_is_worth_a_line() -> None:
+    """The run ended well; what happened to Aboard's own processes is said, and is no error."""
+    findings = _ending(
+        *_started(),
+        _node_event("continued", "n1", 2.0, process="guard"),
+        _node_event("continued", "n1", 4.0, process="guard"),
+        _node_event("killed", "n2", 3.0, process="bridge"),
+        _node_event("paused", "", 5.0, seconds=12.0),
+        *(_event("exited", rank, 9.0, code=0) for rank in range(3)),
+    )
+    assert {finding.severity for finding in findings} == {Severity.INFO}
+    assert sorted(finding.code for finding in findings) == [
+        "run-agent-disturbed",
+        "run-agent-disturbed",
+        "run-head-paused",
+    ]
+    said = " ".join(finding.seen for finding in findings)
+    assert "guard process on n1 was stopped by a signal 2 times; Aboard continued it" in said
+    assert "(its bridge process) on n2 was killed; the conductor connected again" in said

@@ -20,11 +20,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aboard.agent.network.peer_listener import PeerListener
+    from aboard.agent.supervisor.supervisor_watch import SupervisorWatch
     from aboard.agent.transfer.receiver_process import ReceiverProcess
 
 # While the transport is slow, the supervisor's frames wait in its socket, not in our memory.
 BACKLOG = 1024 * 1024
 ALONE_SECONDS = 5.0
+# How soon a supervisor or guard that was stopped by a signal is continued.
+CONTINUE_SECONDS = 1.0
+# How long a guard may take to clean up after its supervisor, how long a supervisor may still look alive after its
+# connection closed, and how often we look.
+GUARD_SECONDS = 6.0
+EXIT_SECONDS = 1.0
+LOOK_SECONDS = 0.05
 
 
 def main(
@@ -72,6 +80,7 @@ class AgentBridge:
         self._requests = RequestRunner(loop)
         self._peers: PeerListener | None = None
         self._supervisor: Channel | None = None
+        self._agents: SupervisorWatch | None = None
         self._receiver: ReceiverProcess | None = None
         self._reader: ReceiverProcess | None = None
         self._exchange: ReceiverProcess | None = None
@@ -84,6 +93,15 @@ class AgentBridge:
         self._watch()
 
     def end(self) -> None:
+        """Leaves nothing behind but a supervisor that is alive, for which another bridge may come."""
+        agents = self._agents
+        if agents is not None:
+            agents.continue_stopped()
+        if self._supervisor is not None and self._supervisor.open:
+            self._supervisor.send({"op": "leave"})
+        elif agents is not None and not (agents.ended or agents.is_alive("supervisor") or agents.is_alive("guard")):
+            # The head closed the stream before we were done.
+            agents.clean_up(self._list_own_processes())
         self._requests.end()
 
     def _watch(self) -> None:
@@ -237,22 +255,42 @@ class AgentBridge:
 
     def _start_supervisor(self, message: frames.Message) -> None:
         # Late: the supervisor's modules cost more than all the rest, and a check never starts one.
+        from aboard.agent.supervisor.rank_processes import become_subreaper  # noqa: PLC0415 - as below
         from aboard.agent.supervisor.supervisor import start_supervisor  # noqa: PLC0415 - a check does not need it
 
         if self._peers is not None:
             self._peers.close()
+        # What loses both supervisor and guard comes to us.
+        become_subreaper()
         start_supervisor({**message, "unpacked": self._requests.release_images()}, self._anchor)
         self._attach(message)
 
     def _attach(self, message: frames.Message) -> None:
-        from aboard.agent.supervisor.supervisor import connect_to_supervisor  # noqa: PLC0415 - a check does not need it
+        from aboard.agent.supervisor import supervisor_watch  # noqa: PLC0415 - a check does not need it
+        from aboard.agent.supervisor.supervisor import connect_to_supervisor  # noqa: PLC0415 - as above
 
         if self._supervisor is not None:
             self._supervisor.close()
         self._silence = float(message["silence"])
-        fd = connect_to_supervisor(str(message["run"]))
+        run = str(message["run"])
+        try:
+            fd, pid = connect_to_supervisor(run)
+        except (ConnectionRefusedError, FileNotFoundError) as error:
+            found = supervisor_watch.clean_up_run(run, self._list_own_processes())
+            # Without a directory its guard has cleaned up, or the lease is over, which the head knows.
+            guard = {"guard": 0} if found["killed"] or isinstance(error, ConnectionRefusedError) else {}
+            self._head.send({"gone": "keeper", "lost": {"supervisor": 0, **guard}, **found})
+            raise
+        self._agents = supervisor_watch.SupervisorWatch(run, pid)
         self._supervisor = Channel(self._loop, (fd, fd), self._from_supervisor, self._supervisor_gone)
         self._supervisor.send(message)
+        self._loop.later(CONTINUE_SECONDS, lambda agents=self._agents: self._continue_stopped(agents))  # type: ignore[misc]
+
+    def _continue_stopped(self, agents: SupervisorWatch) -> None:
+        if agents is self._agents and self._supervisor is not None and self._supervisor.open:
+            for process in agents.continue_stopped():
+                self._supervisor.send({"op": "continued", "process": process})
+            self._loop.later(CONTINUE_SECONDS, lambda: self._continue_stopped(agents))
 
     def _to_supervisor(self, message: frames.Message, body: bytes) -> None:
         if self._supervisor is None or not self._supervisor.open:
@@ -262,6 +300,8 @@ class AgentBridge:
         self._supervisor.send_body(body)
 
     def _from_supervisor(self, body: bytes) -> None:
+        if self._agents is not None:
+            self._agents.note_frame(body)
         self._head.send_body(body)
         if self._supervisor is not None and self._head.unsent > BACKLOG:
             self._supervisor.pause()
@@ -273,7 +313,36 @@ class AgentBridge:
             self._supervisor.resume()
 
     def _supervisor_gone(self) -> None:
-        self._head.send({"gone": "keeper"})
+        """The supervisor has ended the run, was killed, or prefers another bridge."""
+        if self._agents is None or self._agents.ended:
+            self._report_gone({})
+        else:
+            self._wait_for_guard(self._agents, time.monotonic())
+
+    def _wait_for_guard(self, agents: SupervisorWatch, lost_at: float) -> None:
+        """Gives the guard of a killed supervisor the time to clean up, then does so itself."""
+        if agents is not self._agents:
+            return
+        agents.continue_stopped()
+        waited = time.monotonic() - lost_at
+        if agents.is_alive("supervisor"):
+            if waited < EXIT_SECONDS:
+                self._loop.later(LOOK_SECONDS, lambda: self._wait_for_guard(agents, lost_at))
+            else:
+                # It closed this connection for another one.
+                self._report_gone({})
+        elif agents.is_alive("guard") and waited < GUARD_SECONDS:
+            self._loop.later(LOOK_SECONDS, lambda: self._wait_for_guard(agents, lost_at))
+        else:
+            self._agents = None
+            self._report_gone({"ago": waited, **agents.clean_up(self._list_own_processes())})
+
+    def _list_own_processes(self) -> list[int]:
+        receivers = (self._receiver, self._reader, self._exchange)
+        return [*self._requests.pids, *(receiver.pid for receiver in receivers if receiver is not None)]
+
+    def _report_gone(self, found: frames.Message) -> None:
+        self._head.send({"gone": "keeper", **found})
         # A live head closes the stream or sends a request; one that was cut off does neither, so do not wait.
         self._silence = min(self._silence, ALONE_SECONDS)
         self._last_contact = time.monotonic()

@@ -30,8 +30,8 @@ def compute_mark(run: str) -> int:
     # FNV-1a: importing hashlib would cost each node 5 ms, and a collision costs no more than a wrong name.
     value: int = 0xCBF29CE484222325
     for byte in run.encode():
-        value = (value ^ byte) * 0x100000001B3 % 2**64
-    return MARK_PREFIX << MARK_BITS | (value ^ value >> MARK_BITS) % 2**MARK_BITS
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return (MARK_PREFIX << MARK_BITS) + (value ^ value >> MARK_BITS) % (1 << MARK_BITS)
 
 
 def mark_process(run: str) -> None:
@@ -140,13 +140,23 @@ def send_signal(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def kill_run(run: str, seconds: float, reap: Callable[[], object]) -> set[int]:
-    """Kills all that is below us or carries the run's id until nothing is left; returns what would not die."""
+def kill_run(
+    run: str, seconds: float, reap: Callable[[], object], spared: Iterable[int] = ()
+) -> tuple[set[int], set[int]]:
+    """Kills all that is below us or carries the run's id or mark; returns what it killed and what would not die.
+
+    `spared` are children of ours that don't belong to the run.
+    """
     deadline = time.monotonic() + seconds
+    killed: set[int] = set()
     while True:
-        left = list_descendants(os.getpid()) | find_run_processes(run)
+        below = list_descendants(os.getpid())
+        for pid in spared:
+            below -= {pid, *list_descendants(pid)}
+        left = below | find_run_processes(run)
         if not left or time.monotonic() > deadline:
-            return left
+            return killed - left, left
+        killed |= left
         send_signal(left, signal.SIGKILL)
         reap()
         # The kernel needs a moment to remove a killed process; this is the agent's only blocking wait.

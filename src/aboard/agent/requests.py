@@ -119,6 +119,11 @@ class RequestRunner:
         if self._containers is not None:
             self._containers.end(clean=self._clean and not self._pending)
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes of requests in progress."""
+        return list(self._pending)
+
     def release_images(self) -> dict[str, str]:
         """The images that requests unpacked, for a supervisor to move into its run's directory."""
         return {} if self._containers is None else self._containers.release_images()

@@ -127,6 +127,8 @@ _PRECOMPILED = (
     "aboard.agent.supervisor.resource_usage",
     "aboard.agent.supervisor.guard_process",
     "aboard.agent.supervisor.supervisor",
+    "aboard.agent.supervisor.supervisor_watch",
+    "aboard.agent.supervisor.rank_group",
     "aboard.agent.supervisor.rank_output",
     "aboard.agent.supervisor.port_reservation",
     "aboard.agent.secret_redaction",

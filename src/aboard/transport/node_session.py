@@ -25,6 +25,7 @@ from aboard.transport.supervisor_messages import (
     parse_clock,
     parse_count,
     parse_event,
+    parse_lost_agents,
     parse_measurements,
     parse_output,
     parse_stacks,
@@ -128,6 +129,8 @@ class NodeSession:
         self.node = node
         self.state = SessionState.DISCONNECTED
         self.missed = 0
+        # What `parse_lost_agents` returned, if the supervisor or its guard was killed.
+        self.lost_agents: dict[str, float] = {}
         self._dialer = dialer
         self._run = run
         self._key = key
@@ -279,6 +282,13 @@ class NodeSession:
         except frames.FrameError as error:
             await link.close()
             raise ProtocolError(f"{self.node.name} sent {error}") from None
+        except AgentRequestError:
+            lost = early_frames.find_lost_agents()
+            # A supervisor stays until its lease expires: one that is gone before was killed.
+            if "guard" in lost or monotonic() < self._last_contact + self._lease.seconds:
+                self.lost_agents = lost
+            await link.close()
+            raise
         except BaseException:
             await link.close()
             raise
@@ -375,6 +385,7 @@ class NodeSession:
             self._on_samples(self.node.name, parse_measurements(message, self._offset[1], self._children))
         elif "gone" in message and acks.link is self._link:
             # The bridge is alive and the supervisor is not: the session is over.
+            self.lost_agents = parse_lost_agents(message)
             self._set_state(SessionState.LOST, f"the supervisor on {self.node.name} is no longer running")
 
     def _offset_by(self, message: frames.Message) -> float:
@@ -407,6 +418,12 @@ class _EarlyFrames:
         if self._bytes > EARLY_LIMIT:
             raise frames.FrameError("too much data before its reply")
         self.frames.append(message)
+
+    def find_lost_agents(self) -> dict[str, float]:
+        """What a bridge that found no supervisor has told of it."""
+        with suppress(frames.FrameError):
+            return next((parse_lost_agents(message) for message in self.frames if "gone" in message), {})
+        return {}
 
 
 _CLOSING: set[asyncio.Task[Any]] = set()

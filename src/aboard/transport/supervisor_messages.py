@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 from aboard.agent import frames
 from aboard.core.decoding import DecodeError, Decoder, Matching, MaxLength, Signed, make_decoder
-from aboard.core.run.events import STREAMS, Event
+from aboard.core.run.events import AGENT_PROCESSES, END_CAUSES, STREAMS, Event
 from aboard.core.run.rank_phases import BEACON_PHASES
 from aboard.core.run.training_metrics import METRICS
 from aboard.diagnoses.untrusted import Untrusted
@@ -24,13 +24,16 @@ _decode_name: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, 
 _decode_text: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(2000)], strict=True)
 _decode_trace: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(8000)], strict=True)
 _decode_stacks: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(64 * 1024)], strict=True)
+_decode_process: Callable[[object], str] = make_decoder(
+    Annotated[str, Matching("|".join(AGENT_PROCESSES))], strict=True
+)
 # The fields of each kind of event besides node, time and child.
 EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
     "unpacking": {},
     "started": {"pid": _decode_count},
     "exited": {"code": make_decoder(Signed, strict=True)},
     "failed": {"why": _decode_text},
-    "ending": {"why": _decode_text},
+    "ending": {"why": _decode_text, "cause": make_decoder(Annotated[str, Matching("|".join(END_CAUSES))], strict=True)},
     "ended": {
         "killed": _decode_count,
         "stubborn": make_decoder(Annotated[tuple[int, ...], MaxLength(MOST_CHILDREN)], strict=True),
@@ -44,6 +47,9 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "name": _decode_name,
         "beside": make_decoder(bool, strict=True),
     },
+    # A signal stopped it, and Aboard continued it; or it was killed.
+    "continued": {"process": _decode_process},
+    "killed": {"process": _decode_process},
     "phase": {"phase": make_decoder(Annotated[str, Matching("|".join(BEACON_PHASES))], strict=True)},
     "saved": {
         # A rank may name anything here: whoever reads the record validates the names.
@@ -59,9 +65,10 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
     },
 }
 # Events of a node rather than of a child.
-NODE_EVENTS = ("ending", "ended", "listening", "port_taken")
+NODE_EVENTS = ("ending", "ended", "listening", "port_taken", "continued", "killed")
 # Without these the event is useless.
-REQUIRED_FIELDS = ("code", "phase", "port", "uid")
+REQUIRED_FIELDS = ("code", "phase", "port", "uid", "process")
+MOST_SIGNAL = 64
 NODE_FIGURE_TYPES: Mapping[str, type[float]] = {"load": float, "memory": float, "throttled": float}
 CHILD_FIGURE_TYPES: Mapping[str, type[float]] = {
     "step": int,
@@ -145,6 +152,22 @@ def parse_measurements(message: frames.Message, clock_offset: float, children: C
             for name, figures in figures_by_child.items()
         },
     }
+
+
+def parse_lost_agents(message: frames.Message) -> dict[str, float]:
+    """What the bridge says when the supervisor is gone: which agents were killed, how long ago, and what it ended.
+
+    Each agent comes with the signal that killed it, 0 if that is unknown; empty for a supervisor that ended by itself.
+    """
+    lost = _require_object(message.get("lost", {}))
+    found = {name: parse_count(lost, name) for name in AGENT_PROCESSES if name in lost}
+    if any(number > MOST_SIGNAL for number in found.values()):
+        raise frames.FrameError("a signal that does not exist")
+    return (
+        {**found, "killed": parse_count(message, "killed"), "ago": parse_clock(message.get("ago", 0.0))}
+        if found
+        else {}
+    )
 
 
 def parse_stacks(reply: frames.Message, children: Container[str]) -> dict[str, Untrusted]:

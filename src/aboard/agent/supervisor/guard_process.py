@@ -2,17 +2,20 @@
 
 If the supervisor is killed (by the OOM killer, or by mistake), the kernel reparents its children to the guard, the next
 subreaper above, which kills them at once. If the guard is killed, the supervisor gets a SIGTERM from the kernel and
-terminates the children itself.
+terminates the children itself. Each continues the other if a signal has stopped it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import signal
+import struct
 import traceback
 
 from aboard.agent import process_tree, run_directory
+from aboard.agent.supervisor.rank_group import kill_group
 from aboard.agent.supervisor.rank_processes import become_subreaper, die_with_parent
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
@@ -20,9 +23,51 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SWEEP_SECONDS = 5.0
+# The guard's exit code after a supervisor that a signal has killed is this plus the signal, as a shell's.
+KILLED_CODE = 128
 
 
-def start_guarded(run: str, directory: str, ready: int, serve: Callable[[int], None], kept: Sequence[int] = ()) -> None:
+class Guard:
+    """The guard as the supervisor knows it, and a page of memory in which each leaves what the other needs.
+
+    The guard counts how often it has continued the supervisor; the supervisor names its bridge, which the guard
+    continues if nobody else can.
+    """
+
+    _count = struct.Struct("=Q")
+    _bridge = struct.Struct("=QQ")
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._started = process_tree.read_start_time(self.pid)
+        self._page = mmap.mmap(-1, mmap.PAGESIZE)
+
+    @property
+    def gone(self) -> bool:
+        """For the supervisor: whether it has another parent now."""
+        return os.getppid() != self.pid
+
+    @property
+    def continued(self) -> int:
+        """How often the guard found the supervisor stopped."""
+        return int(self._count.unpack_from(self._page)[0])
+
+    def note_continued(self) -> None:
+        self._count.pack_into(self._page, 0, self.continued + 1)
+
+    def note_bridge(self, pid: int, started: int) -> None:
+        self._bridge.pack_into(self._page, self._count.size, pid, started)
+
+    def continue_guard(self) -> bool:
+        return process_tree.continue_stopped(self.pid, self._started)
+
+    def continue_bridge(self) -> bool:
+        return process_tree.continue_stopped(*self._bridge.unpack_from(self._page, self._count.size))
+
+
+def start_guarded(
+    run: str, directory: str, ready: int, serve: Callable[[Guard], None], kept: Sequence[int] = ()
+) -> None:
     """Forks guard and supervisor in a session of their own, with the `kept` descriptors; returns at once."""
     pid = os.fork()
     if pid:
@@ -42,9 +87,9 @@ def start_guarded(run: str, directory: str, ready: int, serve: Callable[[int], N
         os._exit(code)
 
 
-def _run_guard(run: str, directory: str, ready: int, serve: Callable[[int], None]) -> int:
+def _run_guard(run: str, directory: str, ready: int, serve: Callable[[Guard], None]) -> int:
     become_subreaper()
-    guard = os.getpid()
+    guard = Guard()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     supervisor = os.fork()
@@ -55,13 +100,15 @@ def _run_guard(run: str, directory: str, ready: int, serve: Callable[[int], None
         return 0
     os.close(ready)
     signal.signal(signal.SIGTERM, lambda number, _frame: process_tree.send_signal([supervisor], number))
-    _wait_for_supervisor(supervisor)
+    status = _wait_for_supervisor(supervisor, guard)
     # Its pid may be reused from here on.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    left = process_tree.kill_run(run, SWEEP_SECONDS, process_tree.reap_children)
+    _killed, left = process_tree.kill_run(run, SWEEP_SECONDS, process_tree.reap_children)
     left |= clear_containers(run, directory)
+    kill_group(run)
     run_directory.remove_directory(directory)
-    return 1 if left else 0
+    guard.continue_bridge()
+    return KILLED_CODE + os.WTERMSIG(status) if os.WIFSIGNALED(status) else 1 if left else 0
 
 
 def clear_containers(run: str, directory: str) -> set[int]:
@@ -71,16 +118,19 @@ def clear_containers(run: str, directory: str) -> set[int]:
     # To Podman a container lives on while one of its processes is a zombie.
     process_tree.reap_children()
     if remove_containers(run, directory):
-        return process_tree.kill_run(run, SWEEP_SECONDS, process_tree.reap_children)
+        return process_tree.kill_run(run, SWEEP_SECONDS, process_tree.reap_children)[1]
     return set()
 
 
-def _wait_for_supervisor(supervisor: int) -> None:
+def _wait_for_supervisor(supervisor: int, guard: Guard) -> int:
     """Waits for the supervisor only; processes that are reparented to us meanwhile are cleaned up afterwards."""
+    status = 0
     with contextlib.suppress(ChildProcessError):
-        while os.WIFSTOPPED(os.waitpid(supervisor, os.WUNTRACED)[1]):
+        while os.WIFSTOPPED(status := os.waitpid(supervisor, os.WUNTRACED)[1]):
             # A stopped supervisor would let its children live for ever, past any lease.
+            guard.note_continued()
             os.kill(supervisor, signal.SIGCONT)
+    return status
 
 
 def _detach_from_session(directory: str, kept: Sequence[int]) -> None:

@@ -12,6 +12,7 @@ from aboard.agent.beacon.report_receiver import BeaconReceiver
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.process_spawn import read_start_failure, spawn_process
 from aboard.agent.supervisor.output_spool import OutputSpool
+from aboard.agent.supervisor.rank_group import enter_group, make_group
 from aboard.agent.supervisor.rank_output import RankOutput
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
@@ -42,10 +43,12 @@ def become_subreaper() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _prepare_child(run: str, cores: list[int], directories: list[str], enter: Callable[[], None]) -> None:
+def _prepare_child(run: str, group: str, cores: list[int], directories: list[str], enter: Callable[[], None]) -> None:
     """Runs in the child before exec, so that a dead mount blocks only the child; a missing core fails the start."""
     die_with_parent(signal.SIGKILL)
     process_tree.mark_process(run)
+    if group:
+        enter_group(group)
     enter()
     for path in directories:
         os.makedirs(os.path.expanduser(path), exist_ok=True)
@@ -67,6 +70,7 @@ class RankProcesses:
     ) -> None:
         self._loop = loop
         self._run = run
+        self._group = make_group(run)
         self._directory = directory
         self._emit = emit
         self._on_output = on_output
@@ -128,7 +132,7 @@ class RankProcesses:
                 stdin=null,
                 stdout=outputs[0].write_end,
                 stderr=outputs[1].write_end,
-                in_child=lambda: _prepare_child(self._run, cores, directories, enter),
+                in_child=lambda: _prepare_child(self._run, self._group, cores, directories, enter),
             )
         except OSError as error:
             self._report_failure(name, str(error.strerror))

@@ -16,8 +16,9 @@ from aboard.agent import frames, process_tree, run_directory
 from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.inspect import rank_stacks
-from aboard.agent.supervisor.guard_process import SWEEP_SECONDS, clear_containers, start_guarded
+from aboard.agent.supervisor.guard_process import SWEEP_SECONDS, Guard, clear_containers, start_guarded
 from aboard.agent.supervisor.port_reservation import PortReservations, PortWatch
+from aboard.agent.supervisor.rank_group import kill_group
 from aboard.agent.supervisor.rank_output import RankOutput
 from aboard.agent.supervisor.rank_processes import RankProcesses
 from aboard.agent.supervisor.resource_usage import ResourceSampler
@@ -33,6 +34,8 @@ SEND_BUFFER_LIMIT = 65536
 # How often termination is checked: soon enough for a person, rarely enough for a loop that also answers beats.
 STEP_SECONDS = 0.05
 SAMPLE_SECONDS = 1.0
+# How soon a guard or bridge that was stopped by a signal is continued.
+CONTINUE_SECONDS = 1.0
 READY = b"1"
 
 
@@ -64,8 +67,8 @@ def start_supervisor(message: frames.Message, anchor: tuple[int, int] | None = N
         raise OSError(5, "the supervisor did not start: %s" % status.decode("utf-8", "replace"))
 
 
-def connect_to_supervisor(run: str) -> int:
-    """Connects to the run's supervisor and returns the descriptor."""
+def connect_to_supervisor(run: str) -> tuple[int, int]:
+    """Connects to the run's supervisor and returns the descriptor and the supervisor's pid."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(5)
     try:
@@ -76,19 +79,21 @@ def connect_to_supervisor(run: str) -> int:
     except OSError:
         connection.close()
         raise
-    if _read_peer_uid(connection) != os.getuid():
+    pid, uid = _read_peer(connection)
+    if uid != os.getuid():
         connection.close()
         raise OSError(13, "the socket of run %s belongs to another user" % run)
-    return connection.detach()
+    return connection.detach(), pid
 
 
-def _read_peer_uid(connection: socket.socket) -> int:
-    _pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)
+def _read_peer(connection: socket.socket) -> tuple[int, int]:
+    """The pid and user of whoever connected, or of whoever listens: unix(7)."""
+    pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid
 
 
 def _run_supervisor(
-    message: frames.Message, directory: str, ready: int, guard: int, anchor: tuple[int, int] | None
+    message: frames.Message, directory: str, ready: int, guard: Guard, anchor: tuple[int, int] | None
 ) -> None:
     try:
         loop, supervisor = _open_supervisor(message, directory, guard)
@@ -101,13 +106,15 @@ def _run_supervisor(
     os.close(ready)
     loop.run()
     supervisor.close()
-    if os.getppid() != guard:
+    guard.continue_guard()
+    if guard.gone:
         # Otherwise the guard removes it after its cleanup: the run may be started again as soon as this is gone.
         clear_containers(str(message["run"]), directory)
+        kill_group(str(message["run"]))
         run_directory.remove_directory(directory)
 
 
-def _open_supervisor(message: frames.Message, directory: str, guard: int) -> tuple[EventLoop, Supervisor]:
+def _open_supervisor(message: frames.Message, directory: str, guard: Guard) -> tuple[EventLoop, Supervisor]:
     # tmpfiles.d(5): a directory with a BSD lock is left alone by the ageing of /tmp; runs last for weeks.
     lock = os.open(directory, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_SH)
@@ -123,11 +130,14 @@ class Supervisor:
     """Accepts one bridge at a time, with the run's key; every frame from the head renews the lease."""
 
     def __init__(
-        self, loop: EventLoop, listener: socket.socket, message: frames.Message, directory: str, guard: int
+        self, loop: EventLoop, listener: socket.socket, message: frames.Message, directory: str, guard: Guard
     ) -> None:
         self._loop = loop
         self._listener = listener
         self._guard = guard
+        self._continued = 0
+        # Every bridge that may still be alive, by pid, with its start time.
+        self._bridges: dict[int, int] = {}
         self._run = str(message["run"])
         self._key = str(message["key"])
         self._set_lease(message)
@@ -135,6 +145,7 @@ class Supervisor:
         self._seq = 0
         self._lost_events = 0
         self._bridge: Channel | None = None
+        self._bridge_leaves = False
         self._credit = 0
         self._output_bytes_sent = 0
         self._credited = 0
@@ -152,11 +163,12 @@ class Supervisor:
         )
         loop.on_readable(listener.fileno(), self._accept)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.on_signal(number, lambda: self._end("the supervisor received a signal"))
+            loop.on_signal(number, lambda number=number: self._end_by_signal(number))  # type: ignore[misc]
         self._usage = ResourceSampler()
         self._ports = PortReservations()
         self._watch()
         self._sample()
+        self._loop.later(CONTINUE_SECONDS, self._continue_stopped)
 
     def close(self) -> None:
         if self._bridge is not None:
@@ -172,11 +184,11 @@ class Supervisor:
         def end() -> None:
             self._loop.forget(anchor)
             self._stay_after_end = False
-            self._end("Slurm ended the step on this node")
+            self._end("Slurm ended the step on this node", "slurm")
 
         self._loop.on_readable(anchor, end)
         # From Slurm, which signals the head as well: the ranks get the time that the head gives them.
-        self._loop.on_signal(signal.SIGTERM, lambda: None)
+        self._loop.on_signal(signal.SIGTERM, self._end_without_guard)
 
     # -- the lease ---------------------------------------------------------------------------------------
 
@@ -185,9 +197,8 @@ class Supervisor:
         self._lease, self._beat, self._grace = (float(lease[name]) for name in ("seconds", "beat", "grace"))
 
     def _watch(self) -> None:
-        if os.getppid() != self._guard:
-            # Seldom needed: the kernel sends a SIGTERM, unless the guard died before we requested it.
-            self._end("the supervisor's guard process is gone")
+        # Seldom needed: the kernel sends a SIGTERM, unless the guard died before we requested it.
+        self._end_without_guard()
         left = compute_lease_deadline(self._last_contact, self._lost, self._lease, self._beat) - time.monotonic()
         if left > 0:
             self._loop.later(min(left, self._beat), self._watch)
@@ -195,22 +206,47 @@ class Supervisor:
             self._loop.stop()
         else:
             self._stay_after_end = False
-            self._end("the lease of %g s expired" % self._lease)
+            self._end("the lease of %g s expired" % self._lease, "lease")
+
+    # -- the guard and the bridges -----------------------------------------------------------------------
+
+    def _end_by_signal(self, number: int) -> None:
+        self._end_without_guard()
+        self._end("the supervisor received %s" % signal.Signals(number).name, "signal")
+
+    def _end_without_guard(self) -> None:
+        if self._guard.gone:
+            self._end("the supervisor's guard process was killed", "guard")
+
+    def _continue_stopped(self) -> None:
+        """Continues what a signal has stopped: without them, nobody would clean up after us or reach the head."""
+        self._loop.later(CONTINUE_SECONDS, self._continue_stopped)
+        if self._guard.continue_guard():
+            self._emit("continued", process="guard")
+        for pid, started in list(self._bridges.items()):
+            if process_tree.read_start_time(pid) != started:
+                del self._bridges[pid]
+            elif process_tree.continue_stopped(pid, started):
+                self._emit("continued", process="bridge")
+        if self._guard.continued != self._continued:
+            self._continued = self._guard.continued
+            self._emit("continued", process="supervisor")
 
     # -- bridges -----------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             connection, _address = self._listener.accept()
-            if _read_peer_uid(connection) != os.getuid():
+            pid, uid = _read_peer(connection)
+            if uid != os.getuid():
                 connection.close()
                 return
             fd = connection.detach()
             channel = Channel(
-                self._loop, (fd, fd), lambda body: self._from(channel, body), lambda: self._drop_bridge(channel)
+                self._loop, (fd, fd), lambda body: self._from(channel, pid, body), lambda: self._drop_bridge(channel)
             )
 
-    def _from(self, channel: Channel, body: bytes) -> None:
+    def _from(self, channel: Channel, pid: int, body: bytes) -> None:
         try:
             message = frames.unpack_any(body)
         except frames.FrameError:
@@ -219,14 +255,14 @@ class Supervisor:
             return
         try:
             if channel is not self._bridge:
-                self._admit(channel, message)
+                self._admit(channel, pid, message)
             else:
                 self._last_contact = time.monotonic()
                 self._handle(message)
         except Exception as error:  # noqa: BLE001 - whatever a frame contains, the ranks must not lose their supervisor
             channel.send({"re": message.get("id"), "error": "%s: %s" % (type(error).__name__, error)})
 
-    def _admit(self, channel: Channel, message: frames.Message) -> None:
+    def _admit(self, channel: Channel, pid: int, message: frames.Message) -> None:
         """The first frame of a bridge carries the run's key; one without it is rejected."""
         key = str(message.get("key", ""))
         if not hmac.compare_digest(key.encode(), self._key.encode()):
@@ -239,6 +275,9 @@ class Supervisor:
         if self._bridge is not None:
             self._bridge.close()
         self._bridge = channel
+        self._bridge_leaves = False
+        self._bridges[pid] = process_tree.read_start_time(pid)
+        self._guard.note_bridge(pid, self._bridges[pid])
         self._lost = None
         self._last_contact = time.monotonic()
         self._credit = credit
@@ -254,16 +293,28 @@ class Supervisor:
         channel.on_drained = self._flush_output
         self._flush_output()
 
+    def _hear_bridge(self, message: frames.Message) -> None:
+        """What a bridge says for itself: that it leaves, or that it continued one of us."""
+        if message["op"] == "leave":
+            self._bridge_leaves = True
+        else:
+            self._emit("continued", process=str(message["process"]))
+
     def _drop_bridge(self, channel: Channel) -> None:
         if channel is self._bridge:
             self._bridge = None
             self._lost = time.monotonic()
+            if not self._bridge_leaves and not self._ended:
+                self._emit("killed", process="bridge")
 
     # -- requests from the head ------------------------------------------------------------------------------
 
     def _handle(self, message: frames.Message) -> None:
         if message["op"] in ("stacks", "witness"):
             (self._collect_stacks if message["op"] == "stacks" else self._collect_snapshot)(message)
+            return
+        if message["op"] in ("leave", "continued"):
+            self._hear_bridge(message)
             return
         reply = self._handle_now(message["op"], message)
         if message.get("id") is not None and self._bridge is not None:
@@ -293,7 +344,7 @@ class Supervisor:
             self._set_lease(message)
         elif op == "end":
             self._grace = float(message.get("grace", self._grace))
-            self._end("the head requested it")
+            self._end("the head requested it", "head")
         else:
             raise ValueError("unknown op: %s" % op)
         return reply
@@ -439,7 +490,7 @@ class Supervisor:
 
     # -- the end -----------------------------------------------------------------------------------------
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, cause: str) -> None:
         """TERM, then KILL after the grace; stays until its last event is acknowledged or the lease expires.
 
         A second request with a shorter grace shortens the wait.
@@ -450,7 +501,7 @@ class Supervisor:
             return
         self._kill_at = last_call
         self._children.drop_waiting()
-        self._emit("ending", why=why)
+        self._emit("ending", why=why, cause=cause)
         self._children.terminate()
         self._terminate_step()
 

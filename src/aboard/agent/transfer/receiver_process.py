@@ -41,7 +41,7 @@ class ReceiverProcess:
         serve: Callable[[int], None] | None = None,
     ) -> None:
         self._loop = loop
-        self._pid, fd = _fork_receiver(serve or (lambda fd: _serve_frames(fd, make_handler())))
+        self.pid, fd = _fork_receiver(serve or (lambda fd: _serve_frames(fd, make_handler())))
         self._on_gone = on_gone
         self._channel = Channel(loop, (fd, fd), on_body, self._handle_exit)
 
@@ -63,7 +63,7 @@ class ReceiverProcess:
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
-            if os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+            if os.waitpid(self.pid, os.WNOHANG) == (0, 0):
                 self._loop.later(REAP_SECONDS, self._reap)
 
 

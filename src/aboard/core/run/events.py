@@ -9,6 +9,11 @@ from aboard.lazy_dataclass import dataclass
 
 # A rank's output streams. Log indexes number them in this order.
 STREAMS = ("stdout", "stderr")
+# Aboard's own processes on a node.
+AGENT_PROCESSES = ("supervisor", "guard", "bridge")
+# Why a supervisor ends its ranks: the head requested it, the lease expired, its guard was killed, it received a signal,
+# or Slurm ended the step.
+END_CAUSES = ("head", "lease", "guard", "signal", "slurm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,10 +22,11 @@ class Event:
 
     Kinds that supervisors report: unpacking (a rank waits for its image), started, phase, saved (files of a checkpoint
     are on this node), raised, exited, failed, listening (the run, on rank 0's port), port_taken (somebody else
-    listens there), ending, ended. The conductor's own, without a number: generation, held, cut, gone (of a node),
-    dropped (a node sent more than is kept), stopped (of a rank), port (rank 0's), verdict (what the progress watch
-    found; none when the run makes progress again), looked (a snapshot was judged that covers all events before this),
-    deciding, stopping, restarting, finished.
+    listens there), ending, ended, continued and killed (one of Aboard's own processes). The conductor's own, without a
+    number: generation, held, cut, gone (of a node), dropped (a node sent more than is kept), stopped (of a rank), port
+    (rank 0's), paused (the conductor itself did not run), verdict (what the progress watch found; none when the run
+    makes progress again), looked (a snapshot was judged that covers all events before this), deciding, stopping,
+    restarting, finished.
     """
 
     node: str

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, Self
 
-from aboard.core.run.events import Event, Measurement
+from aboard.core.run.events import AGENT_PROCESSES, END_CAUSES, Event, Measurement
 from aboard.core.run.rank_phases import BEACON_PHASES, Phase
 from aboard.core.run.training_metrics import LossCurve
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
@@ -91,6 +91,19 @@ class PortOwner:
         return f"{who}{f'user {self.user.visible(40)}, uid {self.uid}' if known else f'uid {self.uid}'}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class SupervisorEnd:
+    """Why the supervisor of a node ended its ranks, or was killed, without a request of the head.
+
+    `cause` is one of END_CAUSES, or `killed` with the agents that were, each with the signal, 0 if it is unknown.
+    """
+
+    at: float
+    cause: str
+    why: Untrusted = NO_TEXT
+    agents: Mapping[str, int] = field(default_factory=dict)
+
+
 @dataclass(kw_only=True)
 class Generation:
     """One attempt at running all ranks; a restart is the next one of the same run."""
@@ -111,6 +124,12 @@ class Generation:
     decided: float | None = None
     # When stopping the live ranks began, for whatever reason.
     ending: float | None = None
+    # Nodes whose supervisor ended its ranks by itself or was killed.
+    supervisor_ends: dict[str, SupervisorEnd] = field(default_factory=dict)
+    # How often one of Aboard's processes was `continued` or `killed` without harm: by node, process and which of both.
+    disturbances: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    # The longest time for which the conductor did not run.
+    paused: float = 0.0
     running: int = 0
     exited: int = 0
     # When any rank last reached a new phase.
@@ -159,6 +178,8 @@ class Run:
                 self.finished = None
             case "held" | "cut" | "gone" | "ended" | "port_taken":
                 self._apply_node(event)
+            case "ending" | "continued" | "killed" | "paused":
+                self._apply_own_process(event)
             case "stopped":
                 self.generation.stopped = self.generation.children.get((event.node, event.child))
             case "unpacking" | "started" | "exited" | "failed" | "phase" | "raised":
@@ -204,11 +225,40 @@ class Run:
         """The step that all ranks that report steps have reached."""
         return min(self.steps.values(), default=None)
 
+    def _apply_connection(self, event: Event) -> None:
+        connection = self._get_connection(event.node)
+        if event.kind == "gone":
+            self._apply_killed_agents(event, connection)
+            if not connection.ended and event.node not in self.generation.lost:
+                self.generation.lost.append(event.node)
+        connection.state, connection.at, connection.why = event.kind, event.at, _get_text(event, "why")
+
+    def _apply_own_process(self, event: Event) -> None:
+        """Something happened to one of Aboard's own processes."""
+        now = self.generation
+        if event.kind == "paused":
+            now.paused = max(now.paused, float(event.data.get("seconds", 0)))
+        elif event.kind == "ending":
+            cause = _get_text(event, "cause").as_known(END_CAUSES)
+            if cause in ("lease", "guard", "signal"):
+                end = SupervisorEnd(at=event.at, cause=cause, why=_get_text(event, "why"))
+                now.supervisor_ends.setdefault(event.node, end)
+        elif process := _get_text(event, "process").as_known(AGENT_PROCESSES):
+            now.disturbances[event.node, process, event.kind] += 1
+
+    def _apply_killed_agents(self, event: Event, connection: NodeConnection) -> None:
+        agents = {name: int(event.data[name]) for name in AGENT_PROCESSES if name in event.data}
+        if agents:
+            # A bridge that was killed as well was lost before.
+            at = min(event.at, connection.at) if connection.state == "cut" else event.at
+            at -= float(event.data.get("ago", 0.0))
+            end = SupervisorEnd(at=at, cause="killed", why=_get_text(event, "why"), agents=agents)
+            self.generation.supervisor_ends.setdefault(event.node, end)
+
     def _get_connection(self, node: str) -> NodeConnection:
         return self.generation.connections.setdefault(node, NodeConnection())
 
     def _apply_node(self, event: Event) -> None:
-        connection = self._get_connection(event.node)
         if event.kind == "port_taken":
             self.generation.port_owner = PortOwner(
                 node=event.node,
@@ -220,12 +270,11 @@ class Run:
                 beside=event.data.get("beside", False),
             )
         elif event.kind == "ended":
+            connection = self._get_connection(event.node)
             connection.ended = True
             connection.stubborn = tuple(event.data.get("stubborn", ()))
         else:
-            connection.state, connection.at, connection.why = event.kind, event.at, _get_text(event, "why")
-            if event.kind == "gone" and not connection.ended and event.node not in self.generation.lost:
-                self.generation.lost.append(event.node)
+            self._apply_connection(event)
 
     def _apply_end(self, event: Event) -> None:
         if event.kind == "deciding":

@@ -16,8 +16,7 @@ from aboard.core.run.end_decision import STOPPED_SECONDS, EndDecision, decide
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.lease import Lease
 from aboard.core.run.run_state import Run
-from aboard.diagnoses import AgentRequestError, Finding, TransportError
-from aboard.diagnoses.runs import death
+from aboard.diagnoses import AgentRequestError, Finding, Severity, TransportError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.launch.collect_evidence import (
     CollectedEvidence,
@@ -42,6 +41,8 @@ STACKS_BYTES = 32 * 1024 * 1024
 # Wait for further deaths before stopping the other ranks: one of them may have happened earlier.
 LATE_DEATH_SECONDS = 0.3
 TICK_SECONDS = 0.25
+# A conductor that did not run for this share of its lease is worth a note.
+PAUSED_SHARE = 0.5
 # The share of the conductor's time that the observer may use.
 OBSERVER_SHARE = 0.1
 # After the grace period: for the supervisor's own cleanup, and for the last output to arrive.
@@ -350,9 +351,11 @@ class Conductor:
             task.add_done_callback(self._releasing.discard)
 
     def _take_state(self, node: str, state: SessionState, why: str) -> None:
-        if state is SessionState.LOST and self._ending:
+        session = self._sessions.get(node)
+        killed = session.lost_agents if session is not None and state is SessionState.LOST else {}
+        if state is SessionState.LOST and self._ending and not killed:
             return
-        self._take(Event(node=node, seq=0, at=time(), kind=state.value, data={"why": why}))
+        self._take(Event(node=node, seq=0, at=time(), kind=state.value, data={"why": why, **killed}))
 
     def _take_samples(self, node: str, samples: Mapping[str, Any]) -> None:
         at = samples["wall"]
@@ -434,9 +437,14 @@ class Conductor:
     async def _tick(self) -> None:
         """Calls the monitor and the observer four times a second, or less often if thousands of ranks slow them."""
         next_tick = 0.0
+        last = time()
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            began = monotonic()
+            began, now = monotonic(), time()
+            # By the wall clock, which a suspended machine's monotonic clock does not follow.
+            if now - last >= self._lease.seconds * PAUSED_SHARE:
+                self._note("paused", seconds=round(now - last, 1))
+            last = now
             self._record.tick(began)
             self._note_dropped()
             if began >= next_tick:
@@ -462,7 +470,7 @@ class Conductor:
         elif cause is not None:
             code = map_exit_code(cause.code)
         else:
-            code = 1 if any(finding.code != death.NODE_FLOOD.code for finding in findings) else 0
+            code = 1 if any(finding.severity is Severity.BLOCK for finding in findings) else 0
         self._note("finished", why=end.why, code=code, step=self.run.step)
         return RunOutcome(why=end.why, findings=findings, code=code)
 

@@ -156,6 +156,10 @@ def add_node_evidence(evidence: Evidence, cause: RankProcess, explanation: Death
     return explanation
 
 
+def name_signal(number: int) -> str:
+    return _NAMES.get(number, f"signal {number}")
+
+
 def find_error(child: RankProcess, tail: Sequence[Untrusted]) -> RankException | None:
     """The exception of a rank, or its exit code and last error; None if a signal killed it."""
     if child.raised is not None or child.state != "exited" or (child.code or 0) < 0:
@@ -223,7 +227,7 @@ def _explain_own_error(child: RankProcess, context: DeathContext) -> DeathExplan
 
 
 def _explain_signal(child: RankProcess, number: int) -> DeathExplanation:
-    name = _NAMES.get(number, f"signal {number}")
+    name = name_signal(number)
     why, variant = _SIGNALS.get(number, ("A user or a program sent this signal to the rank.", ""))
     fix = death.KILLED.fix(variant, node=child.node) if variant else NO_FIX
     return DeathExplanation(diagnosis=death.KILLED, seen=f"was killed by {name}", why=why, fix=fix)

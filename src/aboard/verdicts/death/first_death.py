@@ -19,7 +19,9 @@ _ECHO_SECONDS = 5.0
 def find_first_death(evidence: Evidence) -> RankProcess | None:
     """The earliest death on the corrected clock that isn't an echo of another one."""
     now = evidence.run.generation
-    decided = float("inf") if now.decided is None else now.decided
+    # What a supervisor itself says about why it ended its ranks counts for more than how they died of it.
+    ends = [end.at for end in now.supervisor_ends.values()]
+    decided = min([float("inf") if now.decided is None else now.decided, *ends])
     dead = sorted((child for child in now.dead if child.died_at <= decided), key=attrgetter("died_at"))
     if not dead or not is_echo(evidence, dead[0]):
         return dead[0] if dead else None

@@ -25,6 +25,7 @@ from aboard.verdicts.death.explain_death import (
     is_same_error,
 )
 from aboard.verdicts.death.first_death import find_first_death, find_lost_node, get_tail, is_echo, read_last_words
+from aboard.verdicts.death.lost_agents import report_disturbances, report_lost_agents
 from aboard.verdicts.fix_commands import build_check_command
 from aboard.verdicts.judge_evidence import judge_evidence
 
@@ -162,7 +163,7 @@ def report_floods(evidence: Evidence) -> Iterator[Finding]:
         yield death.NODE_FLOOD.finding(nodes=nodes, seen=seen, fix=death.NODE_FLOOD.fix(nodes=list(nodes)))
 
 
-# All but the last explain the same end: the surest wins, and among equals the first in this list.
+# All but the last two explain the same end: the surest wins, and among equals the first in this list.
 DEATH_RULES: tuple[VerdictRule, ...] = (
     report_gpu_failure,
     report_container_refusal,
@@ -178,9 +179,11 @@ DEATH_RULES: tuple[VerdictRule, ...] = (
     ),
     _make_blame_rule(lost_peers.find_collective_mismatch, echo=False),
     report_first_death,
+    report_lost_agents,
     report_lost_node,
     report_stopped_rank,
     report_stubborn_processes,
+    report_disturbances,
 )
 
 
