@@ -113,6 +113,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
             "beacon",
             "scale",
             "logs",
+            "redaction",
             "data",
             "train",
             "engines",

@@ -34,7 +34,8 @@ _FULL_LINE = 40
 _MOST_LINES = 2000
 _FARTHEST_END = 262_144
 _LONGEST_LINE = 65_536
-_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_DIGITS = re.compile(rb"\d+")
+_LONGEST_PREFIX = 1000
 
 
 def find_private_keys(data: bytes, *, cut: bool = False) -> Iterator[Span]:
@@ -90,8 +91,13 @@ def _find_blocks(data: bytes) -> Iterator[Span]:
 
 def _find_prefix(data: bytes, start: int) -> bytes:
     """What stands before a key on its first line, with all digits equal: loggers put the time there."""
-    first = max(data.rfind(b"\n", max(0, start - 1000), start) + 1, start - 1000, 0)
-    return data[first:start].translate(_DIGITS).strip()
+    first = max(0, start - _LONGEST_PREFIX)
+    line_start = max(data.rfind(end, first, start) + 1 for end in (b"\n", b"\r"))
+    return _shape_prefix(data[max(first, line_start) : start])
+
+
+def _shape_prefix(text: bytes) -> bytes:
+    return _DIGITS.sub(b"0", text[:_LONGEST_PREFIX]).strip().strip(b"\"'([")
 
 
 def _find_body(data: bytes, start: int, stop: int, prefix: bytes, *, ended: bool) -> Iterator[Span]:
@@ -141,8 +147,8 @@ def _find_material(data: bytes, start: int, end: int, prefix: bytes) -> Span | N
     text = line[: trailer.start()] if trailer is not None else line
     before = text.rstrip(_BASE64)
     size = len(text) - len(before)
-    shape = before.translate(_DIGITS).strip().strip(b"\"'([")
-    same = shape == prefix.strip(b"\"'([")
+    shape = _shape_prefix(before)
+    same = shape == prefix
     if not text.strip() or (same and not size):
         return start, start
     if same or size >= _FULL_LINE or (size >= _FULL_LINE // 2 and shape.endswith(prefix)):
@@ -158,11 +164,16 @@ def _find_body_before(data: bytes, first: int, end: "re.Match[bytes]") -> Iterat
     at = data.rfind(b"\n", first, end.start())
     if at < 0:
         return
-    while at > first:
+    # The last line of the key may be short, and PGP's checksum follows it.
+    short_lines = 2
+    while at > first and short_lines >= 0:
         start = max(data.rfind(b"\n", first, at) + 1, first)
         span = _find_material(data, start, at, prefix)
         if span is None:
             return
-        if span[0] < span[1]:
+        short_lines -= span[1] - span[0] < _FULL_LINE
+        if span[0] < span[1] and (short_lines >= 0 or start == first == 0):
             yield span
+        if span[1] - span[0] >= _FULL_LINE:
+            short_lines = 0
         at = start - 1
