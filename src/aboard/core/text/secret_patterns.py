@@ -20,7 +20,7 @@ _OVERLAP = 8192
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _MOST_SHAPES = 20_000
 # Shorter lines may belong to the next one, as those of a netrc do, and are cheap.
-_SHORTEST_SHAPE = 64
+_SHORTEST_SHAPE = 40
 
 
 class SecretFinder:

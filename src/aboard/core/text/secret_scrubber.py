@@ -19,7 +19,7 @@ _SHORTEST_USER = 3
 _HOME = re.compile(
     r"(?P<base>/(?:home|Users|data/home|scratch/users|gpfs/home)/)(?P<user>[A-Za-z0-9_.-]+)|/root(?=/|\b)"
 )
-_HOME_PARTS = ("/home/", "/Users/", "/users/", "/root")
+_HOME_START = re.compile(rb"/(?:home/|[uU]sers/|root)")
 _ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}(?![\w:])")
 
 
@@ -38,6 +38,7 @@ class SecretScrubber:
         self._known = sorted(
             {user for user in users if len(user) >= _SHORTEST_USER and user != "root"}, key=len, reverse=True
         )
+        self._people = (_HOME_START, *(re.compile(re.escape(_encode(user))) for user in self._known))
         self._users = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, self._known))})(?![\w-])")
 
     def text(self, text: str) -> str:
@@ -48,14 +49,18 @@ class SecretScrubber:
 
         `cut`: the beginning of the stream is missing, and may be the beginning of a key.
         """
-        text = "".join(pieces)
-        spans = self._finder.find(_encode(text), cut=cut)
+        data = _encode("".join(pieces))
+        spans = self._finder.find(data, cut=cut)
         self.removed["secrets"] += len(spans)
         masked = _mask_pieces(pieces, spans, MASK)
         if self._hide_addresses:
             return [self._hide_people(piece) for piece in masked]
-        parts = [part for part in (*_HOME_PARTS, *self._known) if part in text]
-        return [self._hide_people(piece) if any(part in piece for part in parts) else piece for piece in masked]
+        places = [found.start() for pattern in self._people for found in pattern.finditer(data)]
+        if places:
+            ends = _list_ends(pieces)
+            for number in {bisect_right(ends, place) for place in places}:
+                masked[number] = self._hide_people(masked[number])
+        return masked
 
     def value(self, value: Any, name: str = "") -> Any:
         """Scrubs every string in a JSON value, including keys; masks a value under a secret name completely."""
@@ -114,7 +119,7 @@ def _mask_pieces(pieces: Sequence[str], spans: Sequence[Span], mask: str) -> lis
     masked = list(pieces)
     if not spans:
         return masked
-    ends = list(accumulate(len(piece) if piece.isascii() else len(_encode(piece)) for piece in pieces))
+    ends = _list_ends(pieces)
     cuts: dict[int, list[Span]] = {}
     for start, stop in spans:
         number = bisect_right(ends, start)
@@ -132,6 +137,11 @@ def _mask_pieces(pieces: Sequence[str], spans: Sequence[Span], mask: str) -> lis
         # A very long secret may be cut within a character.
         masked[number] = b"".join([*kept, data[at:]]).decode("utf-8", "replace")
     return masked
+
+
+def _list_ends(pieces: Sequence[str]) -> list[int]:
+    """Where each piece ends in the bytes of the joined pieces."""
+    return list(accumulate([len(piece) if piece.isascii() else len(_encode(piece)) for piece in pieces]))
 
 
 def _encode(text: str) -> bytes:
