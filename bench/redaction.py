@@ -20,6 +20,8 @@ from figures import Figures, main
 
 READ = 65_536  # what the supervisor reads at once
 MB = 1e6
+# The best of these: other load on the machine slows a core down.
+ROUNDS = 3
 # In its own process, to measure its peak memory beyond that of the text.
 SCRUB_LINE = """
 import json, re, sys
@@ -62,11 +64,14 @@ def _score_corpus(figures: Figures, corpus: Path) -> None:
 def _measure_scrubber(figures: Figures, text: str) -> None:
     """Streams of 400 lines, as in a bundle; all that a log has of homes and users is removed, too."""
     lines = text.splitlines(keepends=True)
-    scrubber = SecretScrubber(users=["adalove"])
-    began = process_time()
-    for start in range(0, len(lines), 400):
-        scrubber.pieces(lines[start : start + 400])
-    _add_speed(figures, "bundle", len(text.encode()), process_time() - began)
+    seconds = []
+    for _ in range(ROUNDS):
+        scrubber = SecretScrubber(users=["adalove"])
+        began = process_time()
+        for start in range(0, len(lines), 400):
+            scrubber.pieces(lines[start : start + 400])
+        seconds.append(process_time() - began)
+    _add_speed(figures, "bundle", len(text.encode()), min(seconds))
 
 
 def _measure_redactor(figures: Figures, data: bytes) -> None:
@@ -74,10 +79,13 @@ def _measure_redactor(figures: Figures, data: bytes) -> None:
     chosen = random.Random(20)  # noqa: S311 - no real secrets
     letters = string.ascii_letters + string.digits
     redactor = Redactor("hf_" + "".join(chosen.choices(letters, k=34)) for _ in range(20))
-    began = process_time()
-    for start in range(0, len(data), READ):
-        redactor.feed(data[start : start + READ])
-    _add_speed(figures, "live stream, 20 known secrets", len(data), process_time() - began)
+    seconds = []
+    for _ in range(ROUNDS):
+        began = process_time()
+        for start in range(0, len(data), READ):
+            redactor.feed(data[start : start + READ])
+        seconds.append(process_time() - began)
+    _add_speed(figures, "live stream, 20 known secrets", len(data), min(seconds))
 
 
 def _add_speed(figures: Figures, name: str, size: int, seconds: float) -> None:

@@ -13,6 +13,7 @@ _EDGE = re.compile(
     rb"-{4,5} ?(?P<edge>BEGIN|END) (?:[A-Z0-9]{1,16} ){0,4}(?:PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}"
 )
 _ANCHORS = (b"PRIVATE KEY", b"Static key V1")
+_PUTTY_ANCHOR = b"Private-Lines"
 _PUTTY = re.compile(rb"Private-Lines: ?(\d{1,3})")
 # How keys in DER or in OpenSSH's format begin, in base64: their BEGIN may be in a part of the log that is gone.
 _DER = re.compile(rb"MII[A-Za-z0-9]{2}[A-Za-z]?IBA(?:AKC|DANBgkqhkiG9w0BAQEFAASC)|b3BlbnNzaC1rZXktdjE")
@@ -38,6 +39,11 @@ _DIGITS = re.compile(rb"\d+")
 _LONGEST_PREFIX = 1000
 
 
+def mentions_private_key(data: bytes) -> bool:
+    """Whether it is worth looking for keys."""
+    return any(anchor in data for anchor in (*_ANCHORS, *_DER_ANCHORS, _PUTTY_ANCHOR))
+
+
 def find_private_keys(data: bytes, *, cut: bool = False) -> Iterator[Span]:
     """The parts of keys, one for each line; they may repeat and overlap.
 
@@ -47,7 +53,7 @@ def find_private_keys(data: bytes, *, cut: bool = False) -> Iterator[Span]:
         yield from _find_lines(b"\n" + data[: first.end() + _LONGEST_LINE], 0, b"", _MOST_LINES, moved=1)
     if any(anchor in data for anchor in _ANCHORS):
         yield from _find_blocks(data)
-    if b"Private-Lines" in data:
+    if _PUTTY_ANCHOR in data:
         for found in _PUTTY.finditer(data):
             yield from _find_lines(
                 data, found.end(), _find_prefix(data, found.start()), int(found[1]), stop=found.end() + _LONGEST_LINE
