@@ -121,8 +121,9 @@ def test_secrets_that_a_rank_prints_are_not_in_a_bundle(tmp_path: Path) -> None:
     cases = [case for case in read_corpus() if "\n" not in case.text and "/home/" not in case.text]
     text = bundle_output(tmp_path, [(0, "stdout", "".join(f"{case.text}\n" for case in cases))])
     printed = [json.loads(line)["text"] for line in text.splitlines() if line.startswith('{"at"')]
-    assert [case.id for case in cases if case.secret is not None and any(case.secret in line for line in printed)] == []
-    assert [case.id for case in cases if case.secret is None and case.text not in printed] == []
+    lines = list(zip(cases, printed, strict=True))
+    assert [case.id for case, line in lines if case.secret is not None and case.secret in line] == []
+    assert [case.id for case, line in lines if case.secret is None and case.text != line] == []
 
 
 def test_variables_with_our_prefix_are_scrubbed(tmp_path: Path) -> None:

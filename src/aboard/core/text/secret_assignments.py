@@ -27,7 +27,9 @@ _CLOSE = rb"(?:\\{0,8}[\"'`\]]){0,2}\)?"
 # `=`, `: `, ` is `, and `"name": NAME, "value": …`.
 _VALUE_FIELD = rb",?[ \t]{0,4}\\{0,8}[\"']?value\\{0,8}[\"']?[ \t]?[:=]"
 _SIGN = (
-    rb"[ \t]{0,8}(?P<sign>=>|:=|={1,2}|:|>|(?<=[ \t])(?:is|was|are)\b:?|" + _VALUE_FIELD + rb")[ \t]{0,8}(?=[^\s,;)])"
+    rb"[ \t]{0,8}(?P<sign>=>|:=|={1,2}|:|>|(?<=[ \t])(?:is|was|are|(?:set|changed|reset) to)\b:?|"
+    + _VALUE_FIELD
+    + rb")[ \t]{0,8}(?=[^\s,;)])"
 )
 # Training logs are full of `tokens: 123` and `tokens 1.2M`.
 _NO_NUMBER = rb"(?![\d.,:_+/-]{1,40}[a-z%]{0,3}(?:[\s,;)\]}|/]|\Z))"
