@@ -114,6 +114,7 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
             "beacon",
             "scale",
             "logs",
+            "redaction",
             "data",
             "train",
             "engines",

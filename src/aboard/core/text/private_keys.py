@@ -13,6 +13,7 @@ _EDGE = re.compile(
     rb"-{4,5} ?(?P<edge>BEGIN|END) (?:[A-Z0-9]{1,16} ){0,4}(?:PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}"
 )
 _ANCHORS = (b"PRIVATE KEY", b"Static key V1")
+_PUTTY_ANCHOR = b"Private-Lines"
 _PUTTY = re.compile(rb"Private-Lines: ?(\d{1,3})")
 # How keys in DER or in OpenSSH's format begin, in base64: their BEGIN may be in a part of the log that is gone.
 _DER = re.compile(rb"MII[A-Za-z0-9]{2}[A-Za-z]?IBA(?:AKC|DANBgkqhkiG9w0BAQEFAASC)|b3BlbnNzaC1rZXktdjE")
@@ -34,7 +35,13 @@ _FULL_LINE = 40
 _MOST_LINES = 2000
 _FARTHEST_END = 262_144
 _LONGEST_LINE = 65_536
-_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_DIGITS = re.compile(rb"\d+")
+_LONGEST_PREFIX = 1000
+
+
+def mentions_private_key(data: bytes) -> bool:
+    """Whether it is worth looking for keys."""
+    return any(anchor in data for anchor in (*_ANCHORS, *_DER_ANCHORS, _PUTTY_ANCHOR))
 
 
 def find_private_keys(data: bytes, *, cut: bool = False) -> Iterator[Span]:
@@ -46,7 +53,7 @@ def find_private_keys(data: bytes, *, cut: bool = False) -> Iterator[Span]:
         yield from _find_lines(b"\n" + data[: first.end() + _LONGEST_LINE], 0, b"", _MOST_LINES, moved=1)
     if any(anchor in data for anchor in _ANCHORS):
         yield from _find_blocks(data)
-    if b"Private-Lines" in data:
+    if _PUTTY_ANCHOR in data:
         for found in _PUTTY.finditer(data):
             yield from _find_lines(
                 data, found.end(), _find_prefix(data, found.start()), int(found[1]), stop=found.end() + _LONGEST_LINE
@@ -90,8 +97,13 @@ def _find_blocks(data: bytes) -> Iterator[Span]:
 
 def _find_prefix(data: bytes, start: int) -> bytes:
     """What stands before a key on its first line, with all digits equal: loggers put the time there."""
-    first = max(data.rfind(b"\n", max(0, start - 1000), start) + 1, start - 1000, 0)
-    return data[first:start].translate(_DIGITS).strip()
+    first = max(0, start - _LONGEST_PREFIX)
+    line_start = max(data.rfind(end, first, start) + 1 for end in (b"\n", b"\r"))
+    return _shape_prefix(data[max(first, line_start) : start])
+
+
+def _shape_prefix(text: bytes) -> bytes:
+    return _DIGITS.sub(b"0", text[:_LONGEST_PREFIX]).strip().strip(b"\"'([")
 
 
 def _find_body(data: bytes, start: int, stop: int, prefix: bytes, *, ended: bool) -> Iterator[Span]:
@@ -141,8 +153,8 @@ def _find_material(data: bytes, start: int, end: int, prefix: bytes) -> Span | N
     text = line[: trailer.start()] if trailer is not None else line
     before = text.rstrip(_BASE64)
     size = len(text) - len(before)
-    shape = before.translate(_DIGITS).strip().strip(b"\"'([")
-    same = shape == prefix.strip(b"\"'([")
+    shape = _shape_prefix(before)
+    same = shape == prefix
     if not text.strip() or (same and not size):
         return start, start
     if same or size >= _FULL_LINE or (size >= _FULL_LINE // 2 and shape.endswith(prefix)):
@@ -158,11 +170,16 @@ def _find_body_before(data: bytes, first: int, end: "re.Match[bytes]") -> Iterat
     at = data.rfind(b"\n", first, end.start())
     if at < 0:
         return
-    while at > first:
+    # The last line of the key may be short, and PGP's checksum follows it.
+    short_lines = 2
+    while at > first and short_lines >= 0:
         start = max(data.rfind(b"\n", first, at) + 1, first)
         span = _find_material(data, start, at, prefix)
         if span is None:
             return
-        if span[0] < span[1]:
+        short_lines -= span[1] - span[0] < _FULL_LINE
+        if span[0] < span[1] and (short_lines >= 0 or start == first == 0):
             yield span
+        if span[1] - span[0] >= _FULL_LINE:
+            short_lines = 0
         at = start - 1

@@ -24,11 +24,17 @@ class Trust(IntEnum):
 
 _SUFFIX = rb"(?:[_-]?(?:value|string|str|base64|b64|hash|raw|text|plain|prod|dev|test|staging|\d{1,3}))?"
 _CLOSE = rb"(?:\\{0,8}[\"'`\]]){0,2}\)?"
-_SIGN = rb"[ \t]{0,8}(?P<sign>=>|:=|={1,2}|:|>|(?<=[ \t])(?:is|was|are)\b:?)[ \t]{0,8}(?=[^\s,;)])"
+# `=`, `: `, ` is `, and `"name": NAME, "value": …`.
+_VALUE_FIELD = rb",?[ \t]{0,4}\\{0,8}[\"']?value\\{0,8}[\"']?[ \t]?[:=]"
+_SIGN = (
+    rb"[ \t]{0,8}(?P<sign>=>|:=|={1,2}|:|>|(?<=[ \t])(?:is|was|are|(?:set|changed|reset) to)\b:?|"
+    + _VALUE_FIELD
+    + rb")[ \t]{0,8}(?=[^\s,;)])"
+)
 # Training logs are full of `tokens: 123` and `tokens 1.2M`.
 _NO_NUMBER = rb"(?![\d.,:_+/-]{1,40}[a-z%]{0,3}(?:[\s,;)\]}|/]|\Z))"
 # The same at once after the name, since that is where most hits end.
-_NO_COUNT = rb"(?!/|(?:[=:] ?| )[\d.,]+[\s,;kmgb)\]])"
+_NO_COUNT = rb"(?!/|(?:[=:] ?| )[\d.,]+[kmgbt]?(?:[\s,;)\]]|\Z))"
 _SPACE = rb"(?P<space>[ \t]{1,4})(?=[^\s=:,;.|(/\[-])(?!(?:per|of|to|for|in|and|or|the|is|with|from|at|took|on)[ \t])"
 
 
@@ -94,7 +100,7 @@ _OPEN = re.compile(rb"(?:[bur]{0,2}|(?:pydantic\.)?secret(?:str|bytes|value)?\()
 _BARE = re.compile(
     rb"(?:[^\s\"'`,;&<>|(){}\[\]\\]|[,;&|()\[\]{}\\<>](?![\s\"'`,;)}\]<\\]|\Z|[\w.-]{1,32}[\"']?[ ]?[=:])){1,4096}"
 )
-_ITEM = re.compile(rb"[\"'](?P<item>[^\"'\n]{1,1024})[\"']|(?P<end>[\])}\n])")
+_ITEM = re.compile(rb"[\"'](?P<item>[^\"'\n]{1,1024})[\"']|(?P<bare>[\w-]{16,1024})|(?P<end>[\])}\n])")
 _SCHEME = re.compile(rb"(?:bearer|basic|token|negotiate|digest|apikey|key|aws4-hmac-sha256)[ \t]{1,4}")
 _FOR_WHOM = re.compile(
     rb"passw(?:or)?d[ \t](?:for|of)[ \t](?:user[ \t])?[^\s:=]{1,64}(?:[ \t](?:is|was)\b|[ \t]?[:=])[ \t]{1,4}(?=[^\s])"
@@ -234,14 +240,12 @@ def _read_value(data: bytes, low: bytes, start: int, trust: Trust, sign: bytes) 
         last = _find_closing(data, quote, first, limit)
         yield first, last, _is_secret(data[first:last], trust, sign, quoted=True, follower=b"")
     elif data[start : start + 1] in (b"[", b"("):
-        item = None
         for item in _ITEM.finditer(data, start + 1, min(len(data), start + _LONGEST)):
             if item["end"] is not None:
                 return
-            yield (
-                *item.span("item"),
-                _is_secret(item["item"], min(trust, Trust.UNUSUAL), sign, quoted=True, follower=b""),
-            )
+            name = "item" if item["item"] is not None else "bare"
+            secret = _is_secret(item[name], min(trust, Trust.UNUSUAL), sign, quoted=True, follower=b"")
+            yield *item.span(name), secret
         # A list without an end.
         yield start, start + _LONGEST, False
     elif (bare := _BARE.match(data, start)) is not None:

@@ -1,4 +1,4 @@
-"""Finds passwords in commands: `mysql -pPASSWORD`, `docker login -p PASSWORD`, `curl -u ada:PASSWORD`."""
+"""Finds passwords in commands and files of known tools: `mysql -pPASSWORD`, `curl -u ada:PASSWORD`, ~/.pgpass."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,21 @@ _SUDO = re.compile(rb"\b(?:echo|printf)[ \t]+(?P<value>[^\n|$]{4,256}?)[ \t]*\|[
 _PASS = re.compile(rb"pass:(?P<value>[^\s\"']{4,256})")
 _IDENTIFIED = re.compile(rb"identified (?:with \S{1,64} )?by (?:password )?[\"'](?P<value>[^\"'\n]{1,256})")
 _HTPASSWD = re.compile(rb"htpasswd -\w{0,8}b\w{0,8} \S{1,200} \S{1,64} (?P<value>\S{1,256})")
-_STATEMENTS = ((b"sudo -", _SUDO), (b"identified ", _IDENTIFIED), (b"htpasswd -", _HTPASSWD), (b"openssl", _PASS))
+# A line of ~/.pgpass, a refresh token of Google, a file of Kaggle.
+_PGPASS = re.compile(rb"[\w.*-]{1,128}:5432:[\w.*-]{1,64}:[\w.-]{1,64}:(?P<value>[^\s:]{4,256})")
+_REFRESH = re.compile(rb"(?<![\w/:])(?P<value>1//0[\w-]{30,512})")
+_USER_KEY = re.compile(
+    rb"\"username\"\s{0,4}:\s{0,4}\"[^\"\n]{1,64}\",\s{0,4}\"key\"\s{0,4}:\s{0,4}\"(?P<value>[^\"\n]{16,128})"
+)
+_STATEMENTS = (
+    (b"sudo -", _SUDO),
+    (b"identified ", _IDENTIFIED),
+    (b"htpasswd -", _HTPASSWD),
+    (b"openssl", _PASS),
+    (b":5432:", _PGPASS),
+    (b"1//0", _REFRESH),
+    (b'"username"', _USER_KEY),
+)
 _FARTHEST = 300
 # A part of each command's name above.
 _TOOLS = (

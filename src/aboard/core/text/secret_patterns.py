@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
-from aboard.core.text.private_keys import Span, find_private_keys
+from aboard.core.text.private_keys import Span, find_private_keys, mentions_private_key
 from aboard.core.text.secret_assignments import find_assigned_secrets, judge_value
 from aboard.core.text.secret_commands import find_command_secrets
 from aboard.core.text.secret_tokens import find_tokens, list_runs
@@ -20,7 +20,7 @@ _OVERLAP = 8192
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _MOST_SHAPES = 20_000
 # Shorter lines may belong to the next one, as those of a netrc do, and are cheap.
-_SHORTEST_SHAPE = 64
+_SHORTEST_SHAPE = 40
 
 
 class SecretFinder:
@@ -33,34 +33,49 @@ class SecretFinder:
 
     def find(self, data: bytes, *, cut: bool = False) -> list[Span]:
         """The places of all secrets, in order, without overlaps; `cut`: the beginning of the text is missing."""
-        spans = list(find_private_keys(data, cut=cut))
-        for first, last in spans[: _MOST_SHAPES - len(self._keys)]:
-            self._keys.update(list_runs(data[first : min(last, first + _OVERLAP)]))
+        spans, keyed = self._find_in_windows(data)
+        keys = list(find_private_keys(data, cut=cut)) if keyed or cut else []
+        if keys:
+            for first, last in keys[: max(0, _MOST_SHAPES - len(self._keys))]:
+                self._keys.update(list_runs(data[first : min(last, first + _OVERLAP)]))
+            # Lines that quote a part of the key.
+            self._innocent.clear()
+            spans, _keyed = self._find_in_windows(data)
+        return _merge_spans([*spans, *keys])
+
+    def _find_in_windows(self, data: bytes) -> tuple[list[Span], bool]:
+        """The places of all secrets on single lines, and whether there may be private keys."""
+        spans: list[Span] = []
+        keyed = False
         for start, stop in _cut_windows(data):
             part = data if stop - start == len(data) else data[start:stop]
-            spans += [(start + first, start + last) for first, last in self._find_in_lines(part)]
-        return _merge_spans(spans)
+            found, key_found = self._find_in_lines(part)
+            spans += [(start + first, start + last) for first, last in found]
+            keyed |= key_found
+        return spans, keyed
 
-    def _find_in_lines(self, data: bytes) -> list[Span]:
+    def _find_in_lines(self, data: bytes) -> tuple[list[Span], bool]:
         shapes = data.translate(_DIGITS).split(b"\n")
         fresh = [place for place, shape in enumerate(shapes) if shape not in self._innocent]
-        lines = data.split(b"\n") if len(fresh) < len(shapes) else []
-        text = b"\n".join([lines[place] for place in fresh]) if lines else data
-        spans = list(self._find_in_text(text))
-        starts = [0, *accumulate(len(shapes[place]) + 1 for place in fresh)]
+        if len(fresh) == len(shapes):
+            places, text = [], data
+        else:
+            places = [0, *accumulate([len(shape) + 1 for shape in shapes])]
+            text = b"\n".join([data[places[place] : places[place + 1] - 1] for place in fresh])
+        spans, keyed = list(self._find_in_text(text)), mentions_private_key(text)
+        starts = [0, *accumulate([len(shapes[place]) + 1 for place in fresh])]
         numbers = [bisect_right(starts, first) - 1 for first, _last in spans]
-        guilty = set(numbers)
-        if len(self._innocent) < _MOST_SHAPES:
+        if len(self._innocent) < _MOST_SHAPES and not keyed:
+            guilty = set(numbers)
             self._innocent.update(
                 shapes[place]
                 for number, place in enumerate(fresh)
                 if number not in guilty and len(shapes[place]) >= _SHORTEST_SHAPE
             )
-        if not lines or not spans:
-            return spans
-        places = [0, *accumulate(len(shape) + 1 for shape in shapes)]
-        moves = [places[fresh[number]] - starts[number] for number in numbers]
-        return [(first + move, last + move) for (first, last), move in zip(spans, moves, strict=True)]
+        if places:
+            moves = [places[fresh[number]] - starts[number] for number in numbers]
+            spans = [(first + move, last + move) for (first, last), move in zip(spans, moves, strict=True)]
+        return spans, keyed
 
     def _find_in_text(self, data: bytes) -> Iterator[Span]:
         low = data.lower()

@@ -4,9 +4,10 @@ Secrets that a run knows by name are masked before they reach a disk; this finds
 """
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from aboard.core.text.private_keys import Span
@@ -18,7 +19,7 @@ _SHORTEST_USER = 3
 _HOME = re.compile(
     r"(?P<base>/(?:home|Users|data/home|scratch/users|gpfs/home)/)(?P<user>[A-Za-z0-9_.-]+)|/root(?=/|\b)"
 )
-_HOME_PARTS = ("/home/", "/Users/", "/users/", "/root")
+_HOME_START = re.compile(rb"/(?:home/|[uU]sers/|root)")
 _ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}(?![\w:])")
 
 
@@ -37,6 +38,7 @@ class SecretScrubber:
         self._known = sorted(
             {user for user in users if len(user) >= _SHORTEST_USER and user != "root"}, key=len, reverse=True
         )
+        self._people = (_HOME_START, *(re.compile(re.escape(_encode(user))) for user in self._known))
         self._users = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, self._known))})(?![\w-])")
 
     def text(self, text: str) -> str:
@@ -47,13 +49,18 @@ class SecretScrubber:
 
         `cut`: the beginning of the stream is missing, and may be the beginning of a key.
         """
-        encoded = [piece.encode("utf-8", "surrogatepass") for piece in pieces]
-        spans = self._finder.find(b"".join(encoded), cut=cut)
-        if not spans:
-            return [self._hide_people(piece) for piece in pieces]
+        data = _encode("".join(pieces))
+        spans = self._finder.find(data, cut=cut)
         self.removed["secrets"] += len(spans)
-        masked = _mask_pieces(encoded, spans, MASK.encode())
-        return [self._hide_people(_decode(piece)) for piece in masked]
+        masked = _mask_pieces(pieces, spans, MASK)
+        if self._hide_addresses:
+            return [self._hide_people(piece) for piece in masked]
+        places = [found.start() for pattern in self._people for found in pattern.finditer(data)]
+        if places:
+            ends = _list_ends(pieces)
+            for number in {bisect_right(ends, place) for place in places}:
+                masked[number] = self._hide_people(masked[number])
+        return masked
 
     def value(self, value: Any, name: str = "") -> Any:
         """Scrubs every string in a JSON value, including keys; masks a value under a secret name completely."""
@@ -71,9 +78,8 @@ class SecretScrubber:
         return value
 
     def _hide_people(self, text: str) -> str:
-        if any(part in text for part in _HOME_PARTS):
-            text = _HOME.sub(self._home, text)
-        if any(user in text for user in self._known):
+        text = _HOME.sub(self._home, text)
+        if self._known:
             text, count = self._users.subn(_USER, text)
             self.removed["user names"] += count
         return _ADDRESS.sub(self._address, text) if self._hide_addresses else text
@@ -94,45 +100,49 @@ class SecretScrubber:
 
 def mask_secrets(text: str, mask: str = MASK) -> str:
     """The text without secrets; homes, users and addresses stay."""
-    data = text.encode("utf-8", "surrogatepass")
-    (masked,) = _mask_pieces([data], SecretFinder().find(data), mask.encode())
-    return _decode(masked)
+    return _mask_pieces([text], SecretFinder().find(_encode(text)), mask)[0]
 
 
 def mask_words(words: Sequence[str], mask: str = MASK) -> list[str]:
     """The same for the words of a command: also the values that follow the names of secret options."""
     spaced = [f"{word} " for word in words]
-    data = [word.encode("utf-8", "surrogatepass") for word in spaced]
-    masked = _mask_pieces(data, SecretFinder().find(b"".join(data)), mask.encode())
-    hidden = [_decode(word).removesuffix(" ") for word in masked]
+    spans = SecretFinder().find(_encode("".join(spaced)))
+    hidden = [word.removesuffix(" ") for word in _mask_pieces(spaced, spans, mask)]
     for place, (option, value) in enumerate(pairwise(words), 1):
         if option.startswith("-") and "=" not in option and is_secret_value(option.lstrip("-"), value, typed=True):
             hidden[place] = mask
     return hidden
 
 
-def _mask_pieces(pieces: Sequence[bytes], spans: Sequence[Span], mask: bytes) -> list[bytes]:
-    """Each piece with a mask for every part of a secret in it; line ends stay where they are."""
-    masked: list[bytes] = []
-    offset, number = 0, 0
-    for piece in pieces:
-        kept: list[bytes] = []
-        at, end = offset, offset + len(piece)
-        while number < len(spans) and spans[number][0] < end:
-            start, stop = max(spans[number][0], offset), min(spans[number][1], end)
-            lines = piece[start - offset : stop - offset].split(b"\n")
-            kept += [piece[at - offset : start - offset], b"\n".join(mask if line.strip() else line for line in lines)]
-            at = stop
-            if spans[number][1] > end:
-                break
+def _mask_pieces(pieces: Sequence[str], spans: Sequence[Span], mask: str) -> list[str]:
+    """Each piece with a mask for every part of a secret in it; `spans` count bytes of the joined pieces."""
+    masked = list(pieces)
+    if not spans:
+        return masked
+    ends = _list_ends(pieces)
+    cuts: dict[int, list[Span]] = {}
+    for start, stop in spans:
+        number = bisect_right(ends, start)
+        while number < len(ends) and (offset := ends[number - 1] if number else 0) < stop:
+            cuts.setdefault(number, []).append((max(start - offset, 0), min(stop, ends[number]) - offset))
             number += 1
-        masked.append(b"".join([*kept, piece[at - offset :]]) if kept else piece)
-        offset = end
+    for number, own in cuts.items():
+        data = _encode(pieces[number])
+        kept, at = [], 0
+        for start, stop in own:
+            # Line ends stay where they are.
+            lines = data[start:stop].split(b"\n")
+            kept += [data[at:start], b"\n".join(mask.encode() if line.strip() else line for line in lines)]
+            at = stop
+        # A very long secret may be cut within a character.
+        masked[number] = b"".join([*kept, data[at:]]).decode("utf-8", "replace")
     return masked
 
 
-def _decode(data: bytes) -> str:
-    try:
-        return data.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:  # a mask that ends within a character
-        return data.decode("utf-8", "replace")
+def _list_ends(pieces: Sequence[str]) -> list[int]:
+    """Where each piece ends in the bytes of the joined pieces."""
+    return list(accumulate([len(piece) if piece.isascii() else len(_encode(piece)) for piece in pieces]))
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

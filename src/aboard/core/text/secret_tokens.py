@@ -26,6 +26,7 @@ _PREFIXED = re.compile(
     rb"|AT[AC]TT3[\w-]{16,}|tskey-[\w-]{12,}|sbp_[a-f0-9]{32,}|sq0[a-z]{3}-[\w-]{16,}|lsv2_[a-z]{2}_\w{20,}|nsec1[a-z0-9]{40,}"
     rb"|sntry[a-z]_[\w-]{16,}|figd_[\w-]{16,}|gls?[ac]_\w{20,}|ops_eyJ[\w-]{16,}|rpa_[A-Z0-9]{20,}|ntn_[A-Za-z0-9]{20,}"
     rb"|SK[a-f0-9]{32}|oy2[a-z0-9]{43}|sk-(?:ant|proj|or|svcacct|admin)-[\w-]{16,}|lin_(?:api|oauth)_[A-Za-z0-9]{16,}"
+    rb"|A3-[A-Z0-9]{5,6}-[A-Z0-9-]{20,}|pat-[a-z]{2}\d-[a-f0-9-]{30,}|CLOJARS_[a-f0-9]{40,}"
     rb"|p8e-[A-Za-z0-9]{20,}|pul-[a-f0-9]{32,}|dt0[a-z]\d\d[\w-]{16,}|rubygems_[a-f0-9]{32,}|EAA[A-Z][A-Za-z0-9]{24,}"
     rb")"
 )
@@ -58,6 +59,11 @@ _UNCLASSED = bytes(byte for byte in range(256) if byte not in _ALPHANUMERIC)
 # A share of characters that a name has less of.
 _MOST_CHANGES = 0.25
 _MOSTLY = 0.8
+_SEPARATORS = re.compile(rb"[_-]")
+_LETTERS_PER_SEPARATOR = 12
+_SHORT_WORD = re.compile(rb"(?<![\w.-])[A-Za-z]{1,5}\.\Z")
+_LONG_RUN = 32
+_FEW_LETTERS = 7
 _TRACKER_DIGITS = 40
 _LONG_TWO_CLASSES = 20
 _SHORTEST_ENCODED = 20
@@ -98,6 +104,8 @@ def is_random(value: bytes) -> bool:
         return False
     if upper and lower:
         return len(value) >= _SHORTEST_RUN and changes + classes.count(b"lU") >= _MOST_CHANGES * len(value)
+    if len(set(value.translate(None, _UNCLASSED + digits.encode()))) < _FEW_LETTERS:
+        return False
     return len(value) >= _LONG_TWO_CLASSES and changes >= _MOST_CHANGES * len(value) and _HEX.fullmatch(value) is None
 
 
@@ -131,7 +139,7 @@ def _judge_run(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, by
         dotted = _DOTTED.match(data, start - len(left) + len(left.rstrip(_DOTTED_CLASS)))
         if dotted is not None:
             yield *dotted.span(), b""
-    if is_random(run) and (_is_named(data, start) or _is_prefixed(run, before, after)):
+    if is_random(run) and (_is_named(data, start) or _is_prefixed(data, start, run, after)):
         yield start, end, b""
 
 
@@ -146,12 +154,23 @@ def _is_named(data: bytes, start: int) -> bool:
     return _JWK.search(context) is not None and b"kty" in data[max(0, start - _LONGEST) : start + _LONGEST]
 
 
-def _is_prefixed(run: bytes, before: bytes, after: bytes) -> bool:
-    """Whether it has the usual form of a provider's token: a short word, - or _, and a random rest."""
+def _is_prefixed(data: bytes, start: int, run: bytes, after: bytes) -> bool:
+    """Whether it has the usual form of a provider's token: a short word, one of -_. and a random rest."""
+    before = data[max(0, start - 1) : start]
+    if before == b".":
+        return (
+            len(run) >= _LONG_RUN
+            and after not in (b".", b"/", b"(")
+            and _SHORT_WORD.search(data[max(0, start - 8) : start]) is not None
+        )
     prefix = _GENERIC_PREFIX.match(run)
     if prefix is None or before in (b"/", b".", b"+") or after in (b".", b"/", b"(", b"<"):
         return False
-    return len(run) - prefix.end() >= _SHORTEST_RUN and is_random(run[prefix.end() :])
+    rest = run[prefix.end() :]
+    # A name with many parts is no token, unless one of them is.
+    parts = _SEPARATORS.split(rest)
+    whole = [rest] if _LETTERS_PER_SEPARATOR * (len(parts) - 1) <= len(rest) else parts
+    return any(len(part) >= _SHORTEST_RUN and is_random(part) for part in whole)
 
 
 def _find_base64(data: bytes, start: int, end: int) -> tuple[int, int]:

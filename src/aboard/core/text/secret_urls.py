@@ -22,6 +22,9 @@ _ENCODED_LOGIN = re.compile(rb"%3a%2f%2f[^\s\"'&%]{0,64}%3a(?P<value>[^\s\"'&/]{
 _COOKIE = re.compile(rb"cookies?2?\\{0,8}[\"']?[ \t]{0,4}[:=,][ \t]{0,4}[\"'b\\]{0,3}(?P<pairs>[^\r\n\"']{3,4096})")
 _PAIR = re.compile(rb"(?P<name>[\w!#$%&*+.^|~-]{1,128})=(?P<value>[^;\s,\\]{1,4096})")
 _ATTRIBUTES = frozenset((b"path", b"expires", b"domain", b"max-age", b"samesite", b"version", b"priority"))
+_HOST = re.compile(rb"@(?:tcp\(|unix\(|(?!sha\d)[\w.-]{1,128}:\d{2,5}(?![\w.]))")
+_BARE_LOGIN = re.compile(rb"(?:^|[\s\"'=(,])[\w.-]{1,64}:(?P<password>[^\s:@/\"'()]{4,128})\Z")
+_LONGEST_LOGIN = 200
 _SHORTEST_TOKEN = 16
 _SHORTEST_COOKIE = 6
 
@@ -35,6 +38,8 @@ def find_url_secrets(data: bytes, low: bytes) -> Iterator[Span]:
             yield from _find_hook(data, hook.start(), found.end())
         if b"=" in found["rest"]:
             yield from _find_parameters(data, low, *found.span("rest"))
+    for found in _HOST.finditer(low):
+        yield from _find_bare_login(data, found.start())
     yield from (found.span("value") for found in _SIGNATURE.finditer(low) if re.search(rb"[\d%]", found["value"]))
     if b"%3a%2f%2f" in low:
         yield from (found.span("value") for found in _ENCODED_LOGIN.finditer(low))
@@ -64,6 +69,13 @@ def _find_login(data: bytes, start: int, end: int) -> Iterator[Span]:
     # The user's name may be a token: that of a Sentry DSN, of a git remote.
     if len(user) >= _SHORTEST_TOKEN and re.search(rb"\d", user) and b"." not in user:
         yield start, start + len(user)
+
+
+def _find_bare_login(data: bytes, at: int) -> Iterator[Span]:
+    """The password of `user:password@host:port`, without a scheme."""
+    login = _BARE_LOGIN.search(data[max(0, at - _LONGEST_LOGIN) : at])
+    if login is not None and not _PLAIN.fullmatch(login["password"]):
+        yield at - len(login["password"]), at
 
 
 def _find_hook(data: bytes, start: int, end: int) -> Iterator[Span]:
