@@ -3,10 +3,12 @@
 import gzip
 import io
 import json
+import pickle
 import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,17 @@ import pytest
 import torch
 from tiny import tiny_model
 
-from aboard.core.plan.training_settings import Training
+from aboard.config.training.adapter_files import read_adapter_config
+from aboard.core.plan.training_settings import Adapter, Training
 from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.data.tokens import render_limits
 from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import AboardError
-from aboard.flows.train.fetch_model import fetch_model
+from aboard.flows.train.fetch_model import fetch_model, read_model_facts
 from aboard.flows.why.bundle_replay import replay_bundle
+from aboard.train.adapter.inject_adapter import inject_adapter
 from aboard.train.model.meta_model import build_on_meta
+from aboard.train.model.weight_files import open_weights
 
 MANIFEST = b'{"format": 1, "aboard": "0", "run": "r"}'
 
@@ -212,3 +218,107 @@ def test_a_missing_path_is_not_fetched_from_the_hub(tmp_path: Path, monkeypatch:
         with pytest.raises(AboardError):
             read("hub:checkpoints/last")
     assert fetched == ["checkpoints/last", "checkpoints/last"]
+
+
+class _Payload:
+    """A pickle that leaves a mark when it is loaded."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return Path.touch, (self._mark,)
+
+
+def test_a_pickle_in_place_of_weights_is_not_run(tmp_path: Path) -> None:
+    """pytorch_model.bin is loaded as tensors alone; anything else in it is refused by name."""
+    mark = tmp_path / "ran"
+    torch.save({"a": torch.zeros(2), "b": _Payload(mark)}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(AboardError) as refused:
+        open_weights(tmp_path)
+    assert refused.value.code == "model-damaged"
+    assert not mark.exists()
+
+
+def test_pickles_beside_a_model_or_adapter_are_not_read(tmp_path: Path) -> None:
+    """optimizer.pt, training_args.bin and adapter_model.bin of somebody else's checkpoint stay unread."""
+    mark = tmp_path / "ran"
+    tiny_model(tmp_path)
+    for name in ("optimizer.pt", "training_args.bin", "rng_state.pth", ".metadata", "adapter_model.bin"):
+        (tmp_path / name).write_bytes(pickle.dumps(_Payload(mark)))
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 8}))
+    assert fetch_model(str(tmp_path), from_scratch=False) == tmp_path
+    assert open_weights(tmp_path)
+    with pytest.raises(AboardError) as refused:
+        read_adapter_config(tmp_path)
+    assert "adapter_model.safetensors" in refused.value.seen
+    assert not mark.exists()
+
+
+LYING_HEADERS = {
+    "a huge header": (1 << 62).to_bytes(8, "little") + b"{}",
+    "a header beyond the file": (90 << 20).to_bytes(8, "little") + b"{}",
+    "a huge shape": {"a": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 16]}},
+    "a negative shape": {"a": {"dtype": "F32", "shape": [-2, -2], "data_offsets": [0, 16]}},
+    "another type": {"a": {"dtype": "F64", "shape": [2, 2], "data_offsets": [0, 16]}},
+    "overlapping tensors": {
+        "a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
+        "b": {"dtype": "F32", "shape": [2], "data_offsets": [8, 16]},
+    },
+    "negative offsets": {"a": {"dtype": "U8", "shape": [1], "data_offsets": [-1, 0]}},
+    "no offsets": {"a": {"dtype": "U8", "shape": [1]}},
+    "a list": [],
+    "deep nesting": b"[" * 60_000,
+}
+
+
+@pytest.mark.parametrize("name", LYING_HEADERS)
+def test_a_safetensors_header_that_lies_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    """Neither a size nor an offset of a header is believed before it was compared with the file."""
+    given = LYING_HEADERS[name]
+    header = given if isinstance(given, bytes) else json.dumps(given).encode()
+    has_length = isinstance(given, bytes) and "header" in name
+    whole = header if has_length else len(header).to_bytes(8, "little") + header
+    (tmp_path / "model.safetensors").write_bytes(whole + bytes(16))
+    with pytest.raises(AboardError) as refused:
+        open_weights(tmp_path)
+    assert refused.value.code == "model-damaged"
+
+
+@pytest.mark.parametrize("place", ["../secret.safetensors", "/etc/passwd", "a/../../x", 3])
+def test_an_index_of_weights_stays_in_its_directory(tmp_path: Path, place: object) -> None:
+    """An index can't name a file outside of the model's directory."""
+    index = {"weight_map": {"a": place}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(AboardError) as refused:
+        open_weights(tmp_path)
+    assert refused.value.code == "model-damaged"
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "[" * 60_000, '{"text_config": 3}', '{"vocab_size": "x"}', "\x00"])
+def test_settings_of_a_model_that_make_no_sense_are_named_or_ignored(tmp_path: Path, content: str) -> None:
+    """config.json is somebody else's text: the head names what it can't read."""
+    (tmp_path / "config.json").write_text(content)
+    with suppress(AboardError):
+        assert read_model_facts(tmp_path).vocabulary is None
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_local_experts"])
+def test_a_model_of_a_billion_layers_is_refused_by_name(tmp_path: Path, key: str) -> None:
+    """Building it would take hours and all memory, even without weights."""
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 10**12}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mixtral", **shape, key: 10**9}))
+    with pytest.raises(AboardError) as refused:
+        build_on_meta(_make_training(tmp_path), torch.device("cpu"))
+    assert refused.value.code == "model-not-built"
+    assert "1000000000" in refused.value.seen
+
+
+def test_an_adapter_with_an_endless_pattern_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A regular expression of an adapter that never ends is named instead of hanging every rank."""
+    monkeypatch.setattr(render_limits, "RENDER_SECONDS", 0.3)
+    model = build_on_meta(_make_training(Path(tiny_model(tmp_path))), torch.device("cpu"))
+    adapter = Adapter(target_modules=r"(([\w.]+)+)+!")
+    with pytest.raises(AboardError) as refused:
+        inject_adapter(model, _make_training(tmp_path, adapter=adapter), adapter)
+    assert refused.value.code == "adapter-targets"

@@ -118,7 +118,7 @@ KEY_REFUSED = Diagnosis(
     log_fix="aboard trust {node}    # here; installs your key. For logins between nodes: aboard trust --mesh NODES\n"
     "chmod 700 ~/.ssh; chmod 600 ~/.ssh/authorized_keys    # on {node}",
     patterns=cause(
-        r"(?:(?P<node>[\w.-]+): )?Permission denied \([\w,-]*publickey[\w,-]*\)",
+        r"(?:(?<![\w.-])(?P<node>[\w.-]{1,255}): )?Permission denied \([\w,-]*publickey[\w,-]*\)",
         "The node does not accept any of the keys that ssh offered, or others can write to ~/.ssh on the node.",
     ),
 )

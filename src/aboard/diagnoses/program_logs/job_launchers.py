@@ -158,7 +158,7 @@ ARGUMENTS = Diagnosis(
     " before training.",
     fixes="python {script} --help",
     patterns=cause(
-        r"(?:(?P<script>[\w./-]+\.py): )?error: (?:unrecognized arguments: (?P<arguments>.+)"
+        r"(?:(?<![\w./-])(?P<script>[\w./-]{1,300}\.py): )?error: (?:unrecognized arguments: (?P<arguments>.+)"
         r"|the following arguments are required: (?P<missing>.+))",
         weight=2,
     ),

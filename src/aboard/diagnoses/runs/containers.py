@@ -212,7 +212,7 @@ OPTION = Diagnosis(
     },
     patterns=refusal(
         r"(?:Error for command \"\w+\"|Error|docker): unknown (?:shorthand )?flag: '?(?P<option>\S+)"
-        r"|crun: setrlimit `(?P<limit>\w+)`: Operation not permitted|\w+ is not a valid bind option"
+        r"|crun: setrlimit `(?P<limit>\w+)`: Operation not permitted|\b\w{1,100} is not a valid bind option"
     ),
 )
 

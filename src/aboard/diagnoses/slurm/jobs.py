@@ -5,7 +5,8 @@ from aboard.diagnoses.fixes import FixCommand
 from aboard.diagnoses.output_patterns import cause, info, odd
 
 # A line of squeue, which ends in the reason, and a line of `scontrol show job`.
-_QUEUED = r"(?P<job{n}>\d[\d_+]*)\s.*\s(?:PD|PENDING)\s.*"
+# Runs of bounded length: a line of digits must not take seconds.
+_QUEUED = r"(?<![\d_+])(?P<job{n}>\d[\d_+]{0,40})\s.{0,300}\s(?:PD|PENDING)\s.{0,300}"
 
 WAITING = Diagnosis(
     code="slurm-waiting",

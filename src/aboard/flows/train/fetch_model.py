@@ -48,11 +48,14 @@ def fetch_model(name: str, *, from_scratch: bool, trust_remote_code: bool = Fals
 def read_model_facts(folder: Path) -> ModelLimits:
     """The limits in config.json; for a multimodal model, those of its text part."""
     try:
-        config: dict[str, Any] = json.loads((folder / CONFIG).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        config: Any = json.loads((folder / CONFIG).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         seen = f"{folder / CONFIG} can't be read: {escape_text(str(error))}"
         raise AboardError(training.MODEL, seen, "config", path=folder / CONFIG) from None
-    config = {**config, **config.get("text_config", {})}
+    if not isinstance(config, dict):
+        raise AboardError(training.MODEL, f"{folder / CONFIG} is no JSON object", "config", path=folder / CONFIG)
+    text_config = config.get("text_config")
+    config = {**config, **(text_config if isinstance(text_config, dict) else {})}
     return ModelLimits(
         vocabulary=_get_count(config, "vocab_size"), positions=_get_count(config, "max_position_embeddings")
     )

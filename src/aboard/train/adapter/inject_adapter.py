@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.core.text.input_text import agree, format_count
+from aboard.data.tokens.render_limits import RenderLimitError, RenderLimits
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import adapter as failures
 from aboard.diagnoses.untrusted import escape_text
@@ -103,7 +104,13 @@ def _check_names(model: PreTrainedModel, adapter: Adapter) -> None:
         targets = _find_matches(model, "target_modules", adapter.target_modules)
     elif adapter.target_modules != ALL_LINEAR:
         try:
-            targets = [name for name in modules if re.fullmatch(adapter.target_modules, name)]
+            form = re.compile(adapter.target_modules)
+            with RenderLimits() as limits:
+                # The pattern may be of somebody else's adapter, and take for ever.
+                targets = limits.run(lambda: [name for name in modules if form.fullmatch(name)])
+        except RenderLimitError as error:
+            seen = f"adapter.target_modules: to match {escape_text(adapter.target_modules, 200)} takes {error}"
+            raise AboardError(failures.TARGETS, seen, names=_list_linear_names(model)) from None
         except re.error as error:
             seen = f"adapter.target_modules is not a valid regular expression: {error}"
             raise AboardError(failures.TARGETS, seen, names=_list_linear_names(model)) from None

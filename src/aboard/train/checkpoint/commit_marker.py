@@ -15,7 +15,7 @@ from aboard.lazy_dataclass import dataclass
 NAME = "manifest.json"
 FORMAT = "aboard-checkpoint"
 VERSION = 1
-_SERIAL = re.compile(rb'^"serial":(\d+),$', re.MULTILINE)
+_SERIAL = re.compile(rb'^"serial":(\d{1,18}),$', re.MULTILINE)
 
 # The start of a slice in its whole tensor and its extent, per dimension.
 Box = tuple[tuple[int, ...], tuple[int, ...]]
@@ -137,7 +137,10 @@ def _check_hash(text: bytes) -> None:
 
 def _parse_content(text: bytes) -> dict[str, Any]:
     _check_hash(text)
-    content: dict[str, Any] = json.loads(text)
+    try:
+        content: dict[str, Any] = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MarkerError(f"its {NAME} is not JSON") from error
     _check_version(content)
     return content
 

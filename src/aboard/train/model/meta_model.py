@@ -1,9 +1,10 @@
 """A model on meta: shapes without weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,6 +20,8 @@ from aboard.diagnoses.untrusted import escape_text
 DTYPES: Mapping[Precision, torch.dtype] = MappingProxyType(
     {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 )
+# Far above any model: with more, somebody means to keep us busy.
+_MOST_MODULES = 10_000
 # The CUDA compute capability that flash-attn needs, also in fp16: Ampere.
 _FLASH_SINCE = (8, 0)
 
@@ -75,11 +78,23 @@ def _load_config(training: Training) -> PreTrainedConfig:
             f" {escape_text(str(error).splitlines()[0], 300)}",
             folder=training.model,
         ) from error
+    count = max(_list_module_counts(config.to_dict()), default=0)
+    if count > _MOST_MODULES:
+        raise AboardError(models.NOT_BUILT, f"the config.json of {training.model} has {count} layers or experts")
     if getattr(config, "quantization_config", None) is not None and not training.from_scratch:
         raise AboardError(
             models.QUANTIZED, f"{training.model} is quantized, and full training of a quantized model is not supported"
         )
     return config
+
+
+def _list_module_counts(settings: Mapping[str, Any]) -> Iterator[int]:
+    """How often a model repeats parts of itself; each part takes time and memory, even without weights."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _list_module_counts(value)
+        elif isinstance(value, int) and str(key).endswith(("layer", "layers", "experts", "blocks")):
+            yield value
 
 
 def _find_code_error(training: Training, error: Exception) -> AboardError | None:

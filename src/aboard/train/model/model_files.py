@@ -56,7 +56,7 @@ def _read_index(index: Path) -> list[str]:
     """The files that an index names. A downloaded model must not point to others: a fix may suggest to remove one."""
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise build_damage_error(index, "it is not an index of weights") from error
     for name in names:
         if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ DTYPES = {
 # Rows are read in blocks, so that little is read but not yet cast.
 PIECE_BYTES = 64 << 20
 HEADER_LIMIT = 100 << 20
+_MOST_DIMENSIONS = 64
 
 
 class StoredTensor(Protocol):
@@ -143,12 +145,31 @@ def _read_header(path: Path) -> dict[str, SafetensorsTensor]:
     length = int.from_bytes(_read_bytes(file, 0, 8), "little")
     if length > HEADER_LIMIT:
         raise build_damage_error(path, "its header is longer than the format allows")
-    entries: dict[str, Any] = json.loads(_read_bytes(file, 8, length))
-    entries.pop("__metadata__", None)
-    ends = max((each["data_offsets"][1] for each in entries.values()), default=0)
+    if 8 + length > file.size:
+        raise build_damage_error(path, f"it ends before byte {8 + length}")
+    try:
+        entries: dict[str, Any] = json.loads(_read_bytes(file, 8, length))
+        entries.pop("__metadata__", None)
+        spans = sorted(_check_entry(each) for each in entries.values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise build_damage_error(path, "its header is not one of safetensors") from error
+    ends = max((end for _start, end in spans), default=0)
     if 8 + length + ends > file.size:
         raise build_damage_error(path, f"it has {file.size} bytes, but its header describes {8 + length + ends}")
+    if any(start < end for (_, end), (start, _) in pairwise(spans)):
+        raise build_damage_error(path, "two of its tensors overlap")
     return {name: _make_tensor(file, name, each, 8 + length) for name, each in entries.items()}
+
+
+def _check_entry(entry: Mapping[str, Any]) -> tuple[int, int]:
+    """Where the tensor's bytes are; raises ValueError if they are not those of its shape and type."""
+    (start, end), shape, dtype = entry["data_offsets"], entry["shape"], entry["dtype"]
+    sizes = [start, end, *shape]
+    if len(sizes) > _MOST_DIMENSIONS or any(type(each) is not int or each < 0 for each in sizes):
+        raise ValueError("offsets and sizes must be counts")
+    if dtype in DTYPES and end - start != prod(shape) * DTYPES[dtype].itemsize:
+        raise ValueError("its bytes are not those of its shape")
+    return start, end
 
 
 def _read_bytes(file: OpenFile, offset: int, size: int) -> bytes:
@@ -170,5 +191,12 @@ def _make_tensor(file: OpenFile, name: str, entry: Mapping[str, Any], base: int)
 
 
 def _load_pickle(path: Path) -> dict[str, torch.Tensor]:
-    loaded: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    try:
+        # Only tensors: with `weights_only`, what a pickle would run is refused.
+        loaded: object = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:  # whatever the readers of zip archives and pickles raise
+        why = escape_text(str(error).partition("\n")[0], 200)
+        raise build_damage_error(path, f"it can't be loaded as tensors alone ({why})") from error
+    if not isinstance(loaded, dict) or not all(isinstance(each, torch.Tensor) for each in loaded.values()):
+        raise build_damage_error(path, "it has other objects than tensors by name")
     return loaded

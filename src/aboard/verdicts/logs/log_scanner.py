@@ -20,7 +20,7 @@ from aboard.verdicts.logs.sighting import ScannedLog, Sighting
 from aboard.verdicts.logs.timestamps import parse_timestamp
 from aboard.verdicts.logs.tracebacks import LoggedException, TracebackParser, is_exception_line
 
-LINE_LIMIT = 65_536
+LINE_LIMIT = 16_384
 _SHOWN = 400
 _MOST_SIGHTINGS = 20_000
 _MOST_SHAPES = 50_000
