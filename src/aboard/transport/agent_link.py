@@ -112,15 +112,16 @@ class AgentLink:
 
     async def _read(self, bodies: list[bytes]) -> None:
         lost: TransportError = Unreachable(UnreachableReason.LOST, f"the connection to {self.node.name} ended")
+        began = thread_time()
         try:
             while True:
-                began = thread_time()
                 for body in bodies:
                     self._take(frames.unpack_any(body))
                 await self._rest_after(thread_time() - began)
                 data = await self._stream.read(CHUNK)
                 if not data:
                     break
+                began = thread_time()
                 bodies = self._splitter.feed(data)
         except frames.FrameError as error:
             lost = ProtocolError(f"{self.node.name} sent {error}")
