@@ -424,8 +424,34 @@ def test_another_user_sees_no_secret_of_a_rank(slurm_box: Sandbox, runtime: str)
                 for question in ("scontrol show job --details", "scontrol show step", "squeue -O ALL"):
                     assert token not in _run_on(slurm_box.head, ATTACKER, *question.split())
         finally:
-            launched.send_signal(signal.SIGTERM)
+            launches.aboard("stop", "--now")
             launched.kill()
+
+
+@pytest.mark.ground
+@pytest.mark.xdist_group("secrets")
+def test_a_directory_that_another_user_planted_in_the_tmp_of_a_job_gets_nothing(slurm_box: Sandbox) -> None:
+    """In a Slurm job, too, the agent uses neither a link nor a directory that others made where its own would be."""
+    launches = Launches(slurm_box, folder="/shared/planted")
+    launches.put("aboard.yaml", "cluster: {}\n")
+    launches.put("quick.py", "print('ran')")
+    place = f"/tmp/aboard-{slurm_box.crew_id}"
+    # Another run may have one there.
+    wait_until(lambda: all(node.run(["ls", place]).returncode for node in slurm_box.nodes), 60)
+    _run_on(slurm_box.host("n1"), ATTACKER, "sh", "-c", f"umask 0; mkdir /tmp/trap && ln -s /tmp/trap {place}")
+    _run_on(slurm_box.host("n2"), ATTACKER, "sh", "-c", f"umask 0; mkdir {place} && ln -s {place} /tmp/trap")
+    try:
+        launched = slurm_box.head.run(
+            ["salloc", "--quiet", "--nodes=2", "aboard", "launch", "--check", "none", "--", "quick.py"],
+            cwd=launches.folder,
+        )
+        for node in slurm_box.nodes:
+            assert node.run(["ls", "-A", "/tmp/trap/"], root=True).stdout == ""
+        # Either another place was used, or the launch says which directory is not ours.
+        assert launched.returncode == 0 or place in launched.stdout
+    finally:
+        for node in slurm_box.nodes:
+            node.run(["rm", "-rf", place, "/tmp/trap"], root=True)
 
 
 # Another head, with the run's id and without its key; prints what each attempt was told.

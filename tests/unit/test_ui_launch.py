@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterable
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from rich.console import Console
@@ -14,6 +15,7 @@ from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress, Stall
 from aboard.ui.launch.live_view import LaunchLiveView
 from aboard.ui.launch.plain_lines import PlainLaunchWriter
+from aboard.ui.launch.roster_view import RosterView
 
 
 @pytest.mark.parametrize(
@@ -243,3 +245,18 @@ def test_a_stall_is_told_once_with_its_fix() -> None:
         plain.update(replace(given, now=given.now + number, stall=told))
     stuck = [line for line in said if line.startswith(("stuck", "fix", "progress"))]
     assert stuck == ["stuck hang-absent n2: rank 3 on n2 sleeps", "fix aboard logs", "progress again after 2.0 s"]
+
+
+def test_what_a_record_lacks_is_told_at_intervals() -> None:
+    """A node that floods is named on the screen and in lines, without a line for each new count."""
+    given = training(2, 1)
+    floods = [
+        replace(given, now=given.now + number, notices=(f"n2 sent more events than a run keeps: {count} dropped",))
+        for number, count in ((0, 1), (1, 2), (40, 9))
+    ]
+    dropped = [line.rpartition(": ")[2] for line in lines_of(floods) if line.startswith("dropped n2 sent")]
+    assert dropped == ["1 dropped", "9 dropped"]
+    console = Console(width=100, height=40, file=StringIO(), force_terminal=False)
+    with console.capture() as shown:
+        console.print(RosterView(floods[-1]))
+    assert "! n2 sent more events than a run keeps: 9 dropped" in shown.get()

@@ -76,7 +76,7 @@ def summarize_run(run: RunDirectory) -> RunSummary:
         world=world if isinstance(world, int) else None,
         step=step,
         findings=(_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings)),
-        note=folded.stopping if state == "stopped" else "; ".join(folded.notices[:1]),
+        note=folded.stopping if state == "stopped" else next(iter(folded.notices.values()), ""),
     )
 
 

@@ -2,8 +2,7 @@
 
 A node has a budget, since a hostile one sends events until the disk is full. A rank has at most 20 events of 250 bytes
 per attempt, and up to 8 exceptions of 20 kB: 1.4 MB for 8 ranks. Checkpoints are most: 8 ranks that save every 10
-minutes for 4 weeks have 32,000 events of 400 bytes, 13 MB. A link that is lost and found twice a minute for 4 weeks
-adds 35 MB.
+minutes for 4 weeks have 32,000 events of 400 bytes, 13 MB. A link that is lost once an hour adds 0.3 MB.
 """
 
 from collections import Counter
@@ -20,7 +19,7 @@ from aboard.record.json_lines_journal import Journal, read_entries
 
 # The kind that the record inserts where events are missing; other code ignores it.
 DROPPED = "dropped"
-NODE_LIMIT = 64 * MIB
+NODE_LIMIT = 32 * MIB
 # A part of it is for the events without which the record has no end.
 LAST_EVENTS = frozenset({"exited", "failed", "ending", "ended", "gone", "stopped"})
 LAST_LIMIT = NODE_LIMIT // 4

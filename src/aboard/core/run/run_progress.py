@@ -143,7 +143,7 @@ def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untruste
         way=TrainingStatus(metrics=dict(run.metrics), curve=tuple(run.curve.points), at=run.step)
         if run.metrics
         else None,
-        notices=run.notices,
+        notices=tuple(run.notices.values()),
     )
 
 

@@ -212,13 +212,13 @@ class Run:
                 self.curve.add(int(sample.metrics["step"]), sample.metrics["loss"])
 
     @property
-    def notices(self) -> tuple[str, ...]:
+    def notices(self) -> dict[str, str]:
         """What the record lacks, in one line for each node."""
-        return tuple(
-            f"{node} sent more {' and '.join(counts)} than a run keeps: {sum(counts.values()):,} dropped"
+        return {
+            node: f"{node} sent more {' and '.join(counts)} than a run keeps: {sum(counts.values()):,} dropped"
             for node, counts in sorted(self.dropped.items())
             if counts
-        )
+        }
 
     @property
     def step(self) -> int | None:

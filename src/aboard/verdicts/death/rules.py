@@ -157,10 +157,13 @@ def report_stubborn_processes(evidence: Evidence) -> Iterator[RuleResult]:
 
 def report_floods(evidence: Evidence) -> Iterator[Finding]:
     """The nodes of whose events or measurements the record lacks some."""
-    if evidence.run.notices:
-        nodes = tuple(sorted(evidence.run.dropped))
-        seen = "; ".join(evidence.run.notices[:MOST_NOTICES])
-        yield death.NODE_FLOOD.finding(nodes=nodes, seen=seen, fix=death.NODE_FLOOD.fix(nodes=list(nodes)))
+    ours = {part.node.name for part in evidence.plan.parts}
+    notices = {node: notice for node, notice in evidence.run.notices.items() if node in ours}
+    if notices:
+        seen = "; ".join(list(notices.values())[:MOST_NOTICES])
+        yield death.NODE_FLOOD.finding(
+            nodes=tuple(notices), seen=seen, fix=death.NODE_FLOOD.fix(nodes=list(notices)[:MOST_NOTICES])
+        )
 
 
 # All but the last two explain the same end: the surest wins, and among equals the first in this list.
