@@ -238,7 +238,6 @@ LOOK = "import os; print('agent', os.environ.get('SSH_AUTH_SOCK'), os.environ.ge
 
 
 @pytest.mark.ground
-@pytest.mark.xfail(strict=True, reason="ForwardAgent of ssh_config is obeyed")
 @pytest.mark.parametrize("way", ["directly", "over a jump host"])
 def test_no_node_gets_the_ssh_agent(box: Sandbox, way: str) -> None:
     """With `ForwardAgent yes` and a key in the agent, neither a rank nor a jump host finds a socket of the agent."""

@@ -56,13 +56,14 @@ def _build_missing_command_error(before: list[str], command: list[str], seen: st
 def launch_on_host(host: str, argv: list[str]) -> NoReturn:
     """Runs the same command detached on another host, where what the user allowed here is allowed too."""
     from aboard.config.allowed_files import list_confirmed_digests  # noqa: PLC0415 - PyYAML is only needed for a file
+    from aboard.transport.ssh import NO_DELEGATION  # noqa: PLC0415 - only for this option
 
     allowed = [word for each in list_confirmed_digests(os.environ) for word in (ALLOWED, each)]
     line = (
         f"{_NEEDS_ABOARD}; cd {shell_quoting.quote_word(str(Path.cwd()))} && exec"
         f" {shell_quoting.join_argv(['aboard', *_replace_on_option(argv, allowed)])}"
     )
-    os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", "--", host, line])  # noqa: S606 - no shell of ours is wanted
+    os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", *NO_DELEGATION, "--", host, line])  # noqa: S606 - no shell of ours is wanted
 
 
 def _replace_on_option(argv: list[str], more: list[str]) -> list[str]:
