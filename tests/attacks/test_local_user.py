@@ -25,7 +25,6 @@ SECRET = "hf_thisMustNotBeSeen"  # noqa: S105 - it opens nothing
 
 
 @pytest.mark.ground
-@pytest.mark.xfail(strict=True, reason="the conductor keeps the typed command line")
 def test_a_secret_of_a_detached_run_is_on_no_command_line(box: Sandbox) -> None:
     """Another user who reads /proc/*/cmdline on the head finds no value of --env or --set while the run lasts."""
     launches = Launches(box, folder="/shared/secret")
