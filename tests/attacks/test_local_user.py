@@ -30,6 +30,11 @@ from aboard.flows.sync.download_target import DownloadTarget, WantedFile
 from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.namespaces import helper_program
 from aboard.transport.node_session import NodeSession
+import pytest
+from launching import Launches
+from other_users import ATTACKER, VICTIM, run_as
+
+from aboard.sandbox import Sandbox
 
 
 def test_users_are_other_uids() -> None:
@@ -543,3 +548,35 @@ def test_a_stranger_at_the_port_of_a_collective_check_is_not_heard(sent: bytes) 
                 assert json.loads(rank.recv(4096)) == {"off": {"phase": "store", "absent": [0]}}
         finally:
             roster.kill()
+READ_COMMANDS = """
+import glob
+for path in glob.glob("/proc/[0-9]*/cmdline"):
+    try:
+        print(open(path, "rb").read())
+    except OSError:
+        pass
+"""
+SECRET = "hf_thisMustNotBeSeen"  # noqa: S105 - it opens nothing
+
+
+@pytest.mark.ground
+def test_a_secret_of_a_detached_run_is_on_no_command_line(box: Sandbox) -> None:
+    """Another user who reads /proc/*/cmdline on the head finds no value of --env or --set while the run lasts."""
+    launches = Launches(box, folder="/shared/secret")
+    launches.put("wait.py", "import os, time; print(len(os.environ['HF_TOKEN'])); time.sleep(600)\n")
+    words = (
+        "--env",
+        f"WANDB_API_KEY={SECRET}",
+        f"--env=OTHER_TOKEN={SECRET}",
+        "--set",
+        f"cluster.env.HF_TOKEN={SECRET}",
+    )
+    started = launches.aboard("launch", "--detach", "--check", "none", *words, "--", "wait.py")
+    run = launches.newest()
+    try:
+        assert started.returncode == 0, started.stdout + started.stderr
+        said = run_as(ATTACKER, READ_COMMANDS)
+        assert "wait.py" in said
+        assert SECRET not in said
+    finally:
+        launches.aboard("stop", run)

@@ -4,16 +4,26 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from time import process_time
 
 import pytest
+from deadlines import slowness
+from launching import Launches
 from other_users import ATTACKER
 
 from aboard.config.cluster_loader import guess_nodes, load_cluster
+from aboard.config.input_files import MAX_BYTES, read_text
+from aboard.config.node_search import list_ssh_hosts
 from aboard.config.slurm_request import load_slurm_settings
 from aboard.config.this_machine import inspect_this_machine
-from aboard.diagnoses import AboardError
+from aboard.config.yaml_tree import MAX_CHARACTERS, parse_tree
+from aboard.core.cluster.hostfile import parse_hostfile
+from aboard.core.plan.deepspeed_env_file import parse_env_file
+from aboard.diagnoses import NO_FIX, AboardError, InputError
+from aboard.sandbox import Sandbox
 
 SECONDS = 120
 EVERY_WAY = {
@@ -181,3 +191,74 @@ def test_a_deepspeed_env_of_the_repository_needs_consent(repository: Path) -> No
     assert_refused(repository, *pasted)
     assert f"LD_PRELOAD: {repository}/evil" in type_command(repository, "allow").stdout
     assert "file-not-allowed" not in type_command(repository, *pasted).stderr
+
+
+HUGE = {
+    "large": "cluster:\n  nodes:\n" + "".join(f"    - {{name: n{number}, slots: 8}}\n" for number in range(200_000)),
+    "laughs": "a: &a [x]\n"
+    + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1 or str()}'] * 10)}]\n" for n in range(1, 9)),
+    "flow": "a: " + "[" * 100_000,
+    "blocks": "".join(f"{' ' * level}a:\n" for level in range(1400)),
+    "scalar": "a: '" + "x" * 5_000_000 + "'\n",
+    "keys": "".join(f"key{number}: {number}\n" for number in range(400_000)),
+    "same-key": "a: 1\n" * 300_000,
+    "anchors": "".join(f"a{number}: &a{number} x\n" for number in range(300_000)),
+    "quotes": "a: " + "\"'" * 1_000_000,
+    "not-text": "a: \0\n" * 300_000,
+}
+
+
+@pytest.mark.parametrize("kind", HUGE)
+def test_a_huge_file_is_refused_at_once(kind: str) -> None:
+    """Size, nesting, aliases, keys and scalars are bounded: no file takes seconds of computing time."""
+    for text in (HUGE[kind], HUGE[kind][:MAX_CHARACTERS]):
+        before = process_time()
+        with pytest.raises(InputError):
+            parse_tree(text, file="aboard.yaml")
+        assert process_time() - before < 2 * slowness()
+
+
+@pytest.mark.parametrize("line", ["n{} slots=8\n", "A{}=1\n", "Host n{}\n", "=", "[", "n1 slots=8\n"])
+def test_a_huge_hostfile_is_refused_or_read_at_once(line: str, tmp_path: Path) -> None:
+    """The same for hostfiles, .deepspeed_env and ssh_config, up to the limit of their size."""
+    text = "".join(line.format(number) for number in range(MAX_BYTES // len(line)))[:MAX_BYTES]
+    (tmp_path / "config").write_text(text)
+    for parse in (partial(parse_hostfile, text), partial(parse_env_file, text), partial(list_ssh_hosts, tmp_path)):
+        before = process_time()
+        with suppress(InputError):
+            parse()
+        assert process_time() - before < 2 * slowness(), parse.func
+    (tmp_path / "config").write_text(text + "#" * 100)
+    with pytest.raises(InputError, match="is larger than"):
+        read_text(str(tmp_path / "config"), fix=NO_FIX)
+
+
+AGENT = "Host n1 n2\nForwardAgent yes\nForwardX11 yes\nTunnel yes\n"
+LOOK = "import os; print('agent', os.environ.get('SSH_AUTH_SOCK'), os.environ.get('DISPLAY'), os.listdir('/tmp'))\n"
+
+
+@pytest.mark.ground
+@pytest.mark.parametrize("way", ["directly", "over a jump host"])
+def test_no_node_gets_the_ssh_agent(box: Sandbox, way: str) -> None:
+    """With `ForwardAgent yes` and a key in the agent, neither a rank nor a jump host finds a socket of the agent."""
+    jump = "" if way == "directly" else "Host n2\nProxyJump n1\n"
+    launches = Launches(box, folder="/shared/agent")
+    launches.put("look.py", LOOK)
+    launches.put("config", AGENT + jump)
+    launches.put("watch.sh", "while :; do ls -d /tmp/ssh-* 2>/dev/null >> /shared/agent/sockets; sleep 0.05; done")
+    script = """
+        mkdir -p -m 700 .ssh; cp /shared/agent/config .ssh/config; rm -f /shared/agent/sockets
+        eval "$(ssh-agent)" >/dev/null; rm -f agent-key*
+        ssh-keygen -q -t ed25519 -N '' -f agent-key && ssh-add -q agent-key
+        cd /shared/agent && aboard launch --check none n2 --set cluster.python=/usr/bin/python3 -- look.py; code=$?
+        ssh-agent -k >/dev/null; rm -f ~/.ssh/config; exit $code
+    """
+    watcher = box.host("n1").popen(["sh", "/shared/agent/watch.sh"])
+    try:
+        ran = box.head.run(["sh", "-c", script], env={"DISPLAY": ":0"}, timeout=120 * slowness())
+    finally:
+        watcher.kill()
+        watcher.wait()
+    assert "agent None None" in ran.stdout, ran.stdout + ran.stderr
+    assert "ssh-" not in ran.stdout
+    assert box.head.run(["cat", "/shared/agent/sockets"]).stdout == ""

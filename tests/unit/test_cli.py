@@ -13,6 +13,7 @@ import pytest
 from commands import aboard
 from deadlines import slowness
 
+from aboard.cli.options.hide_values import find_values
 from aboard.cli.runs.start_launch import format_typed_command
 from aboard.record.runs import Runs
 
@@ -184,3 +185,11 @@ def test_status_of_a_run_whose_nodes_are_being_checked(tmp_path: Path, monkeypat
         claim.release()
     assert shown.code == 0
     assert "running" in shown.stdout
+
+
+def test_values_of_variables_are_found_in_a_command_line() -> None:
+    """After --env and --set, joined or apart, in bytes; neither names nor the program's own arguments."""
+    words = ["aboard", "launch", "--env", "A=é=1", "--env=B=2", "--set", "cluster.env.C=3", "--set", "train.seed=4"]
+    words += ["--set=data.token=5", "--env", "D", "--", "train.py", "--env", "E=6"]
+    line = "\0".join(words).encode()
+    assert [line[at : at + size].decode() for at, size in find_values(words)] == ["é=1", "2", "3", "5"]

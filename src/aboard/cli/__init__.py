@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
@@ -68,6 +69,11 @@ def main() -> None:
     if "SLURM_JOB_ID" in os.environ:
         # Until a run begins, which handles it: the default would end a batch script without a word.
         signal.signal(signal.SIGUSR1, _interrupt_before_time_limit)
+    if any(word.startswith(("--env", "--set")) for word in sys.argv):
+        from aboard.cli.options.hide_values import hide_values  # noqa: PLC0415 - only for these options
+
+        with suppress(OSError):  # without /proc, there is no such command line to read either
+            hide_values()
     try:
         sys.exit(cli.main(prog_name="aboard", standalone_mode=False))
     except click.exceptions.Abort as error:

@@ -10,7 +10,7 @@ from aboard.diagnoses.usage import configuration
 
 DEFAULT_FILE = "aboard.yaml"
 YAML_SUFFIXES = (".yaml", ".yml")
-MAX_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 1024 * 1024
 
 
 class FoundFile(str):

@@ -1,8 +1,8 @@
 """Parses YAML into a tree that has the position of each value.
 
 The rules are YAML 1.2's core schema, not PyYAML's 1.1: `2e-5` and `1e6` are numbers, `on`, `yes` and `12:30` are text.
-Refused: duplicate keys, tags, more than MAX_DEPTH levels, and documents that exceed MAX_VALUES when their aliases are
-expanded (the "billion laughs" attack).
+Refused, within a second: duplicate keys, tags, more than MAX_CHARACTERS, MAX_WRITTEN values or MAX_DEPTH levels, and
+documents that exceed MAX_VALUES when their aliases are expanded (the "billion laughs" attack).
 """
 
 import re
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 VERBATIM = frozenset({"env"})
 MAX_DEPTH = 32
 MAX_VALUES = 100_000
+# PyYAML reads 20,000 values in a second.
+MAX_WRITTEN = 20_000
+MAX_CHARACTERS = 512 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +59,12 @@ Tree: TypeAlias = Leaf | Items | Table
 
 def parse_tree(text: str, *, file: str, base: str = ".") -> Table:
     """The file's mapping, empty for an empty file. Raises InputError with all problems."""
+    if len(text) > MAX_CHARACTERS:
+        raise _build_size_error(file, f"has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")
     try:
         top = yaml.compose(text, Loader=_Loader)
+    except _TooManyValues:
+        raise _build_size_error(file, f"has more than {MAX_WRITTEN:,} values") from None
     except _TooDeep as error:
         raise InputError(configuration.YAML, [_build_depth_problem(f"{file}:{error.args[0]}")]) from None
     except yaml.YAMLError as error:
@@ -103,13 +110,20 @@ class _TooDeep(Exception):
     """Internal to this file; carries the line."""
 
 
+class _TooManyValues(Exception):
+    """Internal to this file."""
+
+
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's scalars, which stops at MAX_DEPTH instead of at Python's own stack."""
+    """SafeLoader with YAML 1.2's scalars, which stops at MAX_WRITTEN and MAX_DEPTH, before Python's own stack ends."""
 
     yaml_implicit_resolvers: "dict[Any, Any]" = {}  # noqa: RUF012  PyYAML's own attribute
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.depth = getattr(self, "depth", -1) + 1
+        self.values = getattr(self, "values", 0) + 1
+        if self.values > MAX_WRITTEN:
+            raise _TooManyValues
         if self.depth > MAX_DEPTH:
             raise _TooDeep(self.line + 1)
         node = super().compose_node(parent, index)
@@ -230,6 +244,10 @@ def _build_duplicate_problem(key: str, place: str, first: str) -> Problem:
     return Problem(
         where=place, seen=f"the key '{escape_text(key)}' is already on line {line}", fix=configuration.YAML.fix("twice")
     )
+
+
+def _build_size_error(file: str, seen: str) -> InputError:
+    return InputError(configuration.YAML, [Problem(where=file, seen=seen, fix=configuration.YAML.fix("size"))])
 
 
 def _build_depth_problem(where: str) -> Problem:

@@ -18,17 +18,26 @@ from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
 
 CONNECT_SECONDS = 10
 
+# Whatever ssh_config says, a node gets nothing of the user's but the login: no agent, display, tunnel or ticket.
+NO_DELEGATION = (
+    *("-o", "ForwardAgent=no"),
+    *("-o", "ForwardX11=no"),
+    *("-o", "ForwardX11Trusted=no"),
+    *("-o", "Tunnel=no"),
+    *("-o", "GSSAPIDelegateCredentials=no"),
+    *("-o", "PermitLocalCommand=no"),
+    *("-o", "ClearAllForwardings=yes"),
+)
 OPTIONS = (
     "-T",
     "-v",  # its debug lines show the phases of a slow or failed login
     *("-o", "BatchMode=yes"),
     *("-o", "StrictHostKeyChecking=yes"),  # host keys are checked whatever ssh_config says
     *("-o", "ControlMaster=no"),  # an existing master is used, none is made
-    *("-o", "ClearAllForwardings=yes"),
+    *NO_DELEGATION,
     *("-o", "RemoteCommand=none"),
     *("-o", "RequestTTY=no"),
     *("-o", "EscapeChar=none"),
-    *("-o", "PermitLocalCommand=no"),
     *("-o", f"ConnectTimeout={CONNECT_SECONDS}"),
 )
 

@@ -1,8 +1,8 @@
 """The command after `--`, run here or on another host."""
 
 import os
+import subprocess
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
@@ -53,16 +53,19 @@ def _build_missing_command_error(before: list[str], command: list[str], seen: st
     return InputError(commands.LAUNCH_COMMAND, [Problem(where="aboard launch", seen=seen, fix=fix)])
 
 
-def launch_on_host(host: str, argv: list[str]) -> NoReturn:
+def launch_on_host(host: str, argv: list[str]) -> int:
     """Runs the same command detached on another host, where what the user allowed here is allowed too."""
     from aboard.config.allowed_files import list_confirmed_digests  # noqa: PLC0415 - PyYAML is only needed for a file
+    from aboard.transport.ssh import NO_DELEGATION  # noqa: PLC0415 - only for this option
 
     allowed = [word for each in list_confirmed_digests(os.environ) for word in (ALLOWED, each)]
     line = (
         f"{_NEEDS_ABOARD}; cd {shell_quoting.quote_word(str(Path.cwd()))} && exec"
         f" {shell_quoting.join_argv(['aboard', *_replace_on_option(argv, allowed)])}"
     )
-    os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", "--", host, line])  # noqa: S606 - no shell of ours is wanted
+    # Over stdin: the line may have values of --env, which other users must not find in a process list.
+    argv = ["ssh", "-T", "-o", "BatchMode=yes", *NO_DELEGATION, "--", host, "exec sh"]
+    return subprocess.run(argv, input=f"{line}\n", text=True, check=False).returncode
 
 
 def _replace_on_option(argv: list[str], more: list[str]) -> list[str]:

@@ -23,16 +23,22 @@ MAX_SLOTS = 65_536
 _ENTRY = re.compile(r"(\S+)\s+slots=(\d+)")
 _MAX_SLOT_DIGITS = 5
 _BRACKETS = re.compile(r"\[[^\]]*\]")
+# Describing a million wrong lines takes a minute, and nobody reads them.
+MAX_PROBLEMS = 100
+# The pattern above takes the square of a line's length in time.
+_MAX_LINE = 2_000
 # The line ends of Python's text files: fewer than those of str.splitlines.
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def parse_hostfile(text: str, *, where: str = "hostfile") -> tuple[Node, ...]:
-    """The nodes of a hostfile in its order; reports every wrong line, with the line to write instead."""
+    """The nodes of a hostfile in its order; reports every wrong line up to a limit, with the line to write instead."""
     nodes: dict[str, Node] = {}
     lines: dict[str, int] = {}
     problems: list[Problem] = []
     for number, line in _list_entries(text):
+        if len(problems) >= MAX_PROBLEMS:
+            break
         location = f"{where}:{number}"
         try:
             logins, slots = _parse_entry(line, location)
@@ -89,7 +95,7 @@ def _parse_entry(line: str, location: str) -> tuple[tuple[Login, ...], int]:
 
 def _build_line_problem(line: str, location: str) -> Problem:
     # A blank inside brackets cuts the host column short; without the blank, the line may be correct.
-    host, *rest = _BRACKETS.sub(lambda match: "".join(match[0].split()), line).split()
+    host, *rest = _BRACKETS.sub(lambda match: "".join(match[0].split()), line[:_MAX_LINE]).split()
     number = re.search(r"[0-9]+", " ".join(rest))
     slots = number[0][:_MAX_SLOT_DIGITS] if number else "8"
     seen = f"'{escape_text(line)}' has no slots=N" if not rest else f"can't read '{escape_text(line)}'"

@@ -7,6 +7,7 @@ DeepSpeed. The last value of a repeated name wins, as in DeepSpeed.
 
 import re
 
+from aboard.core.cluster.hostfile import MAX_PROBLEMS
 from aboard.core.text.input_text import find_env_name_error
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
@@ -18,7 +19,7 @@ _QUOTED = re.compile(r"\"([^\"]*)\"|'([^']*)'")
 
 
 def parse_env_file(text: str, *, where: str = ".deepspeed_env") -> dict[str, str]:
-    """The variables of an env file; reports every wrong line with its number."""
+    """The variables of an env file; reports every wrong line, up to a limit, with its number."""
     env: dict[str, str] = {}
     problems: list[Problem] = []
     for number, line in enumerate(_LINE_END.split(text), start=1):
@@ -31,6 +32,8 @@ def parse_env_file(text: str, *, where: str = ".deepspeed_env") -> dict[str, str
             seen = f"the value of {escape_text(name.strip())} contains a NUL byte, which no variable can contain"
         if seen:
             problems.append(Problem(where=f"{where}:{number}", seen=seen, fix=configuration.ENVFILE.fix()))
+            if len(problems) == MAX_PROBLEMS:
+                break
             continue
         env[name.strip()] = _strip_quotes(value.strip())
     if problems:

@@ -112,6 +112,7 @@ YAML = Diagnosis(
         "tag": Advice("remove the tag and write a plain value"),
         "twice": _KEEP_ONE,
         "deep": Advice("nest it less deeply"),
+        "size": Advice("pass the right file; nodes that are alike fit on one line: nodes: gpu[0001-4096]"),
         "indentation": Advice("check the indentation, and put quotes around values with ': ' or ' #' in them"),
         "node-set": Advice('inside [ ] a node set needs quotes: nodes: ["gpu[01-16]"]'),
         "tabs": Advice("indent with spaces, not tabs"),

@@ -22,6 +22,7 @@ from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import escape_text
 from aboard.transport.agent_bootstrap import find_last_line
 from aboard.transport.slurm.slurm_commands import run_slurm_command
+from aboard.transport.ssh import NO_DELEGATION
 
 _SECONDS = 15.0
 _SSH_SECONDS = 5
@@ -78,7 +79,7 @@ async def ask_munge(contacts: Mapping[str, Contact], env: Mapping[str, str]) -> 
 
 
 async def _ask_node(name: str, credential: str, env: Mapping[str, str]) -> MungeReply | None:
-    options: Iterable[str] = ("-oBatchMode=yes", f"-oConnectTimeout={_SSH_SECONDS}", "-x", "-a")
+    options: Iterable[str] = ("-oBatchMode=yes", f"-oConnectTimeout={_SSH_SECONDS}", *NO_DELEGATION)
     command = ("ssh", *options, "--", name, "unmunge")
     said = await run_slurm_command(command, stdin=credential, env=env, seconds=2 * _SSH_SECONDS)
     return parse_unmunge(said.stdout)

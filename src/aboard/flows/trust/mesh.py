@@ -30,7 +30,7 @@ _REPLY = re.compile(r"(yes|no) (\d{1,5}) ?(.*)")
 # One after the other, so that no sshd sees more than a few logins at once.
 _TRY_LOGIN = """\
 try_login() {
-    if said=$(ssh -o BatchMode=yes -o StrictHostKeyChecking=yes -o UpdateHostKeys=no -o ControlPath=none \\
+    if said=$(ssh -a -x -o BatchMode=yes -o StrictHostKeyChecking=yes -o UpdateHostKeys=no -o ControlPath=none \\
         -o ConnectTimeout=10 -p "$2" -l "$3" -- "$4" true 2>&1 </dev/null)
     then echo "yes $1"
     else echo "no $1 $(printf %s "$said" | tail -n 1)"
