@@ -580,3 +580,55 @@ def test_a_secret_of_a_detached_run_is_on_no_command_line(box: Sandbox) -> None:
         assert SECRET not in said
     finally:
         launches.aboard("stop", run)
+
+
+# Tries each socket and file below a directory, also by names that it can't list.
+PRY = """
+import os, socket, sys
+reached = []
+for path in sys.argv[1:]:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        with socket.socket(socket.AF_UNIX, kind) as link:
+            try:
+                link.connect(path)
+                reached.append(path)
+            except PermissionError:
+                pass
+    for act in (os.listdir, os.stat, os.unlink, open):
+        try:
+            act(path if act is open else os.path.dirname(path))
+            reached.append((act.__name__, path))
+        except PermissionError:
+            pass
+print(reached)
+"""
+
+
+def test_the_sockets_of_a_run_are_out_of_reach_for_other_users() -> None:
+    """Neither the supervisor's nor the beacons' socket can be reached, nor anything beside them be read or removed."""
+    run = Run()
+    seen: list[str] = []
+
+    async def story(hold: NodeSession) -> None:
+        await hold.start(Start(child="0", argv=(sys.executable, "-c", "import time; time.sleep(60)"), beacon=True))
+        await until(lambda: "phase" in run.kinds("0"))
+        names = sorted(path.name for path in run.place.iterdir())
+        assert {"keeper.sock", "beacon.sock", "beacon"} <= set(names)
+        seen.append(run_as(ATTACKER, PRY, *(str(run.place / name) for name in names)))
+
+    held(run, story)
+    assert seen == ["[]\n"]
+
+
+@pytest.mark.ground
+def test_a_conductors_socket_is_out_of_reach_for_other_users(box: Sandbox) -> None:
+    """Another user of the head can neither ask a run for its state nor stop it."""
+    launches = Launches(box)
+    before = launches.newest()
+    with launches.going("launch", "--", "/bin/sleep", "60") as going:
+        wait_until(lambda: launches.newest() != before and "phase started 2/2" in going.said, 60, lambda: going.said)
+        [socket_path] = launches.runs.joinpath(launches.newest()).glob("*.sock")
+        inside = str(socket_path).partition("/root")[2]
+        with attacking(box.head, PRY, inside) as attacker:
+            assert attacker.wait(20) == 0, attacker.said
+            assert attacker.said == "[]\n"

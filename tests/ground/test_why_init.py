@@ -49,6 +49,14 @@ def four() -> Iterator[Launches]:
                     [4, 5],
                 ),
                 "port": ("n3", None, {"TROUBLE": "port", "TROUBLE_RANK": "5"}, "init-elsewhere", [5]),
+                "port-of-rank-0": ("n1", None, {"TROUBLE": "port", "TROUBLE_RANK": "0"}, "init-elsewhere", [0]),
+                "late-rank-0": (
+                    "n1",
+                    None,
+                    {"TROUBLE": "sleep", "TROUBLE_RANK": "0", "TROUBLE_STEP": "-1"},
+                    "init-rank-late",
+                    [0],
+                ),
                 "name": (
                     "n2",
                     None,

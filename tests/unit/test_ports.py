@@ -1,12 +1,19 @@
 """A port for rank 0: free when it is given, and kept from others until somebody listens on it."""
 
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from deadlines import until
+from supervisor_runs import Run, held
 
 from aboard.agent.supervisor.port_reservation import PortReservations
+from aboard.core.run.run_state import Run as RunState
+from aboard.transport.node_session import NodeSession
 
 
 @pytest.fixture
@@ -57,3 +64,21 @@ def test_a_port_that_is_let_go_can_be_had_again(ports: PortReservations) -> None
         assert client.recv(1) == b""
     ports.close()
     assert ports.reserve(port, fixed=True) == port
+
+
+def test_a_process_of_our_own_that_is_not_the_runs_is_named() -> None:
+    """By pid and program: it may be a rank of another launcher, and the user can end it."""
+    run = Run()
+    listen = "import socket, sys, time; own = socket.create_server(('', int(sys.argv[1]))); time.sleep(60)"
+
+    async def story(hold: NodeSession) -> None:
+        port = str(await hold.reserve(0))
+        with subprocess.Popen([sys.executable, "-c", listen, port]) as other:  # noqa: ASYNC220 - starts at once
+            await until(lambda: "port_taken" in run.kinds())
+            other.kill()
+        owner = RunState.replay(run.id, run.events).generation.port_owner
+        assert f"(pid {other.pid}) of " in str(owner)
+        assert str(owner).endswith(f"uid {os.getuid()}")
+
+    held(run, story)
+    assert "listening" not in run.kinds()
