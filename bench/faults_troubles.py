@@ -147,7 +147,8 @@ def pids_of(host: Host, to: str, rank: int) -> list[int]:
     """The processes meant, as this machine numbers them."""
     if to == "keeper":
         agents = [pid for pid in host.pids() if b"-ISc" in _read(pid, "cmdline").split(b"\0")]
-        keepers = [pid for pid in agents if _parent(pid) in agents]
+        # A supervisor is below its guard, and that below the bridge.
+        keepers = [pid for pid in agents if _parent(pid) in agents and _parent(_parent(pid)) in agents]
         return keepers or [pid for pid in host.pids() if _launches(_read(pid, "cmdline").split(b"\0"))]
     if to == "ssh":
         return [pid for pid in host.pids() if _read(pid, "cmdline").startswith(b"sshd: crew@")]

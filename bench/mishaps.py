@@ -1,6 +1,5 @@
 """Faults made by shell lines that root runs on a host, for what the sandbox's own catalogue lacks."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from aboard.agent import process_tree
 from aboard.sandbox import Host, Sandbox
 
 _SECONDS = 20.0
@@ -53,7 +53,7 @@ asyncio.run(main())
 
 
 def leave_behind(box: Sandbox, host: Host) -> None:
-    """Leaves a run whose supervisor and guard are killed such that neither can clean up after the other."""
+    """Leaves a run whose head and agents are killed such that none can clean up after another."""
     argv = [sys.executable, "-c", _HOLD, host.name]
     with box.head.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as head:
         assert head.stdin is not None
@@ -61,14 +61,12 @@ def leave_behind(box: Sandbox, host: Host) -> None:
         assert head.stdout.readline() == "ready\n"
         # A child that is being started looks like its supervisor.
         _wait_for_sleepers(host, 2)
-        agents = [pid for pid in host.pids() if "-ISc" in _read_command_line(pid)]
-        (keeper,) = (pid for pid in agents if _read_parent(pid) in agents)
-        guard = _read_parent(keeper)
-        # The guard first: it would resume a stopped supervisor.
-        for pid, number in ((guard, signal.SIGSTOP), (keeper, signal.SIGSTOP), (keeper, signal.SIGKILL)):
-            os.kill(pid, number)
-        os.kill(guard, signal.SIGKILL)
-        head.stdin.close()
+        # Whoever is left of head, bridge, guard and supervisor would clean up.
+        head.kill()
+        agents = sorted(pid for pid in host.pids() if "-ISc" in _read_command_line(pid))
+        # Parents first: a guard would resume a stopped supervisor.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            process_tree.send_signal(agents, number)
     _wait_for_sleepers(host, 1)
 
 
@@ -83,10 +81,6 @@ def _read_command_line(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
         return []
-
-
-def _read_parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 # Two clients that have connected and do not log in.

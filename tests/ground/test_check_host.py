@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from deadlines import wait_until
 
+from aboard.agent import process_tree
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.host.resource_limits import LowLimits, SmallShm
@@ -178,7 +179,7 @@ asyncio.run(main())
 
 
 def test_leftovers(box: Sandbox) -> None:
-    """A run with a keeper is left alone; without keeper and guard, what it left is named, and ended by --fix."""
+    """A run with a keeper is left alone; without any agent, what it left is named, and ended by --fix."""
     n2 = box.host("n2")
     before, files = set(n2.pids()), n2.run(["ls", "-A", "/tmp"]).stdout
     with box.head.popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as head:
@@ -188,8 +189,9 @@ def test_leftovers(box: Sandbox) -> None:
         wait_until(lambda: len(sleepers(n2)) == 2, 20)
         assert check(box, "--fix") == []
         assert len(sleepers(n2)) == 2
-        kill_keeper(n2)
-        head.stdin.close()
+        # Whoever is left of head, bridge, guard and keeper would clean up.
+        head.kill()
+        kill_agents(n2)
     wait_until(lambda: len(sleepers(n2)) == 1, 20)
     (finding,) = findings = check(box)
     assert told(findings) == [("host-leftovers", "warn", ["n2"])]
@@ -226,14 +228,12 @@ def test_fix_needs_its_subject(box: Sandbox) -> None:
     assert "check-fix" in done.stderr
 
 
-def kill_keeper(host: Host) -> None:
-    """Kills a keeper and its guard such that neither can sweep up after the other."""
-    agents = [pid for pid in host.pids() if "-ISc" in words(pid)]
-    (keeper,) = (pid for pid in agents if parent(pid) in agents)
-    # The guard first: it would wake a keeper that is stopped.
+def kill_agents(host: Host) -> None:
+    """Kills bridge, guard and keeper such that none can sweep up after another."""
+    agents = sorted(pid for pid in host.pids() if "-ISc" in words(pid))
+    # Parents first: a guard would wake a keeper that is stopped.
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in (parent(keeper), keeper) if number == signal.SIGSTOP else (keeper, parent(keeper)):
-            os.kill(pid, number)
+        process_tree.send_signal(agents, number)
 
 
 def sleepers(host: Host) -> list[int]:
@@ -245,7 +245,3 @@ def words(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
         return []
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -88,9 +88,9 @@ class ContainerRun:
 
     @property
     def supervisor(self) -> int:
-        """The agent's process below another one, the guard."""
+        """The agent's process below the guard, which is below the bridge."""
         agents, parents = self._find(lambda words: "-ISc" in words), process_tree.read_parents()
-        return next(pid for pid in agents if parents[pid] in agents)
+        return next(pid for pid in agents if parents[pid] in agents and parents[parents[pid]] in agents)
 
     @property
     def guard(self) -> int:
@@ -227,9 +227,26 @@ def test_a_killed_head(hosts: Launches, runtime: str) -> None:
 @pytest.mark.nightly
 @RUNTIMES
 def test_a_killed_guard_and_supervisor(hosts: Launches, runtime: str) -> None:
-    """With nobody left to clean up, the next check finds what is left, and `--fix` removes it."""
+    """The bridge, to which the head is connected, cleans up after both."""
     run = ContainerRun(hosts, runtime)
     run.end(lambda run: run.kill_agents())
+    run.require_nothing_left()
+
+
+@pytest.mark.nightly
+@RUNTIMES
+def test_a_killed_head_guard_and_supervisor(hosts: Launches, runtime: str) -> None:
+    """With nobody left to clean up, the next check finds what is left, and `--fix` removes it."""
+    run = ContainerRun(hosts, runtime)
+
+    def kill_all(run: ContainerRun) -> None:
+        guard, supervisor = run.guard, run.supervisor
+        bridge = process_tree.read_parents()[guard]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            kill([bridge, guard, supervisor], number)
+        run.head("kill", "-KILL", str(run.conductor))
+
+    run.end(kill_all)
     assert "host-leftover" in hosts.aboard("check", "--only", "host").stdout
     hosts.aboard("check", "--only", "host", "--fix")
     run.require_nothing_left()
