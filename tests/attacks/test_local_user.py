@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -30,11 +29,6 @@ from aboard.flows.sync.download_target import DownloadTarget, WantedFile
 from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.namespaces import helper_program
 from aboard.transport.node_session import NodeSession
-import pytest
-from launching import Launches
-from other_users import ATTACKER, VICTIM, run_as
-
-from aboard.sandbox import Sandbox
 
 
 def test_users_are_other_uids() -> None:
@@ -548,6 +542,8 @@ def test_a_stranger_at_the_port_of_a_collective_check_is_not_heard(sent: bytes) 
                 assert json.loads(rank.recv(4096)) == {"off": {"phase": "store", "absent": [0]}}
         finally:
             roster.kill()
+
+
 READ_COMMANDS = """
 import glob
 for path in glob.glob("/proc/[0-9]*/cmdline"):

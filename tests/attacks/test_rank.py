@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import aboard
 from deadlines import wait_until
 from launching import Launches, Ran
 from other_users import PYTHON, VICTIM
-
-from aboard.agent import frames, process_tree
-from commands import aboard
-from launching import Launches
 from secret_corpus import read_corpus
 
+from aboard.agent import frames, process_tree
 from aboard.core.run.events import Event
 from aboard.core.text.secret_scrubber import SecretScrubber
 from aboard.flows.bundle import pack_run
@@ -312,6 +310,8 @@ def test_a_delegated_control_group_ends_a_process_that_hides_everything_else(del
         assert "no supervisor" in ask({"op": "attach", **hold})["error"]
         wait_until(lambda: not list_hidden(), 10, "its end")
     assert not list(delegated.glob("*/"))
+
+
 PUTTY = "\n".join(["Encryption: none", "Private-Lines: 13", *KEY_LINES, "Private-MAC: 0"])
 PGP = "\n".join(
     ["-----BEGIN PGP PRIVATE" + " KEY BLOCK-----", "", *KEY_LINES, "-----END PGP PRIVATE" + " KEY BLOCK-----"]
