@@ -8,8 +8,8 @@ A corpus is a directory of JSON files. Each file is a list of objects:
 `text` and `secret` are parts that are joined by "": no file contains a whole secret, since code hosts refuse to accept
 one. All secrets are made up. `text` may have several lines, which are consecutive lines of one stream.
 
-A case with a secret passes if the secret is not in the scrubbed text, and at most a quarter of it survives in one
-piece. An innocent case (`secret` is null) passes if its text is unchanged.
+A case with a secret passes if the secret is not in the scrubbed text and at most a quarter of it survives in one piece.
+An innocent case (`secret` is null) passes if its text is unchanged.
 """
 
 import json

@@ -4,6 +4,7 @@ import pytest
 from deadlines import within
 from secret_corpus import SecretCase, read_corpus
 
+from aboard.core.text.secret_names import may_hold_secret
 from aboard.core.text.secret_scrubber import MASK, SecretScrubber, mask_secrets, mask_words
 
 BEGIN, END = (f"-----{edge} RSA PRIVATE" + " KEY-----" for edge in ("BEGIN", "END"))
@@ -14,6 +15,12 @@ BODY = "MIIEpAIBAAKCAQEA1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8S9t0U1v2W3x4Y"
 def test_every_case_of_the_corpus(case: SecretCase) -> None:
     """The secret is gone; an innocent look-alike is unchanged."""
     assert case.passes(mask_secrets), mask_secrets(case.text)
+
+
+def test_no_secret_of_the_corpus_is_passed_over() -> None:
+    """Plans are only searched for secrets where they may hold one; an ordinary command is not."""
+    assert [case.id for case in read_corpus() if case.secret is not None and not may_hold_secret(case.text)] == []
+    assert not may_hold_secret("python3 train.py --lr 2e-5 --gradient_accumulation_steps 8 20261115-0800-brave-otter")
 
 
 def test_the_corpus_is_large_enough() -> None:

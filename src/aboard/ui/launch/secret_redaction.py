@@ -6,8 +6,7 @@ from re import compile as compile_pattern
 from re import escape
 
 from aboard.core.plan.plan import Plan
-from aboard.core.text.secret_patterns import is_secret_value
-from aboard.core.text.secret_scrubber import mask_secrets, mask_words
+from aboard.core.text.secret_names import may_hold_secret
 
 HIDDEN = "…hidden"
 # A shorter value would blot out ordinary words and numbers, and is hardly a secret.
@@ -22,10 +21,8 @@ class PlanRedactor:
         known = sorted(map(escape, values), key=len, reverse=True)
         self._known = compile_pattern("|".join(known)) if known else None
         # The same few words occur in the plan of every rank.
-        self._hide = lru_cache(maxsize=4096)(lambda text: mask_secrets(self._hide_known(text), HIDDEN))
-        self._hide_words = lru_cache(maxsize=4096)(
-            lambda words: mask_words([self._hide_known(word) for word in words], HIDDEN)
-        )
+        self._hide = lru_cache(maxsize=4096)(self._hide_text)
+        self._hide_words = lru_cache(maxsize=4096)(self._hide_argv)
 
     def __call__(self, text: str) -> str:
         return self._hide(text)
@@ -35,7 +32,28 @@ class PlanRedactor:
         return list(self._hide_words(tuple(words)))
 
     def variable(self, name: str, value: str) -> str:
-        return HIDDEN if is_secret_value(name, value, typed=True) else self(value)
+        if may_hold_secret(name):
+            from aboard.core.text.secret_patterns import is_secret_value  # noqa: PLC0415 - see may_hold_secret
+
+            if is_secret_value(name, value, typed=True):
+                return HIDDEN
+        return self(value)
+
+    def _hide_text(self, text: str) -> str:
+        known = self._hide_known(text)
+        if not may_hold_secret(known):
+            return known
+        from aboard.core.text.secret_scrubber import mask_secrets  # noqa: PLC0415 - see may_hold_secret
+
+        return mask_secrets(known, HIDDEN)
+
+    def _hide_argv(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        known = tuple(self._hide_known(word) for word in words)
+        if not may_hold_secret(" ".join(known)):
+            return known
+        from aboard.core.text.secret_scrubber import mask_words  # noqa: PLC0415 - see may_hold_secret
+
+        return tuple(mask_words(known, HIDDEN))
 
     def _hide_known(self, text: str) -> str:
         return self._known.sub(HIDDEN, text) if self._known is not None else text
