@@ -4,7 +4,6 @@ A path with a typo must not become somebody else's repository.
 """
 
 import re
-from pathlib import PurePath
 from typing import Final
 
 # In front of a name, it says that the name is one of the hub.
@@ -33,5 +32,5 @@ def looks_like_path(name: str) -> bool:
     """
     if name.startswith(HUB_PREFIX):
         return False
-    parts = PurePath(name).parts
-    return is_path(name) or not parts or bool(_FOLDER.fullmatch(parts[0]) or _SAVED.fullmatch(parts[-1]))
+    parts = name.strip("/").split("/")
+    return is_path(name) or bool(_FOLDER.fullmatch(parts[0]) or _SAVED.fullmatch(parts[-1]))
