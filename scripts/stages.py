@@ -144,7 +144,9 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
         )
         for runtime in ("apptainer", "podman")
     ]
-    return [*tests, mutants, *benches, faults, *inside]
+    # Ten minutes for each of 33 decoders, two at a time.
+    fuzz = bench_stage("fuzz", "--json", str(directory / "bench-fuzz.json"), minutes=200)
+    return [*tests, mutants, *benches, faults, *inside, fuzz]
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
         found = {ours: content[theirs] for theirs, ours in _READ.items() if content.get(theirs) is not None}
     except OSError as error:
         raise AboardError(adapter.FILES, f"{folder} has no {CONFIG} ({error.strerror})") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise AboardError(adapter.FILES, f"{folder / CONFIG} is not the configuration of an adapter") from error
     if kind != "LORA":
         raise AboardError(adapter.FILES, f"{folder} has an adapter of type {escape_text(str(kind), 100)}, not LORA")
@@ -61,13 +61,14 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
             shown = f"{escape_text(name, 100)}: {escape_text(json.dumps(value), 100)}"
             raise AboardError(adapter.FILES, f"{folder / CONFIG} has {shown}, which is not supported")
     # PEFT saves names as a set: in any order.
-    found = {name: tuple(sorted(value)) if isinstance(value, list) else value for name, value in found.items()}
+    found = {name: tuple(sorted(value, key=str)) if isinstance(value, list) else value for name, value in found.items()}
     _check_types(folder, found)
     return found | {"alpha": float(found["alpha"]), "dropout": float(found.get("dropout", 0))}
 
 
 def _check_types(folder: Path, found: dict[str, Any]) -> None:
-    numbers = all(isinstance(found.get(name), int | float) for name in ("r", "alpha"))
+    numbers = all(isinstance(found.get(name, 0), int | float) for name in ("r", "alpha", "dropout"))
+    numbers = numbers and "r" in found and "alpha" in found
     names = found.get("target_modules")
     if not numbers or not isinstance(names, str | tuple) or not all(isinstance(each, str) for each in names):
         raise AboardError(adapter.FILES, f"{folder / CONFIG} lacks r, lora_alpha or target_modules")

@@ -32,5 +32,5 @@ def looks_like_path(name: str) -> bool:
     """
     if name.startswith(HUB_PREFIX):
         return False
-    parts = [part for part in name.split("/") if part]
-    return is_path(name) or not parts or bool(_FOLDER.fullmatch(parts[0]) or _SAVED.fullmatch(parts[-1]))
+    parts = name.strip("/").split("/")
+    return is_path(name) or bool(_FOLDER.fullmatch(parts[0]) or _SAVED.fullmatch(parts[-1]))

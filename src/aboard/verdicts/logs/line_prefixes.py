@@ -14,7 +14,7 @@ _NO_HOST = re.compile(
     r"(?:python[\d.]*|[\w.]*(?:Error|Exception|Warning|Interrupt|Exit|Iteration)|.*\.(?:py|sh|h|c|cc|cpp|so[\d.]*)"
     r"|(?:lib|torch\.|nvidia-|x86_64|slurm|srun|step|epoch|bf16|fp16|fp8|adam|beta).*)$"
 )
-_RANK_PREFIX = re.compile(r"\[rank(?P<rank>\d+)\]: ?")
+_RANK_PREFIX = re.compile(r"\[rank(?P<rank>\d{1,18})\]: ?")
 _PREFIXES = (
     # A container's or a cloud's log: the time, the stream, whether the line is whole.
     re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d) (?:(?:stdout|stderr) [FP] )?"),
@@ -24,9 +24,9 @@ _PREFIXES = (
     re.compile(r"\[pod/[^\]]{1,200}\] "),
     # torchrun --tee, and torch itself from 2.2 on: [default0]:, [trainer3]:, [rank3]:.
     _RANK_PREFIX,
-    re.compile(r"\[[a-z_]+(?P<local>\d+)\]: ?"),
+    re.compile(r"\[[a-z_]+(?P<local>\d{1,18})\]: ?"),
     # Open MPI --tag-output.
-    re.compile(r"\[\d+,(?P<rank>\d+)\]<(?:stdout|stderr)>: ?"),
+    re.compile(r"\[\d+,(?P<rank>\d{1,18})\]<(?:stdout|stderr)>: ?"),
     # torch's elastic agent in 2.1 and 2.2, behind the time; accelerate test.
     re.compile(r"[a-z_]+(?:\.[a-z_]+)+: \[(?P<level>INFO|WARNING|ERROR)\] "),
     re.compile(r"(?:stderr|stdout): "),
@@ -42,10 +42,10 @@ _PREFIXES = (
     # DeepSpeed: the time, the level, the place in the source, the rank.
     re.compile(r"\[\d{4}-\d\d-\d\d [\d:,.]+\] (?:\[(?P<level>INFO|WARNING|ERROR|DEBUG)\] )?"),
     re.compile(r"\[\w+\.py:\d+:[\w<>]+\] "),
-    re.compile(r"\[Rank (?P<rank>-?\d+)\] (?=\S)"),
+    re.compile(r"\[Rank (?P<rank>-?\d{1,18})\] (?=\S)"),
     # glog in all its forms: [E ProcessGroupNCCL.cpp:828], [E1115 08:00:00.123 ProcessGroupNCCL.cpp:616], E1115 … 882].
     re.compile(r"\[(?P<level>[IWEF])(?:\d{3,4} [\d:.]+)? ?[\w./-]+:\d+\] "),
-    re.compile(r"(?P<level>[IWEF])\d{3,4} [\d:.]+ (?P<pid>\d+) [\w./-]+:\d+\] "),
+    re.compile(r"(?P<level>[IWEF])\d{3,4} [\d:.]+ (?P<pid>\d{1,18}) [\w./-]+:\d+\] "),
     # Python's logging: the time with a level, or the level with the logger's name.
     re.compile(r"\d{4}-\d\d-\d\d [\d:,.]+ ?(?:[-|] )?(?:(?P<level>INFO|WARNING|ERROR|CRITICAL|DEBUG)\b[ :|-]*)?"),
     re.compile(r"[\w.]+ - (?P<level>INFO|WARNING|ERROR|CRITICAL|DEBUG) - "),
@@ -54,8 +54,8 @@ _PREFIXES = (
     re.compile(r"\[(?P<level>INFO|WARNING|ERROR)\|[^\]]{1,60}\] (?:[\d:, -]+>> )?"),
     re.compile(_HOST + r": (?=\S)"),
 )
-_PG_RANK = re.compile(r"\[(?:PG [^\]]*?)?Rank (\d+)\]")
-_RANK_WITHIN = re.compile(r"\[rank(\d+)\]:|\[Rank (\d+)\]")
+_PG_RANK = re.compile(r"\[(?:PG [^\]]*?)?Rank (\d{1,18})\]")
+_RANK_WITHIN = re.compile(r"\[rank(\d{1,18})\]:|\[Rank (\d{1,18})\]")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,24 +12,25 @@ from aboard.core.text.rank_sets import name_ranks
 from aboard.lazy_dataclass import dataclass
 
 _LINE = re.compile(
-    r"(?:\[[^\]]*\] )?(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>-?\d+)\] )?"
-    r"(?:(?P<place>\S+:\d+) )?(?:\(\S+\) )?NCCL (?P<level>INFO|WARN|ERROR) (?P<text>.*)"
+    r"(?:\[[^\]]{0,200}\] )?(?<![\w.-])(?P<host>[\w.-]{1,255}):(?P<pid>\d{1,18}):(?P<tid>\d{1,18}) "
+    r"(?:\[(?P<dev>-?\d{1,9})\] )?(?:(?P<place>\S{1,300}:\d{1,9}) )?(?:\(\S{1,300}\) )?"
+    r"NCCL (?P<level>INFO|WARN|ERROR) (?P<text>.*)"
 )
 _VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
 # `Bootstrap : Using [0]eth0:…` up to 2.7, `Bootstrap : Using eth0:…` up to 2.23, `Bootstrap: Using …` since.
 _BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?:\[\d\])?([^:\s]+):([\w.:]+?)(?:%\w+)?<\d+>")
 _NETWORK = re.compile(r"Using (?:internal )?[Nn]etwork (.+?)\s*$")
 # `comm 0x… rank 3 nranks 8 cudaDev 3 … - Init START` from 2.18 on; `Init COMPLETE` in all.
-_COMM = re.compile(r"\brank (\d+) n[Rr]anks (\d+)")
+_COMM = re.compile(r"\brank (\d{1,18}) n[Rr]anks (\d{1,18})")
 _START, _COMPLETE, _ABORT = "Init START", "Init COMPLETE", "Abort"
 _HCA = re.compile(r"\[\d+\] ?([A-Za-z][\w.-]*):\d+")
 _WORK = re.compile(
-    r"WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+), NumelOut=\d+)?"
-    r"(?:, Timeout\(ms\)=(?P<limit>\d+))?\)"
+    r"WorkNCCL\(SeqNum=(?P<seq>\d{1,18}), OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d{1,18}), NumelOut=\d+)?"
+    r"(?:, Timeout\(ms\)=(?P<limit>\d{1,18}))?\)"
 )
 # 2.2: `last enqueued NCCL work: 80, last completed NCCL work: 77`; 2.7 on: `last enqueued work: 80, last completed …`.
 _LAST = re.compile(
-    r"last enqueued (?:NCCL )?work: (?P<enqueued>\d+), last completed (?:NCCL )?work: (?P<completed>\d+)"
+    r"last enqueued (?:NCCL )?work: (?P<enqueued>\d{1,18}), last completed (?:NCCL )?work: (?P<completed>\d{1,18})"
 )
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\S+?)(?: PG GUID (?P<guid>[^\s(]+))?(?: ?\((?P<name>[^)]*)\))? Rank \d+\]")
 MOST_RANKS = 100_000
