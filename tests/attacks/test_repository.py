@@ -262,3 +262,18 @@ def test_no_node_gets_the_ssh_agent(box: Sandbox, way: str) -> None:
     assert "agent None None" in ran.stdout, ran.stdout + ran.stderr
     assert "ssh-" not in ran.stdout
     assert box.head.run(["cat", "/shared/agent/sockets"]).stdout == ""
+
+
+@pytest.mark.ground
+def test_a_jump_host_can_not_stand_in_for_a_node(box: Sandbox) -> None:
+    """A jump host that answers in place of the node has the wrong host key: ssh ends before anything is sent."""
+    launches = Launches(box, folder="/shared/jump")
+    # What a hostile n1 would do: connect the head to itself instead of to n2.
+    launches.put("config", "Host n2\nProxyCommand ssh -W n1:22 n1\nStrictHostKeyChecking no\nForwardAgent yes\n")
+    script = """
+        mkdir -p -m 700 .ssh; cp /shared/jump/config .ssh/config
+        aboard check --only reach --json n2; rm -f .ssh/config
+    """
+    said = box.head.run(["sh", "-c", script], timeout=60 * slowness()).stdout
+    (finding,) = [each for each in json.loads(said)["findings"] if each["severity"] == "block"]
+    assert "key" in finding["code"], finding

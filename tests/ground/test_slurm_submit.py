@@ -56,7 +56,8 @@ def test_a_run_is_submitted_and_followed_to_its_end(login: Launches) -> None:
     assert any(line.startswith("block run-exited n2 seen: rank 3 on n2") for line in lines)
     assert lines[-1].endswith("failed with exit code 7")
     text = login.read(run, "job.sh")
-    assert f"launch --run {run} --env HF_TOKEN -- fails.py" in text
+    assert f"launch --run {run} --allowed aboard.yaml=" in text
+    assert " --env HF_TOKEN -- fails.py" in text
     assert "hunter-secret" not in text
     assert json.loads(login.read(run, "slurm.json"))["script"].endswith(f"{run}/job.sh")
 
