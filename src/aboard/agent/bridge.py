@@ -266,7 +266,11 @@ class AgentBridge:
 
     def _attach(self, message: frames.Message) -> None:
         from aboard.agent.supervisor import supervisor_watch  # noqa: PLC0415 - a check does not need it
+        from aboard.agent.supervisor.rank_processes import request_parent_death_signal  # noqa: PLC0415 - as above
         from aboard.agent.supervisor.supervisor import connect_to_supervisor  # noqa: PLC0415 - as above
+
+        # If we are stopped after our supervisor has exited, the end of our ssh session lets us see it and end.
+        request_parent_death_signal(signal.SIGCONT)
 
         if self._supervisor is not None:
             self._supervisor.close()
