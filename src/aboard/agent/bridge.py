@@ -259,8 +259,10 @@ class AgentBridge:
 
         if self._peers is not None:
             self._peers.close()
-        # What loses both supervisor and guard comes to us.
-        become_subreaper()
+        if self._anchor is None:
+            # What loses both supervisor and guard comes to us. Not in a Slurm step: Slurm ends what is left there, and
+            # where it tracks processes by their parents, its signals would reach the ranks before the head's decision.
+            become_subreaper()
         start_supervisor({**message, "unpacked": self._requests.release_images()}, self._anchor)
         self._attach(message)
 
