@@ -108,7 +108,7 @@ def test_scancel_of_an_interactive_job(cluster: Sandbox) -> None:
         assert cluster.head.run(["scancel", number]).returncode == 0
         said += shell.stdout.read()
     assert count_saved(said) == 2, said
-    assert f"job {number} was cancelled; exit code 130" in said.splitlines()[-1]
+    assert f"job {number} was cancelled; exit code 130" in said.splitlines()[-1], said
     nothing_is_left(cluster)
 
 

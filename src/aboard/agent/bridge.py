@@ -260,14 +260,20 @@ class AgentBridge:
 
         if self._peers is not None:
             self._peers.close()
-        # What loses both supervisor and guard comes to us.
-        become_subreaper()
+        if self._anchor is None:
+            # What loses both supervisor and guard comes to us. Not in a Slurm step: Slurm ends what is left there, and
+            # where it tracks processes by their parents, its signals would reach the ranks before the head's decision.
+            become_subreaper()
         start_supervisor({**message, "unpacked": self._requests.release_images()}, self._anchor)
         self._attach(message)
 
     def _attach(self, message: frames.Message) -> None:
         from aboard.agent.supervisor import supervisor_watch  # noqa: PLC0415 - a check does not need it
+        from aboard.agent.supervisor.rank_processes import request_parent_death_signal  # noqa: PLC0415 - as above
         from aboard.agent.supervisor.supervisor import connect_to_supervisor  # noqa: PLC0415 - as above
+
+        # If we are stopped after our supervisor has exited, the end of our ssh session lets us see it and end.
+        request_parent_death_signal(signal.SIGCONT)
 
         if self._supervisor is not None:
             self._supervisor.close()

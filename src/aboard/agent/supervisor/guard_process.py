@@ -16,7 +16,7 @@ import traceback
 
 from aboard.agent import process_tree, run_directory
 from aboard.agent.supervisor.rank_group import kill_group
-from aboard.agent.supervisor.rank_processes import become_subreaper, die_with_parent
+from aboard.agent.supervisor.rank_processes import become_subreaper, request_parent_death_signal
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _run_guard(run: str, directory: str, ready: int, serve: Callable[[Guard], No
         signal.signal(number, signal.SIG_IGN)
     supervisor = os.fork()
     if supervisor == 0:
-        die_with_parent(signal.SIGTERM)
+        request_parent_death_signal(signal.SIGTERM)
         become_subreaper()
         serve(guard)
         return 0

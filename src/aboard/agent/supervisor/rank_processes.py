@@ -33,8 +33,8 @@ PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def die_with_parent(number: int) -> None:
-    """Applies to the direct child only: it follows the thread that forked, and is not inherited. prctl(2)."""
+def request_parent_death_signal(number: int) -> None:
+    """Requests a signal for when our parent exits: the thread that forked us. It is not inherited. prctl(2)."""
     _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
@@ -45,7 +45,7 @@ def become_subreaper() -> None:
 
 def _prepare_child(run: str, group: str, cores: list[int], directories: list[str], enter: Callable[[], None]) -> None:
     """Runs in the child before exec, so that a dead mount blocks only the child; a missing core fails the start."""
-    die_with_parent(signal.SIGKILL)
+    request_parent_death_signal(signal.SIGKILL)
     process_tree.mark_process(run)
     if group:
         enter_group(group)

@@ -284,6 +284,7 @@ class Conductor:
         """Collects stacks first, then stops all ranks and receives their last output."""
         self._ending = True
         sessions = [session for session in self._sessions.values() if session.state is not SessionState.LOST]
+        lost = [session for session in self._sessions.values() if session.state is SessionState.LOST]
         if end.stacks:
             await self._collect_final_snapshot()
         farewell = self._lease.farewell
@@ -291,6 +292,8 @@ class Conductor:
         if self._grace_limit is not None:
             grace = min(grace, self._grace_limit)
         ends = [asyncio.create_task(self._see_off(session, grace)) for session in sessions]
+        # The bridge of a lost node may be alive, and stopped: it ends once its connection is closed.
+        ends += [asyncio.create_task(session.leave()) for session in lost]
         if ends:
             await asyncio.wait(ends)
 
