@@ -47,6 +47,16 @@ def test_every_code_that_is_named_exists() -> None:
     assert [(page, code) for page, code in named if code.split("-")[0] in families and code not in codes] == []
 
 
+def test_every_attack_is_on_the_page_about_security() -> None:
+    """Each test that the page names exists, and the page names each test in tests/attacks."""
+    page = PAGES[DOCS / "security.md"]
+    attacks = "".join(path.read_text("utf-8") for path in (ROOT / "tests" / "attacks").glob("test_*.py"))
+    assert set(re.findall(r"`(test_\w+)`", page)) == set(
+        re.findall(r"^(?:async )?def (test_\w+)", attacks, re.MULTILINE)
+    )
+    assert [name for name in re.findall(r"`(tests/[\w/]+\.py)`", page) if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.ci
 def test_the_site(tmp_path: Path) -> None:
     """It builds without a warning, codes and their old names have pages, and a code in a text is a link to its page."""

@@ -125,6 +125,11 @@ def _trust_password(name: bytes, before: bytes) -> Trust:
     return Trust.UNUSUAL if _PASS_OWNERS.search(before) else Trust.NOTHING
 
 
+def _trust_secret(_name: bytes, before: bytes) -> Trust:
+    # What follows in `arn:aws:secretsmanager:…:secret:NAME` is a name.
+    return Trust.NOTHING if before.endswith(b":") and b"arn:" in before else Trust.NEARLY_ALL
+
+
 def _trust_token(_name: bytes, before: bytes) -> Trust:
     return Trust.RANDOM if _MODEL_TOKENS.search(before) else Trust.UNUSUAL
 
@@ -147,7 +152,7 @@ _RULES: tuple[tuple["re.Pattern[bytes]", Callable[[bytes, bytes], Trust]], ...] 
     (_compile_name(rb"pass(?:w(?:or)?ds?|phrases?|codes?)?", numbers=True), _trust_password),
     (
         _compile_name(rb"secrets?(?:[_ -]?(?:access[_ -]?)?keys?(?:[_-]?base)?|[_-]?(?:id|token))?"),
-        lambda _name, _before: Trust.NEARLY_ALL,
+        _trust_secret,
     ),
     (_compile_name(rb"token(?:s|ized)?+"), _trust_token),
     (_compile_name(rb"key(?:s|[_-]?data)?+"), _trust_key),

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from aboard.core.text.private_keys import Span
 
 _OPTION = re.compile(
-    rb" -(?P<option>-(?:user|proxy-user|auth|password-stdin|with-token|creds|dest-creds|src-creds)|[puawk])[ =]{0,2}"
+    # As typed, or as the repr of an argument list: `-u ada:…`, `'-u', 'ada:…'`.
+    rb"[ \[][\"']?-(?P<option>-(?:user|proxy-user|auth|password-stdin|with-token|creds|dest-creds|src-creds)|[puawk])"
+    rb"(?:[\"'],)?[ =]{0,2}"
     rb"(?P<quote>[\"']?)(?P<value>(?<=[\"'])[^\n\"']{4,256}|[^\s\"'|;&-][^\s\"'|;&]{3,256}|(?=[^\w]|\Z))"
 )
 _JOINED = re.compile(rb"\b(?:mysql|mariadb)[\w-]*\b[^\n|;]*\Z")
