@@ -7,10 +7,9 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from time import process_time
 
 import pytest
-from deadlines import slowness
+from deadlines import slowness, within
 from launching import Launches
 from other_users import ATTACKER
 
@@ -212,10 +211,8 @@ HUGE = {
 def test_a_huge_file_is_refused_at_once(kind: str) -> None:
     """Size, nesting, aliases, keys and scalars are bounded: no file takes seconds of computing time."""
     for text in (HUGE[kind], HUGE[kind][:MAX_CHARACTERS]):
-        before = process_time()
-        with pytest.raises(InputError):
+        with within(4), pytest.raises(InputError):
             parse_tree(text, file="aboard.yaml")
-        assert process_time() - before < 2 * slowness()
 
 
 @pytest.mark.parametrize("line", ["n{} slots=8\n", "A{}=1\n", "Host n{}\n", "=", "[", "n1 slots=8\n"])
@@ -224,10 +221,8 @@ def test_a_huge_hostfile_is_refused_or_read_at_once(line: str, tmp_path: Path) -
     text = "".join(line.format(number) for number in range(MAX_BYTES // len(line)))[:MAX_BYTES]
     (tmp_path / "config").write_text(text)
     for parse in (partial(parse_hostfile, text), partial(parse_env_file, text), partial(list_ssh_hosts, tmp_path)):
-        before = process_time()
-        with suppress(InputError):
+        with within(4), suppress(InputError):
             parse()
-        assert process_time() - before < 2 * slowness(), parse.func
     (tmp_path / "config").write_text(text + "#" * 100)
     with pytest.raises(InputError, match="is larger than"):
         read_text(str(tmp_path / "config"), fix=NO_FIX)
