@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 from secret_corpus import CORPUS, read_corpus
 
 from aboard.agent.secret_redaction import Redactor
-from aboard.core.text.secret_scrubber import SecretScrubber, mask_secrets
+from aboard.core.secrets.secret_scrubber import SecretScrubber, mask_secrets
 from figures import Figures, main
 
 READ = 65_536  # what the supervisor reads at once
@@ -26,7 +26,7 @@ ROUNDS = 3
 SCRUB_LINE = """
 import json, re, sys
 from pathlib import Path
-from aboard.core.text.secret_scrubber import mask_secrets
+from aboard.core.secrets.secret_scrubber import mask_secrets
 text = "step 12 loss 2.31 " * (int(sys.argv[1]) // 18)
 def read_peak():
     # Not from getrusage, which begins with the peak of the parent.

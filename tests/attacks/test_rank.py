@@ -20,7 +20,7 @@ from secret_corpus import read_corpus
 
 from aboard.agent import frames, process_tree
 from aboard.core.run.events import Event
-from aboard.core.text.secret_scrubber import SecretScrubber
+from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.flows.bundle import pack_run
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record

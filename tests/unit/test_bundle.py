@@ -13,7 +13,7 @@ from commands import aboard
 from made_findings import made_finding
 
 from aboard.core.run.events import Event
-from aboard.core.text.secret_scrubber import MASK, SecretScrubber
+from aboard.core.secrets.secret_scrubber import MASK, SecretScrubber
 from aboard.diagnoses import AboardError, Finding, Severity
 from aboard.flows.bundle import REDACTED, pack_run, write_bundle
 from aboard.flows.why import bundle_replay

@@ -35,8 +35,8 @@ from aboard.core.evidence.verdict import ReplayedJudgement
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import Run
+from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.text.byte_sizes import MIB
-from aboard.core.text.secret_scrubber import SecretScrubber
 from aboard.diagnoses import AboardError, Severity
 from aboard.diagnoses.catalogue import recall_diagnosis
 from aboard.diagnoses.untrusted import Untrusted, encode_text

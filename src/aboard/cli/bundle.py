@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from aboard.cli.runs.slurm_forwarding import read_from_batch_host
+from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.text.byte_sizes import format_size
-from aboard.core.text.secret_scrubber import SecretScrubber
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.usage import run_records
 from aboard.flows.bundle import pack_run, write_bundle

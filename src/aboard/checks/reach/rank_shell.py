@@ -15,8 +15,8 @@ from aboard.core.cluster import node_sets
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
+from aboard.core.secrets.secret_names import is_secret
 from aboard.core.text.input_text import decode_latin1
-from aboard.core.text.secret_names import is_secret
 from aboard.diagnoses import Finding, Fix, format_shell
 from aboard.diagnoses.nodes import reach, unanswered_probes
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text

@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from aboard.core.text.secret_names import is_secret
+from aboard.core.secrets.secret_names import is_secret
 
 # proc(5): arg_start and arg_end are the fields 48 and 49; the third is the first one after the name.
 _ARGUMENTS = slice(48 - 3, 50 - 3)

@@ -10,7 +10,7 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.run.lease import Lease
-from aboard.core.text.secret_names import is_secret
+from aboard.core.secrets.secret_names import is_secret
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import Shell
 from aboard.lazy_dataclass import dataclass

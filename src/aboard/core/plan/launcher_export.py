@@ -16,8 +16,8 @@ from aboard.core.plan.container_export import build_container_words, describe_gp
 from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.rank_variables import RankLayout, build_task_env, build_torchrun_env
+from aboard.core.secrets.secret_names import is_secret, list_secret_names
 from aboard.core.text.input_text import format_count
-from aboard.core.text.secret_names import is_secret, list_secret_names
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import planning

@@ -16,8 +16,8 @@ from aboard.core.plan.rank_variables import (
     build_torchrun_env,
     list_overridden_names,
 )
+from aboard.core.secrets.secret_names import list_secret_names
 from aboard.core.text.input_text import format_count
-from aboard.core.text.secret_names import list_secret_names
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import planning
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
 from aboard.core.cluster.interpreter import NO_ENV
+from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.slurm.slurm_settings import SlurmSettings
-from aboard.core.text.secret_scrubber import SecretScrubber
 from aboard.lazy_dataclass import dataclass
 
 # Slurm signals the conductor this long before the time limit, or up to a minute earlier: its events are that coarse.

@@ -7,10 +7,10 @@ from dataclasses import field
 from typing import NoReturn
 
 from aboard.core.cluster.interpreter import NO_ENV
+from aboard.core.secrets.secret_names import is_secret
 from aboard.core.slurm.batch_script import list_request_options
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import format_count
-from aboard.core.text.secret_names import is_secret
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.slurm import submission

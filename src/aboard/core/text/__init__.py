@@ -1,1 +1,1 @@
-"""Text in and out: quoting, sizes, durations, log lines, secrets."""
+"""Text in and out: quoting, sizes, durations, log lines."""

@@ -13,7 +13,7 @@ import aboard
 from aboard.checks.train.training_rules import TrainingPreflight
 from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.plan.training_settings import Training
-from aboard.core.text.secret_names import list_secret_names
+from aboard.core.secrets.secret_names import list_secret_names
 
 # Read by the trainer: train/trackers/tracked_run.py.
 FACTS = "ABOARD_TRACKER_FACTS"

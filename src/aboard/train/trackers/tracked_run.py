@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 from typing import Any, Self
 
 from aboard.core.plan.training_settings import Training
-from aboard.core.text.secret_names import is_secret
-from aboard.core.text.secret_scrubber import MASK, SecretScrubber
+from aboard.core.secrets.secret_names import is_secret
+from aboard.core.secrets.secret_scrubber import MASK, SecretScrubber
 from aboard.data.store.atomic_files import write_atomically
 from aboard.lazy_dataclass import dataclass
 

@@ -6,7 +6,7 @@ from re import compile as compile_pattern
 from re import escape
 
 from aboard.core.plan.plan import Plan
-from aboard.core.text.secret_names import may_hold_secret
+from aboard.core.secrets.secret_names import may_hold_secret
 
 HIDDEN = "…hidden"
 # A shorter value would blot out ordinary words and numbers, and is hardly a secret.
@@ -33,7 +33,7 @@ class PlanRedactor:
 
     def variable(self, name: str, value: str) -> str:
         if may_hold_secret(name):
-            from aboard.core.text.secret_patterns import is_secret_value  # noqa: PLC0415 - see may_hold_secret
+            from aboard.core.secrets.secret_patterns import is_secret_value  # noqa: PLC0415 - see may_hold_secret
 
             if is_secret_value(name, value, typed=True):
                 return HIDDEN
@@ -43,7 +43,7 @@ class PlanRedactor:
         known = self._hide_known(text)
         if not may_hold_secret(known):
             return known
-        from aboard.core.text.secret_scrubber import mask_secrets  # noqa: PLC0415 - see may_hold_secret
+        from aboard.core.secrets.secret_scrubber import mask_secrets  # noqa: PLC0415 - see may_hold_secret
 
         return mask_secrets(known, HIDDEN)
 
@@ -51,7 +51,7 @@ class PlanRedactor:
         known = tuple(self._hide_known(word) for word in words)
         if not may_hold_secret(" ".join(known)):
             return known
-        from aboard.core.text.secret_scrubber import mask_words  # noqa: PLC0415 - see may_hold_secret
+        from aboard.core.secrets.secret_scrubber import mask_words  # noqa: PLC0415 - see may_hold_secret
 
         return tuple(mask_words(known, HIDDEN))
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from aboard.core.text.private_keys import Span
-from aboard.core.text.secret_patterns import SecretFinder, is_secret_value
+from aboard.core.secrets.private_keys import Span
+from aboard.core.secrets.secret_patterns import SecretFinder, is_secret_value
 
 MASK = "[secret]"
 _USER = "[user]"

@@ -8,11 +8,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
-from aboard.core.text.private_keys import Span, find_private_keys, mentions_private_key
-from aboard.core.text.secret_assignments import find_assigned_secrets, judge_value
-from aboard.core.text.secret_commands import find_command_secrets
-from aboard.core.text.secret_tokens import find_tokens, list_runs
-from aboard.core.text.secret_urls import find_url_secrets
+from aboard.core.secrets.private_keys import Span, find_private_keys, mentions_private_key
+from aboard.core.secrets.secret_assignments import find_assigned_secrets, judge_value
+from aboard.core.secrets.secret_commands import find_command_secrets
+from aboard.core.secrets.secret_tokens import find_tokens, list_runs
+from aboard.core.secrets.secret_urls import find_url_secrets
 
 _WINDOW = 1 << 17
 # A secret of a line without end that is longer than this is found in part.

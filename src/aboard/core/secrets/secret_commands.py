@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from aboard.core.text.private_keys import Span
+from aboard.core.secrets.private_keys import Span
 
 _OPTION = re.compile(
     # As typed, or as the repr of an argument list: `-u ada:…`, `'-u', 'ada:…'`.

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from aboard.core.text.private_keys import Span
-from aboard.core.text.secret_tokens import is_random
+from aboard.core.secrets.private_keys import Span
+from aboard.core.secrets.secret_tokens import is_random
 
 _URL = re.compile(rb"://(?P<rest>[^\s\"'<>`\\]{1,8192})")
 _PORT = re.compile(rb"\d{0,5}\Z")

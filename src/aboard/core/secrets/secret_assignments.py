@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 
-from aboard.core.text.private_keys import Span
-from aboard.core.text.secret_tokens import is_random
+from aboard.core.secrets.private_keys import Span
+from aboard.core.secrets.secret_tokens import is_random
 
 
 class Trust(IntEnum):

@@ -1,0 +1,1 @@
+"""Finds secrets in text by their shape, name or place, and removes them."""
