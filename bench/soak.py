@@ -84,7 +84,7 @@ SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 @dataclass(frozen=True)
-class Blow:
+class Injection:
     """One process that is killed or stopped."""
 
     victim: str
@@ -104,7 +104,7 @@ class Trial:
     """One launch: what is done to it, and what came of it."""
 
     number: int
-    blows: tuple[Blow, ...]
+    injections: tuple[Injection, ...]
     delay: float
     gap: float
     end_head: str
@@ -117,8 +117,12 @@ class Trial:
 
     @property
     def text(self) -> str:
-        end = f", then {self.end_head}" if any(blow == Blow("head", "stop") for blow in self.blows) else ""
-        return f"{' and '.join(map(str, self.blows))}{end}"
+        end = (
+            f", then {self.end_head}"
+            if any(injection == Injection("head", "stop") for injection in self.injections)
+            else ""
+        )
+        return f"{' and '.join(map(str, self.injections))}{end}"
 
 
 def draw_trial(seed: int, number: int) -> Trial:
@@ -132,10 +136,10 @@ def draw_trial(seed: int, number: int) -> Trial:
         place = draw.choices(places, weights)[0]
         if place not in chosen:
             chosen.append(place)
-    blows = tuple(Blow(victim, draw.choice(("kill", "stop")), node) for victim, node in chosen)
+    injections = tuple(Injection(victim, draw.choice(("kill", "stop")), node) for victim, node in chosen)
     return Trial(
         number=number,
-        blows=blows,
+        injections=injections,
         delay=draw.uniform(0.0, 1.0),
         gap=draw.choice((0.0, draw.uniform(0.0, 0.5))),
         end_head=draw.choice(("continue", "kill")),
@@ -160,7 +164,7 @@ class Stage:
         before, files = self._list_processes(), self._list_files()
         with tempfile.TemporaryFile("w+") as output, self._launch(token, output) as process:
             try:
-                self._strike(trial, token, process)
+                self._inject(trial, token, process)
             except TimeoutError as error:
                 output.seek(0)
                 trial.error = f"{error}; the launch printed: {output.read()[-2000:]}"
@@ -189,35 +193,35 @@ class Stage:
             process.kill()
             process.wait()
 
-    def _strike(self, trial: Trial, token: str, process: "subprocess.Popen[Any]") -> None:
+    def _inject(self, trial: Trial, token: str, process: "subprocess.Popen[Any]") -> None:
         self._wait(lambda: len(self._find_ready(token)) == len(self.box.nodes), "both ranks are ready")
         time.sleep(trial.delay)
-        victims = [(self._find(blow, token), blow) for blow in trial.blows]
-        for place, (pid, blow) in enumerate(victims):
+        victims = [(self._find(injection, token), injection) for injection in trial.injections]
+        for place, (pid, injection) in enumerate(victims):
             if place:
                 time.sleep(trial.gap)
             # The second may have died of the first.
-            process_tree.send_signal([pid], SIGNALS[blow.action])
-        if any(blow == Blow("head", "stop") for blow in trial.blows):
+            process_tree.send_signal([pid], SIGNALS[injection.action])
+        if any(injection == Injection("head", "stop") for injection in trial.injections):
             time.sleep(LEASE_OVER)
             self._signal_head(token, signal.SIGCONT if trial.end_head == "continue" else signal.SIGKILL)
-        elif not any(blow.fatal for blow in trial.blows):
+        elif not any(injection.fatal for injection in trial.injections):
             time.sleep(RECOVERY)
             self.box.head.run(["touch", f"{FOLDER}/{token}"])
         self._wait(lambda: process.poll() is not None, "the launch ends")
 
-    def _find(self, blow: Blow, token: str) -> int:
-        if blow.victim == "head":
+    def _find(self, injection: Injection, token: str) -> int:
+        if injection.victim == "head":
             return self._find_head(token)
-        host = self.box.host(blow.node)
+        host = self.box.host(injection.node)
         rank = self._find_ready(token)[host.name]
         parents = process_tree.read_parents()
         supervisor = parents[rank]
         guard = parents[supervisor]
-        if blow.victim == "bridge":
+        if injection.victim == "bridge":
             agents = [pid for pid in host.pids() if "\0-ISc\0" in read_command(pid)]
             return next(pid for pid in agents if pid not in (supervisor, guard))
-        return {"rank": rank, "supervisor": supervisor, "guard": guard}[blow.victim]
+        return {"rank": rank, "supervisor": supervisor, "guard": guard}[injection.victim]
 
     def _find_head(self, token: str) -> int:
         words = [(pid, read_command(pid).split("\0")) for pid in self.box.head.pids()]
@@ -292,23 +296,23 @@ class Stage:
 
 def is_named(trial: Trial) -> bool:
     text = " ".join(trial.said.split())
-    named = [re.search(build_pattern(blow, trial.end_head), text) is not None for blow in trial.blows]
-    fatal = [found for blow, found in zip(trial.blows, named, strict=True) if blow.fatal]
+    named = [re.search(build_pattern(injection, trial.end_head), text) is not None for injection in trial.injections]
+    fatal = [found for injection, found in zip(trial.injections, named, strict=True) if injection.fatal]
     return any(fatal) if fatal else all(named)
 
 
-def build_pattern(blow: Blow, end_head: str) -> str:
-    node = re.escape(blow.node)
-    if blow == Blow("head", "stop") and end_head == "continue":
+def build_pattern(injection: Injection, end_head: str) -> str:
+    node = re.escape(injection.node)
+    if injection == Injection("head", "stop") and end_head == "continue":
         return r"conductor \(the `aboard` process on this machine\) did not run for"
-    verb = "killed" if blow.action == "kill" else "stopped"
+    verb = "killed" if injection.action == "kill" else "stopped"
     return {
         "head": r"the conductor \(process \d+\) died",
         "rank": rf"rank \d on {node}(, [^,]*,)? was {verb}",
         "bridge": rf"bridge process\) on {node} was {verb}",
         "supervisor": rf"the supervisor (and its guard process )?on {node} (was|were) {verb}",
         "guard": rf"guard process on {node} (was|were) {verb}",
-    }[blow.victim]
+    }[injection.victim]
 
 
 def read_command(pid: int) -> str:
@@ -371,7 +375,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="10 launches; takes about a minute")
     parser.add_argument("--launches", type=int, help="how many launches (500)")
-    parser.add_argument("--seed", type=int, default=20, help="another seed draws other blows")
+    parser.add_argument("--seed", type=int, default=20, help="another seed draws other signals and processes")
     parser.add_argument("--first", type=int, default=0, help="the number of the first launch, to repeat a single one")
     parser.add_argument("--workers", type=int, default=2, help="how many sandboxes run launches side by side")
     parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")

@@ -77,7 +77,9 @@ def assert_refused(repository: Path, *words: str) -> None:
     assert not (repository.parent / "mark").exists()
 
 
-@pytest.mark.parametrize("words", ["check", "launch --dry-run -- true", "launch -- true", "train --dry-run", "sync"])
+@pytest.mark.parametrize(
+    "words", ["check", "launch --dry-run -- true", "launch -- true", "train --dry-run", "sync", "data"]
+)
 def test_a_repository_that_names_a_program_runs_nothing(repository: Path, words: str) -> None:
     """No command starts what ./aboard.yaml names before `aboard allow`; each says how to allow it."""
     write_cluster(repository, EVERY_WAY["python"], "train: {model: none}\n")
@@ -97,6 +99,16 @@ def test_every_key_that_can_name_code_needs_aboard_allow(
         with pytest.raises(AboardError) as refused:
             load()
         assert refused.value.code == "file-not-allowed"
+
+
+@pytest.mark.parametrize("words", ["data", "train --dry-run"])
+def test_a_repository_cannot_trust_the_code_of_a_model_by_itself(repository: Path, words: str) -> None:
+    """`train.trust_remote_code` in a file that was found needs `aboard allow`, also to read data with the tokenizer."""
+    (repository / "aboard.yaml").write_text(
+        "train: {model: ./model, trust_remote_code: true}\ndata: {files: [rows.jsonl]}\n"
+    )
+    (repository / "rows.jsonl").write_text('{"text": "hello"}\n')
+    assert_refused(repository, *words.split())
 
 
 def test_a_check_imports_no_module_of_the_repository(repository: Path) -> None:

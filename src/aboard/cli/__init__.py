@@ -17,7 +17,7 @@ from aboard.diagnoses.usage import commands
 # In the order in which users need them, not alphabetical. A new command must replace one.
 COMMANDS = {
     "init": "find the nodes, ask what they have, and write aboard.yaml",
-    "allow": "allow what an aboard.yaml that you cloned names to run",
+    "allow": "let an aboard.yaml that you cloned run the programs it names",
     "trust": "set up ssh keys and pinned host keys, and undo it",
     "sync": "copy code, data, models and the environment to every node",
     "check": "check every node and the network between them, in seconds",

@@ -133,8 +133,7 @@ def _load_settings(files: tuple[str, ...]) -> tuple[DataSettings, tuple[str, ...
     yamls = [name for name in files if name.endswith(YAML_SUFFIXES)]
     named_files = tuple(name for name in files if not name.endswith(YAML_SUFFIXES))
     if not files:
-        # No key of the data section names code.
-        yamls = find_default_files(allow_file=True)
+        yamls = find_default_files()
     settings = load_data_settings(yamls) if yamls else DataSettings()
     if not named_files and not settings.files:
         seen = f"{yamls[0]} has no data.files" if yamls else "no file was given, and there is no ./aboard.yaml"

@@ -30,7 +30,7 @@ DTYPES = ("bfloat16", "float16", "float32")
 )
 @click.option("--merge", is_flag=True, help="Merge a LoRA adapter into its base model, which then needs no PEFT.")
 @click.option(
-    "--trust-remote-code", is_flag=True, help="Run code that comes with the model; default: as the run was set."
+    "--trust-remote-code", is_flag=True, help="Run Python code that comes with the model; default: the run's setting."
 )
 def export(
     what: str, to: Path, checkpoint: str | None, dtype: str | None, *, merge: bool, trust_remote_code: bool

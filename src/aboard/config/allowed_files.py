@@ -55,7 +55,7 @@ def require_allowed(file: str, settings: Sequence[CodeSetting], environ: Mapping
         if len(settings) > _SHOWN_SETTINGS:
             shown.append(f"and {len(settings) - _SHOWN_SETTINGS} more")
         lines = "".join(f"\n    {line}" for line in shown)
-        seen = f"{escape_text(file, 200)} names what would run with your rights, and you have not allowed it:{lines}"
+        seen = f"{escape_text(file, 200)} names code that runs with your rights, and you have not allowed it:{lines}"
         raise AboardError(configuration.NOT_ALLOWED, seen + describe_owner(file), file=file)
 
 

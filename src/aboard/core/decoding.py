@@ -92,7 +92,7 @@ def _make_name_decoder(find_error: Callable[[str], str | None]) -> Decoder:
     def decode_name(value: object) -> str:
         if isinstance(value, str) and find_error(value) is None:
             return value
-        raise DecodeError("expected a name that ssh takes for no option")
+        raise DecodeError("expected a name that ssh can't read as an option")
 
     return decode_name
 

@@ -145,7 +145,7 @@ def node_arguments(
         "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key in aboard.yaml; repeatable."
     )
     @click.option(
-        "--allow-file", is_flag=True, help="Use what ./aboard.yaml names, for this command; see aboard allow."
+        "--allow-file", is_flag=True, help="Let ./aboard.yaml run what it names, this time; see aboard allow."
     )
     @click.option(ALLOWED, multiple=True, hidden=True, callback=_record_allowed, expose_value=False)
     @wraps(command)

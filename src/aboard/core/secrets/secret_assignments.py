@@ -8,7 +8,7 @@ from aboard.core.secrets.private_keys import Span
 from aboard.core.secrets.secret_tokens import is_random
 
 
-class Trust(IntEnum):
+class NameStrength(IntEnum):
     """How much a name alone says about its value."""
 
     NOTHING = 0
@@ -119,36 +119,44 @@ _LONG_UNUSUAL = 16
 _HEX = re.compile(rb"[0-9a-fA-F]{32,}")
 
 
-def _trust_password(name: bytes, before: bytes) -> Trust:
+def _trust_password(name: bytes, before: bytes) -> NameStrength:
     if name.startswith((b"passw", b"passp", b"passc")):
-        return Trust.ALL
-    return Trust.UNUSUAL if _PASS_OWNERS.search(before) else Trust.NOTHING
+        return NameStrength.ALL
+    return NameStrength.UNUSUAL if _PASS_OWNERS.search(before) else NameStrength.NOTHING
 
 
-def _trust_secret(_name: bytes, before: bytes) -> Trust:
+def _trust_secret(_name: bytes, before: bytes) -> NameStrength:
     # What follows in `arn:aws:secretsmanager:…:secret:NAME` is a name.
-    return Trust.NOTHING if before.endswith(b":") and b"arn:" in before else Trust.NEARLY_ALL
+    return NameStrength.NOTHING if before.endswith(b":") and b"arn:" in before else NameStrength.NEARLY_ALL
 
 
-def _trust_token(_name: bytes, before: bytes) -> Trust:
-    return Trust.RANDOM if _MODEL_TOKENS.search(before) else Trust.UNUSUAL
+def _trust_token(_name: bytes, before: bytes) -> NameStrength:
+    return NameStrength.RANDOM if _MODEL_TOKENS.search(before) else NameStrength.UNUSUAL
 
 
-def _trust_key(_name: bytes, before: bytes) -> Trust:
-    return Trust.NEARLY_ALL if _KEY_KINDS.search(before) else Trust.RANDOM if before[-1:] in b"_-." else Trust.NOTHING
+def _trust_key(_name: bytes, before: bytes) -> NameStrength:
+    return (
+        NameStrength.NEARLY_ALL
+        if _KEY_KINDS.search(before)
+        else NameStrength.RANDOM
+        if before[-1:] in b"_-."
+        else NameStrength.NOTHING
+    )
 
 
-def _trust_auth(name: bytes, before: bytes) -> Trust:
+def _trust_auth(name: bytes, before: bytes) -> NameStrength:
     if name.startswith(b"authorization"):
-        return Trust.UNUSUAL
-    return Trust.UNUSUAL if before[-1:] not in b"abcdefghijklmnpqrstuvwxyz" or not before else Trust.NOTHING
+        return NameStrength.UNUSUAL
+    return (
+        NameStrength.UNUSUAL if before[-1:] not in b"abcdefghijklmnpqrstuvwxyz" or not before else NameStrength.NOTHING
+    )
 
 
-def _trust_signature(_name: bytes, before: bytes) -> Trust:
-    return Trust.RANDOM if not before or before[-1:] in b"_-. " else Trust.NOTHING
+def _trust_signature(_name: bytes, before: bytes) -> NameStrength:
+    return NameStrength.RANDOM if not before or before[-1:] in b"_-. " else NameStrength.NOTHING
 
 
-_RULES: tuple[tuple["re.Pattern[bytes]", Callable[[bytes, bytes], Trust]], ...] = (
+_RULES: tuple[tuple["re.Pattern[bytes]", Callable[[bytes, bytes], NameStrength]], ...] = (
     (_compile_name(rb"pass(?:w(?:or)?ds?|phrases?|codes?)?", numbers=True), _trust_password),
     (
         _compile_name(rb"secrets?(?:[_ -]?(?:access[_ -]?)?keys?(?:[_-]?base)?|[_-]?(?:id|token))?"),
@@ -156,14 +164,16 @@ _RULES: tuple[tuple["re.Pattern[bytes]", Callable[[bytes, bytes], Trust]], ...] 
     ),
     (_compile_name(rb"token(?:s|ized)?+"), _trust_token),
     (_compile_name(rb"key(?:s|[_-]?data)?+"), _trust_key),
-    (_compile_name(rb"cred(?:ential)?s?"), lambda _name, _before: Trust.UNUSUAL),
+    (_compile_name(rb"cred(?:ential)?s?"), lambda _name, _before: NameStrength.UNUSUAL),
     (_compile_name(rb"auth(?:orization|[_-]?header)?"), _trust_auth),
-    (_compile_name(rb"pwd", numbers=True), lambda _name, _before: Trust.UNUSUAL),
+    (_compile_name(rb"pwd", numbers=True), lambda _name, _before: NameStrength.UNUSUAL),
     (
         _compile_name(rb"phrase"),
-        lambda _name, before: Trust.ALL if before.endswith((b"seed ", b"recovery ", b"seed_")) else Trust.NOTHING,
+        lambda _name, before: (
+            NameStrength.ALL if before.endswith((b"seed ", b"recovery ", b"seed_")) else NameStrength.NOTHING
+        ),
     ),
-    (_compile_name(rb"mnemonic"), lambda _name, _before: Trust.ALL),
+    (_compile_name(rb"mnemonic"), lambda _name, _before: NameStrength.ALL),
 )
 
 
@@ -182,7 +192,7 @@ def find_assigned_secrets(data: bytes, low: bytes) -> Iterator[Span]:
                     done = end
     for found in _FOR_WHOM.finditer(low):
         yield from (
-            (start, end) for start, end, secret in _read_value(data, low, found.end(), Trust.ALL, b":") if secret
+            (start, end) for start, end, secret in _read_value(data, low, found.end(), NameStrength.ALL, b":") if secret
         )
 
 
@@ -193,25 +203,25 @@ def judge_value(name: bytes, value: bytes, *, typed: bool) -> bool:
         for found in pattern.finditer(low + b"x"):
             if found.end() == len(low):
                 trust = trust_name(found[0], low[: found.start()])
-                if typed and trust is Trust.UNUSUAL:
-                    trust = Trust.NEARLY_ALL
+                if typed and trust is NameStrength.UNUSUAL:
+                    trust = NameStrength.NEARLY_ALL
                 padded = value.ljust(_SHORTEST, b"_") if typed and value.isalnum() else value
                 return _is_secret(padded, trust, b"=", quoted=True, follower=b"")
     return False
 
 
 def _find_values(
-    data: bytes, low: bytes, found: "re.Match[bytes]", trust_name: Callable[[bytes, bytes], Trust]
+    data: bytes, low: bytes, found: "re.Match[bytes]", trust_name: Callable[[bytes, bytes], NameStrength]
 ) -> Iterator[_Value]:
     start, value_start = found.span()
     before = low[max(0, start - 64) : start]
     trust = trust_name(found[0], before)
-    if trust is Trust.NOTHING:
+    if trust is NameStrength.NOTHING:
         return
     sign = found["sign"] or b" "
     if sign == b" ":
         option = before[len(before.rstrip(_NAME_CLASS)) :].startswith(b"-")
-        if option or (trust is Trust.ALL and _is_netrc(low[max(0, start - 600) : start])):
+        if option or (trust is NameStrength.ALL and _is_netrc(low[max(0, start - 600) : start])):
             sign = b"="
     elif found[0].startswith(b"auth"):
         scheme = _SCHEME.match(low, value_start)
@@ -235,7 +245,7 @@ def _is_netrc(before: bytes) -> bool:
     )
 
 
-def _read_value(data: bytes, low: bytes, start: int, trust: Trust, sign: bytes) -> Iterator[_Value]:
+def _read_value(data: bytes, low: bytes, start: int, trust: NameStrength, sign: bytes) -> Iterator[_Value]:
     opened = _OPEN.match(low, start)
     if opened is not None:
         quote = opened["quote"]
@@ -249,7 +259,7 @@ def _read_value(data: bytes, low: bytes, start: int, trust: Trust, sign: bytes) 
             if item["end"] is not None:
                 return
             name = "item" if item["item"] is not None else "bare"
-            secret = _is_secret(item[name], min(trust, Trust.UNUSUAL), sign, quoted=True, follower=b"")
+            secret = _is_secret(item[name], min(trust, NameStrength.UNUSUAL), sign, quoted=True, follower=b"")
             yield *item.span(name), secret
         # A list without an end.
         yield start, start + _LONGEST, False
@@ -268,30 +278,30 @@ def _find_closing(data: bytes, quote: bytes, first: int, limit: int) -> int:
     return limit
 
 
-def _is_secret(value: bytes, trust: Trust, sign: bytes, *, quoted: bool, follower: bytes) -> bool:
+def _is_secret(value: bytes, trust: NameStrength, sign: bytes, *, quoted: bool, follower: bytes) -> bool:
     value = value.strip()
-    if len(value) < _SHORTEST or trust is Trust.NOTHING or _PLAIN.fullmatch(value):
+    if len(value) < _SHORTEST or trust is NameStrength.NOTHING or _PLAIN.fullmatch(value):
         return False
     if _NUMBER.fullmatch(value):
-        return trust is Trust.ALL and value.isdigit() and sign != b" "
+        return trust is NameStrength.ALL and value.isdigit() and sign != b" "
     random = is_random(value) or _HEX.fullmatch(value) is not None
-    if trust is Trust.RANDOM or random:
+    if trust is NameStrength.RANDOM or random:
         return random
     if _PATH.fullmatch(value) or _is_prose(value, trust) or (not quoted and _is_code_or_prose(value, sign, follower)):
         return False
-    if sign == b" " and not (quoted and trust >= Trust.NEARLY_ALL):
+    if sign == b" " and not (quoted and trust >= NameStrength.NEARLY_ALL):
         return (
             len(value) >= _SHORTEST_UNUSUAL and _DIGIT.search(value) is not None and _LETTER.search(value) is not None
         )
-    return trust > Trust.UNUSUAL or _is_unusual(value)
+    return trust > NameStrength.UNUSUAL or _is_unusual(value)
 
 
-def _is_prose(value: bytes, trust: Trust) -> bool:
+def _is_prose(value: bytes, trust: NameStrength) -> bool:
     """Whether most words are those that people write about passwords."""
     words = value.lower().split()
-    return (len(words) > 1 and trust <= Trust.UNUSUAL) or 2 * sum(word.strip(b".,:") in _PROSE for word in words) > len(
-        words
-    )
+    return (len(words) > 1 and trust <= NameStrength.UNUSUAL) or 2 * sum(
+        word.strip(b".,:") in _PROSE for word in words
+    ) > len(words)
 
 
 def _is_code_or_prose(value: bytes, sign: bytes, follower: bytes) -> bool:

@@ -84,12 +84,12 @@ LEFTOVERS_ENDED = Diagnosis(
 
 TMP_TAKEN = Diagnosis(
     code="host-tmp-taken",
-    title="somebody else has taken the user's directory in /tmp",
+    title="the user's directory in /tmp is not private",
     severity=Severity.WARN,
     symptoms=("aboard-1000 (drwxr-xr-x) belongs to user mallory, uid 1001",),
     explanation="Runs keep their sockets and their last output in /tmp/aboard-UID, which must be a private directory of"
     " the user. Here it is another user's, a link, a file, or open to others. Runs use a directory with a random name"
-    " beside it instead, so launches work. Nobody makes such a directory by accident: ask its owner.",
+    " beside it instead, so launches work. If another user owns it, ask them: it is no accident.",
     fixes="sudo ls -la {path}    # on {node}; what is it?\nsudo rm -r {path}    # on {node}; if it isn't needed",
 )
 

@@ -269,7 +269,7 @@ LEASE_EXPIRED = Diagnosis(
     symptoms=("the lease of 20 s expired",),
     explanation="Without a message from the head for the whole lease (`--lease`), a node ends its ranks: nobody could"
     " stop them any more. The network between the head and the node was down, or the head was overloaded.",
-    fixes="{check:shell aboard check NODE --only network    # then launch again; --lease SECONDS allows longer cuts}",
+    fixes="{check:shell aboard check NODE --only network    # then launch again, with a longer --lease if needed}",
 )
 
 HEAD_PAUSED = Diagnosis(

@@ -96,7 +96,7 @@ TOKENIZER = Diagnosis(
 
 TEMPLATE_LIMIT = Diagnosis(
     code="data-template-limit",
-    title="the chat template doesn't end",
+    title="the chat template takes too much time or memory",
     symptoms=("the tokenizer's chat template needs more than 10 s of processor time for train.jsonl:7",),
     explanation="A chat template is a program in Jinja that comes with the tokenizer. For one row it took 10 s of"
     " processor time or 1 GB of memory, where others take less than a second: it has an error, or was made to do so.",

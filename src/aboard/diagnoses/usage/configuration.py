@@ -142,7 +142,7 @@ FILE = Diagnosis(
 NOT_ALLOWED = Diagnosis(
     code="file-not-allowed",
     title="a file in this directory names programs, and you have not allowed it",
-    symptoms=("names what would run with your rights, and you have not allowed it",),
+    symptoms=("names code that runs with your rights, and you have not allowed it",),
     explanation="Aboard found this file in the working directory; nobody named it. Whoever wrote it would choose what"
     " runs with your rights: an interpreter, setup lines, variables that load code, a container, or options for Slurm."
     " These lines need your consent once, and again when they change. Nothing was started.",

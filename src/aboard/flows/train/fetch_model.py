@@ -53,7 +53,7 @@ def read_model_facts(folder: Path) -> ModelLimits:
         seen = f"{folder / CONFIG} can't be read: {escape_text(str(error))}"
         raise AboardError(training.MODEL, seen, "config", path=folder / CONFIG) from None
     if not isinstance(config, dict):
-        raise AboardError(training.MODEL, f"{folder / CONFIG} is no JSON object", "config", path=folder / CONFIG)
+        raise AboardError(training.MODEL, f"{folder / CONFIG} is not a JSON object", "config", path=folder / CONFIG)
     text_config = config.get("text_config")
     config = {**config, **(text_config if isinstance(text_config, dict) else {})}
     return ModelLimits(

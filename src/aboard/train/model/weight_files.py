@@ -152,7 +152,7 @@ def _read_header(path: Path) -> dict[str, SafetensorsTensor]:
         entries.pop("__metadata__", None)
         spans = sorted(_check_entry(each) for each in entries.values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise build_damage_error(path, "its header is not one of safetensors") from error
+        raise build_damage_error(path, "its header is not a valid safetensors header") from error
     ends = max((end for _start, end in spans), default=0)
     if 8 + length + ends > file.size:
         raise build_damage_error(path, f"it has {file.size} bytes, but its header describes {8 + length + ends}")
@@ -198,5 +198,5 @@ def _load_pickle(path: Path) -> dict[str, torch.Tensor]:
         why = escape_text(str(error).partition("\n")[0], 200)
         raise build_damage_error(path, f"it can't be loaded as tensors alone ({why})") from error
     if not isinstance(loaded, dict) or not all(isinstance(each, torch.Tensor) for each in loaded.values()):
-        raise build_damage_error(path, "it has other objects than tensors by name")
+        raise build_damage_error(path, "it contains objects other than named tensors")
     return loaded

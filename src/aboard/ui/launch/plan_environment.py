@@ -48,7 +48,7 @@ def compare_environments(plan: Plan, hide: PlanRedactor) -> PlanEnvironment:
 
 def _list_values(part: NodePlan, name: str, hide: PlanRedactor) -> tuple[Value, ...]:
     return tuple(
-        HIDDEN if name in start.secrets else hide.variable(name, start.env[name]) if name in start.env else None
+        HIDDEN if name in start.secrets else hide.hide_variable(name, start.env[name]) if name in start.env else None
         for start in part.starts
     )
 

@@ -27,7 +27,7 @@ def format_plan_json(plan: Plan) -> str:
         "program": {
             "kind": plan.program.kind.value,
             "target": hide(plan.program.target),
-            "args": hide.words(plan.program.args),
+            "args": hide.hide_words(plan.program.args),
         },
         "master": {"node": plan.master.node, "address": plan.master.address, "port": plan.master.port},
         "secrets": sorted({name for _node, start in plan.starts() for name in start.secrets}),
@@ -66,7 +66,7 @@ def _describe_container(container: Container | None, hide: PlanRedactor) -> dict
     """Its Python and its variables are those of the ranks."""
     fields = describe_container(container).get("container", {})
     hidden = {
-        name: hide.words(value) if isinstance(value, list) else hide(value) if value else value
+        name: hide.hide_words(value) if isinstance(value, list) else hide(value) if value else value
         for name, value in fields.items()
         if not isinstance(value, bool)
     }
@@ -78,9 +78,9 @@ def _describe_start(start: Start, env: PlanEnvironment, hide: PlanRedactor) -> d
     return {
         "child": start.child,
         "rank": start.rank,
-        "argv": hide.words(start.argv),
+        "argv": hide.hide_words(start.argv),
         "cwd": start.cwd and hide(start.cwd),
         "cores": list(start.cores),
         "beacon": start.beacon,
-        "env": {name: HIDDEN if name in start.secrets else hide.variable(name, start.env[name]) for name in own},
+        "env": {name: HIDDEN if name in start.secrets else hide.hide_variable(name, start.env[name]) for name in own},
     }

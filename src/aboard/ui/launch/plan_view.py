@@ -95,7 +95,7 @@ class PlanView:
 
     def _command(self, part: NodePlan, local: int) -> str:
         """The command as it could be typed on the node; the local rank option uses its variable."""
-        words = tuple(self._hide.words(_strip_setup(part, part.starts[local])))
+        words = tuple(self._hide.hide_words(_strip_setup(part, part.starts[local])))
         option = self._plan.program.local_rank
         if option and f"{option}={local}" in words:
             place = words.index(f"{option}={local}")

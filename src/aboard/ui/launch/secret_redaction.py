@@ -27,11 +27,11 @@ class PlanRedactor:
     def __call__(self, text: str) -> str:
         return self._hide(text)
 
-    def words(self, words: Sequence[str]) -> list[str]:
+    def hide_words(self, words: Sequence[str]) -> list[str]:
         """The words of a command; the one after the name of a secret option is hidden, too."""
         return list(self._hide_words(tuple(words)))
 
-    def variable(self, name: str, value: str) -> str:
+    def hide_variable(self, name: str, value: str) -> str:
         if may_hold_secret(name):
             from aboard.core.secrets.secret_patterns import is_secret_value  # noqa: PLC0415 - see may_hold_secret
 

@@ -69,11 +69,11 @@ def _build_lease_finding(evidence: Evidence, nodes: tuple[str, ...]) -> Finding:
     ranks = tuple(start.rank or 0 for node, start in evidence.plan.starts() if node in nodes)
     stated = [generation.supervisor_ends[node].why.visible(200) for node in nodes if node in generation.supervisor_ends]
     why = f" ({stated[0]})" if stated else ""
-    ended = f"{fold_names(nodes)} got no message from the conductor, and ended {_count_ranks(ranks)}{why}"
+    ended = f"{fold_names(nodes)} got no message from the conductor, and terminated all ranks there{why}"
     if generation.paused:
         seen = f"{_describe_pause(generation)}; meanwhile {ended}"
         return death.HEAD_PAUSED.finding(nodes=nodes, ranks=ranks, seen=seen, fix=death.HEAD_PAUSED.fix())
-    check = build_check_command(evidence, nodes, "network", "then launch again; --lease SECONDS allows longer cuts")
+    check = build_check_command(evidence, nodes, "network", "then launch again, with a longer --lease if needed")
     return death.LEASE_EXPIRED.finding(nodes=nodes, ranks=ranks, seen=ended, fix=death.LEASE_EXPIRED.fix(check=check))
 
 
