@@ -33,6 +33,8 @@ CONTINUE_SECONDS = 1.0
 GUARD_SECONDS = 6.0
 EXIT_SECONDS = 1.0
 LOOK_SECONDS = 0.05
+# A guard needs less, unless processes can't be killed.
+CLEANING_SECONDS = 1.5
 
 
 def main(
@@ -282,15 +284,27 @@ class AgentBridge:
         try:
             fd, pid = connect_to_supervisor(run)
         except (ConnectionRefusedError, FileNotFoundError) as error:
-            found = supervisor_watch.clean_up_run(run, self._list_own_processes())
-            # Without a directory its guard has cleaned up, or the lease is over, which the head knows.
-            guard = {"guard": 0} if found["killed"] or isinstance(error, ConnectionRefusedError) else {}
-            self._head.send({"gone": "keeper", "lost": {"supervisor": 0, **guard}, **found})
-            raise
+            self._report_lost_supervisor(message, "%s: %s" % (type(error).__name__, error), time.monotonic())
+            return
         self._agents = supervisor_watch.SupervisorWatch(run, pid)
         self._supervisor = Channel(self._loop, (fd, fd), self._from_supervisor, self._supervisor_gone)
         self._supervisor.send(message)
         self._loop.later(CONTINUE_SECONDS, lambda agents=self._agents: self._continue_stopped(agents))  # type: ignore[misc]
+
+    def _report_lost_supervisor(self, message: frames.Message, error: str, asked_at: float) -> None:
+        """Lets a guard that is still at it finish; ends what is left without one, and replies."""
+        from aboard.agent.supervisor import supervisor_watch  # noqa: PLC0415 - a check does not need it
+
+        run = str(message["run"])
+        abandoned = supervisor_watch.has_directory(run)
+        if abandoned and time.monotonic() < asked_at + CLEANING_SECONDS:
+            self._loop.later(LOOK_SECONDS, lambda: self._report_lost_supervisor(message, error, asked_at))
+            return
+        found = supervisor_watch.clean_up_run(run, self._list_own_processes())
+        # Without a directory its guard has cleaned up, or the lease is over, which the head knows.
+        guard = {"guard": 0} if found["killed"] or abandoned else {}
+        self._head.send({"gone": "keeper", "lost": {"supervisor": 0, **guard}, **found})
+        self._reply(message, error=error)
 
     def _continue_stopped(self, agents: SupervisorWatch) -> None:
         if agents is self._agents and self._supervisor is not None and self._supervisor.open:

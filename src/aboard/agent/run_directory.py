@@ -131,7 +131,10 @@ def _list_bases() -> list[str]:
     """The user's private bases that exist, the usual one first."""
     base = _base_directory()
     folder, name = os.path.split(base)
-    others = sorted(other for other in os.listdir(folder) if other.startswith(name + "."))
+    others: list[str] = []
+    # Some administrators make /tmp unlistable.
+    with contextlib.suppress(OSError):
+        others = sorted(other for other in os.listdir(folder) if other.startswith(name + "."))
     return [path for path in (base, *(os.path.join(folder, other) for other in others)) if _is_private(path)]
 
 

@@ -72,7 +72,7 @@ def main() -> None:
     if any(word.startswith(("--env", "--set")) for word in sys.argv):
         from aboard.cli.options.hide_values import hide_values  # noqa: PLC0415 - only for these options
 
-        with suppress(OSError):  # without /proc, there is no such command line to read either
+        with suppress(OSError):  # without /proc (macOS) nothing can be hidden: docs/security.md says so
             hide_values()
     try:
         sys.exit(cli.main(prog_name="aboard", standalone_mode=False))

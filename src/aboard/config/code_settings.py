@@ -19,10 +19,13 @@ CODE_KEYS: Mapping[str, frozenset[str]] = {
 # Patterns of variables with which a program loads or starts what they name, or sends the user's credentials there.
 _LOADING_VARIABLES = (
     # Directories and files in general: PATH, PYTHONPATH, LD_LIBRARY_PATH, GCONV_PATH, UCX_MODULE_DIR, HF_HOME, HOME.
-    *("*PATH", "*PATH_*", "*HOME", "*_PREFIX", "*LIBRARY*", "*_LIB", "*_LIBS", "*_MODULE*", "*_ENGINES", "OPENSSL_*"),
-    *("*_CONF", "*_CONFIG*", "*_CONF_FILE", "*_RC", "*_CACHE_DIR", "*_EXTENSIONS_DIR", "*_HANDLER*"),
+    *("*PATH", "*PATH_*", "*HOME", "*_PREFIX", "*LIB*", "*_MODULE*", "*_ENGINES", "OPENSSL_*", "IPYTHON*"),
+    *("*_CONF", "*CONFIG*", "*_CONF_FILE", "*RC", "*_CACHE_DIR", "*_EXTENSIONS_DIR", "*_HANDLER*"),
     # The dynamic linker and the C library; plugins, injected libraries and drivers of CUDA, NCCL, ROCm and MPI.
-    *("LD_*", "DYLD_*", "GLIBC_TUNABLES", "*PRELOAD*", "*_PLUGIN*", "*_INJECTION*", "*TOOLS_LIB*", "*_DRIVERS"),
+    *("LD_*", "DYLD_*", "GLIBC_TUNABLES", "*PRELOAD*", "*_PLUGIN*", "*_INJECTION*", "*_DRIVER*", "*_ICD_*"),
+    *("FLEXIBLAS*", "INTEL_*", "XPTI_*", "UR_*"),
+    # Switches of loaders that otherwise refuse code.
+    *("*TRUST*", "*WEIGHTS_ONLY*"),
     *("OMPI_*", "PMIX_*", "PRTE_*", "OPAL_*", "I_MPI_*", "MPI_*", "KINETO_*", "TRITON_*", "TORCHINDUCTOR_*"),
     # Interpreters and shells.
     *("PYTHON*", "PERL*", "RUBY*", "NODE_*", "LUA_*", "R_*", "JAVA_*", "_JAVA_OPTIONS", "JDK_*", "MPLBACKEND"),
@@ -44,7 +47,18 @@ _LOADING_VARIABLES = (
         "SRUN_*",
     ),
     # Where tokens and downloads go.
-    *("*_PROXY", "*_ENDPOINT", "*_BASE_URL", "*_CA_BUNDLE", "SSL_CERT_*", "HOSTALIASES", "RES_OPTIONS", "ABOARD_*"),
+    *(
+        "*_PROXY",
+        "*_ENDPOINT*",
+        "*_URL*",
+        "*_URI",
+        "*CREDENTIALS*",
+        "*_CA_BUNDLE",
+        "SSL_CERT_*",
+        "HOSTALIASES",
+        "RES_OPTIONS",
+        "ABOARD_*",
+    ),
 )
 _HARMLESS_VARIABLES = frozenset(
     {

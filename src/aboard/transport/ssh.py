@@ -18,13 +18,13 @@ from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
 
 CONNECT_SECONDS = 10
 
-# Whatever ssh_config says, a node gets nothing of the user's but the login: no agent, display, tunnel or ticket.
+# Whatever ssh_config says, a node gets no agent, display or tunnel. It decides about Kerberos tickets, which homes may
+# need.
 NO_DELEGATION = (
     *("-o", "ForwardAgent=no"),
     *("-o", "ForwardX11=no"),
     *("-o", "ForwardX11Trusted=no"),
     *("-o", "Tunnel=no"),
-    *("-o", "GSSAPIDelegateCredentials=no"),
     *("-o", "PermitLocalCommand=no"),
     *("-o", "ClearAllForwardings=yes"),
 )

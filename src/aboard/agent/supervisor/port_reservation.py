@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 SOON_SECONDS = 0.02
 HURRY_SECONDS = 10.0
 POLL_SECONDS = 0.5
+# Most programs that ever listen do so in their first minute.
+OFTEN_SECONDS = 60.0
+SELDOM_SECONDS = 5.0
+JUDGE_SECONDS = 1.0
 
 
 class PortReservations:
@@ -77,28 +81,41 @@ class PortWatch:
         self._port = port
         self._list_pids = list_pids
         self._emit = emit
-        self._known: list[tuple[int, int]] = []
-        self._over = False
-        self._poll(POLL_SECONDS, float("inf"))
+        self._began = time.monotonic()
+        self._hurry_until = 0.0
+        self._turn = 0
+        self._judged: list[tuple[int, int]] = []
+        self._judged_at = 0.0
+        self._reported: set[tuple[int, int]] = set()
+        self._poll(0)
 
     def hurry(self) -> None:
         """Polls often for a while: rank 0 is about to listen, and the other ranks wait for it."""
-        self._poll(SOON_SECONDS, time.monotonic() + HURRY_SECONDS)
+        hurried = time.monotonic() < self._hurry_until
+        self._hurry_until = time.monotonic() + HURRY_SECONDS
+        if not hurried:
+            self._turn += 1
+            self._poll(self._turn)
 
-    def _poll(self, seconds: float, until: float) -> None:
+    def _poll(self, turn: int) -> None:
+        if turn < self._turn:
+            return
         # An unreadable or unfamiliar /proc costs the watch, not the supervisor.
         with contextlib.suppress(OSError, ValueError, IndexError):
-            if not self._over and self._is_ours():
-                self._over = True
+            if self._is_ours():
                 self._emit("listening", port=self._port)
-        if not self._over and time.monotonic() < until:
-            self._loop.later(seconds, lambda: self._poll(seconds, until))
+                self._turn += 1
+                return
+        now = time.monotonic()
+        slow = POLL_SECONDS if now < self._began + OFTEN_SECONDS else SELDOM_SECONDS
+        self._loop.later(SOON_SECONDS if now < self._hurry_until else slow, lambda: self._poll(turn))
 
     def _is_ours(self) -> bool:
         """Whether the run listens, and nobody else: one of two address families may be a stranger's."""
         listeners = interface_addresses.list_listeners(self._port)
-        new, self._known = listeners != self._known, listeners
-        if not new or not listeners:
+        now = time.monotonic()
+        # A rank in a container may not have been found yet: judge the same listeners again, but not each time.
+        if not listeners or (listeners == self._judged and now < self._judged_at + JUDGE_SECONDS):
             return False
         pids = self._list_pids()
         uids = {os.getuid(), *_list_uids(pids)}
@@ -109,10 +126,13 @@ class PortWatch:
             owner = interface_addresses.describe_owner(uid, inode)
             # A process in a container may not be readable: then its user decides.
             if "pid" in owner or uid not in uids:
-                strangers.append((uid, owner))
-        for uid, owner in strangers:
-            who = {"uid": uid, "user": owner["user"], "pid": owner.get("pid", 0), "name": owner.get("name", "")}
-            self._emit("port_taken", port=self._port, beside=len(strangers) < len(listeners), **who)
+                strangers.append((uid, inode, owner))
+        self._judged, self._judged_at = listeners, now
+        for uid, inode, owner in strangers:
+            if (uid, inode) not in self._reported:
+                self._reported.add((uid, inode))
+                who = {"uid": uid, "user": owner["user"], "pid": owner.get("pid", 0), "name": owner.get("name", "")}
+                self._emit("port_taken", port=self._port, beside=len(strangers) < len(listeners), **who)
         return not strangers
 
 

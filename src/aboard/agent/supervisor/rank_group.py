@@ -64,8 +64,10 @@ def _find_group(run: str, *, anywhere: bool) -> str:
         own = _find_own_group()
         groups = [os.path.join(own, name_group(run))] if own else []
         for path in groups + (_list_groups(_find_mount()[0]) if anywhere else []):
-            if os.path.basename(path) == name_group(run) and os.path.isdir(path):
-                return path if os.stat(path).st_uid == os.getuid() else ""
+            # Another user may have a group of the same name.
+            own_name = os.path.basename(path) == name_group(run) and os.path.isdir(path)
+            if own_name and os.stat(path).st_uid == os.getuid():
+                return path
     return ""
 
 

@@ -166,7 +166,8 @@ class RankProcesses:
 
     def list_own(self) -> set[int]:
         """The run's processes on this node, also those inside a container of another user."""
-        return self.alive() | set(self.roots().values())
+        senders = {beacon.pid for beacon in self.beacons.states.values() if beacon.pid}
+        return self.alive() | set(self.roots().values()) | senders
 
     def terminate(self) -> None:
         """Asks all processes to terminate; a container's runtime exits after its rank."""

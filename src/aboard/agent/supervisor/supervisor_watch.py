@@ -50,8 +50,7 @@ class SupervisorWatch:
     def clean_up(self, spared: Iterable[int]) -> frames.Message:
         """Ends what is left of the run; returns what was killed, each with the signal, 0 where it is unknown."""
         lost = {"supervisor": 0}
-        directory = _find_directory(self._run)
-        unfinished = directory is not None and os.path.isdir(directory)
+        unfinished = has_directory(self._run)
         guard_code = _reap(self._agents.get("guard", 0))
         if guard_code is not None and guard_code > KILLED_CODE:
             lost["supervisor"] = guard_code - KILLED_CODE
@@ -78,6 +77,12 @@ def clean_up_run(run: str, spared: Iterable[int]) -> frames.Message:
     for pid in killed:
         _reap(pid)
     return {"killed": len(killed), "stubborn": sorted(left)}
+
+
+def has_directory(run: str) -> bool:
+    """Whether nobody has removed the run's directory yet."""
+    directory = _find_directory(run)
+    return directory is not None and os.path.isdir(directory)
 
 
 def _find_directory(run: str) -> str | None:

@@ -75,8 +75,9 @@ class RenderLimits:
 
     def _limit_memory(self) -> None:
         soft, hard = self._before
-        # What the limit counts: the address space in use.
-        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
-        limit = min(each for each in (soft, hard, used + RENDER_BYTES) if each != resource.RLIM_INFINITY)
+        # A system without /proc, such as macOS, has no limit for memory.
         with suppress(ValueError, OSError):
+            # What the limit counts: the address space in use.
+            used = int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
+            limit = min(each for each in (soft, hard, used + RENDER_BYTES) if each != resource.RLIM_INFINITY)
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard))

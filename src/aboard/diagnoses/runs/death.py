@@ -277,8 +277,8 @@ HEAD_PAUSED = Diagnosis(
     title="the conductor was stopped, or its machine was suspended",
     symptoms=("[1]+  Stopped                 aboard launch", "State:\tT (stopped)"),
     explanation="The conductor (the process on the head that controls the run) did not run for a while: SIGSTOP or"
-    " Ctrl-Z stopped it, or the machine was suspended. A node that hears nothing for longer than the lease"
-    " (`--lease`) ends its ranks.",
+    " Ctrl-Z stopped it, the machine was suspended, or a write to its disk did not return. A node that hears nothing"
+    " for longer than the lease (`--lease`) ends its ranks.",
     fixes="aboard launch --detach …    # the conductor then has no terminal whose Ctrl-Z could stop it,"
     " and a lease of 10 min",
 )

@@ -146,7 +146,8 @@ NOT_ALLOWED = Diagnosis(
     explanation="Aboard found this file in the working directory; nobody named it. Whoever wrote it would choose what"
     " runs with your rights: an interpreter, setup lines, variables that load code, a container, or options for Slurm."
     " These lines need your consent once, and again when they change. Nothing was started.",
-    remedy="Read the lines, then type `aboard allow`. For a single command, add --allow-file or name the file.",
+    remedy="Read the lines, then type `aboard allow`. For a single command, name the file, or add"
+    " --allow-file (check, launch, train, sync).",
     fixes="aboard allow {file}    # after reading these lines",
 )
 
