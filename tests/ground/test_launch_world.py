@@ -142,7 +142,7 @@ def test_a_head_whose_disk_is_full(four: Launches) -> None:
         loud = "for number in range(40000): print('a line that takes some room', number)"
         four.put("loud.py", loud)
         done = four.box.head.run(
-            ["aboard", "launch", "--", "loud.py"],
+            ["aboard", "launch", "--allow-file", "--", "loud.py"],
             cwd=four.folder,
             env={"XDG_STATE_HOME": "/home/crew/small"},
             timeout=90,

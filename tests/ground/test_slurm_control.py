@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from deadlines import wait_until
+from deadlines import slowness, wait_until
 from launching import PYTHON, Launches, build_sandbox, count_saved
 
 # On one worker: what the fixture sets up is dear.
@@ -124,7 +124,7 @@ def submit_training(login: Launches, partition: str) -> tuple[str, int]:
     """The run and the job of a training that has made steps in this partition."""
     for name in ("make_data.py", "make_model.py"):
         login.put(name, (EXAMPLE / name).read_text("utf-8"))
-        assert login.box.head.run([PYTHON, name], cwd=login.folder).returncode == 0
+        assert login.box.head.run([PYTHON, name], cwd=login.folder, timeout=60 * slowness()).returncode == 0
     login.put("train.yaml", (EXAMPLE / "aboard.yaml").read_text("utf-8"))
     sets = (f"cluster.slurm.partition={partition}", f"train.output_dir={login.folder}/{partition}")
     words = [word for each in sets for word in ("--set", each)]

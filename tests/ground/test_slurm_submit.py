@@ -96,7 +96,9 @@ def test_a_directory_that_the_nodes_lack_is_named(login: Launches) -> None:
     """Slurm itself only reports an odd exit code."""
     login.box.head.run(["mkdir", "-p", "/private/only-here"])
     login.box.head.run(["cp", "-r", "/shared/job/.", "/private/only-here"])
-    done = login.box.head.run(["aboard", "launch", "--", "waits.py"], cwd="/private/only-here", timeout=120)
+    done = login.box.head.run(
+        ["aboard", "launch", "--allow-file", "--", "waits.py"], cwd="/private/only-here", timeout=120
+    )
     assert done.returncode == 3
     assert "error [slurm-script-start]" in done.stderr
     assert "/private/only-here" in done.stderr
