@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -377,7 +378,7 @@ def test_a_key_in_an_exception_is_not_in_a_bundle(tmp_path: Path) -> None:
 
 def test_secrets_that_a_rank_prints_are_not_in_a_bundle(tmp_path: Path) -> None:
     """Those of all formats of the corpus, printed one after the other; innocent lines between them stay."""
-    cases = [case for case in read_corpus() if "\n" not in case.text and "/home/" not in case.text]
+    cases = [case for case in read_corpus() if "\n" not in case.text and not re.search("/home/|/root/", case.text)]
     text = bundle_output(tmp_path, [(0, "stdout", "".join(f"{case.text}\n" for case in cases))])
     printed = [json.loads(line)["text"] for line in text.splitlines() if line.startswith('{"at"')]
     lines = list(zip(cases, printed, strict=True))

@@ -106,7 +106,7 @@ async def _send(run: RunDirectory, request: bytes) -> bytes:
     return b""
 
 
-def test_hostile_requests_do_not_disturb_a_conductor(tmp_path: Path) -> None:
+def test_hostile_requests_do_not_disturb_a_conductor(short_path: Path) -> None:
     """JSON of other types, deep nesting, binary and long lines are answered or dropped, and the run goes on."""
 
     async def attack(run: RunDirectory) -> None:
@@ -114,7 +114,7 @@ def test_hostile_requests_do_not_disturb_a_conductor(tmp_path: Path) -> None:
             await _send(run, request)
 
     attacked = _Attacked(attack)
-    launched = asyncio.run(attacked.launch(tmp_path))
+    launched = asyncio.run(attacked.launch(short_path))
     assert attacked.raised == []
     assert launched.outcome is not None
     assert launched.outcome.why == "the attack is over"
@@ -124,7 +124,7 @@ def _count_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_many_silent_connections_leave_a_conductor_its_descriptors(tmp_path: Path) -> None:
+def test_many_silent_connections_leave_a_conductor_its_descriptors(short_path: Path) -> None:
     """Of hundreds of open connections the conductor keeps some, and answers a new one at once."""
     kept: list[int] = []
 
@@ -137,6 +137,6 @@ def test_many_silent_connections_leave_a_conductor_its_descriptors(tmp_path: Pat
             writer.close()
 
     attacked = _Attacked(attack)
-    asyncio.run(attacked.launch(tmp_path))
+    asyncio.run(attacked.launch(short_path))
     assert attacked.raised == []
     assert kept[0] < 100
