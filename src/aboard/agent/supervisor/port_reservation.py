@@ -86,7 +86,7 @@ class PortWatch:
         self._turn = 0
         self._judged: list[tuple[int, int]] = []
         self._judged_at = 0.0
-        self._reported: set[tuple[int, int]] = set()
+        self._reported: set[tuple[int, int, bool]] = set()
         self._poll(0)
 
     def hurry(self) -> None:
@@ -128,11 +128,12 @@ class PortWatch:
             if "pid" in owner or uid not in uids:
                 strangers.append((uid, inode, owner))
         self._judged, self._judged_at = listeners, now
+        beside = len(strangers) < len(listeners)
         for uid, inode, owner in strangers:
-            if (uid, inode) not in self._reported:
-                self._reported.add((uid, inode))
+            if (uid, inode, beside) not in self._reported:
+                self._reported.add((uid, inode, beside))
                 who = {"uid": uid, "user": owner["user"], "pid": owner.get("pid", 0), "name": owner.get("name", "")}
-                self._emit("port_taken", port=self._port, beside=len(strangers) < len(listeners), **who)
+                self._emit("port_taken", port=self._port, beside=beside, **who)
         return not strangers
 
 
