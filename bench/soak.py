@@ -181,7 +181,7 @@ class Stage:
     @contextmanager
     def _launch(self, token: str, output: IO[str]) -> Iterator["subprocess.Popen[Any]"]:
         process = self.box.head.popen(
-            ["aboard", "launch", "--lease", f"{LEASE:g}", "--", "job.py", FOLDER, token],
+            ["aboard", "launch", "--allow-file", "--lease", f"{LEASE:g}", "--", "job.py", FOLDER, token],
             cwd=FOLDER,
             stdin=subprocess.DEVNULL,
             stdout=output,
