@@ -27,7 +27,7 @@ _CARD = re.compile(r"\[\d+\]([\w.@+-]{1,32}):")
 # `NET/Plugin : Loaded net plugin X (vN)` in all; the missing one's name stands differently in each.
 _LOADED = re.compile(r"^NET/Plugin ?: Loaded net plugin (.+?) \(v\d+\)")
 _ABSENT = (
-    re.compile(r"^NET/Plugin: Could not find: ([^.]*?(?:\.so)?[\w.]*?)\.?(?: Using .*)?\s*$"),
+    re.compile(r"^NET/Plugin: Could not find: ([^.]{0,300}?(?:\.so)?[\w.]{0,32}?)\.?(?: Using .*)?\s*$"),
     re.compile(r"^NET/Plugin ?: No plugin found \(([^)]+)\)"),
     re.compile(r"^NET/Plugin ?: Plugin load returned \d+ : (\S+?): "),
 )
