@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from aboard.core.cluster.node_sets import expand_node_set
+from aboard.core.cluster.node_sets import MAX_NAMES, expand_node_set
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext, LauncherFiles
 from aboard.core.launchers.shell.captured_output import JobNodes
 from aboard.core.launchers.shell.evaluation import ScriptReader, ScriptReading
@@ -70,8 +70,10 @@ def list_job_nodes(environ: Mapping[str, str]) -> JobNodes:
     if written and find_unknown(written) is None:
         found = expand_node_set(written)
         return JobNodes(names=found, written=written, here=found[0])
-    count = environ.get("SLURM_NNODES", "1")
-    names = tuple(mark_unknown(f"node{number}") for number in range(int(count) if count.isdecimal() else 1))
+    written_count = environ.get("SLURM_NNODES", "1")[:9]
+    # No job has more nodes than a node set can name.
+    count = min(max(int(written_count), 1), MAX_NAMES) if written_count.isdecimal() else 1
+    names = tuple(mark_unknown(f"node{number}") for number in range(count))
     return JobNodes(names=names, written=mark_unknown("SLURM_JOB_NODELIST"), here=names[0])
 
 
