@@ -28,9 +28,9 @@ def allow(files: tuple[str, ...], wants_list: bool, remove: bool) -> None:
     """Allow what ./aboard.yaml (or FILE) names to run with your rights.
 
     A file that Aboard finds in the working directory may come with a cloned repository. Where it names code (an
-    interpreter, setup lines, variables that load code, a container, options for Slurm), Aboard uses it only after
-    you have typed `aboard allow` there, and asks again when one of these lines changes. Files that you name on the
-    command line need no consent, and neither do node names, train and data settings.
+    interpreter, setup lines, variables that load code, a container, options for Slurm, trust_remote_code), Aboard
+    uses it only after you have typed `aboard allow` there, and again when one of these lines changes. Files that you
+    name on the command line need no consent, and neither do node names and other settings.
 
     This command prints the lines that it allows. The default for FILE is ./aboard.yaml and ./.deepspeed_env.
     """
