@@ -38,7 +38,8 @@ PACK_NOT: dict[str, dict[str, Any]] = {
     "bart": {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 64},
     "mamba": {},
     "rwkv": {},
-    "recurrent_gemma": {**_WIDE, "lru_width": 32, "num_key_value_heads": 1, "head_dim": 8},
+    # Every third layer attends, and transformers' cache wants at least one that does.
+    "recurrent_gemma": {**_WIDE, "num_hidden_layers": 3, "lru_width": 32, "num_key_value_heads": 1, "head_dim": 8},
 }
 
 
