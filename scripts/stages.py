@@ -3,8 +3,8 @@
     python scripts/stages.py ci
     python scripts/stages.py nightly [--directory DIRECTORY]    # continues an earlier run of this commit
 
-A test on real hosts that fails runs once more, alone. If it passes then, it is FLAKY: both outputs are printed and the
-run continues; more than two flaky tests fail the run.
+A test with real hosts or process groups that fails runs once more, alone. If it passes then, it is FLAKY: both outputs
+are printed and the run continues; more than two flaky tests fail the run.
 """
 
 import argparse
@@ -83,13 +83,13 @@ def bench_stage(name: str, *options: str, minutes: float) -> Stage:
 def list_ci_stages() -> list[Stage]:
     return [
         Stage(name="check", argv=("scripts/check",), limit=600, essential=True),
-        pytest_stage("unit, ci", "tests/unit", "ci", workers=UNIT_WORKERS, minutes=10),
+        pytest_stage("unit, ci", "tests/unit", "ci", workers=UNIT_WORKERS, minutes=10, retry=True),
         pytest_stage(
             "ground", "tests/ground", "not nightly and not serial", workers=GROUND_WORKERS, minutes=40, retry=True
         ),
         pytest_stage("ground, serial", "tests/ground", "serial and not nightly", workers=0, minutes=15, retry=True),
         pytest_stage("attacks", "tests/attacks", "not nightly", workers=GROUND_WORKERS, minutes=15, retry=True),
-        pytest_stage("train", "tests/train", "not nightly", workers=0, minutes=20),
+        pytest_stage("train", "tests/train", "not nightly", workers=0, minutes=20, retry=True),
         bench_stage("faults", "--quick", minutes=5),
         bench_stage("soak", "--quick", minutes=5),
     ]
@@ -99,11 +99,11 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
     size = {"TEST_SIZE": "nightly"}
     tests = [
         Stage(name="check", argv=("scripts/check",), limit=600),
-        pytest_stage("unit", "tests/unit", "", workers=UNIT_WORKERS, minutes=60, env=size),
+        pytest_stage("unit", "tests/unit", "", workers=UNIT_WORKERS, minutes=60, retry=True, env=size),
         pytest_stage("ground", "tests/ground", "not serial", workers=GROUND_WORKERS, minutes=120, retry=True, env=size),
         pytest_stage("ground, serial", "tests/ground", "serial", workers=0, minutes=60, retry=True, env=size),
         pytest_stage("attacks", "tests/attacks", "", workers=GROUND_WORKERS, minutes=60, retry=True, env=size),
-        pytest_stage("train", "tests/train", "", workers=0, minutes=120, env=size),
+        pytest_stage("train", "tests/train", "", workers=0, minutes=120, retry=True, env=size),
     ]
     benches = [
         bench_stage(name, "--json", str(directory / f"bench-{name}.json"), minutes=120)
