@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aboard.core.text.gitignore import IgnoreRules
+from aboard.diagnoses import AboardError
 from aboard.flows.sync.source_tree import scan_code
 
 PATTERNS = {
@@ -67,3 +68,28 @@ def test_a_pattern_without_an_end_matches_nothing() -> None:
     rules = IgnoreRules("[ab\nx\\\n[[:nonsense:]]\n[z-a]\n")
     for name in ("a", "[ab", "x", "x\\", "n", "z"):
         assert rules.match(name, name, is_directory=False) is None
+
+
+@pytest.mark.parametrize("pattern", ["*a*a*a*a*a*a*a*ab", "**/a/**/a/**/a/**/a/**/a/**/b", "**/*a*a*a*a*b/**/*a*a*c"])
+def test_many_stars_take_linear_time(pattern: str) -> None:
+    """Backtracking over all stars would take minutes for one name."""
+    rules, deep = IgnoreRules(pattern), "/".join(["a"] * 1000)
+    assert rules.match("a" * 4000, "a" * 4000, is_directory=False) is None
+    assert rules.match(deep, "a", is_directory=False) is None
+
+
+def test_a_gitignore_that_leads_elsewhere_is_not_read(tmp_path: Path) -> None:
+    """A link to an endless device or an unused pipe would block the scan; git follows no link there either."""
+    (tmp_path / "device").mkdir()
+    (tmp_path / "device/.gitignore").symlink_to("/dev/zero")
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe/.gitignore")
+    (tmp_path / "a").write_text("a")
+    assert set(scan_code(tmp_path, "~/x").files) == {"a"}
+
+
+def test_a_gitignore_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    """Sending what it names would be worse than sending nothing."""
+    (tmp_path / ".gitignore").write_text("a*\n" * 30_000)
+    with pytest.raises(AboardError, match="has more than 64"):
+        scan_code(tmp_path, "~/x")

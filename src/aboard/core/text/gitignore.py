@@ -22,6 +22,11 @@ _CLASSES = {
 # Cuts the rest of a pattern into its parts.
 _PARTS = re.compile(r"\\(?P<escaped>.)|(?P<stars>\*+)|(?P<any>\?)|(?P<open>\[)|(?P<other>[^\\])", re.DOTALL)
 
+# No path is longer (PATH_MAX).
+_LONGEST_PATTERN = 4096
+_STAR = "[^/]*"
+_DIRECTORIES = "(?:[^/]*/)*?"
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Pattern:
@@ -72,7 +77,7 @@ def _combine_regexes(regexes: Sequence[re.Pattern[str]]) -> re.Pattern[str] | No
 
 def _parse_pattern(line: str) -> _Pattern | None:
     line = line.removesuffix("\r")
-    if line.startswith("#"):
+    if line.startswith("#") or len(line) > _LONGEST_PATTERN:
         return None
     line = _strip_trailing_spaces(line)
     negated = line.startswith("!")
@@ -103,7 +108,8 @@ def _strip_trailing_spaces(line: str) -> str:
 
 def _translate_pattern(pattern: str) -> str | None:
     """The pattern as a regular expression; None for an invalid one, which matches nothing."""
-    translated, at = "", 0
+    parts: list[str] = []
+    at = 0
     while at < len(pattern):
         found = _PARTS.match(pattern, at)
         if found is None:
@@ -111,32 +117,69 @@ def _translate_pattern(pattern: str) -> str | None:
             return None
         end = found.end()
         if found["escaped"]:
-            translated += re.escape(found["escaped"])
+            parts.append(re.escape(found["escaped"]))
         elif found["stars"]:
-            translated, end = _translate_stars(pattern, at, end, translated)
+            part, end = _translate_stars(pattern, at, end)
+            parts.append(part)
         elif found["any"]:
-            translated += "[^/]"
+            parts.append("[^/]")
         elif found["open"]:
             bracket = _translate_bracket(pattern, end)
             if bracket is None:
                 return None
-            text, end = bracket
-            translated += text
+            part, end = bracket
+            parts.append(part)
         else:
-            translated += re.escape(found["other"])
+            parts.append(re.escape(found["other"]))
         at = end
-    return translated
+    return _join_parts(parts)
 
 
-def _translate_stars(pattern: str, at: int, end: int, before: str) -> tuple[str, int]:
+def _translate_stars(pattern: str, at: int, end: int) -> tuple[str, int]:
     """`**` spans directories only between slashes, or at either end; other stars stay within one name."""
     starts = at == 0 or pattern[at - 1] == "/"
     if end - at == 2 and starts:  # noqa: PLR2004 - two stars
         if end == len(pattern):
-            return f"{before}.*" if at == 0 else f"{before}.+", end
+            return ".*" if at == 0 else ".+", end
         if pattern[end] == "/":
-            return f"{before}(?:.*/)?", end + 1
-    return f"{before}[^/]*", end
+            return _DIRECTORIES, end + 1
+    return _STAR, end
+
+
+def _join_parts(parts: Sequence[str]) -> str:
+    """Joins them so that matching takes linear time: what follows a star is searched once, from the left.
+
+    A later star can take up whatever an earlier one left, so the leftmost match is as good as any: only the last star
+    of a name, and the last `**/`, may try several places.
+    """
+    *stretches, last = _split_parts(parts, _DIRECTORIES)
+    if not stretches:
+        return _join_names(last)
+    first, *middle = stretches
+    searched = "".join(f"(?>{_DIRECTORIES}{_join_names(stretch)})" for stretch in middle if stretch)
+    return f"{_join_names(first)}{searched}{_DIRECTORIES}{_join_names(last)}"
+
+
+def _join_names(parts: Sequence[str]) -> str:
+    return "/".join(map(_join_name, _split_parts(parts, "/")))
+
+
+def _join_name(parts: Sequence[str]) -> str:
+    first, *rest = map("".join, _split_parts(parts, _STAR))
+    if not rest:
+        return first
+    *middle, last = rest
+    return first + "".join(f"(?>[^/]*?{text})" for text in middle) + _STAR + last
+
+
+def _split_parts(parts: Sequence[str], separator: str) -> list[list[str]]:
+    groups: list[list[str]] = [[]]
+    for part in parts:
+        if part == separator:
+            groups.append([])
+        else:
+            groups[-1].append(part)
+    return groups
 
 
 def _translate_bracket(pattern: str, at: int) -> tuple[str, int] | None:

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aboard.agent.transfer.file_names import OWN_PREFIX
+from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.gitignore import IgnoreRules
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.lazy_dataclass import dataclass
 
 GITIGNORE = ".gitignore"
+# Compiling more patterns would take seconds.
+_MOST_RULES = 64 * 1024
 _PYTHON_ENVIRONMENT = "pyvenv.cfg"
 
 
@@ -219,10 +222,18 @@ def _excludes_everything(root: Path, ignore: IgnoreStack) -> bool:
 
 
 def _read_rules(path: Path) -> str:
+    """The text of a .gitignore file; git doesn't follow links there either."""
     try:
-        return path.read_bytes().decode("utf-8", "surrogateescape")
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return ""
+            text = file.read(_MOST_RULES + 1)
     except OSError:
         return ""
+    if len(text) > _MOST_RULES:
+        seen = f"{path} has more than {format_size(_MOST_RULES)}"
+        raise AboardError(data.UNREADABLE, seen, "file", path=path)
+    return text.decode("utf-8", "surrogateescape")
 
 
 def _join_paths(prefix: str, path: str) -> str:
