@@ -55,6 +55,7 @@ def test_the_corpus_is_large_enough() -> None:
         "machine a login b password c\n",
         "QUJDREVGR0hJSktMTU5PUFFS ",
         "token: ['a', ",
+        f"echo{' ' * 8_000}sudo -",
     ],
 )
 def test_hostile_text_takes_linear_time(pattern: str) -> None:

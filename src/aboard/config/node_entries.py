@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aboard.config.schema.aboard_yaml import NodeDefaults, NodeSection
 
 _PLAIN_PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|(/[A-Za-z0-9_.+-]+)+")
-_WITH_SLOTS = re.compile(r"(.*?)\s+slots=([0-9]{1,5})\s*", re.DOTALL)
+_SLOTS_AT_END = re.compile(r"\sslots=([0-9]{1,5})\s*\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +164,8 @@ def _build_entry(login: Login, where: str, **settings: Any) -> NodeEntry:
 
 
 def _parse_line(text: str, where: str) -> list[NodeEntry]:
-    match = _WITH_SLOTS.fullmatch(text)
-    names, slots = (match[1], {"slots": int(match[2])}) if match else (text, {})
+    match = _SLOTS_AT_END.search(text)
+    names, slots = (text[: match.start()].rstrip(), {"slots": int(match[1])}) if match else (text, {})
     if slots and slots["slots"] > MAX_SLOTS:
         seen = f"'{escape_text(text)}': a node can have at most {MAX_SLOTS:,} slots"
         raise InputError(

@@ -24,8 +24,14 @@ _PASSWORD_OPTIONS = {
 }
 _FETCH = re.compile(rb"\b(?:curl|wget|http|https|xh|smbclient|rpcclient|skopeo)\b[^\n|;]*\Z")
 _LOGIN = re.compile(rb"[^\s:%/]{1,64}[:%](?P<password>[^\s/].*)", re.DOTALL)
-_PIPED = re.compile(rb"\b(?:echo|printf)[ \t]+(?:-\w+[ \t]+)*(?P<value>[^\n|$]{4,256}?)[ \t]*\|[^\n|]{0,200}\Z")
-_SUDO = re.compile(rb"\b(?:echo|printf)[ \t]+(?P<value>[^\n|$]{4,256}?)[ \t]*\|[ \t]*sudo -\w{0,8}s")
+# The value starts with no blank: thousands of blanks would otherwise be divided in every possible way.
+_PIPED = re.compile(
+    rb"\b(?:echo|printf)[ \t]{1,64}(?:-\w{1,16}[ \t]{1,64}){0,8}"
+    rb"(?P<value>[^\s|$][^\n|$]{3,255}?)[ \t]{0,64}\|[^\n|]{0,200}\Z"
+)
+_SUDO = re.compile(
+    rb"\b(?:echo|printf)[ \t]{1,64}(?P<value>[^\s|$][^\n|$]{3,255}?)[ \t]{0,64}\|[ \t]{0,64}sudo -\w{0,8}s"
+)
 _PASS = re.compile(rb"pass:(?P<value>[^\s\"']{4,256})")
 _IDENTIFIED = re.compile(rb"identified (?:with \S{1,64} )?by (?:password )?[\"'](?P<value>[^\"'\n]{1,256})")
 _HTPASSWD = re.compile(rb"htpasswd -\w{0,8}b\w{0,8} \S{1,200} \S{1,64} (?P<value>\S{1,256})")

@@ -8,8 +8,8 @@ _OPENS = "Traceback (most recent call last)"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
 _LIBRARY = re.compile(r"site-packages|dist-packages|lib/python3|<frozen|<string>")
 _EXCEPTION = re.compile(
-    r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Expired|Timeout)\w*(?::|$)"
-    r"|[\w.]+\.\w*(?:Error|Exception)\w*: "
+    r"(?:[\w.]{1,200}\.)?[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Expired|Timeout)\w{0,40}(?::|$)"
+    r"|[\w.]{1,200}\.\w{0,80}(?:Error|Exception)\w{0,40}: "
 )
 _MOST_LINES = 2_000
 _MOST_OPEN = 4_096
