@@ -44,7 +44,16 @@ def describe_environment(message: frames.Message) -> frames.Message:
         if interpreter.get("prefix") and not interpreter["unsafe"]:
             search = os.path.dirname(str(python)) + os.pathsep + search
     if workdir:
+        below = message.get("below_home")
+        own = os.path.join(os.path.expanduser("~"), str(below)) if below else ""
+        # As for `aboard sync`: what is below the home there is below the home here, wherever that is.
+        if own and own != workdir and os.path.isdir(own):
+            description["folder"] = workdir = own
         description["workdir"] = os.path.isdir(str(workdir))
+    if message.get("paths"):
+        description["paths"] = [
+            os.path.exists(os.path.join(str(workdir or ""), str(path))) for path in message["paths"]
+        ]
     if message.get("script"):
         description["program"] = describe_file(os.path.join(str(workdir or ""), str(message["script"])))
     elif message.get("program"):
