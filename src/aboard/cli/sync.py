@@ -45,6 +45,9 @@ EXIT_FAILED = 1
 @click.option("--ignored", is_flag=True, help="Send what .gitignore names, too.")
 @click.option("--env", "environment", is_flag=True, help="Recreate this machine's Python environment on every node.")
 @click.option(
+    "--env-path", metavar="PATH", help="Where --env puts it on the nodes; default: the same path. Ranks use it there."
+)
+@click.option(
     "--back",
     multiple=True,
     metavar="PATH",
@@ -60,7 +63,8 @@ def sync(where: NodeArguments, **options: Any) -> None:
     node. Unchanged files are not sent; an interrupted copy continues where it stopped.
 
     --env recreates the active virtual environment on every node, from wheels that are packed here; no node needs an
-    index or a network. Without PATH, it copies nothing else.
+    index or a network. Without PATH, it copies nothing else. If no node's user may write to its path, it goes to
+    ~/.local/share/aboard there, or to --env-path.
 
     Exit code: 0 every node has everything; 1 at least one node failed, and the others have everything; 3 the command
     is wrong.
@@ -73,15 +77,15 @@ def sync(where: NodeArguments, **options: Any) -> None:
         click.echo("every node is this machine: there is nothing to copy", err=True)
         return
     code = 0
-    if arguments.environment:
+    if arguments.environment or arguments.env_path is not None:
         from aboard.cli.sync_environment import sync_active_environment  # noqa: PLC0415 - only for those who ask
 
-        code = sync_active_environment(nodes, dry=arguments.dry, as_json=arguments.as_json)
+        code = sync_active_environment(nodes, path=arguments.env_path, dry=arguments.dry, as_json=arguments.as_json)
     if arguments.back:
         from aboard.cli.sync_back import collect_paths  # noqa: PLC0415 - only for those who ask
 
         code = max(code, asyncio.run(collect_paths(nodes, arguments.back, as_json=arguments.as_json)))
-    if arguments.paths or arguments.data or not (arguments.environment or arguments.back):
+    if arguments.paths or arguments.data or not (arguments.environment or arguments.env_path or arguments.back):
         code = max(code, asyncio.run(_sync_paths(where, arguments, nodes)))
     sys.exit(code)
 
@@ -95,6 +99,7 @@ class _SyncOptions:
     delete: bool
     ignored: bool
     environment: bool
+    env_path: str | None
     back: tuple[str, ...]
     dry: bool
     as_json: bool

@@ -30,7 +30,11 @@ def find_missing_interpreter(facts: Facts) -> Iterator[Finding]:
     if not lacking:
         return
     path = known[lacking[0]].interpreter.lacking
-    having = [name for name, each in known.items() if each.interpreter.path == path]
+    origin = known[lacking[0]].interpreter.lacking_origin
+    # Below a home, or at --env-path, it has another path.
+    having = [
+        name for name, each in known.items() if each.interpreter.path == path or each.interpreter.origin is origin
+    ]
     if having:
         alike = _has_same_versions(facts.of(SOFTWARE), having[0], lacking)
         yield software.INTERPRETER.finding(

@@ -13,6 +13,7 @@ from aboard.core.cluster.interpreter import (
     Interpreter,
     InterpreterSource,
     choose_interpreter,
+    is_at_place,
 )
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import DecodeError, decode
@@ -91,6 +92,8 @@ def build_environment_query(node: Node, spec: RankSpec) -> dict[str, Any]:
         python = "" if spec.environment is None else spec.environment.python
     if python.startswith("/"):
         fields["python"] = python
+        if places := _list_places(node, spec):
+            fields["places"] = places
     program = spec.program
     if program is not None and not node.setup and program.kind is not ProgramKind.MODULE:
         if program.kind is ProgramKind.SCRIPT:
@@ -100,6 +103,13 @@ def build_environment_query(node: Node, spec: RankSpec) -> dict[str, Any]:
             if search_path := spec.search_path or node.env.get("PATH"):
                 fields["search_path"] = search_path
     return {**fields, **_build_folder_query(node, spec)}
+
+
+def _list_places(node: Node, spec: RankSpec) -> list[str]:
+    """Where the node may have the head's environment, besides the same path."""
+    if spec.environment is None or node.interpreter is not None or node.transport is TransportKind.LOCAL:
+        return []
+    return list(spec.environment.places)
 
 
 def _build_folder_query(node: Node, spec: RankSpec) -> dict[str, Any]:
@@ -147,6 +157,10 @@ def parse_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> R
         python = decode(FoundInterpreter, {**reply, **found}, strict=True) if isinstance(found, dict) else None
     except DecodeError:
         raise ProbeParseError("an invalid reply") from None
+    if python is not None and python.path:
+        places = _list_places(node, spec)
+        if not any(is_at_place(python.path.raw(), place) for place in places):
+            raise ProbeParseError("an invalid reply about the interpreter")
     folder = _parse_folder(spec, reply.get("folder"))
     return RankEnvironment(
         folder=folder,

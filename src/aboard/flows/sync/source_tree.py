@@ -133,13 +133,6 @@ def scan_file(path: Path, to: str, *, is_data: bool) -> SourceTree:
     return SourceTree(root=path.parent, to=to, folders={}, files=files, links={}, is_data=is_data, is_whole=False)
 
 
-def abbreviate_home(path: Path) -> str:
-    """A path below the user's home as `~/…`, since another node may have its homes elsewhere."""
-    path = path.absolute()
-    home = Path.home()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) and path != home else str(path)
-
-
 class _Scan:
     def __init__(self, root: Path, ignore: IgnoreStack, *, reads_rules: bool, sends_ignored: bool = False) -> None:
         self._root = root

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aboard.config.input_files import suggest_similar_file
+from aboard.config.this_machine import abbreviate_home
 from aboard.core.cluster.file_sync import LeftOutPath
 from aboard.core.text.data_reference import DataReference
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands, configuration
-from aboard.flows.sync.source_tree import SourceTree, abbreviate_home, scan_code, scan_data, scan_file
+from aboard.flows.sync.source_tree import SourceTree, scan_code, scan_data, scan_file
 from aboard.lazy_dataclass import dataclass
 
 
