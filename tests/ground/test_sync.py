@@ -145,6 +145,13 @@ def test_launch_sends_the_working_directory_and_back_collects_results(box: Sandb
     done = box.head.run(["aboard", "launch", "--sync", "--", "job.py"], cwd="/private/job", timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "sync: 2 files," in done.stderr
+    # Two paths in one directory: neither leaves a mark there.
+    data = ["aboard", "sync", "--data", "job.py", "--data", "more", "--on", "n[1-2]"]
+    box.head.run(["sh", "-c", f"echo x > more && echo more > .gitignore && {' '.join(data)}"], cwd="/private/job")
+    for node in box.nodes[:2]:
+        assert set(node.run(["ls", "-A", "/private/job"]).stdout.split()) == {
+            *("aboard.yaml", "job.py", "more", "result.txt"),
+        }
     back = box.head.run(["aboard", "sync", "--back", "result.txt"], cwd="/private/job")
     assert back.returncode == 0, back.stdout + back.stderr
     results = box.head.run(

@@ -413,7 +413,7 @@ def test_every_code_has_a_story() -> None:
         *(f"software-{word}" for word in ("python", "python-path", "torch", "nccl", "cuda", "rocm")),
         *(f"software-{word}" for word in ("package", "environment", "code", "config", "variable")),
         *(f"software-interpreter{word}" for word in ("", "-login", "-unsafe")),
-        *(f"software-{word}" for word in ("program", "program-differs", "import")),
+        *(f"software-{word}" for word in ("program", "program-differs", "import", "path")),
         "unknown-software",
         "unknown-environment",
     }

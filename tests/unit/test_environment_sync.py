@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from small_wheels import SITE, install, make_venv, run_python
 
+from aboard.agent.inspect.launch_environment import describe_environment as describe_launch
 from aboard.agent.inspect.launch_environment import describe_interpreter
 from aboard.agent.packages.virtual_environment import INCOMPLETE, WHEELS, create_environment
+from aboard.config.this_machine import find_environment, record_environment_place
 from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
 from aboard.core.cluster.node import Node
 from aboard.core.environment.node_parity import (
@@ -21,15 +23,17 @@ from aboard.core.environment.node_parity import (
     parse_glibc,
 )
 from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult
+from aboard.core.probes.rank_environment import RankSpec, build_environment_query, parse_environment
 from aboard.diagnoses import AboardError, Severity, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.environment.node_environment import HeadContents
 from aboard.flows.environment.sync_environment import (
+    describe_environment,
     pack_environment,
     require_virtual_environment,
+    sync_described_environment,
     sync_environment,
-    sync_packed_environment,
 )
 from aboard.transport.local import LocalTransport
 from aboard.transport.node_dialer import NodeDialer
@@ -46,7 +50,11 @@ class LocalOrLost(LocalTransport):
 
 
 def pack(venv: Path) -> HeadContents:
-    return asyncio.run(pack_environment(venv, venv.parent / "cache", lambda _progress: None))
+    async def run() -> HeadContents:
+        head, distributions = await describe_environment(venv, venv.parent / "cache", str(venv))
+        return await pack_environment(head, distributions, lambda _progress: None)
+
+    return asyncio.run(run())
 
 
 def pack_and_move(venv: Path) -> HeadContents:
@@ -67,8 +75,8 @@ def sync(
     async def run() -> EnvironmentSyncResult:
         dialer = NodeDialer(lambda _node: LocalOrLost())
         try:
-            return await sync_packed_environment(
-                [Node(name=name) for name in nodes], dialer, head, heard.append, dry=dry
+            return await sync_described_environment(
+                [Node(name=name) for name in nodes], dialer, head, (), heard.append, dry=dry
             )
         finally:
             await dialer.close()
@@ -106,6 +114,80 @@ def test_nodes_get_the_environment_once(venv: Path, tmp_path: Path) -> None:
     assert [phase for phase in dict.fromkeys(phases) if phase != "sending"] == ["checking", "installing", "done"]
     again = sync(head, ["n1", "n2"])
     assert {each.action for each in again.nodes.values()} == {"unchanged"}
+
+
+def sync_to(venv: Path, target: str, *, dry: bool = False) -> EnvironmentSyncResult:
+    """The whole command, to a path of the node's own."""
+    environment = HeadEnvironment(python=str(venv / "bin/python"), origin=InterpreterSource.VIRTUAL_ENV)
+
+    async def run() -> EnvironmentSyncResult:
+        dialer = NodeDialer(lambda _node: LocalOrLost())
+        try:
+            return await sync_environment(
+                [Node(name="n1")], dialer, environment, cache=venv.parent / "cache", target=target, dry=dry
+            )
+        finally:
+            await dialer.close()
+
+    return asyncio.run(run())
+
+
+def test_nothing_is_packed_for_a_dry_run_or_for_nodes_that_cannot_have_it(venv: Path, tmp_path: Path) -> None:
+    """Packing takes minutes: the target is checked first, and a dry run says what would be done without it."""
+    other = tmp_path / "other"
+    planned = sync_to(venv, str(other), dry=True).nodes["n1"]
+    assert (planned.action, sorted(planned.installed)) == ("created", ["other", "tiny"])
+    other.mkdir()
+    (other / "thesis.tex").write_text("mine")
+    assert sync_to(venv, str(other)).failures["n1"].code == "env-path"
+    assert not (tmp_path / "cache").exists()
+
+
+def test_nodes_may_have_it_below_their_home_or_at_a_path_of_their_own(
+    venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scripts there name that path, a second sync finds nothing to do, and a dry run neither."""
+    monkeypatch.setenv("HOME", str(tmp_path / "alice"))
+    (tmp_path / "alice").mkdir()
+    assert sync_to(venv, "~/venvs/train").nodes["n1"].action == "created"
+    made = tmp_path / "alice/venvs/train"
+    assert run_python(made, "import subprocess, sys, tiny; subprocess.run([sys.prefix + '/bin/say'])") == "said"
+    assert (made / "bin/say").read_text().startswith(f"#!{made}/bin/python")
+    assert sync_to(venv, "~/venvs/train").nodes["n1"].action == "unchanged"
+    assert sync_to(venv, "~/venvs/train", dry=True).nodes["n1"].action == "unchanged"
+    install(venv, "tiny", "2.0", {"tiny/__init__.py": "value = 2\n"})
+    assert sync_to(venv, "~/venvs/train", dry=True).nodes["n1"].installed == ("tiny",)
+
+
+def test_ranks_use_the_environment_where_it_was_put(
+    venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--env-path` is remembered here; without it, a path below the home is below the home there."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    environ = {"HOME": str(tmp_path), "VIRTUAL_ENV": str(venv)}
+    node = Node(name="n1")
+
+    def choose(home: Path) -> str:
+        spec = RankSpec(environment=find_environment(environ))
+        monkeypatch.setenv("HOME", str(home))
+        reply = describe_launch(build_environment_query(node, spec))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        return parse_environment(node, spec, reply).interpreter.path
+
+    alices = make_venv(tmp_path / "alice/venv")
+    (tmp_path / "bob").mkdir()
+    assert choose(tmp_path / "alice") == f"{alices}/bin/python"
+    assert choose(tmp_path / "bob") == f"{venv}/bin/python"
+    elsewhere = make_venv(tmp_path / "elsewhere")
+    record_environment_place(venv, str(elsewhere), environ)
+    assert choose(tmp_path / "alice") == f"{elsewhere}/bin/python"
+    record_environment_place(venv, str(venv), environ)
+    assert choose(tmp_path / "alice") == f"{alices}/bin/python"
+    spec = RankSpec(environment=find_environment(environ))
+    for path in ("/tmp/evil/bin/python", "/x/../venv/bin/python", "\x1b/venv/bin/python"):
+        with pytest.raises(ValueError, match="invalid reply"):
+            parse_environment(node, spec, {"python": {"exists": True, "path": path}, "search_path": ""})
 
 
 def test_only_what_differs_is_changed(venv: Path, tmp_path: Path) -> None:

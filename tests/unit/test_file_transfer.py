@@ -16,7 +16,7 @@ from node_homes import HomeTransport, LyingTransport
 from aboard.agent import frames, process_tree
 from aboard.agent.transfer.file_names import BadName, validate_file_name
 from aboard.agent.transfer.partial_file import PartialFile, part_name
-from aboard.agent.transfer.receive_folders import ReceiveFolders
+from aboard.agent.transfer.receive_folders import MARK, ReceiveFolders
 from aboard.core.cluster.file_transfer_errors import build_write_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.shard_manifest import FileEntry
@@ -369,3 +369,18 @@ def test_nothing_is_left_when_it_leaves(tmp_path: Path) -> None:
         await link.close()
 
     asyncio.run(main())
+
+
+def test_no_mark_of_a_shared_disk_stays(tmp_path: Path) -> None:
+    """Several trees may have one directory, each with a mark; those of a killed receiver go with the next sync."""
+    old, other = tmp_path / f"{MARK}old", tmp_path / f"{MARK}new"
+    for path in (old, other):
+        path.touch()
+    os.utime(old, (0, 0))
+    folders = ReceiveFolders()
+    for mark in ("a", "b"):
+        folders.take({"op": "files", "do": "mark", "folder": str(tmp_path), "mark": mark}, memoryview(b""), 0.0)
+    seen = folders.take({"op": "files", "do": "marks", "folder": str(tmp_path)}, memoryview(b""), 0.0)
+    assert set(seen["marks"]) == {"a", "b", "new"}
+    folders.close()
+    assert [*tmp_path.iterdir()] == [other]

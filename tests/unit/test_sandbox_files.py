@@ -101,7 +101,7 @@ def test_many_hosts_are_introduced_to_each_other() -> None:
 
 def test_files_for_podman() -> None:
     """No control groups, the host's network, subordinate ids, and the host's programs in every container."""
-    assert build_podman_files([Path("/usr"), Path("/opt/venv")]) == {
+    assert build_podman_files({Path("/usr"): Path("/usr"), Path("/opt/venv"): Path("/opt/images/environment")}) == {
         "/etc/subuid": "crew:100000:65536\n",
         "/etc/subgid": "crew:100000:65536\n",
         "/etc/containers/storage.conf": '[storage]\ndriver = "vfs"\n',
@@ -109,7 +109,7 @@ def test_files_for_podman() -> None:
             "[containers]\n"
             'cgroups = "disabled"\n'
             'netns = "host"\n'
-            'volumes = ["/usr:/usr:ro", "/opt/venv:/opt/venv:ro"]\n'
+            'volumes = ["/usr:/usr:ro", "/opt/images/environment:/opt/venv:ro"]\n'
             "\n"
             "[engine]\n"
             'cgroup_manager = "cgroupfs"\n'

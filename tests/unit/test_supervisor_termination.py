@@ -2,14 +2,19 @@
 
 import asyncio
 import os
+import shutil
 import signal
+import socket
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from deadlines import slowness, until, wait_until
 from supervisor_runs import FAMILY, SHORT, Run, held, python
 
 from aboard.agent import process_tree
+from aboard.agent.supervisor.temporary_directories import remove_dead_directories
 from aboard.core.plan.plan import Start
 from aboard.transport.node_session import CREDIT, NodeSession, SessionState
 
@@ -184,3 +189,61 @@ def test_the_lease_ends_all_and_not_before(clean: list[Run]) -> None:
         time.sleep(0.02)
     wait_until(lambda: not run.alive(), 0.3 + SHORT.grace + 1.5)
     assert time.monotonic() - left >= SHORT.seconds - 0.3
+
+
+LISTENER = """
+import time
+from multiprocessing.connection import Listener
+from multiprocessing.util import get_temp_dir
+listener = Listener(family="AF_UNIX")
+print(get_temp_dir(), flush=True)
+time.sleep(300)
+"""
+
+
+def test_the_directories_of_killed_workers_are_gone_and_those_in_use_stay(clean: list[Run]) -> None:
+    """A killed process can't remove /tmp/pymp-…; another one of the same user, begun during the run, keeps its own."""
+    run = Run()
+    clean.append(run)
+    made = []
+
+    async def story(hold: NodeSession) -> None:
+        await hold.start(Start(child="a", argv=python(LISTENER)))
+        await until(lambda: run.output("a").endswith(b"\n"))
+        made.append(Path(run.output("a").decode().strip()))
+        assert made[0].name.startswith("pymp-")
+        own = Path(tempfile.mkdtemp(prefix="pymp-", dir=made[0].parent))
+        with socket.socket(socket.AF_UNIX) as used:
+            used.bind(str(own / "listener-1"))
+            await hold.end(grace=0.1)
+            await until(lambda: not run.place.exists())
+            assert (own / "listener-1").exists()
+        shutil.rmtree(own)
+
+    held(run, story)
+    assert not made[0].exists()
+
+
+def test_of_other_directories_nothing_is_removed(tmp_path: Path) -> None:
+    """An older one, one with a file, an empty one that a process may be about to use, and a link."""
+    run, place = tmp_path / "run", tmp_path / "tmp"
+    run.mkdir()
+    for name in ("old", "file", "empty", "dead"):
+        (place / f"pymp-{name}").mkdir(parents=True)
+    bind(place / "pymp-old/listener-1")
+    bind(run / "keeper.sock")
+    bind(place / "pymp-file/listener-1")
+    (place / "pymp-file/notes").write_text("mine")
+    bind(place / "pymp-dead/listener-1")
+    (place / "pymp-link").symlink_to(place / "pymp-dead")
+    remove_dead_directories(str(run), [str(place)])
+    assert {path.name for path in place.iterdir()} == {"pymp-old", "pymp-file", "pymp-empty", "pymp-link"}
+
+
+def bind(path: Path) -> None:
+    """A socket of a process that is gone, a moment later than the one before."""
+    before = time.time_ns()
+    while path.parent.stat().st_ctime_ns < before:
+        with socket.socket(socket.AF_UNIX) as bound:
+            path.unlink(missing_ok=True)
+            bound.bind(str(path))

@@ -29,7 +29,7 @@ from aboard.checks.train.training_rules import ModelLimits, TrainingPreflight
 from aboard.cli.export import format_export
 from aboard.cli.runs.launch_view import format_finished_lines
 from aboard.cli.runs.training import build_resume_command, find_early_findings
-from aboard.config.this_machine import get_cache_folder
+from aboard.config.this_machine import abbreviate_home, get_cache_folder
 from aboard.config.training.train_settings import TrainSettings, load_train_settings
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
@@ -43,7 +43,6 @@ from aboard.data.store.token_shards import TokenShards
 from aboard.diagnoses import AboardError, Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.export import ExportRequest, ExportResult, export_checkpoint
-from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
 from aboard.flows.train.local_checkpoints import ChosenCheckpoint, find_checkpoint

@@ -1,5 +1,6 @@
 """Installed packages become wheels again, and wheels become the same packages on a node."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from small_wheels import SITE, install, make_venv, make_wheel, pip_install, run_python
 
-from aboard.agent.packages.installed_packages import PENDING, describe_packages
+from aboard.agent.packages.installed_packages import PENDING, describe_packages, normalize_name
 from aboard.agent.packages.wheel_install import BadWheel, install_wheel, remove_package
 from aboard.diagnoses import AboardError
 from aboard.flows.environment.installed_distributions import read_environment
@@ -205,3 +206,22 @@ def test_nothing_outside_of_the_environment_is_touched(tmp_path: Path) -> None:
         record.write("../../../../outside/mine.py,,\n")
     remove_package(str(venv), SITE, "tiny")
     assert (outside / "mine.py").read_text() == "mine"
+
+
+@pytest.mark.ci
+def test_the_metadata_of_every_package_here_can_be_packed(tmp_path: Path) -> None:
+    """Descriptions have lines such as `Version: 30`, as that of distro 1.9.0: only the headers count."""
+    prefix, cache = tmp_path / "venv", tmp_path / "cache"
+    tricky = "Metadata-Version: 2.1\nName: tricky\nVersion: 1.9.0\n\n```\nName: Fedora, 30\nVersion: 30, x\n```\n"
+    texts = {"tricky-1.9.0.dist-info": tricky}
+    wanted = {"tricky": "1.9.0"}
+    for each in importlib.metadata.distributions():
+        text = each.read_text("METADATA")
+        if text is not None and each.read_text("RECORD") is not None:
+            wanted[normalize_name(each.name)] = each.version
+            texts[f"{each.name.replace('-', '_')}-{each.version}.dist-info"] = text
+    for folder, text in texts.items():
+        (prefix / SITE / folder).mkdir(parents=True)
+        (prefix / SITE / folder / "METADATA").write_text(text)
+        (prefix / SITE / folder / "RECORD").write_text(f"{folder}/METADATA,,\n{folder}/RECORD,,\n")
+    assert {name: wheel.version for name, wheel in pack(prefix, cache).items()} == wanted

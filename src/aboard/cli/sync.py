@@ -17,11 +17,12 @@ from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.diagnoses.diagnosis import Finding
 from aboard.flows.sync.source_tree import SourceTree
-from aboard.flows.sync.sync_sources import TrainingFiles, load_training_files, scan_sources
+from aboard.flows.sync.sync_sources import TrainingFiles, list_left_out, load_training_files, scan_sources
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
 from aboard.transport.open_file_limit import raise_open_file_limit
 from aboard.ui.setup.sync_view import (
+    format_left_out,
     format_sync_json,
     format_sync_lines,
     render_sync_table,
@@ -41,7 +42,11 @@ EXIT_FAILED = 1
     help="Send PATH as data: .gitignore does not apply, and nodes may pass large files on to each other; repeatable.",
 )
 @click.option("--delete", is_flag=True, help="Delete files on the nodes that this machine lacks, but no ignored ones.")
+@click.option("--ignored", is_flag=True, help="Send what .gitignore names, too.")
 @click.option("--env", "environment", is_flag=True, help="Recreate this machine's Python environment on every node.")
+@click.option(
+    "--env-path", metavar="PATH", help="Where --env puts it on the nodes; default: the same path. Ranks use it there."
+)
 @click.option(
     "--back",
     multiple=True,
@@ -54,11 +59,12 @@ def sync(where: NodeArguments, **options: Any) -> None:
     """Copy files and directories to the same path on every node.
 
     Without PATH, Aboard copies the working directory, and the data files and the model directory that aboard.yaml
-    names. Paths below your home go to your home on each node. Unchanged files are not sent; an interrupted copy
-    continues where it stopped.
+    names. It leaves out what .gitignore names and says what that is. Paths below your home go to your home on each
+    node. Unchanged files are not sent; an interrupted copy continues where it stopped.
 
     --env recreates the active virtual environment on every node, from wheels that are packed here; no node needs an
-    index or a network. Without PATH, it copies nothing else.
+    index or a network. Without PATH, it copies nothing else. If no node's user may write to its path, it goes to
+    ~/.local/share/aboard there, or to --env-path.
 
     Exit code: 0 every node has everything; 1 at least one node failed, and the others have everything; 3 the command
     is wrong.
@@ -71,15 +77,15 @@ def sync(where: NodeArguments, **options: Any) -> None:
         click.echo("every node is this machine: there is nothing to copy", err=True)
         return
     code = 0
-    if arguments.environment:
+    if arguments.environment or arguments.env_path is not None:
         from aboard.cli.sync_environment import sync_active_environment  # noqa: PLC0415 - only for those who ask
 
-        code = sync_active_environment(nodes, dry=arguments.dry, as_json=arguments.as_json)
+        code = sync_active_environment(nodes, path=arguments.env_path, dry=arguments.dry, as_json=arguments.as_json)
     if arguments.back:
         from aboard.cli.sync_back import collect_paths  # noqa: PLC0415 - only for those who ask
 
         code = max(code, asyncio.run(collect_paths(nodes, arguments.back, as_json=arguments.as_json)))
-    if arguments.paths or arguments.data or not (arguments.environment or arguments.back):
+    if arguments.paths or arguments.data or not (arguments.environment or arguments.env_path or arguments.back):
         code = max(code, asyncio.run(_sync_paths(where, arguments, nodes)))
     sys.exit(code)
 
@@ -91,7 +97,9 @@ class _SyncOptions:
     paths: tuple[Path, ...]
     data: tuple[Path, ...]
     delete: bool
+    ignored: bool
     environment: bool
+    env_path: str | None
     back: tuple[str, ...]
     dry: bool
     as_json: bool
@@ -123,7 +131,7 @@ async def _sync_paths(where: NodeArguments, options: _SyncOptions, nodes: Sequen
 def _scan(where: NodeArguments, options: _SyncOptions) -> list[SourceTree]:
     named = bool(options.paths or options.data)
     training = TrainingFiles() if named else load_training_files(_list_config_files(where), where.sets)
-    return scan_sources(options.paths, options.data, training)
+    return scan_sources(options.paths, options.data, training, ignored=options.ignored)
 
 
 def _list_config_files(where: NodeArguments) -> list[str]:
@@ -138,15 +146,18 @@ def _show_results(
     trees: Sequence[SourceTree],
     options: _SyncOptions,
 ) -> int:
-    special = sum(tree.special for tree in trees)
+    special, left_out = sum(tree.special for tree in trees), list_left_out(trees)
     if options.as_json:
-        click.echo(format_sync_json(results, findings, special=special))
+        click.echo(format_sync_json(results, findings, special=special, left_out=left_out))
     elif console.is_terminal:
         console.print(render_sync_table(results, dry=options.dry), crop=False)
     else:
         click.echo("\n".join(format_sync_lines(results, dry=options.dry)))
     if special and not options.as_json:
         click.echo(f"skipped {special} special files: pipes, sockets or devices")
+    if not options.as_json:
+        for line in format_left_out(left_out, flag=True):
+            click.echo(line)
     if findings and not options.as_json:
         from aboard.ui.findings_view import FindingsView  # noqa: PLC0415 - findings are rare
 

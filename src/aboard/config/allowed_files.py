@@ -12,6 +12,7 @@ from pathlib import Path
 
 from aboard.config.code_settings import CodeSetting, list_code_settings, list_code_variables
 from aboard.config.input_files import DEFAULT_FILE, MAX_BYTES, FoundFile, read_text
+from aboard.config.this_machine import get_state_folder
 from aboard.config.yaml_tree import Table, parse_tree
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.diagnoses import AboardError, Fix
@@ -135,9 +136,7 @@ def _read_records(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _find_folder(environ: Mapping[str, str]) -> Path:
     """In the same state directory as the runs."""
-    state = environ.get("XDG_STATE_HOME", "")
-    home = Path(environ.get("HOME") or Path.home())
-    return (Path(state) if state.startswith("/") else home / ".local/state") / "aboard" / "allowed"
+    return get_state_folder(environ) / "allowed"
 
 
 def _find_record(file: str, digest: str, environ: Mapping[str, str]) -> Path:

@@ -1,6 +1,7 @@
 """Inspects the machine that `aboard` runs on: its names, its addresses, its active Python environment."""
 
 import getpass
+import json
 import os
 import queue
 import re
@@ -8,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from hashlib import sha256
 from importlib.util import find_spec
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -26,6 +28,9 @@ RESOLVE_SECONDS = 1.0
 MAX_PEERS = 16
 
 _DISCARD_PORT = 9
+# Environments that nodes have at a path of their own, and the most that is read of it.
+_PLACES = "environments.json"
+_PLACES_BYTES = 1024 * 1024
 # Files that pipx and `uv tool` put into a tool's environment.
 _TOOL_MARKS = ("pipx_metadata.json", "uv-receipt.toml")
 # Addresses reserved for documentation (RFC 5737, RFC 3849): they are reached over the default route.
@@ -61,13 +66,76 @@ def find_environment(environ: "Mapping[str, str]") -> HeadEnvironment | None:
         python = Path(environ.get(name) or ".", "bin/python")
         if python.is_absolute() and os.access(python, os.X_OK):
             # Not os.path.samefile: a virtual environment's interpreter is a link to its base interpreter.
-            return HeadEnvironment(python=str(python), origin=origin, running=Path(sys.prefix) == python.parents[1])
+            return HeadEnvironment(
+                python=str(python),
+                origin=origin,
+                running=Path(sys.prefix) == python.parents[1],
+                places=_list_places(python, environ),
+            )
     prefix = Path(sys.prefix)
     tool = any((prefix / mark).is_file() for mark in _TOOL_MARKS)
     environment = sys.prefix != sys.base_prefix or (prefix / "conda-meta").is_dir()
     if not sys.executable or ((tool or not environment) and find_spec("torch") is None):
         return None
-    return HeadEnvironment(python=os.path.abspath(sys.executable), origin=InterpreterSource.ABOARD, running=True)  # noqa: PTH100 - links stay links
+    own = Path(os.path.abspath(sys.executable))  # noqa: PTH100 - links stay links
+    places = _list_places(own, environ) if environment else ()
+    return HeadEnvironment(python=str(own), origin=InterpreterSource.ABOARD, running=True, places=places)
+
+
+def record_environment_place(prefix: Path, place: str, environ: "Mapping[str, str]") -> None:
+    """Remembers where `aboard sync --env` put an environment on the nodes; its own path needs no record."""
+    file = get_state_folder(environ) / _PLACES
+    known = _read_places(file)
+    places = {**known, str(prefix): place}
+    if place in (str(prefix), abbreviate_home(prefix)):
+        del places[str(prefix)]
+    if places == known:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft.write_text(json.dumps(places), "utf-8")
+    draft.rename(file)
+
+
+def find_environment_place(prefix: Path, environ: "Mapping[str, str]") -> str:
+    """Where the nodes have the environment: where it was put, else below their home if it is below this one."""
+    return _read_places(get_state_folder(environ) / _PLACES).get(str(prefix)) or abbreviate_home(prefix)
+
+
+def build_fallback_place(prefix: Path) -> str:
+    """A place in the home on the nodes, which no other environment has."""
+    return f"~/.local/share/aboard/environments/{prefix.name}-{sha256(os.fsencode(prefix)).hexdigest()[:8]}"
+
+
+def find_node_python(environ: "Mapping[str, str]") -> str:
+    """The Python that runs Aboard, as Slurm's nodes have it: homes have the same path there."""
+    place = _read_places(get_state_folder(environ) / _PLACES).get(sys.prefix)
+    return sys.executable if place is None else str(Path(place).expanduser() / "bin" / Path(sys.executable).name)
+
+
+def _list_places(python: Path, environ: "Mapping[str, str]") -> tuple[str, ...]:
+    prefix = python.parents[1]
+    place = find_environment_place(prefix, environ)
+    return () if place == str(prefix) else (f"{place}/bin/{python.name}",)
+
+
+def _read_places(file: Path) -> dict[str, str]:
+    try:
+        with file.open("rb") as opened:
+            places = json.loads(opened.read(_PLACES_BYTES))
+    except (OSError, ValueError):
+        return {}
+    known = places if isinstance(places, dict) else {}
+    return {
+        prefix: place for prefix, place in known.items() if isinstance(place, str) and place.startswith(("/", "~/"))
+    }
+
+
+def abbreviate_home(path: Path) -> str:
+    """A path below the user's home as `~/…`, since another node may have its homes elsewhere."""
+    path = path.absolute()
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) and path != home else str(path)
 
 
 def find_source_addresses(peers: "Sequence[str]") -> tuple[str, ...]:
@@ -162,3 +230,9 @@ def get_cache_folder(env: "Mapping[str, str]") -> Path:
     """The folder of prepared data in the user's cache; it may be deleted at any time and is rebuilt."""
     base = env.get("XDG_CACHE_HOME", "")
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "aboard" / "data"
+
+
+def get_state_folder(env: "Mapping[str, str]") -> Path:
+    """What must not be lost: the runs, and what the user allowed."""
+    state = env.get("XDG_STATE_HOME", "")
+    return (Path(state) if state.startswith("/") else Path(env.get("HOME") or Path.home()) / ".local/state") / "aboard"

@@ -245,6 +245,7 @@ def _boot_hosts(
         images=tuple(_list_base_prefixes()),
         trusted=_list_owners(trees),
         active=find_active_environment(),
+        environment=Path(sys.prefix) if layout.bare and layout.containers and sys.prefix != sys.base_prefix else None,
         shim=system_files.format_aboard_shim(sys.executable, None if _is_installed() else str(helper_program.SOURCE)),
     )
     timeout = _compute_build_timeout(len(names))

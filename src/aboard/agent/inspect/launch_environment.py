@@ -40,11 +40,24 @@ def describe_environment(message: frames.Message) -> frames.Message:
     search = os.environ.get("PATH", os.defpath)
     description: frames.Message = {"search_path": search}
     if python:
-        description["python"] = interpreter = describe_interpreter(str(python))
+        there = [path for path in map(os.path.expanduser, message.get("places", ())) if os.access(path, os.X_OK)]
+        path = there[0] if there else str(python)
+        description["python"] = interpreter = describe_interpreter(path)
+        if path != python and interpreter["exists"]:
+            interpreter["path"] = path
         if interpreter.get("prefix") and not interpreter["unsafe"]:
-            search = os.path.dirname(str(python)) + os.pathsep + search
+            search = os.path.dirname(path) + os.pathsep + search
     if workdir:
+        below = message.get("below_home")
+        own = os.path.join(os.path.expanduser("~"), str(below)) if below else ""
+        # As for `aboard sync`: what is below the home there is below the home here, wherever that is.
+        if own and own != workdir and os.path.isdir(own):
+            description["folder"] = workdir = own
         description["workdir"] = os.path.isdir(str(workdir))
+    if message.get("paths"):
+        description["paths"] = [
+            os.path.exists(os.path.join(str(workdir or ""), str(path))) for path in message["paths"]
+        ]
     if message.get("script"):
         description["program"] = describe_file(os.path.join(str(workdir or ""), str(message["script"])))
     elif message.get("program"):

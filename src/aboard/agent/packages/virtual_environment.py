@@ -51,7 +51,7 @@ def answer_venv_request(
 
 def _answer(message: frames.Message) -> frames.Message:
     os.umask(0o022)
-    prefix = str(message["folder"])
+    prefix = os.path.expanduser(str(message["folder"]))
     answers: dict[str, Callable[[str, frames.Message], frames.Message]] = {
         "survey": survey_environment,
         "create": create_environment,
@@ -74,6 +74,7 @@ def survey_environment(prefix: str, message: frames.Message) -> frames.Message:
     kind = "none" if not os.path.lexists(prefix) or _is_empty(prefix) else "other" if settings is None else "venv"
     settings = settings or {}
     survey: frames.Message = {
+        "prefix": prefix,
         "kind": kind,
         "ours": os.path.exists(os.path.join(prefix, OURS)),
         "complete": not os.path.exists(os.path.join(prefix, INCOMPLETE)),

@@ -104,17 +104,19 @@ def _run_guard(run: str, directory: str, ready: int, serve: Callable[[Guard], No
     # Its pid may be reused from here on.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _killed, left = process_tree.kill_run(run, SWEEP_SECONDS, process_tree.reap_children)
-    left |= clear_containers(run, directory)
+    left |= clear_remains(run, directory)
     kill_group(run)
     run_directory.remove_directory(directory)
     guard.continue_bridge()
     return KILLED_CODE + os.WTERMSIG(status) if os.WIFSIGNALED(status) else 1 if left else 0
 
 
-def clear_containers(run: str, directory: str) -> set[int]:
-    """Removes the containers that killed runtimes left; returns the processes that would not die."""
+def clear_remains(run: str, directory: str) -> set[int]:
+    """Removes directories of killed workers, and containers of killed runtimes; returns processes that don't die."""
     from aboard.agent.container.container_cleanup import remove_containers  # noqa: PLC0415 - most runs need none
+    from aboard.agent.supervisor.temporary_directories import remove_dead_directories  # noqa: PLC0415 - not at a start
 
+    remove_dead_directories(directory)
     # To Podman a container lives on while one of its processes is a zombie.
     process_tree.reap_children()
     if remove_containers(run, directory):

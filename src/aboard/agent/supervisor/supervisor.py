@@ -16,7 +16,7 @@ from aboard.agent import frames, process_tree, run_directory
 from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.inspect import rank_stacks
-from aboard.agent.supervisor.guard_process import SWEEP_SECONDS, Guard, clear_containers, start_guarded
+from aboard.agent.supervisor.guard_process import SWEEP_SECONDS, Guard, clear_remains, start_guarded
 from aboard.agent.supervisor.port_reservation import PortReservations, PortWatch
 from aboard.agent.supervisor.rank_group import kill_group
 from aboard.agent.supervisor.rank_output import RankOutput
@@ -109,7 +109,7 @@ def _run_supervisor(
     guard.continue_guard()
     if guard.gone:
         # Otherwise the guard removes it after its cleanup: the run may be started again as soon as this is gone.
-        clear_containers(str(message["run"]), directory)
+        clear_remains(str(message["run"]), directory)
         kill_group(str(message["run"]))
         run_directory.remove_directory(directory)
 

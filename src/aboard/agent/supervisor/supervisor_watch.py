@@ -65,6 +65,7 @@ class SupervisorWatch:
 def clean_up_run(run: str, spared: Iterable[int]) -> frames.Message:
     """Ends what is left of a run that has no supervisor any more, and removes its directory."""
     from aboard.agent.container.container_cleanup import remove_containers  # noqa: PLC0415 - seldom needed
+    from aboard.agent.supervisor.temporary_directories import remove_dead_directories  # noqa: PLC0415 - as above
 
     killed, left = process_tree.kill_run(run, SWEEP_SECONDS, lambda: None, spared)
     kill_group(run, anywhere=True)
@@ -73,6 +74,7 @@ def clean_up_run(run: str, spared: Iterable[int]) -> frames.Message:
         if remove_containers(run, directory):
             # A process that Podman started for it.
             left |= process_tree.kill_run(run, SWEEP_SECONDS, lambda: None, spared)[1]
+        remove_dead_directories(directory)
         run_directory.remove_directory(directory)
     for pid in killed:
         _reap(pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 
 from aboard.agent import frames
 from aboard.agent.transfer.file_names import OWN_PREFIX, BadName, validate_file_name
@@ -14,6 +15,8 @@ from aboard.agent.transfer.receive_tree import ReceiveTree
 
 MARK = ".aboard-mark-"
 MOST_EXTRA = 20
+# A mark is needed for seconds.
+OLD_SECONDS = 3600.0
 # Behind it, a path is opened without following links: `~/project//data` is `data` of the tree `~/project`.
 TREE_SEPARATOR = "//"
 
@@ -128,7 +131,7 @@ class _ReceiveFolder:
     def __init__(self, path: str) -> None:
         self._path = path
         self._fd = -1
-        self._mark = ""
+        self._marks: set[str] = set()
         self._cleared = False
         self._names: set[str] = set()
         self._parts: set[str] = set()
@@ -188,19 +191,31 @@ class _ReceiveFolder:
     def mark(self, name: str) -> frames.Message:
         """Makes a file with this name until we exit: nodes that see it share the disk."""
         self.make()
-        self._mark = validate_file_name(MARK + name, ours=True)
-        os.close(os.open(self._mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=self.fd()))
+        self._remove_old_marks()
+        # Several trees may have this directory: each has a mark of its own.
+        mark = validate_file_name(MARK + name, ours=True)
+        self._marks.add(mark)
+        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=self.fd()))
         return {}
+
+    def _remove_old_marks(self) -> None:
+        """Removes what a receiver left that was killed, or whose node lost power."""
+        for name in os.listdir(self.fd()):
+            if name.startswith(MARK):
+                with contextlib.suppress(OSError):
+                    about = os.stat(name, dir_fd=self.fd(), follow_symlinks=False)
+                    if about.st_uid == os.getuid() and about.st_mtime < time.time() - OLD_SECONDS:
+                        os.unlink(name, dir_fd=self.fd())
 
     def marks(self) -> frames.Message:
         # A directory that is reopened is looked up again, also on NFS.
         return {"marks": [name[len(MARK) :] for name in os.listdir(self._path) if name.startswith(MARK)]}
 
     def close(self) -> None:
-        self.sums.save()
-        if self._mark:
+        for mark in self._marks:
             with contextlib.suppress(OSError):
-                os.unlink(self._mark, dir_fd=self._fd)
+                os.unlink(mark, dir_fd=self._fd)
+        self.sums.save()
 
 
 def validate_folder(folder: str) -> str:

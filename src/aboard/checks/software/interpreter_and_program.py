@@ -1,6 +1,7 @@
 """The interpreter and the program of ranks: the same on every node, and safe to run."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from posixpath import join, normpath
 
 from aboard.checks.list_formatting import format_list
 from aboard.checks.node_scripts import format_node_command, format_python_command, join_command_lines
@@ -10,13 +11,14 @@ from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
 from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.facts import Facts, Unknown
-from aboard.core.probes.rank_environment import ProgramFile, RankEnvironment
+from aboard.core.probes.rank_environment import CommandPath, ProgramFile, RankEnvironment
 from aboard.core.text.input_text import agree
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell
 from aboard.diagnoses.nodes import software, unanswered_probes
-from aboard.diagnoses.untrusted import Untrusted
+from aboard.diagnoses.untrusted import Untrusted, escape_text
 
 _MAX_FIXES = 4
+_MAX_PATHS = 5
 # A Python of the system is installed, not copied.
 _SYSTEM = ("", "/usr", "/usr/local", "/opt")
 
@@ -28,7 +30,11 @@ def find_missing_interpreter(facts: Facts) -> Iterator[Finding]:
     if not lacking:
         return
     path = known[lacking[0]].interpreter.lacking
-    having = [name for name, each in known.items() if each.interpreter.path == path]
+    origin = known[lacking[0]].interpreter.lacking_origin
+    # Below a home, or at --env-path, it has another path.
+    having = [
+        name for name, each in known.items() if each.interpreter.path == path or each.interpreter.origin is origin
+    ]
     if having:
         alike = _has_same_versions(facts.of(SOFTWARE), having[0], lacking)
         yield software.INTERPRETER.finding(
@@ -110,6 +116,32 @@ def find_missing_program(facts: Facts) -> Iterator[Finding]:
                 look=format_node_command(facts.cluster.node(names[0]), format_shell("command -v {path}", path=path)),
                 nodes=quote_folded_names(names),
             ),
+        )
+
+
+def find_missing_paths(facts: Facts) -> Iterator[Finding]:
+    """Files and directories of the command that the head has and a node lacks.
+
+    A node without the working directory lacks everything in it; that is reported once.
+    """
+    lacking: dict[CommandPath, list[str]] = {}
+    for name, each in _list_known_environments(facts).items():
+        for path in each.missing if each.workdir is not False else ():
+            lacking.setdefault(path, []).append(name)
+    groups: dict[tuple[bool, tuple[str, ...]], list[CommandPath]] = {}
+    for path, names in lacking.items():
+        groups.setdefault((path.needed, tuple(names)), []).append(path)
+    for (needed, nodes), paths in groups.items():
+        them = [each.path for each in paths]
+        yield software.COMMAND_PATH.finding(
+            severity=Severity.BLOCK if needed else Severity.WARN,
+            nodes=nodes,
+            seen=f"{format_list([escape_text(path, 200) for path in them[:_MAX_PATHS]])}"
+            + (f" and {len(them) - _MAX_PATHS} more" if len(them) > _MAX_PATHS else "")
+            + f" {agree(them, 'exists', 'exist')} on this machine, but not on {node_sets.fold_names(nodes)}",
+            fix=software.COMMAND_PATH.fix("sync", paths=them, on=_format_on_option(facts, nodes))
+            if all(_is_synced_place(facts, path, name) for path in paths for name in nodes)
+            else software.COMMAND_PATH.fix("copy", paths=them, nodes=quote_folded_names(nodes)),
         )
 
 
@@ -225,10 +257,22 @@ def _fix_missing_environment(facts: Facts, diagnosis: Diagnosis, lacking: Interp
     if prefix in _SYSTEM:
         look = format_node_command(facts.cluster.node(names[0]), format_shell("ls -l {path}", path=path))
         return diagnosis.fix("install", look=look, nodes=quote_folded_names(names))
-    nodes = [facts.cluster.node(name) for name in names]
     if origin is not InterpreterSource.VIRTUAL_ENV:
         return diagnosis.fix("copy", lines=_build_copy_commands(facts, prefix, names, whole=True))
-    # Only aboard.yaml knows nodes whose name is not what ssh is given.
+    return diagnosis.fix("sync", on=_format_on_option(facts, names))
+
+
+def _format_on_option(facts: Facts, names: Sequence[str]) -> Shell:
+    """The nodes of a sync; only aboard.yaml knows nodes whose name is not what ssh is given."""
+    nodes = [facts.cluster.node(name) for name in names]
     listed = all(node.target == node.name and node.user is None and node.port is None for node in nodes)
-    on = format_shell(" --on {nodes:shell}", nodes=quote_folded_names(names)) if listed else format_shell("")
-    return diagnosis.fix("sync", on=on)
+    return format_shell(" --on {nodes:shell}", nodes=quote_folded_names(names)) if listed else format_shell("")
+
+
+def _is_synced_place(facts: Facts, path: CommandPath, name: str) -> bool:
+    """Whether ranks look for the path where a sync puts it: at the same place, or in the home directory."""
+    node, environment = facts.cluster.node(name), _list_known_environments(facts)[name]
+    if node.container is not None:
+        return False
+    moved = bool(environment.folder) and not path.path.startswith("/")
+    return moved or normpath(join(node.workdir or "", path.path)) == path.source

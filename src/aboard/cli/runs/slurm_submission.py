@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from aboard.config.allowed_files import list_confirmed_digests
+from aboard.config.this_machine import find_node_python
 from aboard.core.slurm.batch_script import BatchCommand, describe_written_secret, format_batch_script
 from aboard.core.slurm.conductor_command import ConductorCommand, build_conductor_command
 from aboard.core.slurm.job_state import NO_OUTPUT_CODE, JobPhase, describe_end
@@ -76,7 +77,7 @@ def format_script(settings: SlurmSettings, command: ConductorCommand, *, name: s
     state = os.environ.get("XDG_STATE_HOME", "")
     batch = BatchCommand(
         # -P: the files of the working directory are not modules of Aboard.
-        argv=[sys.executable, "-P", "-m", "aboard", *command.words],
+        argv=[find_node_python(os.environ), "-P", "-m", "aboard", *command.words],
         directory=str(Path.cwd()),
         exports={"XDG_STATE_HOME": state} if state.startswith("/") else {},
         secrets=tuple(command.secrets),

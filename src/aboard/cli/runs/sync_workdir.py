@@ -18,11 +18,11 @@ from aboard.diagnoses import AboardError, Finding, InputError, Problem, join_fix
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.flows.sync.source_tree import SourceTree
-from aboard.flows.sync.sync_sources import load_training_files, scan_working_directory
+from aboard.flows.sync.sync_sources import list_left_out, load_training_files, scan_working_directory
 from aboard.flows.sync.sync_trees import sync_trees
 from aboard.transport.node_dialer import NodeDialer
 from aboard.ui.number_format import format_count
-from aboard.ui.setup.sync_view import PlainSyncProgress, SyncProgressView
+from aboard.ui.setup.sync_view import PlainSyncProgress, SyncProgressView, format_left_out
 
 HASHES = "fingerprints.json"
 
@@ -56,6 +56,8 @@ async def send_working_directory(cluster: Cluster, dialer: NodeDialer, limit: in
         raise AboardError(errors[0].diagnosis, seen, fix=join_fixes(*dict.fromkeys(error.fix for error in errors)))
     sent = sum(result.sent for result in results.values())
     click.echo(f"sync: {amount} on {format_count(len(nodes), 'node')}; sent {format_size(sent)}", err=True)
+    for line in format_left_out(list_left_out([tree]), flag=False):
+        click.echo(line, err=True)
 
 
 async def sync_with_progress(

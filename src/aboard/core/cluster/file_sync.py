@@ -1,7 +1,7 @@
 """The progress and the result of copying files to nodes."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from aboard.diagnoses import AboardError
 from aboard.lazy_dataclass import dataclass
@@ -35,6 +35,15 @@ class NodeTreeResult:
     seconds: float = 0.0
     same_disk_as: str | None = None
     error: AboardError | None = None
+
+
+class LeftOutPath(NamedTuple):
+    """A file or directory of a tree that .gitignore names, and what is in it."""
+
+    path: str
+    files: int
+    bytes: int
+    is_directory: bool
 
 
 @dataclass(frozen=True, kw_only=True)

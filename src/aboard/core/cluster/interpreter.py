@@ -33,22 +33,25 @@ class HeadEnvironment:
     """The environment in which `aboard` was started: nodes that have the same path use it.
 
     `python` is not resolved, since a resolved path would leave the virtual environment. `running`: it runs this
-    process.
+    process. `places` are other paths of it on nodes, the first one that exists counts; `~/` is the node's home.
     """
 
     python: str
     origin: InterpreterSource
     running: bool = False
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundInterpreter:
     """What an agent reports about an interpreter path, and the node's PATH.
 
-    `prefix` and `variable` are set if it belongs to an environment; `unsafe` says who else could change it.
+    `prefix` and `variable` are set if it belongs to an environment; `unsafe` says who else could change it. `path` is
+    set if it is at another place than on the head.
     """
 
     exists: bool = False
+    path: Annotated[Untrusted, _VALUE, MaxLength(4096)] = NO_TEXT
     prefix: Annotated[Untrusted, _VALUE, MaxLength(4096)] = NO_TEXT
     variable: Literal["VIRTUAL_ENV", "CONDA_PREFIX", ""] = ""
     unsafe: Untrusted = NO_TEXT
@@ -97,7 +100,16 @@ def choose_interpreter(
         return Interpreter(
             path="python3", origin=InterpreterSource.LOGIN_SHELL, lacking=offered.python, refused=found.unsafe
         )
-    return Interpreter(path=offered.python, origin=offered.origin, env=_build_activation_env(offered.python, found))
+    # Raw is safe: it was compared with the places that we named.
+    path = found.path.raw() or offered.python
+    return Interpreter(path=path, origin=offered.origin, env=_build_activation_env(path, found))
+
+
+def is_at_place(path: str, place: str) -> bool:
+    """Whether a path that a node reports is the one that we asked for; of one below its home, it knows the start."""
+    if not place.startswith("~/"):
+        return path == place
+    return path.startswith("/") and path.endswith(place[1:]) and path.isprintable() and "/../" not in path
 
 
 def _build_activation_env(path: str, found: FoundInterpreter) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """The program of each rank: a Python script, a module, or an executable."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from aboard.core.cluster.node import Node
@@ -14,6 +14,10 @@ _WITH_VALUE = frozenset({"-W", "-X"})
 # Python's options before a script: flags without `c` and `m`, which consume the rest, and without those that only
 # print.
 _OPTION = re.compile(r"-[bBdEiIOPqsSuvx]+|-[WX].*", re.DOTALL)
+
+# DeepSpeed and the trainers of transformers read this file in every rank.
+_CONFIG_OPTIONS = frozenset({"--deepspeed", "--deepspeed_config", "--deepscale_config"})
+_PATH_LENGTH = 4096
 
 
 class ProgramKind(Enum):
@@ -65,6 +69,21 @@ def parse_python_command(words: Sequence[str]) -> Program | None:
     if rest and rest[0] != "-m":
         return Program(kind=ProgramKind.SCRIPT, target=rest[0], args=tuple(rest[1:]), options=options)
     return None
+
+
+def list_possible_paths(program: Program) -> Iterator[tuple[str, bool]]:
+    """The words of the arguments that may be paths, without the option in `--option=path`.
+
+    True for those that every rank reads: the configuration of DeepSpeed.
+    """
+    before = ""
+    for word in program.args:
+        option, equals, value = word.partition("=") if word.startswith("-") else (before, "", word)
+        text = value if equals or not word.startswith("-") else ""
+        # A number names a file only by accident.
+        if text and len(text) <= _PATH_LENGTH and "\0" not in text and not text.replace(".", "").isdecimal():
+            yield text, option in _CONFIG_OPTIONS
+        before = word
 
 
 def build_rank_program(words: Sequence[str]) -> Program:

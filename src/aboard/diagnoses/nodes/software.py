@@ -96,6 +96,22 @@ PROGRAM = Diagnosis(
     leads_to=("software-code", "software-import", "storage-missing"),
 )
 
+COMMAND_PATH = Diagnosis(
+    code="software-path",
+    title="a path of the command is missing on a node",
+    symptoms=("FileNotFoundError: [Errno 2] No such file or directory", "Unable to find", "doesn't exist"),
+    explanation="An argument of the command is a file or directory on this machine that a node does not have. Ranks"
+    " that read it there fail; a directory for output may be made by the ranks themselves. A configuration of DeepSpeed"
+    " is read by every rank, so its absence stops the launch. `aboard sync` leaves out what `.gitignore` names, unless"
+    " the path is named.",
+    fixes={
+        "sync": FixCommand("aboard sync --ignored {paths:words}{on:shell}"),
+        "copy": Advice(
+            "copy {paths:words} to the working directory on {nodes:shell}, or name a path that all nodes have"
+        ),
+    },
+)
+
 PROGRAM_DIFFERS = Diagnosis(
     code="software-program-differs",
     title="the script differs between nodes",

@@ -56,6 +56,16 @@ LAUNCH_SYNC = Diagnosis(
     },
 )
 
+SYNC_HOME = Diagnosis(
+    code="sync-home",
+    title="aboard sync would send the home directory",
+    symptoms=("is your home directory", "contains your home directory"),
+    explanation="A home directory has private keys, tokens and the list of keys that may log in. Sent to a node, they"
+    " would be exposed there, and would replace the node's own `~/.ssh/authorized_keys`. Aboard sends directories below"
+    " it.",
+    fixes="mkdir ~/project && cd ~/project    # move your code there, then run the command again",
+)
+
 CHECK_SUBJECT = Diagnosis(
     code="check-subject",
     title="unknown check subject",

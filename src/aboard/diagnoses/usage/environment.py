@@ -68,6 +68,15 @@ PATH = Diagnosis(
     fixes="mv {path} {path}.old    # on {node}; then run the command again",
 )
 
+DENIED = Diagnosis(
+    code="env-denied",
+    title="the environment's path can't be written on a node",
+    symptoms=("can't be written: no write permission in",),
+    explanation="The environment has the same path on every node, or the same path below your home on the node. Here"
+    " your user there may not write to it. `--env-path` names another path on the nodes, and ranks use that one.",
+    fixes="aboard sync --env --env-path {other}",
+)
+
 CREATE = Diagnosis(
     code="env-create",
     title="a virtual environment can't be created on a node",

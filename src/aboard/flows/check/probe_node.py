@@ -11,7 +11,13 @@ from aboard.core.cluster.contact import Contact, ReachedNode, UnreachedNode
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Unknown, parse_answer
 from aboard.core.probes.probe import CommandOutput, FileContents, Probe, ProbeCommand, ProbeFiles, ProbeParseError
-from aboard.core.probes.rank_environment import RankEnvironment, RankSpec, build_environment_query, parse_environment
+from aboard.core.probes.rank_environment import (
+    RankEnvironment,
+    RankSpec,
+    build_environment_query,
+    move_workdir,
+    parse_environment,
+)
 from aboard.core.text.input_text import decode_latin1
 from aboard.diagnoses import AgentRequestError, TransportError, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
@@ -65,7 +71,7 @@ async def probe_node(
             if spec is not None:
                 environment = await _ask_environment(dialled.link, node, spec)
                 if isinstance(environment, RankEnvironment):
-                    node = replace(node, interpreter=environment.interpreter)
+                    node = move_workdir(replace(node, interpreter=environment.interpreter), environment.folder)
             own = [replace(probe, question=probe.question_for(node)) for probe in probes]
             asking = asyncio.create_task(_ask_probes(dialled.link, own, on_answer))
             await _wait_all(meeting, asking)

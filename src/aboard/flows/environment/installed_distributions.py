@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache, partial
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 from aboard.agent.packages.installed_packages import PENDING, RECORD, normalize_name, parse_metadata_name
@@ -20,7 +21,6 @@ _DIRECT_URL = "direct_url.json"
 _PROJECT_FILES = {"setup.py", "conftest.py", "noxfile.py", "tasks.py"}
 # What virtualenv and uv add to an environment for themselves.
 _TOOL_FILES = frozenset({"__pycache__", "_virtualenv.py", "_virtualenv.pth"})
-_HEADER = re.compile(r"^(Name|Version): *(\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +88,11 @@ class _NoPackagesError(Exception):
 
 def _read_distribution(prefix: Path, site: Path, metadata: Path) -> InstalledDistribution:
     try:
-        headers = dict(_HEADER.findall((metadata / "METADATA").read_text("utf-8", "replace")))
+        # Not by searching the text: the description below the headers may have lines such as `Version: 30`.
+        headers = PathDistribution(metadata).metadata
         with (metadata / RECORD).open(encoding="utf-8", newline="") as file:
             paths = [row[0] for row in csv.reader(file) if row]
-        name, version = headers["Name"], headers["Version"]
+        name, version = headers["Name"] or "", headers["Version"] or ""
     except (OSError, KeyError, UnicodeDecodeError):
         raise _NoRecordError from None
     # The parts of METADATA's Name and Version that decide a file name must not lead anywhere else.

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from time import monotonic
 
 from aboard.agent.packages.virtual_environment import WHEELS
 from aboard.checks.software.inventory_script import MODULES
 from aboard.core.cluster.file_sync import UploadProgress
-from aboard.core.cluster.file_transfer_errors import build_no_room_error, build_permission_error
+from aboard.core.cluster.file_transfer_errors import build_no_room_error
+from aboard.core.cluster.interpreter import is_at_place
 from aboard.core.cluster.node import Node
 from aboard.core.environment.node_parity import (
     InterpreterDescription,
@@ -30,15 +31,15 @@ from aboard.core.environment.sync_report import (
 from aboard.core.text.input_text import format_count
 from aboard.data.store.shard_manifest import FileEntry
 from aboard.data.store.sync_directory import SyncDirectory
-from aboard.diagnoses import AboardError, Finding, Severity
+from aboard.diagnoses import AboardError, Finding, ProtocolError, Severity
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment
-from aboard.flows.environment.wheel_packing import PackedWheel
+from aboard.flows.environment.wheel_packing import PackedWheel, compute_record
 from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.flows.sync.sync_files import SPARE, sync_files
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.environment_requests import EnvironmentRequests, EnvironmentSurvey
-from aboard.transport.files.file_sender import FileSender
+from aboard.transport.files.file_sender import FileSender, FolderContents
 from aboard.transport.node_dialer import NodeDialer
 
 # Wheels per request: enough to save round trips, few enough for steady progress.
@@ -49,13 +50,15 @@ _NAMES_SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class HeadContents:
-    """The environment of the head, packed; `folder` is where it is, the same path as on the nodes.
+    """The environment of the head; `folder` is where it is, and `target` its path on the nodes, maybe below `~/`.
 
-    `projects` and `loose` are as in the result.
+    Until `is_packed`, some wheels are only described. `projects` and `loose` are as in the result.
     """
 
     prefix: Path
     folder: Path
+    target: str
+    is_packed: bool
     interpreter: InterpreterDescription
     system_packages: bool
     stamp: str
@@ -78,7 +81,7 @@ class NodeEnvironment:
         self.node = node
         self.finished = asyncio.Event()
         self._head = head
-        self._prefix = str(head.prefix)
+        self._prefix = head.target
         self._dialer = dialer
         self._on_progress = on_progress
         self._sender = ReconnectingChannel(node, dialer, FileSender)
@@ -91,8 +94,17 @@ class NodeEnvironment:
         """Finds what the node has, and raises if it can't have this environment."""
         self._report("checking")
         self._found = await self._ask_survey(interpreters=True)
+        if not is_at_place(self._found.prefix.raw(), self._head.target):
+            raise ProtocolError(f"{self.node.name} reports another path than {escape_text(self._head.target, 300)}")
+        self._prefix = self._found.prefix.raw()
         self._base = self._require_base(self._found)
         self._require_path(self._found)
+        if not (self.is_heads or self.is_equal):
+            await self._list_disk()
+
+    def use_packed(self, head: HeadContents) -> None:
+        """From now on, packages are compared by their files, and can be sent."""
+        self._head = head
 
     @property
     def is_heads(self) -> bool:
@@ -171,7 +183,7 @@ class NodeEnvironment:
 
     @property
     def _mark_folder(self) -> str:
-        return self._prefix if self._survey.kind == "venv" else str(self._head.prefix.parent)
+        return self._prefix if self._survey.kind == "venv" else str(PurePosixPath(self._prefix).parent)
 
     def _requests(self, sender: FileSender) -> EnvironmentRequests:
         return EnvironmentRequests(sender, self._prefix)
@@ -181,7 +193,17 @@ class NodeEnvironment:
         return await self._sender.run(lambda sender: self._requests(sender).survey(head, interpreters=interpreters))
 
     def _plan(self, survey: EnvironmentSurvey) -> PackageChanges:
-        return plan_package_changes({name: wheel.record for name, wheel in self._head.wheels.items()}, survey.packages)
+        wanted = {name: self._find_record(wheel, survey) for name, wheel in self._head.wheels.items()}
+        return plan_package_changes(wanted, survey.packages)
+
+    def _find_record(self, wheel: PackedWheel, survey: EnvironmentSurvey) -> str:
+        """What the package's record is on this node; before it is packed, the same version counts as the same."""
+        if not wheel.file:
+            found = survey.packages.get(wheel.package)
+            return found.record if found is not None and found.version == wheel.version else ""
+        if not wheel.scripts or self._prefix == str(self._head.prefix):
+            return wheel.record
+        return compute_record(self._head.cache / wheel.file, self._prefix, self._head.site)
 
     def _is_stale(self, survey: EnvironmentSurvey) -> bool:
         """Whether it belongs to another Python version, or to an interpreter that is gone."""
@@ -227,11 +249,18 @@ class NodeEnvironment:
     async def _require_space(self, changes: PackageChanges) -> None:
         wheels = [self._head.wheels[name] for name in changes.install]
         needed = sum(wheel.bytes + wheel.installed_bytes for wheel in wheels) + SPARE
-        disk = await self._sender.run(lambda sender: sender.list_folder(self._prefix, []))
-        if not disk.writable:
-            raise build_permission_error(self.node.name, self._prefix, disk.nearest)
+        disk = await self._list_disk()
         if wheels and needed > disk.free:
             raise build_no_room_error(self.node.name, disk.nearest, free=disk.free, needed=needed)
+
+    async def _list_disk(self) -> FolderContents:
+        """Raises if the environment can't be written there."""
+        disk = await self._sender.run(lambda sender: sender.list_folder(self._prefix, []))
+        if not disk.writable:
+            seen = f"{self.node.name}: {escape_text(self._prefix, 300)} can't be written: no write permission in"
+            other = f"~/{PurePosixPath(self._prefix).name}"
+            raise AboardError(environment.DENIED, f"{seen} {disk.nearest.visible(300)}", other=other)
+        return disk
 
     async def _create(self, *, clear: bool) -> None:
         assert self._base is not None  # noqa: S101 - survey comes first

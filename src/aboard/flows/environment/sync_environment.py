@@ -26,7 +26,12 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment as diagnoses
 from aboard.flows.environment.installed_distributions import InstalledDistribution, read_environment
 from aboard.flows.environment.node_environment import HeadContents, NodeEnvironment
-from aboard.flows.environment.wheel_packing import PackedWheel, pack_distribution, remove_unused_wheels
+from aboard.flows.environment.wheel_packing import (
+    PackedWheel,
+    find_packed_wheel,
+    pack_distribution,
+    remove_unused_wheels,
+)
 from aboard.flows.sync.sync_files import AT_ONCE
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
@@ -41,31 +46,38 @@ async def sync_environment(
     environment: HeadEnvironment | None,
     *,
     cache: Path,
+    target: str | None = None,
     dry: bool = False,
     on_progress: OnProgress = lambda _progress: None,
 ) -> EnvironmentSyncResult:
     """A node that fails does not stop the others; a problem of the head's environment raises before any is changed.
 
-    With `dry`, the result is what would be done.
+    `target` is the path on the nodes. With `dry`, the result is what would be done, and nothing is packed.
 
     The links go back to the dialer; the caller closes it.
     """
     began = monotonic()
     prefix = require_virtual_environment(environment)
     remote = [node for node in nodes if node.transport is not TransportKind.LOCAL]
-    head = await pack_environment(prefix, cache / WHEELS_FOLDER, on_progress)
-    result = await sync_packed_environment(remote, dialer, head, on_progress, dry=dry)
+    head, distributions = await describe_environment(prefix, cache / WHEELS_FOLDER, target or str(prefix))
+    result = await sync_described_environment(remote, dialer, head, distributions, on_progress, dry=dry)
     return replace(result, seconds=monotonic() - began)
 
 
-async def pack_environment(prefix: Path, cache: Path, on_progress: OnProgress) -> HeadContents:
-    """Packs every package of the environment itself; those of its base interpreter stay where they are."""
+async def describe_environment(
+    prefix: Path, cache: Path, target: str
+) -> tuple[HeadContents, tuple[InstalledDistribution, ...]]:
+    """Every package of the environment itself, unpacked; those of its base interpreter stay where they are."""
     interpreter = await asyncio.to_thread(_describe_head_interpreter, prefix)
     contents = await asyncio.to_thread(read_environment, prefix, prefix / interpreter.site.raw())
-    wheels = await _pack_wheels(contents.distributions, cache, prefix, interpreter, on_progress)
-    return HeadContents(
+    wheels = await asyncio.to_thread(
+        lambda: [find_packed_wheel(each, cache, prefix, interpreter.site.raw()) for each in contents.distributions]
+    )
+    head = HeadContents(
         prefix=prefix,
         folder=prefix,
+        target=target,
+        is_packed=all(wheel.file for wheel in wheels),
         interpreter=interpreter,
         system_packages=_uses_system_packages(prefix),
         stamp=read_stamp(str(prefix)),
@@ -74,20 +86,41 @@ async def pack_environment(prefix: Path, cache: Path, on_progress: OnProgress) -
         projects=tuple(each.project for each in contents.distributions if each.project),
         loose=contents.loose,
     )
+    return head, contents.distributions
 
 
-async def sync_packed_environment(
-    nodes: Iterable[Node], dialer: NodeDialer, head: HeadContents, on_progress: OnProgress, *, dry: bool = False
+async def pack_environment(
+    head: HeadContents, distributions: Sequence[InstalledDistribution], on_progress: OnProgress
+) -> HeadContents:
+    """Packs every package that the cache doesn't have."""
+    wheels = await _pack_wheels(distributions, head.cache, head.prefix, head.interpreter, on_progress)
+    return replace(head, is_packed=True, wheels={wheel.package: wheel for wheel in wheels})
+
+
+async def sync_described_environment(
+    nodes: Iterable[Node],
+    dialer: NodeDialer,
+    head: HeadContents,
+    distributions: Sequence[InstalledDistribution],
+    on_progress: OnProgress,
+    *,
+    dry: bool = False,
 ) -> EnvironmentSyncResult:
-    """Surveys all nodes, then changes those that differ."""
+    """Surveys all nodes, packs the environment if one of them can have it, then changes those that differ."""
     began, outcome = monotonic(), _Outcome()
     environments = [NodeEnvironment(node, head, dialer, on_progress) for node in nodes]
     try:
-        await _sync_nodes(environments, head, outcome, dry=dry)
+        await asyncio.gather(*(_survey_node(each, outcome) for each in environments))
+        reached = [each for each in environments if each.node.name not in outcome.failures]
+        if not dry and not head.is_packed and any(not each.is_heads for each in reached):
+            head = await pack_environment(head, distributions, on_progress)
+            for each in reached:
+                each.use_packed(head)
+        await _sync_nodes(reached, head, outcome, dry=dry)
     finally:
         await asyncio.gather(*(each.close() for each in environments))
     return EnvironmentSyncResult(
-        prefix=str(head.prefix),
+        prefix=head.target,
         packages=len(head.wheels),
         projects=head.projects,
         loose=head.loose,
@@ -119,9 +152,15 @@ class _Outcome:
     failures: dict[str, AboardError] = field(default_factory=dict)
 
 
-async def _sync_nodes(
-    environments: Sequence[NodeEnvironment], head: HeadContents, outcome: _Outcome, *, dry: bool
-) -> None:
+async def _survey_node(each: NodeEnvironment, outcome: _Outcome) -> None:
+    try:
+        await each.survey()
+    except AboardError as error:
+        outcome.failures[each.node.name] = error
+        each.finished.set()
+
+
+async def _sync_nodes(reached: Sequence[NodeEnvironment], head: HeadContents, outcome: _Outcome, *, dry: bool) -> None:
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def run(each: NodeEnvironment, work: Coroutine[Any, Any, Any]) -> Any:
@@ -143,8 +182,6 @@ async def _sync_nodes(
         async with turns:
             return await each.install(dry=dry)
 
-    await asyncio.gather(*(run(each, each.survey()) for each in environments))
-    reached = [each for each in environments if each.node.name not in outcome.failures]
     differing = [each for each in reached if not each.is_heads and not each.is_equal]
     # Finding shared disks leaves marks on them for a moment.
     firsts = {each: each for each in differing} if dry else await _find_shared_disks(differing, head)

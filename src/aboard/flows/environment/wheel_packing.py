@@ -11,10 +11,11 @@ import zipfile
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import cache as cache_results
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from aboard.agent.packages.installed_packages import RECORD
+from aboard.agent.packages.installed_packages import RECORD, parse_metadata_name
 from aboard.agent.packages.wheel_install import SHEBANG, WheelLayout, format_record
 from aboard.core.decoding import try_decode
 from aboard.data.store.atomic_files import compute_sha256
@@ -33,7 +34,11 @@ _TAG = re.compile(r"^Tag: *([\w.]+)-([\w.]+)-([\w.]+)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True)
 class PackedWheel:
-    """A wheel in the cache; `record` is the hash of the RECORD that its installation writes on a node."""
+    """A wheel in the cache; `record` is the hash of the RECORD that its installation writes on a node.
+
+    With `scripts`, the record depends on the environment's path, which they name. Before it is packed, a wheel has
+    neither file nor record.
+    """
 
     package: str
     version: str
@@ -43,21 +48,71 @@ class PackedWheel:
     record: str
     installed_bytes: int
     platforms: tuple[str, ...]
+    scripts: bool = True
+
+
+def find_packed_wheel(distribution: InstalledDistribution, cache: Path, prefix: Path, site: str) -> PackedWheel:
+    """The wheel in the cache if it is still good; otherwise what is known before it is packed."""
+    place = _WheelPlace(distribution, cache, prefix, site)
+    known = place.load()
+    if known is not None:
+        return known
+    size = sum(file.source.stat().st_size for file in distribution.files)
+    named = parse_metadata_name(distribution.metadata)
+    return PackedWheel(
+        package=distribution.package,
+        version=(named and named[1]) or distribution.version,
+        file="",
+        bytes=size,
+        sha256="",
+        record="",
+        installed_bytes=size,
+        platforms=place.platforms,
+    )
+
+
+@cache_results
+def compute_record(wheel: Path, prefix: str, site: str) -> str:
+    """The hash of the RECORD that the wheel's installation writes in an environment with this path."""
+    with zipfile.ZipFile(wheel) as archive:
+        return hashlib.sha256(WheelLayout(archive, prefix, site).build_record()).hexdigest()
+
+
+class _WheelPlace:
+    """The name of a wheel in the cache, which changes with every file of the distribution."""
+
+    def __init__(self, distribution: InstalledDistribution, cache: Path, prefix: Path, site: str) -> None:
+        self._files = distribution.files
+        self._stamps = self._read_stamps()
+        key = json.dumps([_FORMAT, str(prefix), site, distribution.metadata, self._stamps])
+        tags = _read_tags(distribution)
+        self.platforms = tuple(sorted({platform for _, _, platform in tags}))
+        stem = re.sub(r"[-_.]+", "_", distribution.name) + "-" + distribution.version.replace("-", "_")
+        # As a build tag: pip accepts one that starts with a digit.
+        self.path = cache / f"{stem}-0{hashlib.sha256(key.encode()).hexdigest()[:16]}-{_join_tags(tags)}.whl"
+        self.about = self.path.with_name(f"{self.path.name}.json")
+
+    def load(self) -> PackedWheel | None:
+        known = _load_wheel(self.about)
+        whole = known is not None and self.path.is_file() and self.path.stat().st_size == known.bytes
+        return known if whole else None
+
+    def require_unchanged(self) -> None:
+        for name, stamp in self._read_stamps().items():
+            if stamp != self._stamps[name]:
+                raise make_changed_error(next(file.source for file in self._files if file.name == name))
+
+    def _read_stamps(self) -> dict[str, list[Any]]:
+        return {file.name: [*read_file_stamp(file.source), _is_executable(file)] for file in self._files}
 
 
 def pack_distribution(distribution: InstalledDistribution, cache: Path, prefix: Path, site: str) -> PackedWheel:
     """Packs what changed since the last time; `site` is relative to the prefix."""
     cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-    stamps = {file.name: [*read_file_stamp(file.source), _is_executable(file)] for file in distribution.files}
-    key = json.dumps([_FORMAT, str(prefix), site, distribution.metadata, stamps])
-    tags = _read_tags(distribution)
-    stem = re.sub(r"[-_.]+", "_", distribution.name) + "-" + distribution.version.replace("-", "_")
-    # As a build tag: pip accepts one that starts with a digit.
-    path = cache / f"{stem}-0{hashlib.sha256(key.encode()).hexdigest()[:16]}-{_join_tags(tags)}.whl"
-    about = path.with_name(f"{path.name}.json")
-    known = _load_wheel(about)
-    if known is not None and path.is_file() and path.stat().st_size == known.bytes:
-        os.utime(about)
+    place = _WheelPlace(distribution, cache, prefix, site)
+    path, known = place.path, place.load()
+    if known is not None:
+        os.utime(place.about)
         return known
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -68,9 +123,8 @@ def pack_distribution(distribution: InstalledDistribution, cache: Path, prefix: 
             layout = WheelLayout(archive, str(prefix), site)
             installed = sum(archive.getinfo(name).file_size for name in layout.paths)
             record = hashlib.sha256(layout.build_record()).hexdigest()
-        for each in distribution.files:
-            if [*read_file_stamp(each.source), _is_executable(each)] != stamps[each.name]:
-                raise make_changed_error(each.source)
+            scripts = any(map(layout.is_script, layout.paths))
+        place.require_unchanged()
         wheel = PackedWheel(
             package=distribution.package,
             version=distribution.version,
@@ -79,12 +133,13 @@ def pack_distribution(distribution: InstalledDistribution, cache: Path, prefix: 
             sha256=compute_sha256(draft),
             record=record,
             installed_bytes=installed,
-            platforms=tuple(sorted({platform for _, _, platform in tags})),
+            platforms=place.platforms,
+            scripts=scripts,
         )
         draft.rename(path)
     finally:
         draft.unlink(missing_ok=True)
-    about.write_text(json.dumps(asdict(wheel)), "utf-8")
+    place.about.write_text(json.dumps(asdict(wheel)), "utf-8")
     return wheel
 
 

@@ -1,6 +1,9 @@
 """`aboard launch`: checks the nodes, builds the plan, and conducts the run over the links of the check."""
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
 from time import time
 from typing import Protocol
 
@@ -9,9 +12,10 @@ from aboard.core.cluster.interpreter import HeadEnvironment
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.plan_builder import build_plan
+from aboard.core.plan.program import list_possible_paths
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.rank_environment import RankSpec
+from aboard.core.probes.rank_environment import CommandPath, RankSpec
 from aboard.core.run.lease import Lease
 from aboard.core.run.run_progress import RunProgress, build_run_progress
 from aboard.diagnoses import Finding, Severity
@@ -23,6 +27,9 @@ from aboard.lazy_dataclass import dataclass
 from aboard.record.run_record import Record
 from aboard.transport.node_dialer import NodeDialer, TransportFor, choose_transport
 
+# The file that accelerate's launcher names for DeepSpeed: each rank reads it.
+ACCELERATE_CONFIG = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
+MOST_PATHS = 64
 OnConductor = Callable[[Conductor], None]
 
 
@@ -151,8 +158,30 @@ async def launch(
 
 def build_rank_spec(preflight: Preflight, request: LaunchRequest) -> RankSpec:
     """What the nodes must provide; a program that is uploaded with the run is not searched for there."""
-    program = None if request.code else request.program
-    return RankSpec(environment=preflight.environment, program=program, search_path=request.env.get("PATH"))
+    if request.code:
+        return RankSpec(environment=preflight.environment, search_path=request.env.get("PATH"))
+    here, home = Path.cwd(), Path.home()
+    return RankSpec(
+        environment=preflight.environment,
+        program=request.program,
+        search_path=request.env.get("PATH"),
+        paths=tuple(_list_existing_paths(request)),
+        folder=str(here),
+        below_home=str(here.relative_to(home)) if here != home and here.is_relative_to(home) else "",
+    )
+
+
+def _list_existing_paths(request: LaunchRequest) -> Iterator[CommandPath]:
+    """The paths of the command that this machine has."""
+    named = dict(list_possible_paths(request.program))
+    if config := request.env.get(ACCELERATE_CONFIG):
+        named[config] = True
+    existing = (
+        CommandPath(path=path, source=os.path.normpath(Path(path).absolute()), needed=needed)
+        for path, needed in named.items()
+        if os.path.exists(path)  # noqa: PTH110 - a word that can't be a path is no error
+    )
+    return islice(existing, MOST_PATHS)
 
 
 def _build_plan(request: LaunchRequest, facts: Facts, run: str) -> Plan:

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from aboard.config.this_machine import abbreviate_home
 from aboard.core.cluster.file_sync import CollectedPath
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError
 from aboard.flows.sync.download import NodeDownload, download_tree
-from aboard.flows.sync.source_tree import GITIGNORE, abbreviate_home
+from aboard.flows.sync.source_tree import GITIGNORE
 from aboard.transport.node_dialer import NodeDialer
 
 __all__ = ["CollectedPath", "collect_from_nodes"]

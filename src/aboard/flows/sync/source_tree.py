@@ -3,11 +3,13 @@
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
 from aboard.agent.transfer.file_names import OWN_PREFIX
+from aboard.core.cluster.file_sync import LeftOutPath
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.gitignore import IgnoreRules
 from aboard.diagnoses import AboardError
@@ -18,6 +20,10 @@ GITIGNORE = ".gitignore"
 # Compiling more patterns would take seconds.
 _MOST_RULES = 64 * 1024
 _PYTHON_ENVIRONMENT = "pyvenv.cfg"
+# Left out without a word: Python writes it again wherever code runs.
+_COMPILED = ("__pycache__", ".pyc")
+# Directories that .gitignore names may hold millions of files: beyond this, they are no longer counted.
+_MOST_COUNTED = 200_000
 
 
 class FileStatus(NamedTuple):
@@ -33,7 +39,8 @@ class SourceTree:
     """Relative paths below `root`, sorted by directory; `to` is the same directory on the nodes.
 
     `is_data` marks data and models, which nodes may pass on to each other. `is_whole` is False if only some names of
-    the root were asked for: then nothing else there is looked at.
+    the root were asked for: then nothing else there is looked at. `left_out` is what .gitignore excludes, as far as it
+    was counted.
     """
 
     root: Path
@@ -44,6 +51,7 @@ class SourceTree:
     is_data: bool
     is_whole: bool = True
     special: int = 0
+    left_out: tuple[LeftOutPath, ...] = ()
     ignore: "IgnoreStack" = field(default_factory=lambda: IgnoreStack(""))
 
     @property
@@ -74,11 +82,14 @@ class IgnoreStack:
 
     def excludes(self, path: str, *, is_directory: bool) -> bool:
         """Whether a path of the tree is excluded; its directory is not."""
-        if path in self._skipped:
-            return True
+        return self.never_sends(path) or self.ignores(path, is_directory=is_directory)
+
+    def never_sends(self, path: str) -> bool:
+        return path in self._skipped or path.rpartition("/")[2] == ".git"
+
+    def ignores(self, path: str, *, is_directory: bool) -> bool:
+        """Whether the rules of .gitignore name a path of the tree."""
         name = path.rpartition("/")[2]
-        if name == ".git":
-            return True
         return bool(self._rules) and self._match(_join_paths(self._prefix, path), name, is_directory=is_directory)
 
     def excludes_root(self) -> bool:
@@ -98,8 +109,10 @@ class IgnoreStack:
         return False
 
 
-def scan_code(root: Path, to: str, *, skipped: Collection[Path] = (), explicit: bool = False) -> SourceTree:
-    """The files of a directory that .gitignore doesn't exclude; links stay links.
+def scan_code(
+    root: Path, to: str, *, skipped: Collection[Path] = (), explicit: bool = False, ignored: bool = False
+) -> SourceTree:
+    """The files of a directory that .gitignore doesn't exclude, or with `ignored` all of them; links stay links.
 
     Rules above the root don't apply if they exclude an `explicit` root, or everything in it. Python environments are
     left out: their files are bound to one machine.
@@ -108,7 +121,7 @@ def scan_code(root: Path, to: str, *, skipped: Collection[Path] = (), explicit: 
     ignore = _read_outer_rules(root, below)
     if explicit and _excludes_everything(root, ignore):
         ignore = IgnoreStack("", skipped=below)
-    return _Scan(root, ignore, reads_rules=True).build(to, is_data=False)
+    return _Scan(root, ignore, reads_rules=True, sends_ignored=ignored).build(to, is_data=False)
 
 
 def scan_data(root: Path, to: str) -> SourceTree:
@@ -123,18 +136,14 @@ def scan_file(path: Path, to: str, *, is_data: bool) -> SourceTree:
     return SourceTree(root=path.parent, to=to, folders={}, files=files, links={}, is_data=is_data, is_whole=False)
 
 
-def abbreviate_home(path: Path) -> str:
-    """A path below the user's home as `~/…`, since another node may have its homes elsewhere."""
-    path = path.absolute()
-    home = Path.home()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) and path != home else str(path)
-
-
 class _Scan:
-    def __init__(self, root: Path, ignore: IgnoreStack, *, reads_rules: bool) -> None:
+    def __init__(self, root: Path, ignore: IgnoreStack, *, reads_rules: bool, sends_ignored: bool = False) -> None:
         self._root = root
         self._ignore = ignore
         self._reads_rules = reads_rules
+        self._sends_ignored = sends_ignored
+        self._left_out: list[LeftOutPath] = []
+        self._counted = 0
         self._folders: dict[str, FileStatus] = {}
         self._files: dict[str, FileStatus] = {}
         self._links: dict[str, str] = {}
@@ -155,6 +164,7 @@ class _Scan:
             links=self._links,
             is_data=is_data,
             special=self._special,
+            left_out=tuple(self._left_out),
             ignore=self._ignore,
         )
 
@@ -185,9 +195,37 @@ class _Scan:
                 self._add(entry, relative)
 
     def _excludes(self, entry: "os.DirEntry[str]", path: str, *, is_directory: bool) -> bool:
-        return self._ignore.excludes(path, is_directory=is_directory) or (
-            self._reads_rules and is_directory and Path(entry.path, _PYTHON_ENVIRONMENT).exists()
-        )
+        if self._ignore.never_sends(path):
+            return True
+        if self._reads_rules and is_directory and Path(entry.path, _PYTHON_ENVIRONMENT).exists():
+            return True
+        if not self._ignore.ignores(path, is_directory=is_directory):
+            return False
+        # The deletion of extra files still respects the rules: a node may have written what they name.
+        if self._sends_ignored:
+            return entry.name.endswith(_COMPILED)
+        self._count_left_out(entry, path, is_directory=is_directory)
+        return True
+
+    def _count_left_out(self, entry: "os.DirEntry[str]", path: str, *, is_directory: bool) -> None:
+        if entry.name.endswith(_COMPILED) or self._counted >= _MOST_COUNTED:
+            return
+        sizes = list(self._list_sizes(entry.path)) if is_directory else [entry.stat(follow_symlinks=False).st_size]
+        self._counted += len(sizes)
+        if sizes:
+            self._left_out.append(LeftOutPath(path, len(sizes), sum(sizes), is_directory))
+
+    def _list_sizes(self, folder: str) -> Iterator[int]:
+        """The sizes of the files below; what can't be read is not counted, since it isn't sent either."""
+        count = self._counted
+        for path, folders, names in os.walk(folder):
+            folders[:] = [name for name in folders if name not in ("__pycache__", ".git")]
+            for name in names:
+                count += 1
+                if count > _MOST_COUNTED:
+                    return
+                with suppress(OSError):
+                    yield os.lstat(f"{path}/{name}").st_size
 
     def _add(self, entry: "os.DirEntry[str]", path: str) -> None:
         if entry.is_symlink() and (self._reads_rules or not entry.is_file()):

@@ -21,6 +21,7 @@ from aboard.checks.train.training_rules import (
     compute_rank_memory,
     judge_training,
 )
+from aboard.config.this_machine import abbreviate_home
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import NodePlan, Plan, bind_directories
@@ -29,7 +30,6 @@ from aboard.core.plan.training_settings import DataPart, Training
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Shell
-from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.train.check_resume import TypedTrainCommand, build_resume_probe, find_resume, judge_resume
 from aboard.flows.train.prepare_data import PreparedDataset
 from aboard.flows.train.tracker_inputs import add_tracker_inputs, list_tracker_variables

@@ -6,10 +6,10 @@ from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
+from aboard.config.this_machine import abbreviate_home
 from aboard.core.cluster.node import TransportKind
 from aboard.core.plan.plan import Plan
 from aboard.data.store.sync_directory import SyncDirectory, build_sync_directory
-from aboard.flows.sync.source_tree import abbreviate_home
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.flows.train.fetch_model import CODE, CONFIG, FILES, WEIGHTS
 from aboard.transport.node_dialer import NodeDialer

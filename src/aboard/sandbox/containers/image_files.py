@@ -13,6 +13,8 @@ from aboard.diagnoses.usage import sandbox
 
 #: Where hosts have the files.
 IMAGES = Path("/opt/images")
+#: Where bare hosts have the virtual environment of their images, which the runtimes bind to its own path.
+ENVIRONMENT = IMAGES / "environment"
 SIF, ARCHIVE = "train.sif", "train.tar"
 _NAME = "localhost/train:latest"
 _DIRECTORIES = (

@@ -6,12 +6,12 @@ container. To its user it looks like an image that contains them.
 
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
-from aboard.sandbox.containers.image_files import ARCHIVE, IMAGES
+from aboard.sandbox.containers.image_files import ARCHIVE, ENVIRONMENT, IMAGES
 from aboard.sandbox.host_setup import system_files
 from aboard.sandbox.host_setup.root_filesystem import list_outermost
 from aboard.sandbox.namespaces import system_calls
@@ -44,28 +44,33 @@ def mount_for_containers(crew_id: int) -> None:
     os.chown(runtime_directory, crew_id, crew_id)
 
 
-def install_containers(crew_id: int, trees: Iterable[Path], *, image_store: bool) -> None:
-    """Configures both runtimes and loads the image, at the first boot; Podman's belongs to `crew`'s home."""
-    binds = list_outermost([*_SYSTEM_TREES, *trees])
+def install_containers(crew_id: int, trees: Iterable[Path], environment: Path | None, *, image_store: bool) -> None:
+    """Configures both runtimes and loads the image, at the first boot; Podman's belongs to `crew`'s home.
+
+    The `environment` is in the image, although the host doesn't have it at this path.
+    """
+    binds = {path: path for path in list_outermost([*_SYSTEM_TREES, *trees])}
+    if environment is not None:
+        binds[environment] = ENVIRONMENT
     with Path("/etc/apptainer/apptainer.conf").open("a") as config:
-        config.write("".join(f"bind path = {path}\n" for path in binds))
+        config.write("".join(f"bind path = {source}:{path}\n" for path, source in binds.items()))
     Path("/etc/containers").mkdir(exist_ok=True)
     for name, text in build_podman_files(binds).items():
         Path(name).write_text(text)
     if image_store:
-        environment = f"HOME={system_files.CREW_HOME}"
+        home = f"HOME={system_files.CREW_HOME}"
         _run_as_root(
             [
-                *("setpriv", f"--reuid={crew_id}", f"--regid={crew_id}", "--clear-groups", "env", environment),
+                *("setpriv", f"--reuid={crew_id}", f"--regid={crew_id}", "--clear-groups", "env", home),
                 *("podman", "load", "--quiet", "--input", str(IMAGES / ARCHIVE)),
             ]
         )
 
 
-def build_podman_files(binds: Iterable[Path]) -> dict[str, str]:
-    """The system files that let `crew` run Podman without root; `binds` are in every container."""
+def build_podman_files(binds: Mapping[Path, Path]) -> dict[str, str]:
+    """The system files that let `crew` run Podman without root; `binds` are in every container, with their sources."""
     subordinate = f"crew:{_FIRST_SUBORDINATE_ID}:{_SUBORDINATE_IDS}\n"
-    volumes = ", ".join(f'"{path}:{path}:ro"' for path in binds)
+    volumes = ", ".join(f'"{source}:{path}:ro"' for path, source in binds.items())
     return {
         "/etc/subuid": subordinate,
         "/etc/subgid": subordinate,

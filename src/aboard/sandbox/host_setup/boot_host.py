@@ -38,6 +38,8 @@ class HostBlueprint:
     images: tuple[Path, ...]
     trusted: tuple[int, ...]
     active: Mapping[str, str]
+    #: A virtual environment that bare hosts lack and their images have.
+    environment: Path | None
     shim: str
 
 
@@ -61,6 +63,8 @@ def boot_host(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> No
         shared = {} if blueprint.layout.bare else {Path("/shared"): blueprint.disks / "shared"}
         if blueprint.layout.shared_home:
             shared[system_files.CREW_HOME] = blueprint.disks / "home"
+        if blueprint.environment is not None:
+            shared[image_files.ENVIRONMENT] = blueprint.environment
         if blueprint.layout.bare and place.name != HEAD:
             if first_boot:
                 root_filesystem.hide_trees(disk, blueprint.trees, kept=blueprint.images)
@@ -147,7 +151,7 @@ def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshK
         # Bare nodes lack the other trees.
         trees = blueprint.images if layout.bare else blueprint.trees
         image_store = not layout.shared_home or place.name == HEAD
-        prepare_host.install_containers(crew_id, trees, image_store=image_store)
+        prepare_host.install_containers(crew_id, trees, blueprint.environment, image_store=image_store)
 
 
 def _install_head_files(blueprint: HostBlueprint, keys: SshKeys) -> None:

@@ -139,7 +139,8 @@ def _build_in_namespace(blueprint: HostBlueprint, names: list[str]) -> None:
         (blueprint.disks / "switch").touch()
     keys = _ensure_keys(blueprint)
     if blueprint.layout.containers and not (blueprint.disks / "images").exists():
-        search_path = f"{Path(blueprint.python).parent}:{ROOT_PATH}"
+        programs = Path(blueprint.python).parent if blueprint.environment is None else blueprint.environment / "bin"
+        search_path = f"{programs}:{ROOT_PATH}"
         image_files.build_image_files(blueprint.disks / "images", search_path)
     new_hosts = {name: _NewHost(places[name], blueprint, keys) for name in names}
     first = {name: new_host.first_process() for name, new_host in new_hosts.items()}
@@ -253,6 +254,7 @@ def _encode_blueprint(blueprint: HostBlueprint) -> dict[str, Any]:
         "images": [str(tree) for tree in blueprint.images],
         "trusted": list(blueprint.trusted),
         "active": dict(blueprint.active),
+        "environment": None if blueprint.environment is None else str(blueprint.environment),
         "shim": blueprint.shim,
     }
 
@@ -268,5 +270,6 @@ def _decode_blueprint(raw: dict[str, Any]) -> HostBlueprint:
         images=tuple(map(Path, raw["images"])),
         trusted=tuple(raw["trusted"]),
         active=raw["active"],
+        environment=None if raw["environment"] is None else Path(raw["environment"]),
         shim=raw["shim"],
     )

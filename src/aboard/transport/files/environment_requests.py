@@ -22,8 +22,9 @@ _Text = Annotated[str, MaxLength(200)]
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentSurvey:
-    """What is at the environment's path on a node; `stamp` identifies it on its disk."""
+    """What is at the environment's path on a node, `prefix`; `stamp` identifies it on its disk."""
 
+    prefix: Annotated[Untrusted, MaxLength(4096)]
     kind: Literal["none", "venv", "other"]
     ours: bool
     complete: bool

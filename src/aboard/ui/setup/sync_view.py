@@ -1,6 +1,7 @@
 """The progress of a sync, one line per node, and its result."""
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 
@@ -8,15 +9,17 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from aboard.core.cluster.file_sync import CollectedPath, NodeTreeResult, UploadProgress
+from aboard.core.cluster.file_sync import CollectedPath, LeftOutPath, NodeTreeResult, UploadProgress
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.durations import MINUTE, format_duration
 from aboard.diagnoses.diagnosis import Finding
+from aboard.diagnoses.untrusted import escape_text
 from aboard.ui.number_format import format_count
 from aboard.ui.progress_bar import TransientView, render_bar
 
 _BAR = 20
 _MOST_LINES = 20
+_MOST_LEFT_OUT = 5
 # Lines without a terminal: one per node and this many seconds.
 PLAIN_SECONDS = 5.0
 _PHASES = {"looking": "comparing", "sending": "sending", "waiting": "waiting for another node", "done": "done"}
@@ -110,7 +113,34 @@ def format_sync_lines(results: Mapping[str, NodeTreeResult], *, dry: bool) -> li
     ]
 
 
-def format_sync_json(results: Mapping[str, NodeTreeResult], findings: Sequence[Finding], *, special: int) -> str:
+def format_left_out(paths: Sequence[LeftOutPath], *, flag: bool) -> list[str]:
+    """What .gitignore names, the largest first, and how to send it; `flag` if the command has --ignored."""
+    if not paths:
+        return []
+    shown = ", ".join(
+        f"{escape_text(each.path, 100)}/ ({format_count(each.files, 'file')}, {format_size(each.bytes)})"
+        if each.is_directory
+        else f"{escape_text(each.path, 100)} ({format_size(each.bytes)})"
+        for each in paths[:_MOST_LEFT_OUT]
+    )
+    rest = f", and {len(paths) - _MOST_LEFT_OUT} more" if len(paths) > _MOST_LEFT_OUT else ""
+    files, size = sum(each.files for each in paths), sum(each.bytes for each in paths)
+    lines = [f"left out, since .gitignore names it: {format_count(files, 'file')}, {format_size(size)}: {shown}{rest}"]
+    # A name that can't be typed is sent with the others.
+    words = [f"--data={shlex.quote(each.path)}" for each in paths[:_MOST_LEFT_OUT] if each.path.isprintable()]
+    every = ["--ignored    # sends all of it"] if flag else []
+    return lines + [
+        f"  if ranks need it: aboard sync {line}" for line in (*([" ".join(words)] if words else []), *every)
+    ]
+
+
+def format_sync_json(
+    results: Mapping[str, NodeTreeResult],
+    findings: Sequence[Finding],
+    *,
+    special: int,
+    left_out: Sequence[LeftOutPath] = (),
+) -> str:
     nodes = {
         name: {
             "sent_bytes": result.sent,
@@ -130,9 +160,16 @@ def format_sync_json(results: Mapping[str, NodeTreeResult], findings: Sequence[F
     warnings = [
         {"code": each.code, "nodes": list(each.nodes), "seen": each.seen, "fix": str(each.fix)} for each in findings
     ]
-    return json.dumps(
-        {"nodes": nodes, "findings": warnings, "skipped_special_files": special}, indent=2, ensure_ascii=False
-    )
+    ignored = {
+        "files": sum(each.files for each in left_out),
+        "bytes": sum(each.bytes for each in left_out),
+        "largest": [
+            {"path": escape_text(each.path, 300), "files": each.files, "bytes": each.bytes}
+            for each in left_out[:_MOST_LEFT_OUT]
+        ],
+    }
+    document = {"nodes": nodes, "findings": warnings, "skipped_special_files": special, "left_out": ignored}
+    return json.dumps(document, indent=2, ensure_ascii=False)
 
 
 def format_collected_json(found: Sequence[CollectedPath]) -> str:
