@@ -10,11 +10,20 @@ from aboard.lazy_dataclass import dataclass
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)')
 _THREAD = re.compile(r"^(?:Thread|Current thread) 0x", re.MULTILINE)
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<frozen |/lib64/python3[^/]*/|\.zip/")
+# Aboard's own files in a rank: the beacon and the trainer, from its archive, an installation or a checkout.
+_OURS = re.compile(r"/aboard_beacon|/code\.zip/|/(site|dist)-packages/aboard/|/src/aboard/")
+_PACKAGE = re.compile(r"/(site|dist)-packages/(?!torch/)")
+# Recomputing activations is called checkpointing, too, and saves nothing.
+_RECOMPUTATION = re.compile(r"/torch/utils/checkpoint\.py$|/checkpoint_wrapper\.py$|/activation_checkpointing/")
 # What a frame means, by its file, its function, or both; the innermost frame that matches decides.
 _KINDS = (
     ("import", re.compile(r"^<frozen importlib|/importlib/"), None),
     ("checkpoint", re.compile(r"/torch/serialization\.py$|/torch/distributed/checkpoint/|/safetensors/"), None),
-    ("checkpoint", None, re.compile(r"save_(checkpoint|model|pretrained|state|to_disk)|_?write_checkpoint|checkpoint")),
+    (
+        "checkpoint",
+        None,
+        re.compile(r"save_(checkpoint|model|pretrained|state|to_disk)|_?write_checkpoint|(?<!gradient_)checkpoint"),
+    ),
     ("data", re.compile(r"/torch/utils/data/|/datasets/|/webdataset/|/litdata/|/streaming/"), None),
     ("data", None, re.compile(r"(load|read|next|fetch)_(batch|sample|shard|example|data)|data_?load")),
     ("evaluation", None, re.compile(r"^_?(evaluate|evaluation|validate|validation|run_eval|eval_)\w*|evaluation_loop")),
@@ -68,9 +77,13 @@ def extract_main_thread(stack: str) -> str:
 
 
 def find_user_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
-    """The innermost frame in the user's own code, else the outermost of all."""
-    own = next((frame for frame in frames if not frame.library and "/aboard_beacon" not in frame.file), None)
-    return own or (frames[-1] if frames else None)
+    """The innermost frame in the user's own code, else in a package such as the model's; None if there is neither.
+
+    Python's own files, torch and Aboard's trainer are no place to look.
+    """
+    others = [frame for frame in frames if frame.file.match(_OURS) is None]
+    own = next((frame for frame in others if not frame.library), None)
+    return own or next((frame for frame in others if frame.file.match(_PACKAGE) is not None), None)
 
 
 def classify_activity(frames: Sequence[StackFrame]) -> str:
@@ -87,6 +100,8 @@ _PURPOSES = ("import", "checkpoint", "evaluation", "data", "compile")
 
 
 def _classify_frame(frame: StackFrame) -> Iterator[str]:
+    if frame.file.match(_RECOMPUTATION):
+        return
     for activity, file, name in _KINDS:
         if (file is None or frame.file.match(file)) and (name is None or frame.name.match(name)):
             # A function's name is meaningful only in the user's code.
