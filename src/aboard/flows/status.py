@@ -24,9 +24,10 @@ from aboard.verdicts.death.lost_conductor import LostConductor, explain_lost_con
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One run: `state` is running, finished, failed, stopped, blocked or lost; of a job also pending, ended or unknown.
+    """One run: `state` is running, finished, failed, stopped, refused (by preflight), blocked or lost; of a job also
+    pending, ended or unknown.
 
-    `note` is why it was stopped, what its record lacks, or what Slurm says about its job.
+    `note` is why it was stopped, which codes refused it, what its record lacks, or what Slurm says about its job.
     """
 
     id: str
@@ -69,14 +70,18 @@ def summarize_run(run: RunDirectory) -> RunSummary:
     world = plan.get("world")
     state, step = _describe_state(run, folded), _find_last_step(run, folded)
     lost = state == "lost"
+    findings = (_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings))
+    note = folded.stopping if state == "stopped" else next(iter(folded.notices.values()), "")
+    if state == "blocked" and findings:
+        state, note = "refused", f"refused by preflight: {', '.join(dict.fromkeys(each.code for each in findings))}"
     return RunSummary(
         id=run.id,
         state=state,
         began=run.began,
         world=world if isinstance(world, int) else None,
         step=step,
-        findings=(_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings)),
-        note=folded.stopping if state == "stopped" else next(iter(folded.notices.values()), ""),
+        findings=findings,
+        note=note,
     )
 
 
