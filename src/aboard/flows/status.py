@@ -24,10 +24,9 @@ from aboard.verdicts.death.lost_conductor import LostConductor, explain_lost_con
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One run: `state` is running, finished, failed, stopped, refused (by preflight), blocked or lost; of a job also
-    pending, ended or unknown.
+    """One run: `state` is running, finished, failed, stopped, refused, blocked or lost.
 
-    `note` is why it was stopped, which codes refused it, what its record lacks, or what Slurm says about its job.
+    Of a job it may also be pending, ended or unknown. Preflight refused a run with findings that never started. `note` is why it was stopped, which codes refused it, what its record lacks, or what Slurm says about its job.
     """
 
     id: str

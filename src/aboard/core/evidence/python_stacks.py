@@ -8,6 +8,8 @@ from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)')
+_TRACEBACK = "Traceback (most recent call last)"
+_TRACEBACK_FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in (?P<name>.*))?')
 _THREAD = re.compile(r"^(?:Thread|Current thread) 0x", re.MULTILINE)
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<frozen |/lib64/python3[^/]*/|\.zip/")
 # Aboard's own files in a rank: the beacon and the trainer, from its archive, an installation or a checkout.
@@ -60,7 +62,8 @@ class StackFrame:
         return self.file.match(_LIBRARY) is not None
 
     def __str__(self) -> str:
-        return f"{escape_text(self.file.raw().rpartition('/')[2])}:{self.line} in {self.name.visible()}"
+        place = f"{escape_text(self.file.raw().rpartition('/')[2])}:{self.line}"
+        return f"{place} in {self.name.visible()}" if self.name else place
 
 
 @cache
@@ -68,6 +71,18 @@ def parse_main_thread(stack: Untrusted) -> tuple[StackFrame, ...]:
     """The frames of the main thread, innermost first; a dump has that thread last."""
     *_, last = _parse_threads(stack.raw())
     return tuple(last)
+
+
+@cache
+def parse_traceback(trace: Untrusted) -> tuple[StackFrame, ...]:
+    """The frames of the last traceback, where an exception was raised first; that is the opposite order of a dump."""
+    found = (_TRACEBACK_FRAME.match(line) for line in trace.raw().rpartition(_TRACEBACK)[2].splitlines())
+    frames = [
+        StackFrame(file=Untrusted(each["file"]), line=each["line"], name=Untrusted((each["name"] or "").strip()))
+        for each in found
+        if each
+    ]
+    return tuple(reversed(frames))
 
 
 def extract_main_thread(stack: str) -> str:

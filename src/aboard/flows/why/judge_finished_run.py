@@ -15,7 +15,6 @@ from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 from aboard.verdicts.slurm_jobs import judge_job
 
-
 # Among this many of the newest runs, one that ended badly is searched for.
 _NEWEST = 20
 
