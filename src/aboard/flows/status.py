@@ -26,7 +26,8 @@ from aboard.verdicts.death.lost_conductor import LostConductor, explain_lost_con
 class RunSummary:
     """One run: `state` is running, finished, failed, stopped, refused, blocked or lost.
 
-    Of a job it may also be pending, ended or unknown. Preflight refused a run with findings that never started. `note` is why it was stopped, which codes refused it, what its record lacks, or what Slurm says about its job.
+    Of a job it may also be pending, ended or unknown; one that is refused was, by preflight. `note` is why it was
+    stopped, which codes refused it, what its record lacks, or what Slurm says about its job.
     """
 
     id: str
