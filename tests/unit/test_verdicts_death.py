@@ -305,6 +305,9 @@ def test_a_node_that_gave_no_answer_is_not_taken_for_one_that_has_memory() -> No
     (finding,) = ending(Evidence(plan=PLAN, run=run, unheard={"n1": "no reply within 3.5 s"}))
     assert finding.code == "run-killed"
     assert "n1 could not be inspected: no reply within 3.5 s" in finding.seen
+    ended = Run.replay("r", [_event("exited", 0, code=-9), Event(node="n1", seq=2, at=1.1, kind="ended")])
+    (finding,) = ending(Evidence(plan=PLAN, run=ended, unheard={"n1": "its supervisor can no longer be reached"}))
+    assert "inspected" not in finding.seen, "its only rank was over, and its supervisor ended in order"
 
 
 def test_ranks_that_could_not_reach_a_peer_name_it() -> None:

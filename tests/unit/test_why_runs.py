@@ -1,5 +1,6 @@
 """`aboard why` without a name: which run it means, and what it says of a launch that was refused."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,3 +103,34 @@ def test_a_launch_that_preflight_refused_is_told_with_its_codes(runs: Runs) -> N
     assert "n2 refuses connections on port 22" in said
     fields = CliRunner().invoke(cli, ["status"]).output.rstrip("\n").split("\t")
     assert (fields[1], fields[-1]) == ("refused", refused)
+
+
+@pytest.mark.parametrize(("saved", "what"), [(40, "continues from step 40"), (None, "starts over: no checkpoint")])
+def test_of_a_training_that_failed_the_command_that_resumes_it_is_told(
+    runs: Runs, tmp_path: Path, saved: int | None, what: str
+) -> None:
+    """From any directory: the folder of the training comes first."""
+    run = begin(runs, 1)
+    record = Record.open(run, ranks=1)
+    training = json.dumps({"output_dir": str(tmp_path / "output"), "resume": "auto"})
+    starts = [{"child": "0", "rank": 0, "argv": ["python"]}]
+    record.write_plan(
+        {
+            "world": 1,
+            "nodes": [{"name": "n1", "starts": starts}],
+            "cwd": "/home/ada/my job",
+            "command": "aboard train n1",
+            "env": {"ABOARD_TRAINING": training},
+        }
+    )
+    record.event(Event(node="", at=60.0, kind="generation", data={"number": 1}))
+    record.event(Event(node="n1", seq=1, at=61.0, kind="started", child="0", rank=0))
+    metrics = {"step": 70, **({"saved": saved} if saved else {})}
+    record.samples("n1", 70.0, {"node": {}, "children": {"0": {"step": 70, "metrics": metrics}}})
+    record.event(Event(node="n1", seq=2, at=80.0, kind="exited", child="0", rank=0, data={"code": -9}))
+    record.event(Event(node="", at=81.0, kind="finished", data={"why": "rank 0 died", "code": 137}))
+    record.close()
+    said = CliRunner().invoke(cli, ["why"]).output
+    assert "run-killed" in said
+    assert "cd '/home/ada/my job' && aboard train n1" in said
+    assert what in said

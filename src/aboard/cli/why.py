@@ -9,6 +9,7 @@ from time import time
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from aboard import __version__
 from aboard.cli.runs.slurm_forwarding import forward_to_batch_host
@@ -20,13 +21,14 @@ from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.flows.launch.control_socket import ask_why
-from aboard.flows.status import summarize_run
+from aboard.flows.status import find_resume_command, summarize_run
 from aboard.flows.why.bundle_replay import replay_bundle
 from aboard.flows.why.diagnosis_index import ALL_SUBJECTS
 from aboard.flows.why.judge_finished_run import find_default_run, judge_finished_run
 from aboard.flows.why.log_files import LogExplanation, diagnose_logs
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
+from aboard.ui.copyable_commands import CopyableCommands
 from aboard.ui.findings_view import FindingsView
 from aboard.ui.json_output import dump_json
 from aboard.ui.number_format import format_count
@@ -158,6 +160,10 @@ def _print_run_verdict(console: Console, run: RunDirectory, job: JobStatus | Non
         return
     click.echo(f"{_describe_end(run)}:")
     console.print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
+    resume = find_resume_command(run) if summarize_run(run).state in ("failed", "stopped") else ""
+    if resume:
+        console.print(CopyableCommands(resume, first=Text("  next  ", style="dim")), crop=False)
+        console.print()
     code = judgement.why.findings[0].code if judgement.why.findings else ""
     if code in DIAGNOSES_BY_CODE:
         console.print(DiagnosisView(*DIAGNOSES_BY_CODE[code]), crop=False)

@@ -128,6 +128,9 @@ def add_node_evidence(evidence: Evidence, cause: RankProcess, explanation: Death
     node = evidence.snapshots.get(cause.node)
     if node is None:
         why = evidence.unheard.get(cause.node, "")
+        # A supervisor whose ranks are all over may have ended before it was asked: nothing is missing.
+        place = evidence.run.generation.connections.get(cause.node)
+        why = "" if place is not None and place.ended else why
         return (
             replace(explanation, seen=f"{explanation.seen}; {cause.node} could not be inspected: {why}")
             if why
