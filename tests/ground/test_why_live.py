@@ -33,6 +33,14 @@ def going(four: Launches) -> Iterator[Training]:
         yield started
 
 
+def test_a_training_that_goes_on_is_never_called_hung(going: Training) -> None:
+    """Whenever `aboard why` is asked, the answer is how far the run is."""
+    for _ in range(4):
+        said = going.launches.aboard("why").stdout
+        assert ": step " in said, said
+        assert "hang-" not in said, said
+
+
 @pytest.mark.parametrize(
     ("kind", "rank", "code", "node"),
     [

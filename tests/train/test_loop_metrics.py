@@ -85,7 +85,10 @@ def test_what_was_put_aside_before_stays(tmp_path: Path) -> None:
 
 
 def test_the_head_is_told_all_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps the newest figures only: those of an evaluation and of the end come with the loss of the same step."""
+    """It keeps the newest figures only: those of an evaluation and of the end come with the loss of the same step.
+
+    An evaluation stays until the next one: the step after it may be logged before the head has looked.
+    """
     told: list[dict[str, float]] = []
     armed = SimpleNamespace(mention=lambda text: told.append(json.loads(f"{{{text}}}")["metrics"]))
     monkeypatch.setitem(sys.modules, "aboard_beacon", SimpleNamespace(armed=armed))
@@ -95,9 +98,11 @@ def test_the_head_is_told_all_of_a_step(tmp_path: Path, monkeypatch: pytest.Monk
         report.begin(0)
         report.line({"step": 4, "steps": 5, **logged})
         report.line({"step": 4, "steps": 5, "eval_loss": 3.0})
+        report.line({"step": 5, "steps": 5, **logged})
         report.line({"step": 5, "steps": 5, "eval_loss": 2.5})
     assert [(each["step"], each.get("loss"), each.get("eval_loss")) for each in told] == [
         (4, 2.0, None),
         (4, 2.0, 3.0),
-        (5, None, 2.5),
+        (5, 2.0, 3.0),
+        (5, 2.0, 2.5),
     ]

@@ -19,6 +19,7 @@ from supervisor_runs import Run, held
 from aboard.agent import process_tree
 from aboard.agent.beacon.report_receiver import ACTIVITIES, STACKS_SIGNAL
 from aboard.core.plan.plan import Start
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.transport.node_session import NO_STACKS, NodeSession
 
 # What a process of the rank's sees of us.
@@ -297,6 +298,26 @@ def test_stacks_of_a_rank_that_is_stuck(clean: list[Run], where: str) -> None:
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("own", [False, True])
+def test_a_rank_that_native_code_aborts_tells_where_it_was(clean: list[Run], *, own: bool) -> None:
+    """No Python handler runs then; faulthandler writes its stack, into the user's own file if there is one."""
+    run = Run()
+    clean.append(run)
+    enable = "import faulthandler; faulthandler.enable()" if own else ""
+    source = f"import os\n{enable}\ndef deep():\n    os.abort()\ndeep()"
+
+    async def story(hold: NodeSession) -> None:
+        await hold.start(rank(source))
+        await until(lambda: "exited" in run.kinds("a"))
+        (event,) = [event for event in run.events if event.kind == "exited"]
+        stack = event.data.get("stack", Untrusted(""))
+        assert event.data["code"] == -signal.SIGABRT
+        assert ("line 4 in deep" in stack) is not own
+
+    held(run, story)
+
+
+@pytest.mark.ci
 def test_why_there_are_no_stacks(clean: list[Run]) -> None:
     """Stopped, without a handler, with the file closed, ended, unheard of: each has its reason, none is harmed."""
     run = Run()
@@ -307,7 +328,7 @@ def test_why_there_are_no_stacks(clean: list[Run]) -> None:
         sources = {
             "stopped": ready,
             "deaf": f"import faulthandler\nfaulthandler.unregister({STACKS_SIGNAL})\n{ready}",
-            "closed": f"import os\nos.closerange(3, 99)\n{ready}",
+            "closed": f"import os\nos.closerange(3, 1024)\n{ready}",
             "ended": "print('ready')",
         }
         for child, source in sources.items():

@@ -10,6 +10,7 @@ from aboard.core.text.input_text import agree
 from aboard.core.text.log_lines import WINDOW, OutputLine, fold_lines
 from aboard.core.text.rank_sets import fold_ranks, name_ranks, parse_ranks
 from aboard.diagnoses import InputError
+from aboard.verdicts.logs.folded_tracebacks import TracebackFolder
 
 
 def _line(rank: int, text: str, at: float = 0.0, stream: str = "stdout") -> OutputLine:
@@ -88,3 +89,42 @@ def test_ranks_are_named_with_the_right_number() -> None:
     assert (name_ranks([3]), agree([3], "is", "are")) == ("rank 3", "is")
     assert (name_ranks((0, 1, 2, 8)), agree((0, 1), "is", "are")) == ("ranks 0-2,8", "are")
     assert name_ranks([1, 2], "launcher") == "launchers 1-2"
+
+
+RESET = """Traceback (most recent call last):
+  File "/home/me/train.py", line 13, in step
+    dist.all_reduce(grads)
+RuntimeError: [pair.cc:537] Read error [10.0.0.1]:44961: Connection reset by peer
+Exception raised from wait at ../x.cpp:3 (most recent call first):
+frame #0: c10::Error::Error() + 0x7b
+going on
+"""
+BOOM = """Traceback (most recent call last):
+  File "/home/me/train.py", line 9, in step
+ValueError: bad batch
+"""
+
+
+def test_the_tracebacks_of_ranks_that_lost_a_peer_are_one_line() -> None:
+    """They follow from another rank's death, whose own traceback is shown whole; nothing else is held back."""
+    folder = TracebackFolder("brave-otter")
+    lines = [
+        OutputLine(at=1.0 + rank, rank=rank, node="n1", stream="stderr", text=text.encode())
+        for rank, said in ((0, RESET), (1, BOOM), (2, RESET))
+        for text in said.splitlines()
+    ]
+    shown = [line.text.decode() for line in folder.fold(lines)]
+    assert shown[1:4] == ["going on", *BOOM.splitlines()[:2]]
+    assert [line for line in shown if "Connection reset" in line] == [
+        "RuntimeError: [pair.cc:537] Read error [10.0.0.1]:44961: Connection reset by peer (follows from another rank;"
+        f" 4 lines: aboard logs brave-otter --rank {rank})"
+        for rank in (0, 2)
+    ]
+    assert len(shown) == 7
+
+
+def test_a_traceback_that_does_not_end_is_shown_in_the_end() -> None:
+    folder = TracebackFolder("brave-otter")
+    lines = [OutputLine(at=1.0, rank=0, node="n1", stream="stderr", text=b"Traceback (most recent call last):")]
+    assert list(folder.fold(lines)) == []
+    assert list(folder.fold([], last=True)) == lines

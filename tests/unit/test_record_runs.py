@@ -152,7 +152,6 @@ def test_a_record_holds_all_that_a_run_told(tmp_path: Path) -> None:
     (run,) = _made(Runs(tmp_path), "20261115-0507-brave-otter")
     record = Record.open(run, ranks=2)
     record.write_plan({"run": run.id})
-    record.write_check({"seconds": 1.0})
     record.write_findings([])
     record.event(Event(node="n1", seq=1, at=1.0, kind="ended"))
     record.samples("n1", 1.0, {"node": {"load": 0.5}})
@@ -166,7 +165,7 @@ def test_a_record_holds_all_that_a_run_told(tmp_path: Path) -> None:
     record.close()
     assert [event.kind for event in read_events(run.events)] == ["ended"]
     assert sorted(path.name for path in run.path.iterdir()) == [
-        "began", "check.json", "events.jsonl", "findings.json", "logs", "plan.json", "samples.jsonl",
+        "began", "events.jsonl", "findings.json", "logs", "plan.json", "samples.jsonl",
     ]  # fmt: skip
     for path in [*run.path.iterdir(), *run.logs.iterdir()]:
         assert path.stat().st_mode & 0o077 == 0

@@ -130,3 +130,14 @@ def test_why_of_no_code(typed: str, fix: str) -> None:
     assert isinstance(error, InputError)
     assert fix in error.fix
     assert error.seen.isprintable()
+
+
+def test_the_page_of_a_code_says_what_its_severity_means_where_it_is_found() -> None:
+    """Only a check before a launch refuses one; a run that hangs was launched, and an error stops its command."""
+    pages = build_pages(ALL_SUBJECTS)
+    assert "so a launch is refused" in pages["host-clock.md"]
+    assert "the run has failed, or makes no progress. Found by `aboard why RUN`" in pages["hang-absent.md"]
+    assert "the command stops, and nothing is started" in pages["run-none.md"]
+    checks = {s.code for subject in ALL_SUBJECTS if subject.is_check for s in subject.diagnoses}
+    wrong = [name for name, page in pages.items() if "launch is refused" in page and name[:-3] not in checks]
+    assert wrong == []

@@ -72,10 +72,26 @@ def test_the_roster_stays_below_what_is_said() -> None:
     shown = terminal.shown()
     assert shown[0] == "[ranks 0-15] hello"
     assert shown[1].startswith("[rank 3] long")
-    assert shown[1].endswith("end")
-    assert shown[2].startswith("[rank 4]")
-    assert shown[3].startswith(f"── {RUN}")
+    assert shown[3].endswith("end")
+    assert shown[4].startswith("[rank 4]")
+    assert shown[5].startswith(f"── {RUN}")
     assert sum(RUN in line for line in shown) == 1
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_what_a_rank_says_breaks_between_words(width: int) -> None:
+    """Lines of metrics and of tracebacks; only a word that is wider than the terminal is left to it."""
+    metrics = "05:07:12.123 [rank 0] step 12/345 · loss 3.2145 · lr 3.00e-03 · norm 1.25 · 810 tokens/s · 3 min left"
+    frame = f'05:07:12.123 [rank 0 stderr]   File "/home/ada/{"deep/" * 30}train.py", line 31, in main'
+    terminal = Terminal(width, 24)
+    live = LaunchLiveView(terminal.console, clock=lambda: 0.0)
+    live.update(training(2, 8))
+    for said in (metrics, frame):
+        live.say(said)
+    live.close()
+    shown = [line for line in terminal.shown() if line]
+    assert " ".join(" ".join(shown).split()) == " ".join(f"{metrics} {frame}".split())
+    assert [line for line in shown if len(line) > width] == [line for line in shown if "deep/" in line]
 
 
 def test_closing_leaves_only_what_was_said() -> None:

@@ -75,41 +75,31 @@ def test_what_ends_is_told_without_the_late() -> None:
     assert "Python started, for" not in text
 
 
+@pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize(
-    ("seen", "width", "shown"),
+    "seen",
     [
-        (
-            "rank 3 on n2 waits for a lock or another thread at train.py:31 in wait_for_luck; 7 other ranks wait for",
-            80,
-            "rank 3 on n2 waits for a lock… train.py:31 in wait_for_luck…",
-        ),
-        (
-            "rank 3 on n2 waits for a lock or another thread at train.py:31 in wait_for_luck; 7 other ranks wait for",
-            120,
-            "rank 3 on n2 waits for a lock or another thread at train.py:31 in wait_for_luck; 7 other ranks wait f…",
-        ),
-        (
-            "rank 3 on n2 waits at /home/ada/projects/a-large-model/src/training/train.py:42 in step",
-            80,
-            "rank 3 on n2 waits at …/train.py:42 in step",
-        ),
-        (
-            "rank 3 on n2 waits at /home/ada/projects/a-large-model/src/training/train.py:42 in step; 7 others wait",
-            120,
-            "rank 3 on n2 waits at /home/ada/projects/a-large-model/src/training/train.py:42 in step; 7 others wait",
-        ),
-        (
-            "rank 3 on n2 waits in the kernel for /data/shards/part-7.bin (nfs_wait) at data.py:9 in next_batch",
-            80,
-            "rank 3 on n2 waits in the kernel for… data.py:9 in next_batch",
-        ),
+        "rank 3 on n2 waits for a lock or another thread at train.py:31 in wait_for_luck; 7 other ranks wait for it",
+        "rank 3 on n2 waits in the kernel for /data/shards/part-7.bin (nfs_wait) at data.py:9 in next_batch",
     ],
 )
-def test_a_stuck_rank_keeps_its_file_line_and_function(seen: str, width: int, shown: str) -> None:
-    """Where the terminal is too narrow, directories go first, then what follows the function, then what precedes it."""
+def test_why_a_run_is_stuck_is_told_whole_and_between_words(seen: str, width: int) -> None:
+    """The verdict goes on in the next line."""
     stall = Stall(code="hang-lock", grave=True, nodes=("n2",), seen=seen, fix="aboard logs")
     lines = drawn(replace(training(2, 8), stall=stall), width, 24).splitlines()
-    assert f"stuck  hang-lock  {shown}" in lines
+    first = next(number for number, line in enumerate(lines) if line.startswith("stuck"))
+    last = next(number for number, line in enumerate(lines) if line.startswith("  fix"))
+    assert " ".join(" ".join(lines[first:last]).split()) == f"stuck hang-lock {seen}"
+    assert all(len(line) <= width for line in lines)
+
+
+def test_a_verdict_that_is_too_long_keeps_file_line_and_function() -> None:
+    """Beyond three lines, directories go first, then what follows the function, then what precedes it."""
+    seen = f"rank 3 on n2 waits {'and waits ' * 40}at /home/ada/src/train.py:42 in step; 7 other ranks wait for it"
+    stall = Stall(code="hang-lock", grave=True, nodes=("n2",), seen=seen, fix="aboard logs")
+    text = drawn(replace(training(2, 8), stall=stall), 80, 24)
+    assert "train.py:42 in step" in text
+    assert len(text[text.index("stuck") : text.index("  fix")].splitlines()) <= 3
 
 
 def test_ranks_that_are_done_are_counted() -> None:

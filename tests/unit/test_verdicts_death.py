@@ -1,6 +1,7 @@
 """Why a run ended: the earliest cause, and what only followed from it."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -220,7 +221,7 @@ def test_an_exception_explains_an_exit_code_though_warnings_follow_it() -> None:
     tail = ("Traceback (most recent call last):", '  File "t.py", line 1', "OSError: [Errno 24] Too many open files")
     warning = "[W1116 02:20:00.1 ProcessGroupGloo.cpp:9] destroy_process_group() was not called"
     (finding,) = _ending(_event("exited", 1, code=1), tails={1: (*tail, warning)})
-    assert finding.seen.endswith('exited with code 1: "OSError: [Errno 24] Too many open files"')
+    assert finding.seen.endswith('exited with code 1: "OSError: [Errno 24] Too many open files" at t.py:1')
     assert finding.fix.startswith("ulimit -n    # on n2; ")
 
 
@@ -304,6 +305,9 @@ def test_a_node_that_gave_no_answer_is_not_taken_for_one_that_has_memory() -> No
     (finding,) = ending(Evidence(plan=PLAN, run=run, unheard={"n1": "no reply within 3.5 s"}))
     assert finding.code == "run-killed"
     assert "n1 could not be inspected: no reply within 3.5 s" in finding.seen
+    ended = Run.replay("r", [_event("exited", 0, code=-9), Event(node="n1", seq=2, at=1.1, kind="ended")])
+    (finding,) = ending(Evidence(plan=PLAN, run=ended, unheard={"n1": "its supervisor can no longer be reached"}))
+    assert "inspected" not in finding.seen, "its only rank was over, and its supervisor ended in order"
 
 
 def test_ranks_that_could_not_reach_a_peer_name_it() -> None:
@@ -361,6 +365,42 @@ def test_ranks_that_met_with_different_sizes_went_apart() -> None:
     (finding,) = ending(Evidence(plan=PLAN, run=run, tails={2: (Untrusted(said),)}))
     assert (finding.code, finding.nodes, finding.ranks) == ("hang-mismatch", ("n3",), (2,))
     assert ending(Evidence(plan=PLAN, run=run, tails={2: (Untrusted("Aborted"),)}))[0].code == "run-killed"
+
+
+def test_of_two_ranks_in_different_collectives_both_are_named_with_their_lines() -> None:
+    """Gloo ends the one that got too much, and not the one that left a call out: with two, either may be wrong."""
+    pair = replace(PLAN, parts=PLAN.parts[:2])
+    aborted = 'Thread 0x01 (most recent call first):\n  File "/x/site-packages/torch/distributed/distributed_c10d.py"'
+    aborted += ', line 3252 in all_reduce\n  File "/home/me/train.py", line 13 in step\n'
+    trace = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 18, in <module>\n    step(5)\n'
+    trace += '  File "/home/me/train.py", line 14, in step\n    dist.all_reduce(small)\n'
+    reset = "Read error [10.0.0.1]:4: Connection reset by peer"
+    events = [
+        _event("exited", 0, 2.0, code=-6, stack=aborted),
+        _event("raised", 1, 2.1, type="RuntimeError", message=reset, trace=trace),
+        _event("exited", 1, 2.3, code=1),
+    ]
+    said = Untrusted("what():  [enforce fail at pair.cc:454] op.preamble.length <= op.nbytes. 640000 vs 64")
+    (finding,) = ending(Evidence(plan=pair, run=Run.replay("r", events), tails={0: (said,)}))
+    assert (finding.code, finding.nodes, finding.ranks) == ("hang-mismatch", ("n1", "n2"), (0, 1))
+    assert "rank 0 on n1 was at train.py:13 in step, in all_reduce; rank 1 on n2 was at train.py:14" in finding.seen
+    assert "either may be wrong" in finding.why
+
+
+def test_an_exception_is_told_with_the_users_line_that_led_to_it() -> None:
+    """The innermost line of the user's own code, of the exception that ended the rank."""
+    trace = (
+        'Traceback (most recent call last):\n  File "/home/me/data.py", line 3, in read\nKeyError: 1\n\n'
+        "During handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 40, in <module>\n    main()\n'
+        '  File "/home/me/train.py", line 31, in main\n    model(batch)\n'
+        '  File "/x/site-packages/torch/nn/modules/module.py", line 1775, in _call_impl\n    raise\n'
+        "ValueError: bad batch\n"
+    )
+    (finding,) = _ending(
+        _event("raised", 1, 5.0, type="ValueError", message="bad batch", trace=trace), _event("exited", 1, 5.4, code=1)
+    )
+    assert finding.seen == "rank 1 on n2, waiting, raised ValueError: bad batch at train.py:31 in main"
 
 
 def test_a_barrier_that_ran_out_of_time_names_who_did_not_come() -> None:

@@ -103,6 +103,12 @@ def test_a_collective_of_another_kind() -> None:
     assert "rank 6 issued broadcast" in judge_evidence(given).findings[0].seen
 
 
+def test_of_two_ranks_in_different_collectives_both_are_named() -> None:
+    """There is no majority that shows which one is wrong."""
+    odd = in_collective(groups=(at_collective(20, op="gloo:broadcast", sizes="[[4]]"),))
+    assert first(evidence({0: in_collective(), 1: odd}, per_node=1)) == ("hang-mismatch", ("n1", "n2"), (0, 1))
+
+
 def test_two_groups_that_wait_for_each_other() -> None:
     """Each side waits in a group to which the other has not come."""
     one, two = at_collective(20), at_collective(8)

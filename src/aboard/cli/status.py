@@ -76,8 +76,8 @@ async def _follow_roster(run: RunDirectory, console: Console) -> None:
 
 
 def _build_run_line(run_summary: RunSummary) -> RunListEntry:
-    # Slurm knows why it killed a conductor.
-    explained = run_summary.findings and not (run_summary.state == "lost" and run_summary.note)
+    # Slurm knows why it killed a conductor, and preflight has often several reasons.
+    explained = run_summary.findings and not (run_summary.state in ("lost", "refused") and run_summary.note)
     return RunListEntry(
         id=run_summary.id,
         state=run_summary.state,

@@ -5,26 +5,30 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from time import time
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from aboard import __version__
 from aboard.cli.runs.slurm_forwarding import forward_to_batch_host
 from aboard.cli.why_external_jobs import print_nodes_verdict, print_pids_verdict
 from aboard.core.slurm.job_state import JobStatus
+from aboard.core.text.durations import format_duration
 from aboard.core.text.input_text import find_nearest
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.flows.launch.control_socket import ask_why
-from aboard.flows.status import summarize_run
+from aboard.flows.status import find_resume_command, summarize_run
 from aboard.flows.why.bundle_replay import replay_bundle
 from aboard.flows.why.diagnosis_index import ALL_SUBJECTS
 from aboard.flows.why.judge_finished_run import find_default_run, judge_finished_run
 from aboard.flows.why.log_files import LogExplanation, diagnose_logs
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
+from aboard.ui.copyable_commands import CopyableCommands
 from aboard.ui.findings_view import FindingsView
 from aboard.ui.json_output import dump_json
 from aboard.ui.number_format import format_count
@@ -66,7 +70,8 @@ def why(
 
     For an active run, Aboard queries the nodes now. A finished run is diagnosed again from its record, which has the
     last snapshots of the nodes; if the verdict differs from the recorded one, both are shown. The default is the
-    newest active run, or else the newest run. With the CODE of a finding, Aboard explains that code.
+    newest run that has failed since you last asked, or else the newest active run, or else the newest run. With the
+    CODE of a finding, Aboard explains that code.
 
     --bundle diagnoses someone else's record in the same way.
 
@@ -94,9 +99,14 @@ def why(
     elif what is not None and what in DIAGNOSES_BY_CODE:
         console.print(DiagnosisView(*DIAGNOSES_BY_CODE[what]), crop=False)
     else:
-        run = find_default_run(Runs.of(os.environ)) if what is None else _find_run(what)
+        runs = Runs.of(os.environ)
+        run = find_default_run(runs) if what is None else _find_run(what)
         where = forward_to_batch_host(run, what)
         _print_run_verdict(console, run, where.status if where else None, verbose=verbose)
+        runs.note_question()
+        active = next((each.id for each in runs.all() if each.live), None) if what is None and not run.live else None
+        if active is not None:
+            click.secho(f"aboard why {active}    # the run that is active", dim=True)
 
 
 def _refuse_combined_options(
@@ -141,19 +151,29 @@ def _find_run(what: str) -> RunDirectory:
 
 def _print_run_verdict(console: Console, run: RunDirectory, job: JobStatus | None, *, verbose: bool) -> None:
     if run.live:
+        click.echo(f"{run.id} is running:")
         console.print(VerdictView(run.id, asyncio.run(ask_why(run)), verbose=verbose), crop=False)
         return
     judgement = judge_finished_run(run, job)
     if not judgement.why.findings and not judgement.changed:
-        summary = summarize_run(run)
-        reason = f" ({summary.note})" if summary.note else ""
-        click.echo(f"{run.id} is {summary.state}{reason}; nothing wrong was found")
+        click.echo(f"{_describe_end(run)}; nothing wrong was found")
         return
-    click.echo(f"{run.id} is {summarize_run(run).state}:")
+    click.echo(f"{_describe_end(run)}:")
     console.print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
+    resume = find_resume_command(run) if summarize_run(run).state in ("failed", "stopped") else ""
+    if resume:
+        console.print(CopyableCommands(resume, first=Text("  next  ", style="dim")), crop=False)
+        console.print()
     code = judgement.why.findings[0].code if judgement.why.findings else ""
     if code in DIAGNOSES_BY_CODE:
         console.print(DiagnosisView(*DIAGNOSES_BY_CODE[code]), crop=False)
+
+
+def _describe_end(run: RunDirectory) -> str:
+    summary = summarize_run(run)
+    ended = f", {format_duration(max(0.0, time() - run.written))} ago" if run.written else ""
+    reason = f" ({summary.note})" if summary.note else ""
+    return f"{run.id} is {summary.state}{ended}{reason}"
 
 
 EXIT_FOUND = 2

@@ -14,6 +14,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.record.rank_logs.log_reader import DISORDER, EARLIEST, LogListing, LogReader, ReadPosition
 from aboard.record.rank_logs.merged_logs import LineSelection, merge_logs, merge_logs_backward
 from aboard.record.run_directory import RunDirectory
+from aboard.verdicts.logs.folded_tracebacks import TracebackFolder
 
 POLL_SECONDS = 0.5
 
@@ -75,20 +76,32 @@ def _follow_run(
 
 
 class LogFollower:
-    """Yields the lines printed since the last call; the first call starts after the listing `behind`."""
+    """Yields the lines printed since the last call; the first call starts after the listing `behind`.
 
-    def __init__(self, reader: LogReader, query: LogQuery, *, behind: LogListing | None = None) -> None:
+    With `tracebacks`, those that only follow from another rank's death are folded.
+    """
+
+    def __init__(
+        self,
+        reader: LogReader,
+        query: LogQuery,
+        *,
+        behind: LogListing | None = None,
+        tracebacks: TracebackFolder | None = None,
+    ) -> None:
         self._reader = reader
+        self._tracebacks = tracebacks
         self._wanted = query
         self._marks: dict[int, ReadPosition] = {}
         if behind is not None:
             _update_marks(self._marks, reader, behind)
 
-    def more(self) -> Iterator[FoldedLine]:
+    def more(self, *, last: bool = False) -> Iterator[FoldedLine]:
         snapshot = _select_changed(self._reader.list_segments(self._wanted.selection.ranks), self._marks)
-        yield from _fold_lines(
-            merge_logs(self._reader, snapshot, self._wanted.selection, after=self._marks), self._wanted
-        )
+        lines = merge_logs(self._reader, snapshot, self._wanted.selection, after=self._marks)
+        if self._tracebacks is not None:
+            lines = self._tracebacks.fold(lines, last=last)
+        yield from _fold_lines(lines, self._wanted)
         _update_marks(self._marks, self._reader, snapshot)
 
 

@@ -24,9 +24,10 @@ from aboard.verdicts.death.lost_conductor import LostConductor, explain_lost_con
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One run: `state` is running, finished, failed, stopped, blocked or lost; of a job also pending, ended or unknown.
+    """One run: `state` is running, finished, failed, stopped, refused, blocked or lost.
 
-    `note` is why it was stopped, what its record lacks, or what Slurm says about its job.
+    Of a job it may also be pending, ended or unknown; one that is refused was, by preflight. `note` is why it was
+    stopped, which codes refused it, what its record lacks, or what Slurm says about its job.
     """
 
     id: str
@@ -69,14 +70,18 @@ def summarize_run(run: RunDirectory) -> RunSummary:
     world = plan.get("world")
     state, step = _describe_state(run, folded), _find_last_step(run, folded)
     lost = state == "lost"
+    findings = (_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings))
+    note = folded.stopping if state == "stopped" else next(iter(folded.notices.values()), "")
+    if state == "blocked" and findings:
+        state, note = "refused", f"refused by preflight: {', '.join(dict.fromkeys(each.code for each in findings))}"
     return RunSummary(
         id=run.id,
         state=state,
         began=run.began,
         world=world if isinstance(world, int) else None,
         step=step,
-        findings=(_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings)),
-        note=folded.stopping if state == "stopped" else next(iter(folded.notices.values()), ""),
+        findings=findings,
+        note=note,
     )
 
 
@@ -107,29 +112,61 @@ def _describe_state(run: RunDirectory, folded: Run) -> str:
 
 def _diagnose_lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, Any], step: int | None) -> Finding:
     """Explains a run whose conductor was killed, from its record and the checkpoints on this machine."""
-    at = max((event.at for event in read_events(run.events)), default=run.began)
-    saved: int | None = None
+    retry, lease = _find_retry(run, plan), plan.get("lease")
+    remains = LostConductor(
+        pid=str(read_document(run.pid) or "unknown"),
+        at=max([retry.at, *(event.at for event in read_events(run.events))]) or run.began,
+        lease=lease if isinstance(lease, int | float) else None,
+        command=retry.command,
+        step=step,
+        training=retry.training,
+        saved=retry.saved,
+    )
+    return explain_lost_conductor(folded, remains, now=time())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Retry:
+    """The command that starts a run again; `saved` is the step of a training's last checkpoint.
+
+    `at` is the time of the last measurement.
+    """
+
+    command: Shell | None
+    training: bool
+    saved: int | None
+    at: float
+
+
+def find_resume_command(run: RunDirectory) -> str:
+    """The command that continues a training that did not finish, and from which step; "" for any other run."""
+    plan = read_document(run.plan)
+    retry = _find_retry(run, plan if isinstance(plan, dict) else {})
+    if not retry.training or retry.command is None:
+        return ""
+    saved = "starts over: no checkpoint is complete" if retry.saved is None else f"continues from step {retry.saved:,}"
+    return f"{retry.command}    # {saved}"
+
+
+def _find_retry(run: RunDirectory, plan: Mapping[str, Any]) -> _Retry:
+    at, saved = 0.0, 0
     for sample in read_measurements(run.samples):
         at = max(at, sample.at)
         for measured in sample.figures.get("children", {}).values():
-            saved = int(measured.get("metrics", {}).get("saved") or saved or 0) or None
-    command, cwd, lease = plan.get("command"), plan.get("cwd"), plan.get("lease")
+            saved = int(measured.get("metrics", {}).get("saved") or saved)
+    command, cwd = plan.get("command"), plan.get("cwd")
     training = read_training(plan)
     if training is not None:
         here = list_checkpoints(Path(training["output_dir"]).expanduser())
-        saved = max([saved or 0, *(number for number, _attempt, _path in here)]) or None
+        saved = max([saved, *(number for number, _attempt, _path in here)])
         resumes = training.get("resume") == "auto"
         command = command if resumes or command is None else f"{command} --set train.resume=auto"
-    remains = LostConductor(
-        pid=str(read_document(run.pid) or "unknown"),
-        at=at,
-        lease=lease if isinstance(lease, int | float) else None,
+    return _Retry(
         command=_format_retry(str(cwd), command) if command else None,
-        step=step,
         training=training is not None,
-        saved=saved,
+        saved=saved or None,
+        at=at,
     )
-    return explain_lost_conductor(folded, remains, now=time())
 
 
 def _format_retry(folder: str, command: str) -> Shell:

@@ -55,6 +55,8 @@ class _JudgementDocument:
     ruled_out: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
     quiet: float | None = None
+    progress: Lines = ""
+    advancing: bool = False
 
 
 def recall_findings(recorded: Iterable[RecordedFinding], *, own: bool = False) -> tuple[Finding, ...]:
@@ -134,6 +136,8 @@ def encode_judgement(judgement: Judgement) -> dict[str, Any]:
         "ruled_out": [[each.what, each.why] for each in judgement.ruled_out],
         "seconds": judgement.seconds,
         "quiet": judgement.quiet,
+        "progress": judgement.progress,
+        "advancing": judgement.advancing,
     }
 
 
@@ -145,6 +149,8 @@ def decode_judgement(content: object) -> Judgement:
         ruled_out=tuple(RuledOut(what=what, why=reason) for what, reason in document.ruled_out),
         seconds=document.seconds,
         quiet=document.quiet,
+        progress=document.progress,
+        advancing=document.advancing,
     )
 
 

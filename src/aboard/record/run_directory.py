@@ -59,10 +59,6 @@ class RunDirectory:
         """The Python stacks of all ranks when the first one failed."""
         return self.path / "stacks.json"
 
-    @property
-    def check(self) -> Path:
-        return self.path / "check.json"
-
     def snapshot(self, number: int) -> Path:
         """A snapshot that was judged: the replies of the nodes."""
         return self.path / f"{SNAPSHOT_PREFIX}{number:04}.json"
@@ -104,6 +100,15 @@ class RunDirectory:
         with suppress(OSError):
             return self._birth.stat().st_mtime
         return 0.0
+
+    @property
+    def written(self) -> float:
+        """When its record was last written: of a run that is over, when it ended. 0 without a record."""
+        times = [0.0]
+        for path in (self.events, self.findings):
+            with suppress(OSError):
+                times.append(path.stat().st_mtime)
+        return max(times)
 
     def make(self) -> None:
         """Creates the directory; raises FileExistsError if the run already exists."""

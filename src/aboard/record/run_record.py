@@ -67,9 +67,6 @@ class Record:
     def write_plan(self, plan: Mapping[str, Any]) -> None:
         self._documents.write(self.run.plan, plan)
 
-    def write_check(self, check: Any) -> None:
-        self._documents.write(self.run.check, check)
-
     def write_findings(self, findings: Iterable[Finding]) -> None:
         self._documents.write(self.run.findings, build_findings_document(findings))
 

@@ -15,7 +15,7 @@ from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import run_records
 from aboard.lazy_dataclass import dataclass
-from aboard.record.run_directory import PRIVATE, RunDirectory
+from aboard.record.run_directory import PRIVATE, PRIVATE_FILE, RunDirectory
 
 KEEP_RUNS = 100
 KEEP_BYTES = 32 * 2**30
@@ -104,6 +104,22 @@ class Runs:
                 else run_records.RUN_NAME.fix("first")
             )
         raise InputError(run_records.RUN_NAME, [Problem(where="run", seen=seen, fix=fix)])
+
+    @property
+    def asked(self) -> float:
+        """When `aboard why` last explained a run; 0 if it never did."""
+        with suppress(OSError):
+            return self._question.stat().st_mtime
+        return 0.0
+
+    def note_question(self) -> None:
+        """Notes that a run is being explained; on a full or read-only disk this is left out."""
+        with suppress(OSError):
+            self._question.touch(mode=PRIVATE_FILE)
+
+    @property
+    def _question(self) -> Path:
+        return self.base / ".asked"
 
     def remove(self, run: RunDirectory) -> None:
         """Removes a run that never started."""

@@ -97,8 +97,9 @@ class MetricsReporter:
         values = {name: _replace_nonfinite(value) for name, value in metrics.items()} | {"time": round(time(), 3)}
         self._file.write(json.dumps(values, allow_nan=False) + "\n")
         self._file.flush()
-        # The head sees only the newest: evaluation and end must not replace the loss of this step.
-        lasting = {name: value for name, value in self._told.items() if name == "best_eval_loss"}
+        # The head sees only the newest: evaluation and end must not replace the loss of this step, and the next step,
+        # which may follow before the head has looked, must not replace an evaluation.
+        lasting = {name: value for name, value in self._told.items() if name in ("eval_loss", "best_eval_loss")}
         self._told = {**(self._told if self._told.get("step") == metrics["step"] else lasting), **metrics}
         send_metrics({**self._told, "saved": self._saved})
         self.say(format_metrics(metrics))

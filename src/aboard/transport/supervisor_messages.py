@@ -31,7 +31,7 @@ _decode_process: Callable[[object], str] = make_decoder(
 EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
     "unpacking": {},
     "started": {"pid": _decode_count},
-    "exited": {"code": make_decoder(Signed, strict=True)},
+    "exited": {"code": make_decoder(Signed, strict=True), "stack": _decode_trace},
     "failed": {"why": _decode_text},
     "ending": {"why": _decode_text, "cause": make_decoder(Annotated[str, Matching("|".join(END_CAUSES))], strict=True)},
     "ended": {

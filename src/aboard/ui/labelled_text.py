@@ -9,6 +9,8 @@ from rich.text import Text
 
 _CODE = re.compile(r"`[^`\n]+`")
 _UNBROKEN = "\0"
+_WORD = re.compile(r"\s*\S+\s*|\s+")
+_FURTHER = "  "
 # A narrower column is unreadable; then the terminal wraps.
 AT_LEAST = 30
 
@@ -25,6 +27,23 @@ def wrap_labelled(label: Text, text: str, width: int, *, indent: int | None = No
         rendered = Text(line, style=style)
         rendered.highlight_regex(_CODE, "green")
         yield Text.assemble(lead, rendered, no_wrap=True, overflow="ignore")
+
+
+def wrap_words(text: Text, width: int) -> Iterator[Text]:
+    """Styled text in lines that break between words only; further lines are indented. A wide word has its own line."""
+    if cell_len(text.plain) <= width:
+        yield text
+        return
+    breaks, used = [], 0
+    for word in _WORD.finditer(text.plain):
+        size = cell_len(word[0].rstrip())
+        if used + size > width and used and word[0].strip():
+            breaks.append(word.start())
+            used = len(_FURTHER)
+        used += cell_len(word[0])
+    for number, line in enumerate(text.divide(breaks)):
+        line.rstrip()
+        yield Text.assemble(_FURTHER, line) if number else line
 
 
 def _wrap_lines(text: str, first: int, further: int, width: int) -> Iterator[str]:

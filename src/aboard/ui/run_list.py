@@ -18,12 +18,13 @@ STYLES = {
     "failed": "bold red",
     "stopped": "yellow",
     "lost": "bold red",
+    "refused": "bold red",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunListEntry:
-    """One run. `state` is running, finished, failed, stopped or lost, and pending, ended or unknown for a job.
+    """One run. `state` is running, finished, failed, stopped, refused or lost, and pending, ended or unknown for a job.
 
     `age` is how long ago it began, in seconds.
     """

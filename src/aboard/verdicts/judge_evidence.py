@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from aboard.core.evidence.rank_progress import describe_progress, is_advancing, measure_quiet
 from aboard.core.evidence.run_evidence import Evidence
-from aboard.core.evidence.verdict import Cause, Judgement, RuledOut, RuleResult, VerdictRule, order_causes
+from aboard.core.evidence.verdict import Cause, Judgement, RuledOut, RuleResult, VerdictRule, is_hang, order_causes
 from aboard.diagnoses import Finding, Severity
 from aboard.verdicts import gpu_failures
 from aboard.verdicts.live import (
@@ -40,6 +41,15 @@ def judge_evidence(evidence: Evidence, rules: Sequence[VerdictRule] = LIVE_RULES
     ruled_out = tuple(each for each in results if isinstance(each, RuledOut))
     findings = _fold_causes(causes) if causes else list(describe_unknown_stall(evidence, ruled_out))
     return Judgement(findings=tuple(findings), ruled_out=ruled_out, quiet=evidence.quiet)
+
+
+def judge_live_run(evidence: Evidence) -> Judgement:
+    """The judgement of an active run: its progress overrules every hang, since ranks always wait for each other."""
+    why = judge_evidence(evidence)
+    advancing = is_advancing(evidence)
+    findings = tuple(each for each in why.findings if not (advancing and is_hang(each)))
+    progress, quiet = describe_progress(evidence), measure_quiet(evidence)
+    return replace(why, findings=findings, progress=progress, advancing=advancing, quiet=quiet)
 
 
 def _apply_rule(rule: VerdictRule, evidence: Evidence) -> list[RuleResult]:

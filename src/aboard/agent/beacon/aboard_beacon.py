@@ -12,6 +12,7 @@ import _socket  # socket itself would cost each rank 4 ms to import
 import atexit
 import errno
 import faulthandler
+import fcntl
 import os
 import sys
 import time
@@ -31,6 +32,8 @@ TYPE_CHARS, MESSAGE_CHARS, TRACE_CHARS = 200, 2000, 8000
 WAITING = 16
 # The supervisor is gone for good: it never returns under the same name.
 GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.EACCES, errno.EPERM)
+# Below the usual limit of 1024 open files, and far above what a rank has open.
+HIGH_DESCRIPTOR = 700
 # Lets another process trace this one: prctl(2), Yama.
 PR_SET_PTRACER = 0x59616D61
 
@@ -191,12 +194,21 @@ def _encode_exception(value: BaseException) -> str:
 
 
 def _show_stacks(number: str, supervisor: str, path: str) -> None:
-    """Makes the supervisor's signal write all threads' stacks there, even when none of them runs Python code."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """Makes the supervisor's signal write all threads' stacks there, even when none of them runs Python code.
+
+    So does a signal that native code dies of: no Python handler runs then, and the exit code alone tells nothing.
+    """
+    low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    # A number that no file gets after a script has closed unknown descriptors: stacks must not go into its own files.
+    file = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
+    os.close(low)
     # At exit Python restores the previous handler: a signal that arrives then must not kill the rank.
     _signal.signal(int(number), _signal.SIG_IGN)
     faulthandler.register(int(number), file=file, all_threads=True, chain=False)
     os.register_at_fork(after_in_child=lambda: _call_safely(lambda: faulthandler.unregister(int(number))))
+    if not faulthandler.is_enabled():
+        # The user's own, by -X faulthandler or in the script, stays in charge.
+        faulthandler.enable(file=file, all_threads=True)
     with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as scope:
         if scope.read(1) == b"1":
             import ctypes  # noqa: PLC0415 - 8 ms, and only Ubuntu and its kind need it

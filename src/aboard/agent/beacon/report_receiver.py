@@ -41,6 +41,10 @@ DATAGRAM_BYTES = 128 * 1024
 # How many reports are read before other descriptors have their turn.
 BATCH_SIZE = 64
 ERROR_FILE_BYTES = 256 * 1024
+# How faulthandler begins what it writes for a fatal signal.
+FATAL = "Fatal Python error: "
+# Masking may lengthen it; the innermost frames come first.
+FATAL_CHARS = TRACE_CHARS // 2
 CREDENTIALS = struct.Struct("3i")
 MOST = 2**53
 # Limits on a trainer's metrics: more and longer names than any display shows.
@@ -132,17 +136,22 @@ class BeaconReceiver:
             file.write("%d" % port)
         os.rename(path + ".new", path)
 
-    def read_last_reports(self, child: str, code: int) -> None:
-        """Reads the rank's last reports before its exit is reported; falls back to torch's error file."""
+    def read_last_reports(self, child: str, code: int) -> dict[str, str]:
+        """Reads the rank's last reports before its exit is reported; falls back to torch's error file.
+
+        Returns the stack of one that a signal killed, if it could write that.
+        """
         beacon = self.states.get(child)
         if beacon is None:
-            return
+            return {}
         self._drain(BATCH_SIZE * BATCH_SIZE)
         if code and not beacon.raised and beacon.error_file:
             raised = _read_error_file(beacon.error_file)
             if raised is not None:
                 self._raise(child, beacon, time.time(), raised)
         beacon.pid = 0
+        stack = _read_fatal_stack(beacon.stacks) if code < 0 else ""
+        return {"stack": _mask_secrets(stack, beacon.secrets)} if stack else {}
 
     def steps(self) -> dict[str, dict[str, Any]]:
         """The latest step of each child that reported one, and its trainer's metrics."""
@@ -311,6 +320,24 @@ def _mask_secrets(text: str, secrets: list[str]) -> str:
     redactor = Redactor(secrets)
     data = text.encode("utf-8", "surrogatepass")
     return (redactor.feed(data) + redactor.flush()).decode("utf-8", "replace")
+
+
+def _read_fatal_stack(path: str) -> str:
+    """The main thread's part of what faulthandler wrote when a signal killed the rank: it comes last."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            regular = stat.S_ISREG(os.fstat(fd).st_mode)
+            size = os.lseek(fd, 0, os.SEEK_END) if regular else 0
+            os.lseek(fd, max(0, size - ERROR_FILE_BYTES), os.SEEK_SET)
+            text = os.read(fd, ERROR_FILE_BYTES).decode("utf-8", "replace") if regular else ""
+        finally:
+            os.close(fd)
+        _, fatal, threads = text.rpartition(FATAL)
+        start = max(threads.rfind("Thread 0x"), threads.rfind("Current thread 0x"))
+        if fatal and start >= 0:
+            return "\n".join(line for line in threads[start : start + FATAL_CHARS].splitlines() if line.isprintable())
+    return ""
 
 
 def _read_error_file(path: str) -> dict[str, str] | None:

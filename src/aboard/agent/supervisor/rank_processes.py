@@ -190,8 +190,8 @@ class RankProcesses:
                 if self._containers is not None:
                     code, exited_at = self._containers.finish(name, returned)
                 self.states[name] = {"state": "exited", "code": code}
-                self.beacons.read_last_reports(name, code)
-                self._emit("exited", exited_at, child=name, code=code)
+                last_words = self.beacons.read_last_reports(name, code)
+                self._emit("exited", exited_at, child=name, code=code, **last_words)
             elif name is None and self._unpacks is not None:
                 self._start_waiting(self._unpacks.reap(pid, returned))
 

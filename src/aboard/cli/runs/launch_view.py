@@ -33,6 +33,7 @@ from aboard.ui.launch.live_view import LaunchLiveView
 from aboard.ui.launch.plain_lines import PlainLaunchWriter
 from aboard.ui.log_lines import LogLineFormatter
 from aboard.ui.status_marks import FINE
+from aboard.verdicts.logs.folded_tracebacks import TracebackFolder
 
 EXIT_BLOCKED = 2
 # The launch picks another port by itself.
@@ -104,7 +105,8 @@ class LaunchView:
         self._reader = LogReader(self._run.logs)
         # A run that a further Slurm job continues has output already.
         earlier = self._reader.list_segments()
-        self._follower = LogFollower(self._reader, LogQuery(selection=LineSelection()), behind=earlier)
+        query, tracebacks = LogQuery(selection=LineSelection()), TracebackFolder(self._run.id)
+        self._follower = LogFollower(self._reader, query, behind=earlier, tracebacks=tracebacks)
 
     def event(self, event: Event) -> None:
         pass
@@ -124,14 +126,14 @@ class LaunchView:
             self._looking.stop()
         if self._reader is not None:
             # Output written after the last tick.
-            self._show_new_lines()
+            self._show_new_lines(last=True)
             self._reader.close()
         if self._live is not None:
             self._live.close()
 
-    def _show_new_lines(self) -> None:
+    def _show_new_lines(self, *, last: bool = False) -> None:
         if self._follower is not None:
-            for log_line in self._follower.more():
+            for log_line in self._follower.more(last=last):
                 for line in self._lines.text(log_line):
                     self.say(line)
 

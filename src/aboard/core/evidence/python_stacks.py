@@ -8,13 +8,24 @@ from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)')
+_TRACEBACK = "Traceback (most recent call last)"
+_TRACEBACK_FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+)(?:, in (?P<name>.*))?')
 _THREAD = re.compile(r"^(?:Thread|Current thread) 0x", re.MULTILINE)
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<frozen |/lib64/python3[^/]*/|\.zip/")
+# Aboard's own files in a rank: the beacon and the trainer, from its archive, an installation or a checkout.
+_OURS = re.compile(r"/aboard_beacon|/code\.zip/|/(site|dist)-packages/aboard/|/src/aboard/")
+_PACKAGE = re.compile(r"/(site|dist)-packages/(?!torch/)")
+# Recomputing activations is called checkpointing, too, and saves nothing.
+_RECOMPUTATION = re.compile(r"/torch/utils/checkpoint\.py$|/checkpoint_wrapper\.py$|/activation_checkpointing/")
 # What a frame means, by its file, its function, or both; the innermost frame that matches decides.
 _KINDS = (
     ("import", re.compile(r"^<frozen importlib|/importlib/"), None),
     ("checkpoint", re.compile(r"/torch/serialization\.py$|/torch/distributed/checkpoint/|/safetensors/"), None),
-    ("checkpoint", None, re.compile(r"save_(checkpoint|model|pretrained|state|to_disk)|_?write_checkpoint|checkpoint")),
+    (
+        "checkpoint",
+        None,
+        re.compile(r"save_(checkpoint|model|pretrained|state|to_disk)|_?write_checkpoint|(?<!gradient_)checkpoint"),
+    ),
     ("data", re.compile(r"/torch/utils/data/|/datasets/|/webdataset/|/litdata/|/streaming/"), None),
     ("data", None, re.compile(r"(load|read|next|fetch)_(batch|sample|shard|example|data)|data_?load")),
     ("evaluation", None, re.compile(r"^_?(evaluate|evaluation|validate|validation|run_eval|eval_)\w*|evaluation_loop")),
@@ -51,7 +62,8 @@ class StackFrame:
         return self.file.match(_LIBRARY) is not None
 
     def __str__(self) -> str:
-        return f"{escape_text(self.file.raw().rpartition('/')[2])}:{self.line} in {self.name.visible()}"
+        place = f"{escape_text(self.file.raw().rpartition('/')[2])}:{self.line}"
+        return f"{place} in {self.name.visible()}" if self.name else place
 
 
 @cache
@@ -61,6 +73,18 @@ def parse_main_thread(stack: Untrusted) -> tuple[StackFrame, ...]:
     return tuple(last)
 
 
+@cache
+def parse_traceback(trace: Untrusted) -> tuple[StackFrame, ...]:
+    """The frames of the last traceback, where an exception was raised first; that is the opposite order of a dump."""
+    found = (_TRACEBACK_FRAME.match(line) for line in trace.raw().rpartition(_TRACEBACK)[2].splitlines())
+    frames = [
+        StackFrame(file=Untrusted(each["file"]), line=each["line"], name=Untrusted((each["name"] or "").strip()))
+        for each in found
+        if each
+    ]
+    return tuple(reversed(frames))
+
+
 def extract_main_thread(stack: str) -> str:
     """The dump without its other threads: only the main thread is judged, and it is often a tenth of the dump."""
     starts = [found.start() for found in _THREAD.finditer(stack)]
@@ -68,9 +92,13 @@ def extract_main_thread(stack: str) -> str:
 
 
 def find_user_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
-    """The innermost frame in the user's own code, else the outermost of all."""
-    own = next((frame for frame in frames if not frame.library and "/aboard_beacon" not in frame.file), None)
-    return own or (frames[-1] if frames else None)
+    """The innermost frame in the user's own code, else in a package such as the model's; None if there is neither.
+
+    Python's own files, torch and Aboard's trainer are no place to look.
+    """
+    others = [frame for frame in frames if frame.file.match(_OURS) is None]
+    own = next((frame for frame in others if not frame.library), None)
+    return own or next((frame for frame in others if frame.file.match(_PACKAGE) is not None), None)
 
 
 def classify_activity(frames: Sequence[StackFrame]) -> str:
@@ -87,6 +115,8 @@ _PURPOSES = ("import", "checkpoint", "evaluation", "data", "compile")
 
 
 def _classify_frame(frame: StackFrame) -> Iterator[str]:
+    if frame.file.match(_RECOMPUTATION):
+        return
     for activity, file, name in _KINDS:
         if (file is None or frame.file.match(file)) and (name is None or frame.name.match(name)):
             # A function's name is meaningful only in the user's code.

@@ -7,11 +7,17 @@ from functools import cached_property
 from aboard.core.cluster.head_machine import is_loopback
 from aboard.core.evidence.flight_records import GroupProgress, list_group_progress
 from aboard.core.evidence.node_snapshot import NodeSnapshot, ProcessGroupRecord, RankSnapshot, split_endpoint
-from aboard.core.evidence.python_stacks import StackFrame, classify_activity, find_user_frame, parse_main_thread
+from aboard.core.evidence.python_stacks import (
+    StackFrame,
+    classify_activity,
+    find_user_frame,
+    parse_main_thread,
+    parse_traceback,
+)
 from aboard.core.plan.plan import Plan
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import RankProcess, Run
-from aboard.diagnoses.untrusted import Untrusted
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
 # The part of each rank's stderr that is kept for a verdict.
@@ -42,6 +48,10 @@ class RankView:
 
     @cached_property
     def frames(self) -> tuple[StackFrame, ...]:
+        """The main thread, innermost first; of a rank that is dead, where that was when it died."""
+        if self.child is not None and self.child.dead:
+            trace = self.child.raised.trace if self.child.raised is not None else NO_TEXT
+            return parse_main_thread(self.child.stack) or parse_traceback(trace)
         return parse_main_thread(self.seen.stack) if self.seen is not None and self.seen.stack else ()
 
     @property

@@ -10,6 +10,7 @@ from aboard.lazy_dataclass import dataclass
 
 # The prefix of the codes of runs that still progress, but slower than before.
 SLOW = "slow-"
+_HANG = ("hang-", "init-")
 
 
 class Confidence(IntEnum):
@@ -47,12 +48,17 @@ VerdictRule: TypeAlias = Callable[[Evidence], Iterator[RuleResult]]
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """The findings with the verdict first, what was ruled out, and the seconds that it took."""
+    """The findings with the verdict first, what was ruled out, and the seconds that it took.
+
+    Of a live run, `progress` says how far it is, and `advancing` whether it makes progress as usual.
+    """
 
     findings: tuple[Finding, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
     seconds: float = 0.0
     quiet: float | None = None
+    progress: str = ""
+    advancing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +80,11 @@ class ReplayedJudgement:
 def is_same_verdict(one: Finding | None, other: Finding | None) -> bool:
     """Whether both have the same code, nodes and ranks; of slow runs only the code, since the slowest rank varies."""
     return _get_key(one) == _get_key(other)
+
+
+def is_hang(finding: Finding) -> bool:
+    """Whether it says that ranks wait for each other, in the training or before it."""
+    return finding.code.startswith(_HANG)
 
 
 def order_causes(causes: Iterable[Cause]) -> list[Cause]:

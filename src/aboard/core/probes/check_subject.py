@@ -37,5 +37,10 @@ class Subject:
         """The command that runs this check."""
         return self.asked or f"aboard check --only {self.name}"
 
+    @property
+    def is_check(self) -> bool:
+        """Whether it is checked before a launch; else it is diagnosed afterwards, or a command's error."""
+        return not self.asked or bool(self.probes or self.rules)
+
     def judge(self, facts: Facts) -> list[Finding]:
         return [finding for rule in self.rules for finding in rule(facts)]

@@ -46,6 +46,8 @@ class RankProcess:
     why: Untrusted = NO_TEXT
     raised: RankException | None = None
     raised_at: float | None = None
+    # Where its main thread was when a signal killed it, as faulthandler writes it.
+    stack: Untrusted = NO_TEXT
 
     @property
     def rank(self) -> int:
@@ -313,7 +315,7 @@ class Run:
         now.running += (event.kind == "started") - (child.state == "started")
         now.exited += (event.kind == "exited") - (child.state == "exited")
         child.state, child.at = event.kind, event.at
-        child.code, child.why = event.data.get("code"), _get_text(event, "why")
+        child.code, child.why, child.stack = event.data.get("code"), _get_text(event, "why"), _get_text(event, "stack")
         if event.kind == "started":
             self._reach_phase(child, Phase.STARTED, event.at)
         elif event.kind == "exited" and child.code == 0:

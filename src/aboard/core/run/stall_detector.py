@@ -65,9 +65,7 @@ class StallDetector:
 
     def limit(self, run: Run) -> float:
         """Seconds without progress after which a snapshot is due."""
-        if run.generation.phases[Phase.STEPS] and self.usual is not None:
-            return max(LEAST_STEP_SECONDS, STUCK_FACTOR * self.usual + 1.0)
-        return LEAST_SECONDS
+        return compute_limit(self.usual if run.generation.phases[Phase.STEPS] else None)
 
     def due(self, run: Run, now: float) -> bool:
         """Whether a snapshot is due; the pauses between snapshots grow."""
@@ -108,3 +106,8 @@ class StallDetector:
             self._slow_since = None
         elif self._slow_since is None:
             self._slow_since = now
+
+
+def compute_limit(usual: float | None) -> float:
+    """Seconds without progress that are still normal, by the usual seconds of a step; None before the first step."""
+    return LEAST_SECONDS if usual is None else max(LEAST_STEP_SECONDS, STUCK_FACTOR * usual + 1.0)

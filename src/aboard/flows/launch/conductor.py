@@ -34,7 +34,7 @@ from aboard.transport.node_session import NO_STACKS, NodeSession, SessionState
 from aboard.transport.supervisor_messages import OutputChunk
 from aboard.verdicts.death.first_death import find_first_death
 from aboard.verdicts.death.rules import conclude_run
-from aboard.verdicts.judge_evidence import judge_evidence
+from aboard.verdicts.judge_evidence import judge_live_run
 from aboard.verdicts.live.nonfinite_loss import is_suspicious_output
 from aboard.verdicts.live.undetermined import report_internal_error
 
@@ -164,7 +164,7 @@ class Conductor:
             collected = self._collected = await collect_evidence(self.plan, self.run, self._sessions)
             self._collected = await collect_follow_up(collected, self.evidence(), self._sessions)
             evidence = self.evidence()
-            why = judge_evidence(evidence)
+            why = judge_live_run(evidence)
             if not why.findings and self.run.generation.first_death is not None:
                 # A rank has died, and the others are being stopped: report that death.
                 end = conclude_run(evidence, self._standing_verdict, unhurt=False)

@@ -68,6 +68,12 @@ class LaunchResult:
     roster: RunProgress | None = None
     continuation: str = ""
 
+    @property
+    def blockers(self) -> tuple[Finding, ...]:
+        """The findings that refused the launch."""
+        found = self.refused or (() if self.report is None else self.report.findings)
+        return tuple(finding for finding in found if finding.severity is Severity.BLOCK)
+
 
 async def plan_launch(
     cluster: Cluster,

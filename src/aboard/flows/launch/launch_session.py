@@ -93,6 +93,8 @@ async def run_launch_session(
         if result.outcome is not None:
             record.write_findings(result.outcome.findings)
             result = replace(result, continuation=await _continue_job(spec, result))
+        else:
+            record.write_findings(result.blockers)
         return result, dict(record.dropped)
     except asyncio.CancelledError:
         if stop.interrupt is not None:

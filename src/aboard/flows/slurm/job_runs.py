@@ -54,7 +54,7 @@ class JobRun:
     @property
     def is_recorded(self) -> bool:
         """Whether this machine has the conductor's record; without a shared home only the batch host has it."""
-        return self.run.events.exists() or self.run.check.exists()
+        return self.run.events.exists() or self.run.findings.exists()
 
 
 async def find_job_runs(runs: Iterable[RunDirectory], environ: Mapping[str, str], hostname: str) -> dict[str, JobRun]:

@@ -44,7 +44,7 @@ ALL_SUBJECTS: tuple[Subject, ...] = (
     *SUBJECTS,
     _build_subject("trust", "this machine can log in to every node", "aboard trust", trust),
     _build_subject(
-        *("run", "every rank exits successfully", "aboard launch -- SCRIPT"),
+        *("run", "every rank exits successfully", "aboard why RUN"),
         *(death, container_images, containers, hang, rendezvous, slow, loss, nccl_ras, external_jobs),
     ),
     _build_subject(

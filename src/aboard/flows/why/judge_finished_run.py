@@ -15,13 +15,28 @@ from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 from aboard.verdicts.slurm_jobs import judge_job
 
+# Among this many of the newest runs, one that ended badly is searched for.
+_NEWEST = 20
+
 
 def find_default_run(runs: Runs) -> RunDirectory:
-    """The run to explain if none is named: the newest live run, or else the newest."""
+    """The run to explain if none is named: the newest that ended badly since the last question.
+
+    Without one, or if a run that began afterwards is live: the newest live run, or else the newest.
+    """
     all_runs = runs.all()
     if not all_runs:
         raise AboardError(run_records.RUN_NONE, "there is no run yet", "others")
-    return next((run for run in all_runs if run.live), all_runs[0])
+    live = next((run for run in all_runs if run.live), None)
+    since = max(runs.asked, live.began if live is not None else 0.0)
+    over = (run for run in all_runs[:_NEWEST] if run.written > since and not run.live)
+    return next(filter(_has_ended_badly, over), live or all_runs[0])
+
+
+def _has_ended_badly(run: RunDirectory) -> bool:
+    """Whether it is known to have failed; a Slurm job without an end may just run elsewhere."""
+    known = ("failed", "refused") if run.slurm_job.exists() else ("failed", "refused", "lost")
+    return summarize_run(run).state in known
 
 
 def judge_finished_run(run: RunDirectory, job: JobStatus | None = None) -> ReplayedJudgement:

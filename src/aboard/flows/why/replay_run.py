@@ -17,7 +17,7 @@ from aboard.flows.why.recorded_run import RecordedLogLine, RecordedRun
 from aboard.record.json_documents import decode_findings
 from aboard.verdicts.death.first_death import find_first_death, is_echo
 from aboard.verdicts.death.rules import conclude_run
-from aboard.verdicts.judge_evidence import judge_evidence
+from aboard.verdicts.judge_evidence import judge_live_run
 from aboard.verdicts.logs.judge_log import judge_log
 from aboard.verdicts.logs.log_scanner import LogScanner
 
@@ -73,7 +73,7 @@ def _rejudge_stall(recorded: RecordedRun) -> tuple[Finding | None, tuple[RuledOu
 
 
 def _judge_snapshot(recorded: RecordedRun, snapshot: Snapshot) -> Judgement:
-    return judge_evidence(
+    return judge_live_run(
         snapshot.evidence(Run.replay(recorded.run, _split_events(recorded, snapshot)[0]), recorded.tails())
     )
 

@@ -1,6 +1,6 @@
 """The live rank table at the bottom of the terminal, with the ranks' output above it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic
 
 from rich.console import Console, RenderableType
@@ -8,6 +8,7 @@ from rich.live import Live
 from rich.text import Text
 
 from aboard.core.run.run_progress import RunProgress
+from aboard.ui.labelled_text import wrap_words
 from aboard.ui.launch.roster_view import RosterView
 
 # Each print redraws the rank table below it, so lines are printed in batches.
@@ -48,6 +49,12 @@ class LaunchLiveView:
     def _flush(self) -> None:
         if self._pending:
             pending, self._pending = self._pending, []
-            # Not wrapped: the terminal wraps long lines and copies them as one.
-            self._console.print(*pending, sep="\n", soft_wrap=True)
+            width = self._console.width
+            lines = [part for each in pending for part in _wrap_rendered(each, width)]
+            # The terminal wraps a word that is longer than a line, and copies it as one.
+            self._console.print(*lines, sep="\n", soft_wrap=True)
             self._printed = self._clock()
+
+
+def _wrap_rendered(what: RenderableType, width: int) -> Iterable[RenderableType]:
+    return wrap_words(what, width) if isinstance(what, Text) else (what,)

@@ -14,6 +14,7 @@ from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses.untrusted import escape_text
 from aboard.ui.bounded_height import BoundedHeight
+from aboard.ui.labelled_text import wrap_labelled
 from aboard.ui.launch.missing_ranks import MissingGroup, group_missing
 from aboard.ui.launch.roster_table import RosterTable
 from aboard.ui.number_format import format_count, format_pace, format_range
@@ -33,6 +34,8 @@ RULE = "─"
 HEADING = 110
 MOST_NOTICES = 2
 TAIL = 6
+# A verdict has at most this many lines; those after the first are indented.
+STALL_LINES, INDENT, LONG_WORD = 3, 7, 16
 TAIL_AT_LEAST = 3
 # Lines that a training's own view leaves for the nodes.
 WAY_AT_LEAST = 4
@@ -172,8 +175,10 @@ def _render_stall(roster: RunProgress, width: int) -> list[Text]:
     if not stall.grave:
         return [_render_line(Text(f"note  {_shorten_to_site(stall.seen, width - len('note  '))}", style="dim"))]
     head = Text.assemble((f"{stall.word}  ", "bold red"), (f"{stall.code}  ", "dim"))
-    head.append(_shorten_to_site(stall.seen, width - head.cell_len), "bold")
-    return [_render_line(head), _render_line(Text.assemble(("  fix  ", "dim"), stall.fix))]
+    # Three lines, whose ends are not filled.
+    seen = _shorten_to_site(stall.seen, max(width, STALL_LINES * (width - INDENT - LONG_WORD) - head.cell_len))
+    lines = list(wrap_labelled(head, seen, width, indent=INDENT, style="bold"))[:STALL_LINES]
+    return [*map(_render_line, lines), _render_line(Text.assemble(("  fix  ", "dim"), stall.fix))]
 
 
 def _shorten_to_site(text: str, room: int) -> str:

@@ -8,11 +8,23 @@ from aboard.diagnoses.fixes import name_blanks
 
 # The index links to these pages, and 460 of them are too many for the site's navigation.
 _ORPHAN = "---\norphan: true\n---"
-_MEANS = {
+_CHECK_MEANS = {
     Severity.BLOCK: "`block`: it would stop a run, so a launch is refused.",
     Severity.WARN: "`warn`: a run may fail or be slow; a launch continues.",
     Severity.INFO: "`info`: worth knowing.",
 }
+_RUN_MEANS = {
+    **_CHECK_MEANS,
+    Severity.BLOCK: "`block`: the run has failed, or makes no progress.",
+    Severity.WARN: "`warn`: the run goes on, but is slow or may fail.",
+}
+_COMMAND_MEANS = {
+    **_CHECK_MEANS,
+    Severity.BLOCK: "`block`: the command stops, and nothing is started.",
+    Severity.WARN: "`warn`: the command continues.",
+}
+# The subjects that are diagnosed in a run and its output, after the launch.
+_OF_RUNS = ("run", "log")
 
 
 def build_pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
@@ -26,6 +38,7 @@ def build_pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
 
 
 def _build_page(subject: Subject, diagnosis: Diagnosis) -> str:
+    means = _CHECK_MEANS if subject.is_check else _RUN_MEANS if subject.name in _OF_RUNS else _COMMAND_MEANS
     symptoms = "\n".join(diagnosis.symptoms)
     remedy = diagnosis.remedy or "\n".join(("```text", *(step.text for step in diagnosis.steps), "```"))
     links = ", ".join(f"[{code}]({code}.md)" for code in diagnosis.leads_to)
@@ -35,7 +48,7 @@ def _build_page(subject: Subject, diagnosis: Diagnosis) -> str:
 
 # {diagnosis.code}: {diagnosis.title}
 
-At worst {_MEANS[diagnosis.severity]} Found by `{subject.command}`.
+At worst {means[diagnosis.severity]} Found by `{subject.command}`.
 
 ## Symptoms
 

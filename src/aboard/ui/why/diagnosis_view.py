@@ -12,6 +12,8 @@ from aboard.diagnoses.fixes import FixCommand, FixTemplate, name_blanks
 from aboard.ui.labelled_text import wrap_labelled
 from aboard.ui.status_marks import SEVERITY_MARKS
 
+# Errors of more than one command have no command that looks for them.
+ANY_COMMAND = "aboard"
 # A line up to its remark; no match if the line is a remark.
 _COMMAND = re.compile(r"^[^#].*?(?= +# |$)")
 
@@ -38,8 +40,10 @@ class DiagnosisView:
         yield from wrap_labelled(Text("  fix       ", style="dim"), remedy, width)
         if diagnosis.leads_to:
             yield from wrap_labelled(Text("  leads to  ", style="dim"), ", ".join(diagnosis.leads_to), width)
-        yield ""
-        yield Text(f"  {self._subject.command}    # checks again", style="dim")
+        if self._subject.command != ANY_COMMAND:
+            yield ""
+            again = "checks again" if self._subject.is_check else "asks the same again"
+            yield Text(f"  {self._subject.command}    # {again}", style="dim")
 
 
 def _format_step(step: FixTemplate) -> str:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from aboard.core.evidence.verdict import Judgement
+from aboard.core.evidence.verdict import Judgement, is_hang
 from aboard.core.text.durations import format_duration
+from aboard.diagnoses import Severity
 from aboard.ui.findings_view import FindingsView
 from aboard.ui.labelled_text import wrap_labelled
 
@@ -21,14 +22,29 @@ class VerdictView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         why = self._why
-        if why.findings:
-            yield FindingsView(why.findings, in_full=True)
-        else:
-            quiet = f"; last progress {format_duration(why.quiet)} ago" if why.quiet is not None else ""
-            yield Text(f"{self._run}: nothing wrong was found{quiet}")
+        # What ranks do while the others have not waited too long for them is part of the work, and no verdict.
+        notes = [finding for finding in why.findings if finding.severity is Severity.INFO]
+        waits = [finding for finding in notes if is_hang(finding) and why.progress]
+        findings = [finding for finding in why.findings if finding not in waits]
+        if why.progress and (why.advancing or len(notes) == len(why.findings)):
+            yield from wrap_labelled(Text(""), self._format_progress(), options.max_width, indent=2)
+            for finding in waits:
+                yield from wrap_labelled(Text("  now   ", style="dim"), finding.seen, options.max_width)
+        elif not findings:
+            yield Text(f"{self._run}: nothing wrong was found{self._format_quiet()}")
+        if findings:
+            yield FindingsView(findings, in_full=True)
         if self._verbose:
             yield from render_ruled_out(why, options.max_width)
         yield Text(f"queried the nodes in {why.seconds:.1f} s", style="dim")
+
+    def _format_progress(self) -> str:
+        state = "the run makes progress" if self._why.advancing else "nothing wrong was found"
+        return f"{state}: {self._why.progress}{self._format_quiet()}"
+
+    def _format_quiet(self) -> str:
+        quiet = self._why.quiet
+        return f"; last progress {format_duration(quiet)} ago" if quiet is not None else ""
 
 
 def render_ruled_out(why: Judgement, width: int) -> Iterator[RenderableType]:

@@ -10,6 +10,7 @@ from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.cluster.setup_commands import strip_setup
 from aboard.core.evidence.node_snapshot import DiskUsage, NodeSnapshot
+from aboard.core.evidence.python_stacks import find_user_frame, parse_main_thread, parse_traceback
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.plan.plan import NodePlan
 from aboard.core.run.run_state import RankException, RankProcess
@@ -100,16 +101,16 @@ def explain_death(child: RankProcess, tail: Sequence[Untrusted], context: DeathC
         if ours := _explain_own_error(child, context):
             return ours
         why, fix = _match_known_error(child.raised.text, death.RAISED, context)
-        return DeathExplanation(
-            diagnosis=death.RAISED, seen=f"raised {_format_excerpt(child.raised.text)}", why=why or gave_up, fix=fix
-        )
+        seen = f"raised {_format_excerpt(child.raised.text)}{_format_place(child.raised.trace)}"
+        return DeathExplanation(diagnosis=death.RAISED, seen=seen, why=why or gave_up, fix=fix)
     code = child.code or 0
     if code < 0:
         return _explain_signal(child, -code)
     error = find_error_line(tail)
     why, fix = _match_known_error(error, death.EXITED, context)
     if why or is_exception_line(error.raw()):
-        seen = f'exited with code {code}: "{_format_excerpt(error)}"'
+        place = _format_place(Untrusted("\n".join(parse_log_line(line.raw()).text for line in tail)))
+        seen = f'exited with code {code}: "{_format_excerpt(error)}"{place}'
         return DeathExplanation(diagnosis=death.EXITED, seen=seen, why=why or gave_up, fix=fix)
     last = [line for line in context.output or tail if line.raw().strip()][-_LAST_LINES:]
     quoted = ", ".join(f'"{_format_excerpt(line)}"' for line in last)
@@ -127,6 +128,9 @@ def add_node_evidence(evidence: Evidence, cause: RankProcess, explanation: Death
     node = evidence.snapshots.get(cause.node)
     if node is None:
         why = evidence.unheard.get(cause.node, "")
+        # A supervisor whose ranks are all over may have ended before it was asked: nothing is missing.
+        place = evidence.run.generation.connections.get(cause.node)
+        why = "" if place is not None and place.ended else why
         return (
             replace(explanation, seen=f"{explanation.seen}; {cause.node} could not be inspected: {why}")
             if why
@@ -226,11 +230,19 @@ def _explain_own_error(child: RankProcess, context: DeathContext) -> DeathExplan
     )
 
 
+def _format_place(trace: Untrusted) -> str:
+    """The first line in the user's code that a traceback leads to."""
+    place = find_user_frame(parse_traceback(trace))
+    return f" at {place}" if place is not None else ""
+
+
 def _explain_signal(child: RankProcess, number: int) -> DeathExplanation:
     name = name_signal(number)
     why, variant = _SIGNALS.get(number, ("A user or a program sent this signal to the rank.", ""))
     fix = death.KILLED.fix(variant, node=child.node) if variant else NO_FIX
-    return DeathExplanation(diagnosis=death.KILLED, seen=f"was killed by {name}", why=why, fix=fix)
+    place = find_user_frame(parse_main_thread(child.stack))
+    seen = f"was killed by {name}" + (f" at {place}" if place is not None else "")
+    return DeathExplanation(diagnosis=death.KILLED, seen=seen, why=why, fix=fix)
 
 
 def _match_known_error(text: Untrusted, diagnosis: Diagnosis, context: DeathContext) -> tuple[str, Fix]:

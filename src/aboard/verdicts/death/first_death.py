@@ -36,9 +36,13 @@ def find_first_death(evidence: Evidence) -> RankProcess | None:
 def is_echo(evidence: Evidence, child: RankProcess) -> bool:
     """Whether a death only reports that a peer could not be reached or timed out."""
     text = read_last_words(evidence, child)
-    echo = any(text.match(pattern) for pattern in _list_echo_patterns())
     # A registry that refuses a connection reads like a lost peer.
-    return echo and find_refusal(evidence, child) is None
+    return is_echo_text(text) and find_refusal(evidence, child) is None
+
+
+def is_echo_text(text: Untrusted) -> bool:
+    """Whether a rank's last words only report that a peer could not be reached or timed out."""
+    return any(text.match(pattern) for pattern in _list_echo_patterns())
 
 
 def read_last_words(evidence: Evidence, child: RankProcess) -> Untrusted:

@@ -13,11 +13,13 @@ from aboard.core.text.rank_sets import fold_ranks, name_ranks
 from aboard.diagnoses import Diagnosis, Finding, join_fixes
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.runs import hang, rendezvous
-from aboard.diagnoses.untrusted import NO_TEXT
+from aboard.diagnoses.untrusted import NO_TEXT, escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.verdicts.death.first_death import get_tail
 from aboard.verdicts.fix_commands import build_check_command, build_firewall_rules, build_loopback_fix
 
+# With so few ranks there is no majority that shows which of them is wrong.
+PAIR = 2
 # The connections of an exiting rank close a moment before its process ends.
 _LEAVING_SECONDS = 3.0
 # A dying process closes its connections, too; two clocks may differ by this.
@@ -132,6 +134,9 @@ def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator
     texts = [*([cause.raised.message] if cause.raised is not None else []), *get_tail(evidence, cause)]
     if not any(map(hang.MISMATCH.match_death, texts)):
         return
+    if len(evidence.views) == PAIR:
+        yield _build_pair_mismatch(evidence, cause)
+        return
     odd = [evidence.view(rank) for standing in evidence.group_progress for rank in (*standing.odd, *standing.behind)]
     odd = [view for view in odd if view.alive]
     ranks = list_ranks(odd) if odd else (int(cause.name),) if cause.name.isdigit() else ()
@@ -146,9 +151,31 @@ def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator
         nodes=nodes,
         ranks=ranks,
         seen=f"rank {cause.name} on {cause.node} received more data from a peer than it expected; Gloo terminated it"
-        f"{differs}",
+        f"{_format_site(evidence.view(cause.rank))}{differs}",
         fix=hang.MISMATCH.fix("died", run=evidence.plan.run, rank=cause.name),
     )
+
+
+def _build_pair_mismatch(evidence: Evidence, cause: RankProcess) -> Finding:
+    """Two ranks in different collectives: whoever got the unexpected data, either may have left one out."""
+    places = [f"rank {view.rank} on {view.node} was{_format_place(view)}" for view in evidence.views]
+    return hang.MISMATCH.finding(
+        nodes=list_nodes(evidence.views),
+        ranks=list_ranks(evidence.views),
+        seen=f"rank {cause.name} on {cause.node} received more data from the other rank than it expected, and Gloo"
+        f" terminated it; {'; '.join(places)}",
+        why="One of the two ranks has left out a collective, or has issued another one than its peer. With two ranks,"
+        " either may be wrong: compare both places.",
+        fix=hang.MISMATCH.fix("died", run=evidence.plan.run, rank=cause.name),
+    )
+
+
+def _format_place(view: RankView) -> str:
+    if view.site is not None:
+        call = f", in {view.frames[0].name.visible()}" if view.frames[0].library else ""
+        return f" at {view.site}{call}"
+    why = view.seen.why.get("stack", "") if view.seen is not None else ""
+    return f" at an unknown place{f' ({escape_text(why, 200)})' if why else ''}"
 
 
 def _build_loopback_finding(evidence: Evidence, tried: list[RankProcess]) -> Finding:

@@ -16,6 +16,7 @@ from aboard.verdicts.live.rank_activity import RankActivity, describe_activity
 from aboard.verdicts.live.stuck_ranks import RULES as STUCK
 
 _LAST_SECONDS = 10.0
+PAIR = 2
 # Waits that may be for a child process.
 _OWN_CHILDREN = (hang.LOCK, hang.DATA, hang.ABSENT)
 
@@ -71,10 +72,12 @@ def find_collective_mismatch(evidence: Evidence) -> Iterator[RuleResult]:
             odd = [evidence.view(rank) for rank in standing.odd]
             entry = next(iter(standing.odd.values()))
             others = len(standing.waiting) - len(odd)
+            # Of two ranks there is no majority: either may be wrong.
+            named = [evidence.view(rank) for rank in standing.waiting] if len(standing.waiting) == PAIR else odd
             yield Cause(
                 finding=hang.MISMATCH.finding(
-                    nodes=tuple(sorted({view.node for view in odd})),
-                    ranks=tuple(view.rank for view in odd),
+                    nodes=tuple(sorted({view.node for view in named})),
+                    ranks=tuple(view.rank for view in named),
                     seen=f"{name_ranks(list_ranks(odd))} issued {_format_collective(entry)} (sequence number"
                     f" {standing.number}){_format_site(odd[0])};"
                     f" the other {'rank' if others == 1 else f'{others} ranks'} issued"

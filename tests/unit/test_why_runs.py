@@ -1,0 +1,136 @@
+"""`aboard why` without a name: which run it means, and what it says of a launch that was refused."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+from click.testing import CliRunner
+
+from aboard.cli import cli
+from aboard.core.run.events import Event
+from aboard.diagnoses import NO_FIX
+from aboard.diagnoses.nodes import reach
+from aboard.flows.launch.launch_run import LaunchResult
+from aboard.flows.why.judge_finished_run import find_default_run
+from aboard.record.run_directory import RunDirectory
+from aboard.record.run_record import Record
+from aboard.record.runs import Runs
+
+DRAWN = Random(3)  # noqa: S311 - draws names, no secret
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return Runs.of({"XDG_STATE_HOME": str(tmp_path)})
+
+
+def begin(runs: Runs, at: int) -> RunDirectory:
+    run = runs.create(datetime.fromtimestamp(60 * at, tz=UTC), DRAWN)
+    os.utime(run.path / "began", (60 * at, 60 * at))
+    return run
+
+
+def end(run: RunDirectory, at: int, code: int) -> RunDirectory:
+    record = Record.open(run, ranks=1)
+    record.event(Event(node="", at=60.0 * at, kind="generation", data={"number": 1}))
+    record.event(Event(node="", at=60.0 * at, kind="finished", data={"why": "rank 0 exited", "code": code}))
+    record.close()
+    os.utime(run.events, (60 * at, 60 * at))
+    return run
+
+
+@contextmanager
+def living(run: RunDirectory) -> Iterator[RunDirectory]:
+    claim = run.claim()
+    yield run
+    claim.release()
+
+
+def ask(runs: Runs, at: int) -> None:
+    runs.note_question()
+    os.utime(runs.base / ".asked", (60 * at, 60 * at))
+
+
+def test_the_run_that_just_failed_is_meant_although_another_one_is_active(runs: Runs) -> None:
+    with living(begin(runs, 1)) as active:
+        failed = end(begin(runs, 2), 3, 1)
+        assert find_default_run(runs).id == failed.id
+        ask(runs, 4)
+        assert find_default_run(runs).id == active.id
+
+
+def test_a_run_that_began_after_the_failure_is_meant(runs: Runs) -> None:
+    end(begin(runs, 1), 2, 1)
+    with living(begin(runs, 3)) as active:
+        assert find_default_run(runs).id == active.id
+
+
+def test_a_failure_comes_before_a_newer_run_that_went_well(runs: Runs) -> None:
+    failed = end(begin(runs, 1), 2, 1)
+    well = end(begin(runs, 3), 4, 0)
+    assert find_default_run(runs).id == failed.id
+    ask(runs, 5)
+    assert find_default_run(runs).id == well.id
+
+
+def test_the_first_line_names_the_run_and_the_last_one_the_active_run(runs: Runs) -> None:
+    with living(begin(runs, 1)) as active:
+        failed = end(begin(runs, 2), 3, 1)
+        lines = CliRunner().invoke(cli, ["why"]).output.splitlines()
+    assert lines[0].startswith(f"{failed.id} is failed, ")
+    assert lines[-1] == f"aboard why {active.id}    # the run that is active"
+    assert runs.asked > 0
+
+
+def test_a_launch_that_preflight_refused_is_told_with_its_codes(runs: Runs) -> None:
+    """By `aboard why` and by `aboard status`, in place of a run without anything wrong."""
+    run = begin(runs, 1)
+    diagnosis = reach.REFUSED
+    found = diagnosis.finding(nodes=("n2",), seen="n2 refuses connections on port 22", fix=NO_FIX)
+    record = Record.open(run, ranks=1)
+    record.write_findings(LaunchResult(report=None, refused=(found,)).blockers)
+    record.close()
+    refused = f"refused by preflight: {diagnosis.code}"
+    said = CliRunner().invoke(cli, ["why"]).output
+    assert said.startswith(f"{run.id} is refused")
+    assert refused in said.splitlines()[0]
+    assert "n2 refuses connections on port 22" in said
+    fields = CliRunner().invoke(cli, ["status"]).output.rstrip("\n").split("\t")
+    assert (fields[1], fields[-1]) == ("refused", refused)
+
+
+@pytest.mark.parametrize(("saved", "what"), [(40, "continues from step 40"), (None, "starts over: no checkpoint")])
+def test_of_a_training_that_failed_the_command_that_resumes_it_is_told(
+    runs: Runs, tmp_path: Path, saved: int | None, what: str
+) -> None:
+    """From any directory: the folder of the training comes first."""
+    run = begin(runs, 1)
+    record = Record.open(run, ranks=1)
+    training = json.dumps({"output_dir": str(tmp_path / "output"), "resume": "auto"})
+    starts = [{"child": "0", "rank": 0, "argv": ["python"]}]
+    record.write_plan(
+        {
+            "world": 1,
+            "nodes": [{"name": "n1", "starts": starts}],
+            "cwd": "/home/ada/my job",
+            "command": "aboard train n1",
+            "env": {"ABOARD_TRAINING": training},
+        }
+    )
+    record.event(Event(node="", at=60.0, kind="generation", data={"number": 1}))
+    record.event(Event(node="n1", seq=1, at=61.0, kind="started", child="0", rank=0))
+    metrics = {"step": 70, **({"saved": saved} if saved else {})}
+    record.samples("n1", 70.0, {"node": {}, "children": {"0": {"step": 70, "metrics": metrics}}})
+    record.event(Event(node="n1", seq=2, at=80.0, kind="exited", child="0", rank=0, data={"code": -9}))
+    record.event(Event(node="", at=81.0, kind="finished", data={"why": "rank 0 died", "code": 137}))
+    record.close()
+    said = CliRunner().invoke(cli, ["why"]).output
+    assert "run-killed" in said
+    assert "cd '/home/ada/my job' && aboard train n1" in said
+    assert what in said
