@@ -168,7 +168,7 @@ async def _end_unwanted_start(starting: "asyncio.Task[asyncio.subprocess.Process
         starting.cancel()
     await asyncio.wait([starting])
     if not starting.cancelled() and starting.exception() is None:
-        await ProcessStream(starting.result(), lambda line: "").close(hurry=True)
+        await ProcessStream(starting.result(), lambda _: "").close(hurry=True)
 
 
 def use_pidfds() -> None:
