@@ -350,9 +350,9 @@ def test_a_script_that_no_node_has_is_synced_from_this_machine() -> None:
     """With our own command for all nodes; what only another node has comes from there."""
     gone, there = (ProgramFile(path="/job/train.py", exists=exists) for exists in (False, True))
     nowhere = judge(environments(CHOSEN, CHOSEN, workdir=True, program=gone))
-    assert nowhere[0].fix == "aboard sync --on 'n[1-2]' /job/train.py    # or add --sync to the command"
+    assert nowhere[0].fix == "aboard sync --on n[1-2] /job/train.py    # or add --sync to the command"
     never = judge(environments(CHOSEN, CHOSEN, workdir=False, program=gone))
-    assert never[0].fix.startswith("aboard sync --on 'n[1-2]' /job    #")
+    assert never[0].fix.startswith("aboard sync --on n[1-2] /job    #")
     some = judge({**environments(CHOSEN, CHOSEN, workdir=True, program=gone), **environments(CHOSEN, program=there)})
     assert some[0].fix.startswith("ssh n1 'tar -C / -cf - job/train.py' | ssh n2 ")
 

@@ -98,7 +98,8 @@ def parse_list(text: str, *, where: str) -> "Items | Leaf":
     except InputError as error:
         problems = [Problem(where=where, seen=each.seen, fix=each.fix) for each in error.problems]
         raise InputError(configuration.YAML, problems) from None
-    return _move_tree(tree.values["list"], where)
+    moved: Items | Leaf = _move_tree(tree.values["list"], where)
+    return moved
 
 
 def _move_tree(tree: Tree, where: str) -> Any:
