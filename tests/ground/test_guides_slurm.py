@@ -22,11 +22,6 @@ BLANKS = {
     "<YOUR_USERNAME>": "crew",
     "<YOUR_CACHE_DIRECTORY>": "/home/crew/fmengine/cache",
 }
-# What the cluster's administrator installs for NCCL.
-FABRIC = (
-    "mkdir -p /etc/crusoe/nccl_topo && echo '<system version=\"1\"/>' > /etc/crusoe/nccl_topo/h100-80gb-sxm-ib.xml"
-    " && echo NCCL_TOPO_FILE=/etc/crusoe/nccl_topo/h100-80gb-sxm-ib.xml > /etc/nccl.conf"
-)
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +33,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def box() -> Iterator[Sandbox]:
     """Two bare nodes with four GPUs each."""
     with build_sandbox("guides-slurm", nodes=2, slots=4, slurm=True, containers=True, bare=True) as box:
-        for host in box.nodes:
-            host.run(["sh", "-c", FABRIC], root=True).check_returncode()
         yield box
 
 

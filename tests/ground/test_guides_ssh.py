@@ -1,5 +1,6 @@
 """Three public guides over ssh, from bare hosts to a trained model: the commands of their pages, as they stand."""
 
+import re
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -31,13 +32,14 @@ def test_llama_x(make_box: Callable[..., Sandbox]) -> None:
 def test_lmflow(make_box: Callable[..., Sandbox]) -> None:
     """A script with --deepspeed_args is read into five ranks on uneven hosts; its model loads where it is collected."""
     guide = GuideRun(make_box(nodes=3, slots=2, bare=True), "lmflow", env={"NCCL_SOCKET_IFNAME": "eth0"})
-    *_, checked, launched, _ = guide.type_all()
+    *_, checked, launched, evaluated, _ = guide.type_all()
     assert "done: 3 of 3 nodes reached; no problems found" in checked
     assert "./scripts/run_continual_pretrain.sh is read, not run. Line 50 starts deepspeed" in launched
     assert "5 ranks on 3 nodes, master n1:11000" in launched
     losses = list_losses(launched)
     assert len(losses) == 4
     assert losses[-1] < losses[0]
+    assert re.search(r"nll \d\.\d+ on 3 conversations", evaluated), evaluated
     code = (
         "from transformers import AutoModelForCausalLM as M; print(M.from_pretrained('back/n1/finetuned_llama').dtype)"
     )
@@ -48,8 +50,6 @@ def test_lmflow(make_box: Callable[..., Sandbox]) -> None:
 def test_gpt_neox(make_box: Callable[..., Sandbox]) -> None:
     """deepy.py runs on the head alone, and its deepspeed command on the head and a worker that was bare."""
     box = make_box(nodes=1, slots=1, bare=True)
-    script = "mkdir /job && printf 'localhost slots=1\\nn1 slots=1\\n' > /job/hostfile"
-    box.head.run(["sh", "-c", script], root=True).check_returncode()
     guide = GuideRun(box, "gpt-neox")
     *_, checked, launched = guide.type_all()
     assert "done: 2 of 2 nodes reached; no problems found" in checked

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -139,9 +141,10 @@ def test_a_script_that_is_only_on_the_head_stops_the_launch_and_the_fix_copies_i
     assert done.returncode == 2
     assert "phase" not in done.stdout
     assert "/private/job/show.py is missing on n[1-2]" in " ".join(done.stdout.split())
-    for line in done.stdout.splitlines():
-        if "tar -C" in line:
-            run(box.head, line.replace("  fix   ", "").strip())
+    fix = re.search(r"fix +(aboard sync --on n\[1-2\] /private/job)    # or add --sync to the command", done.stdout)
+    assert fix is not None, done.stdout
+    done = aboard(box, "plain", *shlex.split(fix[1])[1:])
+    assert done.returncode == 0, done.stdout + done.stderr
     done = aboard(box, "plain", "launch", "n1", "n2", "--", "show.py", folder="/private/job")
     assert done.returncode == 0, done.stdout + done.stderr
     # Another one on n2: a script that differs stops it, a stray file beside it does not.

@@ -1,6 +1,7 @@
 """The pages of examples/guides: what they claim, and their commands, typed on a sandbox's head as they stand."""
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -25,11 +26,14 @@ _OURS = re.compile(r"(\d+) commands?, (\d+) edits?")
 class GuidePage:
     """A guide's page: the commands of its first listing, and the rows that count the guide's own work.
 
+    `outside` is its script for the machine that the sandbox is on, which gives hosts what a guide's cloud has.
+
     Each row is (commands, edits); the last one is the sum that the page states. `ours` is what it states for Aboard.
     """
 
     name: str
     commands: tuple[str, ...]
+    outside: str
     rows: tuple[tuple[int, int], ...]
     ours: tuple[int, int]
 
@@ -50,6 +54,7 @@ def read_guide_page(name: str) -> GuidePage:
     return GuidePage(
         name=name,
         commands=tuple(line.replace("\0", "\n") for line in lines.splitlines()),
+        outside="\n".join(re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)),
         rows=tuple((int(row[2]), int(row[3])) for row in rows),
         ours=(int(ours[0]), int(ours[1])),
     )
@@ -66,6 +71,7 @@ class GuideRun:
         self.folder = f"{CREW_HOME}/{name}"
         venv = f"{CREW_HOME}/venv"
         self._env = {"VIRTUAL_ENV": venv, "PATH": f"{venv}/bin:/usr/local/bin:/usr/bin:/bin", **(env or {})}
+        _type_outside(self.page.outside, box)
         copy_folder(GUIDES / name, box.head, self.folder)
         self._create_environment(venv, wheel)
 
@@ -93,6 +99,13 @@ class GuideRun:
         content = b64encode(wheel.read_bytes()).decode() if wheel is not None else ""
         made = self.box.head.run(["sh", "-c", script], input=content, timeout=120 * slowness())
         assert made.returncode == 0, made.stderr
+
+
+def _type_outside(script: str, box: Sandbox) -> None:
+    """Types it as root on this machine, where `aboard` means this repository's."""
+    aboard = f'aboard() {{ "{sys.executable}" -m aboard "$@"; }}\n'
+    env = {**os.environ, "ABOARD_SANDBOX": box.name, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run(["bash", "-ec", aboard + script], env=env, check=True, timeout=60 * slowness())
 
 
 def build_aboard_wheel(directory: Path) -> Path:

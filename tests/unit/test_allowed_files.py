@@ -35,6 +35,18 @@ def test_everything_in_a_container_needs_consent() -> None:
     assert "binds" in ContainerSection.model_fields
 
 
+def test_resources_of_a_job_need_no_consent() -> None:
+    """Whole nodes and their memory are no code; an option that isn't known to be harmless is asked for."""
+    head = "cluster: {slurm: {nodes: 2, extra: "
+    for extra, wanted in (
+        ("[--exclusive, --mem=0]", []),
+        ("--gres=gpu:a100:8", []),
+        ("[--mem=0, --export=A]", ["extra"]),
+    ):
+        settings = list_code_settings(parse_tree(f"{head}{extra}}}}}", file="a.yaml"))
+        assert [each.key.rpartition(".")[2] for each in settings] == wanted
+
+
 LOADING = """
 LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONWARNINGS PATH BASH_ENV ENV GCONV_PATH
 NCCL_NET_PLUGIN NCCL_TUNER_PLUGIN NCCL_PROFILER_PLUGIN NCCL_CONF_FILE CUDA_INJECTION64_PATH CUDA_HOME

@@ -15,6 +15,7 @@ from deadlines import slowness
 
 from aboard.cli.options.hide_values import find_values
 from aboard.cli.runs.start_launch import format_typed_command
+from aboard.cli.sandbox import _build_terminal_environment
 from aboard.record.runs import Runs
 
 
@@ -38,6 +39,39 @@ def test_a_mistyped_subject() -> None:
     ran = aboard("check", "--only", "reech", "localhost")
     assert ran.code == 3
     assert "did you mean 'reach'?" in ran.stderr
+
+
+def test_sync_without_nodes_says_how_to_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody types it to copy nothing."""
+    monkeypatch.chdir(tmp_path)
+    ran = aboard("sync")
+    assert ran.code == 3
+    assert "no node is named, and there is no aboard.yaml in this directory" in ran.stderr
+    assert "aboard sync --on gpu01 --on gpu02" in ran.stderr
+
+
+def test_a_host_sees_the_environment_of_an_aboard_that_is_called_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`venv/bin/aboard sandbox exec -- python` finds that Python; an activated one comes first."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    environment = _build_terminal_environment()
+    assert (environment["VIRTUAL_ENV"], environment["PATH"].split(":")[0]) == (str(tmp_path), f"{tmp_path}/bin")
+    assert "PATH" not in _build_terminal_environment(active=False)
+    monkeypatch.setenv("CONDA_PREFIX", sys.base_prefix)
+    assert _build_terminal_environment().get("CONDA_PREFIX") == sys.base_prefix
+
+
+def test_options_of_a_fault_may_stand_before_its_name() -> None:
+    """`break --name other drop` means the same as `break drop --name other`."""
+    ran = aboard("sandbox", "break", "--name", "nowhere", "drop", "--node", "n2")
+    assert "No such option" not in ran.stderr
+    assert "nowhere" in ran.stderr
+    assert "drop " in aboard("sandbox", "break", "--list").stdout
 
 
 def test_what_check_could_not_test_has_not_passed() -> None:

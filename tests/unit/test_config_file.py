@@ -138,14 +138,33 @@ def test_set(files: Path) -> None:
     assert (section.slots, section.nodes, section.env) == (2, ["n[1-4]"], {"A": "010"})
 
 
+def test_set_takes_lists_in_brackets(files: Path) -> None:
+    """As in the file; a variable keeps its text."""
+    container = ["cluster.container.runtime=podman", "cluster.container.image=i", "cluster.container.binds=[/a:/b, /c]"]
+    section = load_config_files([], ["cluster.nodes=[n1, 'n[2-3]']", "cluster.env.A=[x]", *container]).document.cluster
+    assert section is not None
+    assert section.container is not None
+    assert (section.nodes, section.env) == (["n1", "n[2-3]"], {"A": "[x]"})
+    assert section.container.binds == ["/a:/b", "/c"]
+
+
 @pytest.mark.parametrize(
     ("text", "seen", "fix"),
     [
         ("cluster.slot=8", "--set cluster.slot: unknown key 'slot' in cluster", "did you mean 'slots'?"),
         ("clutser.slots=8", "--set clutser.slots: unknown key 'clutser'", "did you mean 'cluster'?"),
         ("cluster.slots=x", '--set cluster.slots: cluster.slots must be a whole number, not "x"', "write slots: 8"),
-        ("cluster.slots", "--set: 'cluster.slots' is not KEY=VALUE", "write --set cluster.slots=8"),
-        (".=", "--set: '.' is not KEY=VALUE", "write --set cluster.slots=8"),
+        ("cluster.slots", "--set: 'cluster.slots' is not KEY=VALUE", "write --set cluster.slots=VALUE, without"),
+        (".=", "--set: '.' is not KEY=VALUE", "write --set cluster.slots=VALUE"),
+        ("learning_rate=1e-4", "unknown key 'learning_rate'", "did you mean 'train.learning_rate'?"),
+        ("lora=8", "unknown key 'lora'", "write it below `train:`: adapter: {r: 16, alpha: 32}"),
+        ("train.lora=8", "train: 'lora' has a different name", "write adapter: {r: 16, alpha: 32}"),
+        (
+            "train.gradient_checkpointing=maybe",
+            'can\'t be "maybe"; use one of true, false, selective',
+            "known here: true",
+        ),
+        ("cluster.nodes=[a, {b]", "--set cluster.nodes: not valid YAML", "put quotes around values"),
         ("cluster.nodes.0=x", "'nodes' at a.yaml:2:3 is a value, not a section", "change it in a.yaml"),
     ],
 )

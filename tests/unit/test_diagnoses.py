@@ -1,6 +1,7 @@
 """Every failure is declared once, and no value that is filled into a fix can change what it does."""
 
 import ast
+import re
 import shlex
 import subprocess
 import sys
@@ -11,12 +12,14 @@ from pathlib import Path
 from pkgutil import walk_packages
 from string import Formatter
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shell_shapes import shape
 
 import aboard.diagnoses
+from aboard.cli import cli
 from aboard.diagnoses import AboardError, Advice, Diagnosis, FixCommand, Severity, Shell, format_shell
 from aboard.diagnoses.catalogue import all_diagnoses, list_output_patterns, read_error, recall_diagnosis, unpack_error
 from aboard.diagnoses.errors import pack_error
@@ -90,6 +93,39 @@ def test_no_value_changes_what_a_fix_does(name: str) -> None:
         assert filled.count("\n") == harmless.count("\n")
         if isinstance(template, FixCommand):
             assert shape(filled, hostile) == shape(harmless, HARMLESS)
+
+
+OWN_COMMAND = re.compile(r"(?<![\w/.-])aboard (?=[a-z-])(?!outside)")
+# Blanks that are no value of an option.
+CHOSEN = {"VERB": "up", "FAULT": "process-killed"}
+
+
+def _list_own_commands() -> Iterator[tuple[str, str]]:
+    """Each `aboard …` of the catalogue, with its blanks as words: of fixes as typed, of prose only what is quoted."""
+    for each in all_diagnoses().values():
+        for variant, template in each.templates.items():
+            for line in name_blanks(template.text).split("\n"):
+                command, _, comment = line.partition("    # ")
+                for text in (command, *comment.split("; ")):
+                    for part in OWN_COMMAND.split(text)[1:]:
+                        yield f"{each.code}:{variant}", part.partition("`")[0]
+        for prose in (each.remedy, each.explanation):
+            for quoted in re.findall(r"`aboard ([a-z-][^`]*)`", prose):
+                yield each.code, quoted
+
+
+@pytest.mark.parametrize(("code", "typed"), list(dict.fromkeys(_list_own_commands())))
+def test_our_own_commands_in_fixes_can_be_typed(code: str, typed: str) -> None:
+    """Each names a command and options that exist, with values of the right kind where it has any."""
+    first = re.split(" && |, ", typed, maxsplit=1)[0].removesuffix(".")
+    words = [CHOSEN.get(word, word) for word in shlex.split(first, comments=True) if word != "…"]
+    command: click.Command = cli
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, f"{code}: aboard {typed}"
+        command, words = found, words[1:]
+    context = click.Context(command, info_name=command.name, **command.context_settings)
+    command.make_parser(context).parse_args(words)
 
 
 def _values(template: FixCommand | Advice, value: str) -> dict[str, str | list[str] | Shell]:

@@ -27,7 +27,13 @@ from aboard.core.cluster.interpreter import (
 from aboard.core.cluster.node import Node
 from aboard.core.plan.program import Program, ProgramKind, parse_python_command
 from aboard.core.probes.facts import Facts, Unknown
-from aboard.core.probes.rank_environment import RankEnvironment, RankSpec, build_environment_query, parse_environment
+from aboard.core.probes.rank_environment import (
+    ProgramFile,
+    RankEnvironment,
+    RankSpec,
+    build_environment_query,
+    parse_environment,
+)
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
 
@@ -338,6 +344,17 @@ def test_an_environment_on_no_node_is_a_warning_where_python3_has_no_torch() -> 
     ]
     without: dict[str, Any] = {"packages": {}}
     assert judge(found, without, without)[0].severity is Severity.WARN
+
+
+def test_a_script_that_no_node_has_is_synced_from_this_machine() -> None:
+    """With our own command for all nodes; what only another node has comes from there."""
+    gone, there = (ProgramFile(path="/job/train.py", exists=exists) for exists in (False, True))
+    nowhere = judge(environments(CHOSEN, CHOSEN, workdir=True, program=gone))
+    assert nowhere[0].fix == "aboard sync --on n[1-2] /job/train.py    # or add --sync to the command"
+    never = judge(environments(CHOSEN, CHOSEN, workdir=False, program=gone))
+    assert never[0].fix.startswith("aboard sync --on n[1-2] /job    #")
+    some = judge({**environments(CHOSEN, CHOSEN, workdir=True, program=gone), **environments(CHOSEN, program=there)})
+    assert some[0].fix.startswith("ssh n1 'tar -C / -cf - job/train.py' | ssh n2 ")
 
 
 def test_a_python_of_the_system_is_not_copied() -> None:

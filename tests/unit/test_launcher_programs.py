@@ -120,6 +120,10 @@ import deepspeed.launcher.runner
 print("many lines")
 if sys.argv[2] == "bad.yml":
     raise ValueError("duplicate keys\\x1b[31m")
+if sys.argv[2] == "torn.yml":
+    print("Traceback (most recent call last):\\nyaml.scanner.ScannerError: mapping values are not allowed here\\n"
+          '  in "torn.yml", line 3, column 10:\\n    a: b: c\\n        ^\\n')
+    sys.exit(1)
 if sys.argv[2] == "none.yml":
     sys.exit()
 deepspeed.launcher.runner.EXPORT_ENVS.append("WANDB_API_KEY")
@@ -163,12 +167,16 @@ def test_deepy_reports_its_command(neox: Mapping[str, str], start: str) -> None:
     [
         (f"{sys.executable} deepy.py train.py bad.yml", "exit code 1: ValueError: duplicate keys"),
         (f"{sys.executable} deepy.py train.py none.yml", "exit code 0: many lines"),
+        (
+            f"{sys.executable} deepy.py train.py torn.yml",
+            'exit code 1: yaml.scanner.ScannerError: mapping values are not allowed here in "torn.yml", line 3',
+        ),
         (f"{sys.executable} gone/deepy.py train.py a.yml", "No such file or directory"),
         ("no/such/python deepy.py train.py a.yml", "no/such/python: No such file or directory"),
     ],
 )
 def test_the_error_of_deepy_is_shown(neox: Mapping[str, str], command: str, seen: str) -> None:
-    """Its last line, without control characters, and the command that shows all of it."""
+    """The exception, without control characters, and the command that shows all of it."""
     with pytest.raises(InputError) as error:
         parse(command, neox)
     problem = str(error.value.problems[0])

@@ -126,6 +126,15 @@ def test_what_is_not_followed(text: str, reason: str) -> None:
     assert reason in error.value.reason
 
 
+def test_what_changes_nothing_for_the_run_is_passed_over() -> None:
+    """A hostfile is removed before a loop writes it, and signals are Aboard's own; what removes more is refused."""
+    text = "rm -f $H\ntrap 'scontrol requeue $SLURM_JOB_ID' USR1 TERM\nfor n in a b; do echo $n >> $H; done\nsrun x"
+    assert read(f"H=/tmp/hosts\n{text}") == [["x", "E="]]
+    for line in ("rm -rf out", "rm -f -r out", "trap 'rm x' USR1 EXIT", "trap"):
+        with pytest.raises(UnreadableScriptError):
+            read(f"{line}\nsrun a")
+
+
 @pytest.mark.parametrize(
     "text", ["srun $(date +%s)", "srun $(srun -n1 hostname -I)", "srun $(cat x | wc -l)", "srun `nproc`"]
 )

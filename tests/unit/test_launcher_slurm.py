@@ -299,3 +299,23 @@ def test_broken_scripts_are_refused() -> None:
             text = text[:at] + dice.choice(pieces) + text[at + length :]
         with suppress(InputError):
             pasted("sbatch job.sh --work-dir /w", files={"job.sh": text}, environ=build_job())
+
+
+def test_a_hostfile_that_the_script_writes_is_left_to_the_script() -> None:
+    """It exists only once the job runs, so the command goes into the script, as the fix says."""
+    lines = ("rm -f $H", "for n in n1 n2; do echo $n slots=2 >> $H; done", "deepspeed --hostfile $H train.py")
+    script = "\n".join(("#!/bin/bash", "#SBATCH -N 2 --ntasks-per-node=1", "H=/w/hosts", *lines))
+    with pytest.raises(InputError) as error:
+        pasted("sbatch job.sh", files={"job.sh": script}, environ=build_job(2))
+    assert "a hostfile that the script itself writes" in str(error.value.problems[0])
+    assert "write one aboard launch -- torchrun" in error.value.fix
+
+
+def test_variables_before_a_launcher_may_be_set_by_env() -> None:
+    """`env FOO=1 torchrun` is read like `FOO=1 torchrun`, by itself and behind srun; so is `env -u BAR FOO=1`."""
+    alone = [pasted(f"{start} torchrun --nproc-per-node 2 t.py") for start in ("FOO=1", "env FOO=1", "env -u B FOO=1")]
+    assert alone[0] == alone[1] == alone[2]
+    for start in ("srun env FOO=1", "FOO=1 srun", "srun"):
+        script = f"#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=1\n{start} torchrun --nproc-per-node 2 train.py"
+        text = as_text("sbatch job.sh", {"job.sh": script}, build_job(2))
+        assert ("FOO=1" in text or "FOO: 1" in text) is ("FOO" in start), text

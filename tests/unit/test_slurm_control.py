@@ -37,7 +37,7 @@ def test_status_lists_jobs_that_wait_run_and_ended(slurm: SlurmStandIns) -> None
     slurm.show(13, "JobState=CANCELLED Reason=None ExitCode=0:15 BatchHost=n3")
     lines = [line.split("\t") for line in aboard("status").stdout.splitlines()]
     assert [(line[1], line[5]) for line in lines] == [
-        ("ended", "Slurm no longer knows job 14; its record is on n4"),
+        ("ended", "Slurm no longer knows job 14, nor how it ended; its record is on n4"),
         ("stopped", "job 13 was cancelled"),
         ("running", "job 12 is running on n[1-2]"),
         (
@@ -102,6 +102,25 @@ def test_logs_of_a_job_that_has_ended_name_the_node_of_the_record(slurm: SlurmSt
     assert f"srun --nodes=1 --ntasks=1 --nodelist=n1 {sys.executable} -m aboard logs {RUN}" in " ".join(
         refused.stderr.split()
     )
+
+
+def test_a_job_that_was_cancelled_while_it_waited_never_started(slurm: SlurmStandIns) -> None:
+    """Slurm knows that, so it is not called forgotten."""
+    make_job_run(RUN, JOB)
+    slurm.show(12, "JobState=CANCELLED Reason=None ExitCode=0:0 NodeList=(null) BatchHost=(null)")
+    refused = aboard("why", RUN)
+    assert (refused.code, "[log-cancelled]" in refused.stderr) == (3, True)
+    assert f"{RUN} never started: job 12 was cancelled while it waited" in " ".join(refused.stderr.split())
+    assert "job 12 was cancelled while it waited" in aboard("status").stdout
+
+
+def test_a_job_that_slurm_has_forgotten_is_called_so(slurm: SlurmStandIns) -> None:
+    """With the command that may still know its end."""
+    make_job_run(RUN, JOB)
+    refused = " ".join(aboard("why", RUN).stderr.split())
+    assert "Slurm no longer knows job 12" in refused
+    assert "how it ended is not known here" in refused
+    assert "sacct --jobs=12" in refused
 
 
 def test_stop_cancels_a_job_that_waits(slurm: SlurmStandIns) -> None:

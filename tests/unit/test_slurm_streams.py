@@ -1,6 +1,10 @@
 """What srun does to a step's streams, and how frames survive it: copies of stdin, merged and cut lines of stdout."""
 
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +111,37 @@ def test_variables_of_a_step_are_removed(name: str) -> None:
 def test_variables_of_a_job_stay(name: str) -> None:
     """Scripts use them for names and directories."""
     assert not STEP_VARIABLES.fullmatch(name)
+
+
+FAILING_COMMAND = """
+import asyncio
+from aboard.core.cluster.node import Node
+from aboard.transport.slurm import slurm_transport
+
+slurm_transport.GATHER_SECONDS = 0
+
+async def fail_after(turns):
+    opening = asyncio.create_task(slurm_transport.SlurmTransport().open(Node(name="n1"), lambda phase: None))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    raise RuntimeError("the command fails")
+
+for turns in range(12):
+    try:
+        asyncio.run(fail_after(turns))
+    except RuntimeError:
+        print(turns, flush=True)
+"""
+
+
+@pytest.mark.ci
+def test_a_command_that_fails_while_srun_starts_ends(tmp_path: Path) -> None:
+    """In whichever turn of the loop it fails: asyncio would wait for ever for the pipes of a start that it cancels."""
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\nexec cat\n")
+    srun.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", FAILING_COMMAND], env=environment, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert ended.stdout.split() == [str(turns) for turns in range(12)], ended.stderr

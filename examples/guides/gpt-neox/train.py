@@ -25,7 +25,7 @@ def main():
     model = LanguageModel(settings["hidden_size"], settings["num_layers"], settings["num_attention_heads"])
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     print(f"ZeRO stage {engine.zero_optimization_stage()}, batch {engine.train_batch_size()}", flush=True)
-    text = torch.tensor(list(Path(settings["data_path"]).read_bytes()))
+    text = torch.tensor(list(Path(settings["data_path"] + ".bin").read_bytes()))
     length = settings["seq_length"] + 1
 
     for step in range(1, settings["train_iters"] + 1):

@@ -148,4 +148,9 @@ def _format_nodes(box: Sandbox) -> str:
 def _build_terminal_environment(*, active: bool = True) -> dict[str, str]:
     """The terminal's variables and the active Python environment."""
     wanted = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS")
-    return {key: os.environ[key] for key in wanted if key in os.environ} | (find_active_environment() if active else {})
+    shown = {key: os.environ[key] for key in wanted if key in os.environ}
+    if not active:
+        return shown
+    # Without an activated one: that of an aboard which is called by its path.
+    own = {"VIRTUAL_ENV": sys.prefix} if sys.prefix != sys.base_prefix else {}
+    return shown | (find_active_environment() or find_active_environment(own))

@@ -23,6 +23,11 @@ class FaultGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [kind.name for kind in FAULTS]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Options may stand before the fault, too: `break --name other drop --node n2`."""
+        place = next((at for at, word in enumerate(args) if word in self.list_commands(ctx)), 0)
+        return super().parse_args(ctx, [*args[place : place + 1], *args[:place], *args[place + 1 :]])
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         return _build_command(find_fault_class(cmd_name))
 

@@ -15,7 +15,8 @@ from aboard.cli.runs.sync_workdir import sync_with_progress
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node, TransportKind
-from aboard.diagnoses.diagnosis import Finding
+from aboard.diagnoses import Finding, InputError, Problem
+from aboard.diagnoses.usage import commands
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.sync_sources import TrainingFiles, list_left_out, load_training_files, scan_sources
 from aboard.lazy_dataclass import dataclass
@@ -73,6 +74,9 @@ def sync(where: NodeArguments, **options: Any) -> None:
     cluster = where.cluster()
     raise_open_file_limit(len(cluster))
     nodes = [node for node in cluster if node.transport is not TransportKind.LOCAL]
+    if not nodes and not where.is_given and not find_default_files(allow_file=where.allow_file):
+        seen = "no node is named, and there is no aboard.yaml in this directory"
+        raise InputError(commands.SYNC_NODES, [Problem(where="aboard sync", seen=seen, fix=commands.SYNC_NODES.fix())])
     if not nodes:
         click.echo("every node is this machine: there is nothing to copy", err=True)
         return

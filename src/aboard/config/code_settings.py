@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from aboard.config.yaml_tree import VERBATIM, Items, Table, Tree, convert_to_builtins
+from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins
 from aboard.lazy_dataclass import dataclass
 
 _NODE_KEYS = frozenset({"python", "setup", "container"})
@@ -60,6 +60,16 @@ _LOADING_VARIABLES = (
         "ABOARD_*",
     ),
 )
+# Options of sbatch that start nothing and write nowhere.
+_RESOURCE_OPTIONS = frozenset(
+    {
+        *("--exclusive", "--oversubscribe", "--mem", "--mem-per-cpu", "--mem-per-gpu", "--tmp", "--gres", "--gpus"),
+        *("--gpus-per-node", "--gpu-freq", "--cpus-per-task", "--cpus-per-gpu", "--cores-per-socket", "--hint"),
+        *("--sockets-per-node", "--threads-per-core", "--mincpus", "--constraint", "--prefer", "--nodelist"),
+        *("--exclude", "--contiguous", "--switches", "--reservation", "--licenses", "--nice", "--priority", "--qos"),
+        *("--begin", "--deadline", "--time-min", "--dependency", "--hold", "--account", "--partition", "--clusters"),
+    }
+)
 _HARMLESS_VARIABLES = frozenset(
     {
         *("PYTHONUNBUFFERED", "PYTHONHASHSEED", "PYTHONFAULTHANDLER", "PYTHONDONTWRITEBYTECODE", "PYTHONUTF8"),
@@ -98,6 +108,8 @@ def _list_section_settings(path: str, section: str, tree: Tree) -> "Iterator[Cod
     """What is no section has no such key, and validation refuses an unknown one."""
     for key, value in tree.values.items() if isinstance(tree, Table) else ():
         below = f"{path}.{key}"
+        if section == "cluster.slurm" and key == "extra" and _asks_for_resources_only(value):
+            continue
         if key in CODE_KEYS.get(section, ()):
             yield _build_setting(below, value)
         elif key == "env" and isinstance(value, Table):
@@ -109,6 +121,12 @@ def _list_section_settings(path: str, section: str, tree: Tree) -> "Iterator[Cod
                 yield from _list_section_settings(f"{below}[{number}]", "cluster.nodes", entry)
         elif section == "cluster" and key == "slurm":
             yield from _list_section_settings(below, "cluster.slurm", value)
+
+
+def _asks_for_resources_only(tree: Tree) -> bool:
+    """Whether all of these options of sbatch only say which nodes a job gets, and when."""
+    options = tree.values if isinstance(tree, Items) else (tree,)
+    return all(isinstance(each, Leaf) and each.text.partition("=")[0] in _RESOURCE_OPTIONS for each in options)
 
 
 def _build_setting(key: str, tree: Tree) -> CodeSetting:

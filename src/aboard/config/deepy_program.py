@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,9 @@ from aboard.diagnoses.usage import pasted_commands
 
 # Importing torch, DeepSpeed and megatron from a slow disk takes a minute.
 _SECONDS = 300
+_QUOTED = 300
+# `yaml.scanner.ScannerError: …` at the start of a line; the lines below it say where.
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Interrupt|Warning)\b")
 # deepy.py adds WANDB_API_KEY to the variables that DeepSpeed exports, with a value from ~/.netrc.
 _REPORTING = """
 import json, os, runpy, sys
@@ -62,11 +66,18 @@ def run_deepy(python: Sequence[str], words: Sequence[str], environ: Mapping[str,
         said.seek(0, os.SEEK_END)
         said.seek(max(0, said.tell() - 4096))
         lines = said.read().decode(errors="replace").split("\n")
-    last = next((escape_text(line.strip()) for line in reversed(lines) if line.strip()), "")
+    last = escape_text(_find_message(lines), _QUOTED)
     shown = pasted_commands.quote_command_line([*python, "-c", _SHOWING, *words[1:]])
     fix = pasted_commands.DEEPY.fix("show", command=shown)
     problem = Problem(where=escape_text(words[0]), seen=f"{seen}: {last}" if last else seen, fix=fix)
     raise InputError(pasted_commands.DEEPY, [problem])
+
+
+def _find_message(lines: Sequence[str]) -> str:
+    """The exception's own lines, without the marks under a line of YAML or code; else the last line."""
+    written = [line.rstrip() for line in lines if line.strip(" \t\r^~")]
+    raised = next((at for at in reversed(range(len(written))) if _EXCEPTION.match(written[at])), len(written) - 1)
+    return " ".join(line.strip() for line in written[max(raised, 0) :])
 
 
 def _read_report(text: bytes) -> DeepyReport | None:

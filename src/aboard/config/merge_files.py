@@ -3,7 +3,7 @@
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from aboard.config.yaml_tree import Leaf, Table, Tree, parse_scalar
+from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, parse_list, parse_scalar
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
@@ -31,7 +31,10 @@ def apply_overrides(table: Table, sets: "Sequence[str]") -> Table:
     for text in sets:
         name, _, value = text.partition("=")
         # The position must not contain the value: messages show it, and it may be a secret.
-        table = _put_value(table, _parse_path(text), parse_scalar(value, where=f"--set {escape_text(name)}"))
+        where, path = f"--set {escape_text(name)}", _parse_path(text)
+        is_list = value.startswith("[") and value.endswith("]") and not VERBATIM.intersection(path)
+        tree = parse_list(value, where=where) if is_list else parse_scalar(value, where=where)
+        table = _put_value(table, path, tree)
     return table
 
 
@@ -70,14 +73,15 @@ def _parse_path(text: str) -> tuple[str, ...]:
 
 
 def _build_malformed_problem(text: str) -> Problem:
+    key = text.partition("=")[0]
     return Problem(
         where="--set",
-        seen=f"'{escape_text(text.partition('=')[0])}' is not KEY=VALUE",
-        fix=configuration.CONFIG_SET.fix("form"),
+        seen=f"'{escape_text(key)}' is not KEY=VALUE",
+        fix=configuration.CONFIG_SET.fix("form", key=key if all(key.split(".")) else "cluster.slots"),
     )
 
 
-def _put_value(table: Table, path: tuple[str, ...], leaf: Leaf) -> Table:
+def _put_value(table: Table, path: tuple[str, ...], leaf: Leaf | Items) -> Table:
     key, *rest = path
     value: Tree = leaf
     if rest:
@@ -90,7 +94,7 @@ def _put_value(table: Table, path: tuple[str, ...], leaf: Leaf) -> Table:
     )
 
 
-def _build_section_problem(leaf: Leaf, key: str, where: str) -> Problem:
+def _build_section_problem(leaf: Leaf | Items, key: str, where: str) -> Problem:
     seen = f"'{escape_text(key)}' at {where} is a value, not a section"
     fix = configuration.CONFIG_SET.fix("section", file=where.rsplit(":", 2)[0])
     return Problem(where=leaf.where, seen=seen, fix=fix)

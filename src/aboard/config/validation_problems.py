@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from aboard.config.schema.aboard_yaml import NODE_MAPPING, SOURCE_MAPPING
 from aboard.config.training.huggingface_names import explain_foreign_key
 from aboard.config.yaml_tree import Items, Table, Tree
-from aboard.core.text.input_text import suggest_fix
+from aboard.core.text.input_text import find_nearest, suggest_fix
 from aboard.diagnoses import Fix, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
@@ -50,7 +50,18 @@ _FIX = {
 
 def list_problems(error: "ValidationError", tree: Table, model: "type[BaseModel]") -> list[Problem]:
     """One problem per pydantic error, in the order of the lines."""
-    problems = [_build_problem(detail, tree, model) for detail in error.errors(include_url=False, include_input=False)]
+    details = error.errors(include_url=False, include_input=False)
+    # A value that may be true, false or a word has one problem, not one for each type.
+    words = {find_subtree(tree, each["loc"])[1] for each in details if each["type"] == "literal_error"}
+    switches = {find_subtree(tree, each["loc"])[1] for each in details if each["type"] == "bool_type"} & words
+    for each in details:
+        if each["type"] == "literal_error" and find_subtree(tree, each["loc"])[1] in switches:
+            each["ctx"]["expected"] = f"true, false, {each['ctx']['expected']}"
+    problems = [
+        _build_problem(detail, tree, model)
+        for detail in details
+        if detail["type"] != "bool_type" or find_subtree(tree, detail["loc"])[1] not in switches
+    ]
     return sorted(problems, key=lambda problem: parse_position(problem.where))
 
 
@@ -79,9 +90,7 @@ def _build_problem(detail: "ErrorDetails", tree: Table, model: "type[BaseModel]"
         if above in (("train",), ("train", "adapter")) and (foreign_key := explain_foreign_key(key)):
             return Problem(where=where, seen=f"{_format_path(above)}: {foreign_key[0]}", fix=foreign_key[1])
         seen = f"unknown key '{escape_text(key)}'{inside}"
-        return Problem(
-            where=where, seen=seen, fix=suggest_fix(configuration.CONFIG, key, _list_known_keys(model, path[:-1]))
-        )
+        return Problem(where=where, seen=seen, fix=_suggest_key(key, above, path[:-1], model))
     if kind == "missing":
         key = str(path[-1])
         return Problem(
@@ -96,6 +105,19 @@ def _build_problem(detail: "ErrorDetails", tree: Table, model: "type[BaseModel]"
         )
     seen, fix = _describe_error(detail, name, _format_value(around, named))
     return Problem(where=around.where, seen=seen, fix=fix)
+
+
+def _suggest_key(key: str, above: KeyPath, path: KeyPath, model: "type[BaseModel]") -> Fix:
+    """The nearest key of this section, else the same key of another one, else all keys of this section."""
+    known = _list_known_keys(model, path)
+    if find_nearest(key, known) is None:
+        sections = [name for name in _list_known_keys(model, ()) if name not in above]
+        if section := next((name for name in sections if key in _list_known_keys(model, (name,))), None):
+            return configuration.CONFIG.fix("near", near=f"{section}.{key}")
+        foreign_key = None if above else explain_foreign_key(key)
+        if foreign_key is not None and "line" in foreign_key[1].values:
+            return configuration.CONFIG.fix("train-section", line=foreign_key[1].values["line"])
+    return suggest_fix(configuration.CONFIG, key, known)
 
 
 def _describe_error(detail: "ErrorDetails", name: str, value_text: str) -> tuple[str, Fix]:

@@ -91,6 +91,26 @@ def parse_scalar(text: str, *, where: str) -> Leaf:
     return Leaf(value=_convert_scalar(tag, text), text=text, where=where)
 
 
+def parse_list(text: str, *, where: str) -> "Items | Leaf":
+    """The text as a YAML list, for a value on the command line; every problem and item has the option's position."""
+    try:
+        tree = parse_tree(f"list: {text}", file=where)
+    except InputError as error:
+        problems = [Problem(where=where, seen=each.seen, fix=each.fix) for each in error.problems]
+        raise InputError(configuration.YAML, problems) from None
+    moved: Items | Leaf = _move_tree(tree.values["list"], where)
+    return moved
+
+
+def _move_tree(tree: Tree, where: str) -> Any:
+    if isinstance(tree, Leaf):
+        return Leaf(value=tree.value, text=tree.text, where=where)
+    if isinstance(tree, Items):
+        return Items(values=tuple(_move_tree(each, where) for each in tree.values), where=where)
+    values = {key: _move_tree(value, where) for key, value in tree.values.items()}
+    return Table(values=values, keys=dict.fromkeys(values, where), where=where)
+
+
 def convert_to_builtins(tree: Tree, *, verbatim: frozenset[str] = frozenset(), as_text: bool = False) -> Any:
     """Converts a tree to dicts, lists and scalars; scalars below the keys in `verbatim` keep their text.
 

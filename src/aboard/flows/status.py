@@ -50,7 +50,9 @@ def summarize_job_run(where: JobRun) -> RunSummary:
     summary, status = summarize_run(where.run), where.status
     if status is None:
         state = "unknown" if where.is_silent else "ended"
-        return summary if where.is_recorded else replace(summary, state=state, note=_describe_forgotten(where))
+        if where.is_recorded and summary.state != "lost":
+            return summary
+        return replace(summary, state=summary.state if where.is_recorded else state, note=_describe_forgotten(where))
     note = f"job {status.id} {describe_job(status, datetime.now())}"  # noqa: DTZ005 - Slurm's times are local
     if status.phase is JobPhase.PENDING:
         return replace(summary, state="pending", note=note, findings=())
@@ -96,7 +98,7 @@ def _describe_forgotten(where: JobRun) -> str:
     if where.is_silent:
         return f"Slurm does not reply about job {where.job.id}"
     place = f"; its record is on {where.batch_host}" if where.batch_host else ""
-    return f"Slurm no longer knows job {where.job.id}{place}"
+    return f"Slurm no longer knows job {where.job.id}, nor how it ended{place}"
 
 
 def _describe_state(run: RunDirectory, folded: Run) -> str:

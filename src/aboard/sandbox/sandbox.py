@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -294,10 +294,10 @@ def _list_active_prefixes() -> list[Path]:
     return [Path(prefix) for name, prefix in find_active_environment().items() if name != "PATH"]
 
 
-def find_active_environment() -> dict[str, str]:
+def find_active_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables of the active Python environment, and the PATH of the hosts' user with it."""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        prefix = os.environ.get(name) or "."
+        prefix = environ.get(name) or "."
         if Path(prefix).is_absolute() and Path(prefix, "bin/python").is_file():
             return {name: prefix, "PATH": f"{prefix}/bin:{system_files.CREW_PATH}"}
     return {}

@@ -15,6 +15,8 @@ MAX_LINES = 200
 LINE_LIMIT = 2000
 # ssh needs a moment to close its session; after that it is terminated.
 LAST_CALL = 2.0
+# A start takes a few turns of the loop.
+START_GRACE = 0.2
 DRAIN_LIMIT = 16 * 1024 * 1024
 WIDE_PIPE = 1024 * 1024
 
@@ -136,16 +138,37 @@ async def start_program(
     With `keep_terminal` it can ask for a password there.
     """
     use_pidfds()
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=not keep_terminal,
-        preexec_fn=in_child,
-        env=env,
+    starting = asyncio.create_task(
+        asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=not keep_terminal,
+            preexec_fn=in_child,
+            env=env,
+        )
     )
-    return ProcessStream(process, classify_line)
+    try:
+        return ProcessStream(await asyncio.shield(starting), classify_line)
+    except asyncio.CancelledError:
+        await _end_unwanted_start(starting)
+        raise
+
+
+async def _end_unwanted_start(starting: "asyncio.Task[asyncio.subprocess.Process]") -> None:
+    """Ends a process whose start nobody waits for any more.
+
+    A loop that ends cancels asyncio's own task that connects the pipes, too. asyncio kills the process then, but waits
+    for these pipes for ever: only a second cancellation gets it out of there.
+    """
+    try:
+        await asyncio.wait([starting], timeout=START_GRACE)
+    finally:
+        starting.cancel()
+    await asyncio.wait([starting])
+    if not starting.cancelled() and starting.exception() is None:
+        await ProcessStream(starting.result(), lambda _: "").close(hurry=True)
 
 
 def use_pidfds() -> None:

@@ -109,7 +109,7 @@ def find_missing_program(facts: Facts) -> Iterator[Finding]:
         yield software.PROGRAM.finding(
             nodes=tuple(names),
             seen=f"{path} {problem} on {node_sets.fold_names(names)}{also}",
-            fix=software.PROGRAM.fix("copy", lines=_build_copy_commands(facts, folder or path, names, there))
+            fix=_fix_missing_program(facts, folder or path, names, there)
             if "/" in path
             else software.PROGRAM.fix(
                 "install",
@@ -260,6 +260,14 @@ def _fix_missing_environment(facts: Facts, diagnosis: Diagnosis, lacking: Interp
     if origin is not InterpreterSource.VIRTUAL_ENV:
         return diagnosis.fix("copy", lines=_build_copy_commands(facts, prefix, names, whole=True))
     return diagnosis.fix("sync", on=_format_on_option(facts, names))
+
+
+def _fix_missing_program(facts: Facts, path: str, names: Sequence[str], there: Sequence[str]) -> Fix:
+    """`aboard sync` copies from this machine; a file that only other nodes have comes from one of them."""
+    is_local = [facts.cluster.node(name).transport is TransportKind.LOCAL for name in (*names, *there)]
+    if all(is_local[: len(names)]) or (there and not any(is_local[len(names) :])):
+        return software.PROGRAM.fix("copy", lines=_build_copy_commands(facts, path, names, there))
+    return software.PROGRAM.fix("sync", on=_format_on_option(facts, names), path=path)
 
 
 def _format_on_option(facts: Facts, names: Sequence[str]) -> Shell:

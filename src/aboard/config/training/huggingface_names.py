@@ -52,6 +52,8 @@ _RENAMED: Mapping[str, Fix] = MappingProxyType(
         "dataset_mixer": _MIX,
         "interleave_probs": _MIX,
         "validation_file": _suggest_data_line("validation: …"),
+        **dict.fromkeys(("lora", "peft", "lora_config"), _suggest_line("adapter: {r: 16, alpha: 32}")),
+        "qlora": _suggest_line("adapter: {r: 16, alpha: 32, load_in_4bit: true}"),
         "lora_r": _suggest_line("adapter: {r: …}"),
         "lora_rank": _suggest_line("adapter: {r: …}"),
         "rank": _suggest_line("adapter: {r: …}"),

@@ -176,6 +176,8 @@ def describe_end(status: JobStatus) -> str:
         return f"{words}: Slurm can't open its output, because the directory is missing on the node"
     if status.state == "FAILED" and status.exit_code:
         return f"{words} with exit code {status.exit_code}"
+    if status.state == "CANCELLED" and not (status.nodes or status.batch_host):
+        return f"{words} while it waited"
     if status.state == "TIMEOUT" and status.time_limit:
         return f"{words} of {status.time_limit}"
     return words

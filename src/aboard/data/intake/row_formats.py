@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from aboard.core.text.input_text import suggest_word
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, format_shell
 from aboard.diagnoses.trainer import data_quality
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
@@ -41,6 +41,10 @@ def recognize_format(
     if format_name is not None:
         return _use_given_format(records, format_name, text_column)
     candidates = _find_candidates(records)
+    if len(candidates) > 1 and not any(_find_candidates([each])[1:] for each in records):
+        seen = f"some rows are {candidates[0].name} ({candidates[0].why}), others {candidates[1].name}"
+        parts: Any = list_parts("FILE", candidates[0].columns[0])
+        raise AboardError(data_quality.FORMAT, f"{seen} ({candidates[1].why})", "mixed", **parts)
     if len(candidates) > 1:
         seen = f"the rows could be {' or '.join(f'{form.name} ({form.why})' for form in candidates)}"
         formats = " or ".join(f"format: {form.name}" for form in candidates)
@@ -48,6 +52,18 @@ def recognize_format(
     if not candidates:
         raise _make_no_format_error(records)
     return candidates[0]
+
+
+def list_parts(file: str, column: str) -> dict[str, str]:
+    """The values of a fix that writes rows with this column and rows without it to files of their own."""
+    stem = file.removesuffix(".jsonl")
+    return {
+        "these": format_shell("{rows}", rows=f"select(.{column} != null)"),
+        "others": format_shell("{rows}", rows=f"select(.{column} == null)"),
+        "file": file,
+        "fitting": f"{stem}.{column}.jsonl",
+        "rest": f"{stem}.rest.jsonl",
+    }
 
 
 def _use_given_format(records: Sequence[Mapping[str, Any]], format_name: str, text_column: str | None) -> RowFormat:

@@ -23,7 +23,7 @@ _FOLLOWS = (
 )
 
 _OTHER = "# To use a different Python instead, add: --set cluster.python="
-_SYNC = "aboard sync --env{on:shell}    # creates the environment on the nodes"
+_SYNC = "aboard sync --env{on:shell  --on NODES}    # creates the environment on the nodes"
 _INSTALL = "{look:shell}    # install it on {nodes:shell}"
 _SAME_PYTHON = {
     "look": FixCommand(
@@ -87,8 +87,10 @@ PROGRAM = Diagnosis(
     symptoms=("can't open file 'train.py': [Errno 2] No such file or directory", "No module named"),
     explanation="Every node runs its own copy of the program. Ranks can't start on a node where it is missing, and the"
     " other ranks would wait for them.",
-    remedy="Copy the program to the node, or set `workdir:` in aboard.yaml to a directory that all nodes share.",
+    remedy="Copy the program to the nodes with `aboard sync`, or launch with `--sync`. Or set `workdir:` in aboard.yaml"
+    " to a directory that all nodes share.",
     fixes={
+        "sync": FixCommand("aboard sync{on:shell  --on NODES} {path}    # or add --sync to the command"),
         "copy": FixCommand("{lines:shell}"),
         "install": FixCommand("{look:shell}    # install it on {nodes:shell}, or use its full path"),
         "module": FixCommand("{try_it:shell}"),

@@ -175,7 +175,8 @@ WANDB = Diagnosis(
     symptoms=("wandb.errors.UsageError: api_key not configured",),
     explanation="wandb raises an exception if it has no API key or can't reach its server. The exception ends the rank"
     " unless the script catches it.",
-    fixes="wandb login    # on {node}; or WANDB_MODE=offline",
+    fixes="aboard launch --env WANDB_API_KEY -- …    # after `export WANDB_API_KEY=…` here: gives every rank the key\n"
+    "aboard launch --env WANDB_MODE=offline -- …    # if the nodes have no internet access",
     patterns=cause(r"wandb(?:\.errors)?[.:].*(?:api_key not configured|UsageError|CommError|AuthenticationError)"),
 )
 

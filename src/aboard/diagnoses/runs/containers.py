@@ -151,7 +151,10 @@ BIND = Diagnosis(
     ),
     explanation="A directory that is bound into the container, or its working directory, does not exist.",
     fixes={
-        "source": FixCommand("ls -ld {path}    # on {node}; create it, or remove it from `container.binds` " + _SCHEMA),
+        "source": FixCommand(
+            "ls -ld {path}    # on {node}; create it, or remove it where it was bound: in the pasted command or script"
+            " (--bind, --volume), or from `container.binds` " + _SCHEMA
+        ),
         "workdir": Advice("binds: [/path/on/the/node:{path}]    # under `container:` in aboard.yaml"),
     },
     patterns=(

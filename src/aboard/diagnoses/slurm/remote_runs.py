@@ -13,7 +13,9 @@ RECORD_AWAY = Diagnosis(
     fixes={
         "srun": FixCommand("srun --nodes=1 --ntasks=1 --nodelist={node} {python} -m aboard {typed:shell logs RUN}"),
         "controller": FixCommand("scontrol ping    # is slurmctld up? Then try again"),
-        "accounting": FixCommand("sacct --jobs={job} --format=JobID,State,ExitCode,NodeList,End"),
+        "accounting": FixCommand(
+            "sacct --jobs={job} --format=JobID,State,ExitCode,NodeList,End    # its end, if the cluster keeps accounts"
+        ),
     },
 )
 

@@ -38,7 +38,7 @@ BROKEN = Diagnosis(
         **_SHOW_ROWS,
         "names": FixCommand("aboard data {file} --json    # lists these rows; rewrite the file without them"),
         "delete": FixCommand("sed -i {script:shell 17d} {file}    # deletes them"),
-        "keep": FixCommand("jq -cR 'fromjson? | objects' {file} > {kept}    # keeps the readable rows"),
+        "keep": FixCommand("jq -cR {rows:shell 'fromjson? | objects'} {file} > {kept}    # keeps the rows that fit"),
         **_PASS,
     },
     log_fix="aboard data FILE    # shows the file and the line",
@@ -164,6 +164,10 @@ FORMAT = Diagnosis(
         "show": FixCommand("{again:shell aboard data --show 2}    # shows how rows are interpreted"),
         "json": FixCommand(
             "jq -c '{{messages: (.text | fromjson)}}' FILE.jsonl > messages.jsonl    # converts the rows"
+        ),
+        "mixed": FixCommand(
+            "jq -c {these:shell 'select(.messages != null)'} {file} > {fitting}    # one file for each format,\n"
+            "jq -c {others:shell 'select(.messages == null)'} {file} > {rest}    # and give both in place of it"
         ),
         "other": FixCommand(
             "{again:shell aboard data --format NAME}    # `data: {{format: NAME}}`, with the right format"

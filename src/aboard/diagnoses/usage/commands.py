@@ -66,6 +66,16 @@ SYNC_HOME = Diagnosis(
     fixes="mkdir ~/project && cd ~/project    # move your code there, then run the command again",
 )
 
+SYNC_NODES = Diagnosis(
+    code="sync-no-nodes",
+    title="aboard sync has no node to copy to",
+    symptoms=("no node is named, and there is no aboard.yaml in this directory",),
+    explanation="`aboard sync` takes the nodes from `--on`, from `--hostfile`, or from aboard.yaml in the current"
+    " directory.",
+    fixes="aboard sync --on gpu01 --on gpu02    # names the nodes here\n"
+    "aboard init gpu01 gpu02    # or writes aboard.yaml, which every command reads",
+)
+
 CHECK_SUBJECT = Diagnosis(
     code="check-subject",
     title="unknown check subject",

@@ -59,6 +59,7 @@ CONFIG = Diagnosis(
         "share": Advice("write validation: 2%, or the files of a validation set"),
         "kept": Advice("set how many to keep, or remove it to keep all"),
         "train-write": Advice("write {line}"),
+        "train-section": Advice("write it below `train:`: {line}"),
         "train-data": Advice("move it to the `data` section: {line}"),
         "train-length": Advice("move it to the `data` section, where `aboard data` reads it too: max_length: …"),
         "train-mix": Advice("move it to the `data` section, each with its weight: files: [{{path: …, weight: 1}}, …]"),
@@ -82,7 +83,7 @@ CONFIG_SET = Diagnosis(
     explanation="`--set train.learning_rate=2e-5` overrides one key in the configuration file. Dots separate a key"
     " from its section.",
     fixes={
-        "form": Advice("write --set cluster.slots=8"),
+        "form": Advice("write --set {key}=VALUE, without a space around ="),
         "section": Advice("change it in {file}, or set the whole section at once"),
     },
 )

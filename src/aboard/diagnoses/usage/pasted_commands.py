@@ -32,6 +32,10 @@ FLAG = Diagnosis(
         "number": Advice("write {flag} 2"),
         "help": Advice("for the launcher's help: {launcher} --help"),
         "leave-out": Advice("remove {flag}"),
+        "container": Advice(
+            "set `container: {{image: IMAGE}}` under `cluster:` in aboard.yaml (and `binds:`, `workdir:`), so that"
+            " ranks run in this image, then remove {flag}; or write `apptainer exec IMAGE` before the program"
+        ),
         "leave-either": Advice("remove --{one} or --{two}"),
         "leave-one": Advice("remove one of the two flags"),
         "filtered": Advice("remove --{counted}: --{filter} selects the nodes and slots"),

@@ -62,6 +62,10 @@ def build_absent_error(where: JobRun, words: Sequence[str]) -> AboardError:
     waiting = judge_job(status, datetime.now()) if status is not None and where.is_waiting else None  # noqa: DTZ005 - as Slurm's times
     if waiting is not None:
         return AboardError(waiting.diagnosis, f"{run} has not started: {waiting.seen}", fix=waiting.fix)
+    had_nodes = where.batch_host or (status is not None and status.nodes)
+    ended = judge_job(status, datetime.now()) if status is not None and not had_nodes else None  # noqa: DTZ005 - as above
+    if ended is not None:
+        return AboardError(ended.diagnosis, f"{run} never started: {ended.seen}", fix=ended.fix)
     if where.is_silent:
         seen = f"slurmctld does not reply, and this machine has no record of {run}"
         return AboardError(remote_runs.RECORD_AWAY, seen, "controller")
@@ -72,7 +76,10 @@ def build_absent_error(where: JobRun, words: Sequence[str]) -> AboardError:
         return AboardError(
             remote_runs.RECORD_AWAY, seen, "srun", node=where.batch_host, python=sys.executable, typed=typed
         )
-    seen = f"Slurm does not know job {where.job.id} of {run}, and this machine has no record of it"
+    seen = (
+        f"Slurm no longer knows job {where.job.id}, and this machine has no record of {run}: how it ended is not known"
+        " here, because Slurm forgets jobs some minutes after their end"
+    )
     return AboardError(remote_runs.RECORD_AWAY, seen, "accounting", job=where.job.id)
 
 

@@ -52,6 +52,8 @@ _ANY_NAME = re.compile(".*")
 ENVIRONMENT_FILE = re.compile(
     r"(.*/)?(activate|conda\.sh|\.?bashrc|\.?bash_profile|\.?profile|modules?\.sh|init\.sh)|/etc/.*"
 )
+# Aboard itself waits for the ranks, and handles what Slurm sends before a job's time is up; EXIT is another matter.
+_SIGNAL = re.compile(r"(SIG)?(USR[12]|TERM|INT|HUP|QUIT|CONT)|10|12|15")
 _NO_FILES = frozenset({"/dev/null", "/dev/stderr", "/dev/stdout", "1", "2"})
 
 
@@ -152,9 +154,19 @@ class ShellCommands:
                 self._variables.unset(each)
         elif name in {"cd", "pushd"}:
             self._change_directory(words, command.line)
-        elif name not in _WITHOUT_EFFECT and not (name == "set" and _are_shell_options(rest)):
-            return False
+        else:
+            return self._has_no_effect(name, rest)
         return True
+
+    def _has_no_effect(self, name: str, rest: list[str]) -> bool:
+        if name == "rm" and rest[:1] == ["-f"] and not any(each.startswith("-") for each in rest[1:]):
+            # Usually a hostfile that a loop then writes.
+            for each in rest[1:]:
+                self.files.pop(each, None)
+            return True
+        if name == "trap":
+            return bool(rest[1:]) and all(map(_SIGNAL.fullmatch, rest[1:]))
+        return name in _WITHOUT_EFFECT or (name == "set" and _are_shell_options(rest))
 
     def _start(self, words: list[str], command: SimpleCommand) -> None:
         words = words[1:] if words[0] == "exec" and words[1:] else words

@@ -194,6 +194,8 @@ def _refuse_written_files(
     """A file that the script writes exists on no node, so only the launcher may have read it."""
     binds = () if command.container is None else command.container.binds
     names = [*files, *(bind.split(":")[1] for bind in binds if ":" in bind and bind.partition(":")[0] in files)]
+    if command.hostfile in files:
+        raise _build_error(script, text, UnreadableScriptError(line, "a hostfile that the script itself writes"))
     for argument in command.request.program.args:
         if path := next((path for path in names if path in argument), None):
             reason = f"{path}, which the script writes and the program reads"

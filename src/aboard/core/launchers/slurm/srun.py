@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
-from aboard.core.launchers.flag_table import obey_flag, refuse_flag, skip_flag
+from aboard.core.launchers.flag_table import FlagValueKind, obey_flag, refuse_flag, skip_flag
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
 from aboard.core.launchers.slurm.job_flags import NOTHING, OPTIONAL, OWN_LOGS, list_common_flags
 from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error, read_job_request
@@ -66,12 +66,16 @@ GRAMMAR = FlagGrammar(
     ),
 )
 # Of the plug-in pyxis, which guides show.
-PLUGIN_FLAGS = (
-    refuse_flag("--container-image", note=_CONTAINER),
-    refuse_flag("--container-mounts", note=_CONTAINER),
-    refuse_flag("--container-name", note=_CONTAINER),
-    refuse_flag("--container-workdir", note=_CONTAINER),
-    refuse_flag("--no-container-mount-home", takes=NOTHING, note=_CONTAINER),
+PLUGIN_FLAGS = tuple(
+    # Without the flag alone, ranks would run outside the container.
+    refuse_flag(name, takes=takes, note=_CONTAINER, fix=pasted_commands.FLAG.fix("container", flag=name))
+    for name, takes in (
+        ("--container-image", FlagValueKind.TEXT),
+        ("--container-mounts", FlagValueKind.TEXT),
+        ("--container-name", FlagValueKind.TEXT),
+        ("--container-workdir", FlagValueKind.TEXT),
+        ("--no-container-mount-home", NOTHING),
+    )
 )
 _ALL_FLAGS = FlagGrammar(launcher=NAME, flags=(*GRAMMAR.flags, *PLUGIN_FLAGS))
 

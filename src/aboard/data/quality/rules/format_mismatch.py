@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from re import MULTILINE
 from re import compile as compile_pattern
 
+from aboard.data.intake.row_formats import list_parts
 from aboard.data.quality.data_evidence import DataEvidence, format_locations, format_share
 from aboard.data.quality.encoding_settings import EncodingSettings
 from aboard.data.quality.row_statistics import CheckedRow, RowFlag
@@ -82,6 +83,14 @@ def _has_text(content: object) -> bool:
     return bool(content.strip() if isinstance(content, str) else content)
 
 
+_COLUMNS = {
+    "alpaca": "instruction",
+    "sharegpt": "conversations",
+    "messages": "messages",
+    "prompt-completion": "completion",
+    "text": "text",
+    "tokens": "input_ids",
+}
 _MESSAGES = {
     MISFIT: (
         "don't fit the format",
@@ -125,13 +134,16 @@ def _check_flag(evidence: DataEvidence, flag: str, rows: int, least: float, seve
         why=why,
         fix=join_fixes(
             data_quality.FORMAT.fix("show", again=evidence.again("show", 2)),
-            _build_format_fix(evidence, flag),
+            _build_format_fix(evidence, flag, is_mixed=flag == MISFIT and flagged.count < rows),
             evidence.allow(data_quality.FORMAT),
         ),
     )
 
 
-def _build_format_fix(evidence: DataEvidence, flag: str) -> Fix:
+def _build_format_fix(evidence: DataEvidence, flag: str, *, is_mixed: bool) -> Fix:
     if flag == JSON_TEXT:
         return data_quality.FORMAT.fix("json")
+    if is_mixed and evidence.format in _COLUMNS and len(evidence.files) == 1:
+        # No format fits all rows.
+        return data_quality.FORMAT.fix("mixed", **list_parts(evidence.files[0], _COLUMNS[evidence.format]))
     return data_quality.FORMAT.fix("other", again=evidence.again("format", "NAME"))

@@ -15,11 +15,20 @@ from aboard.data.quality.flagged_rows import FlaggedRows
 from aboard.data.quality.row_statistics import CheckedRow, RowFlag
 from aboard.data.quality.rules.unmarked_template import TEMPLATE_CODES
 from aboard.data.rows import DataRow
-from aboard.diagnoses import NO_FIX, Diagnosis, Finding, Fix, Severity, join_fixes
+from aboard.diagnoses import NO_FIX, Diagnosis, Finding, Fix, Severity, format_shell, join_fixes
 from aboard.diagnoses.trainer import data_quality
 from aboard.diagnoses.untrusted import NO_TEXT, escape_text
 
 BROKEN, EMPTY = "broken", "empty"
+_TURNS = "(.messages // .conversations // .conversation)"
+# Which JSON objects fit a format, for jq: a row may be valid JSON and still lack a column.
+_FITTING = {
+    "alpaca": 'all(.instruction, .output; type == "string")',
+    "prompt-completion": '[.prompt, .completion | type] | unique | . == ["string"] or . == ["array"]',
+    "messages": f'({_TURNS} | type) == "array" and all({_TURNS}[]?; .role | strings'
+    ' | IN("system", "developer", "user", "assistant", "tool", "function"))',
+    "sharegpt": f'({_TURNS} | type) == "array" and all({_TURNS}[]?; all(.from, .value; type == "string"))',
+}
 
 
 def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]:
@@ -47,7 +56,7 @@ def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
     if flagged:
         # If no row can be read, the file has another format, and deleting lines doesn't help.
         repair = (
-            _build_repair_fix(flagged)
+            _build_repair_fix(evidence, flagged)
             if flagged.count < evidence.tally.rows
             else _build_view_fix(flagged, data_quality.BROKEN)
         )
@@ -81,8 +90,8 @@ def _is_empty(item: CheckedRow, row: DataRow) -> bool:
     return not any(text.strip() for _who, text in item.texts)
 
 
-def _build_repair_fix(flagged: FlaggedRows) -> Fix:
-    """Deletes a few lines of one file, or else keeps the readable ones."""
+def _build_repair_fix(evidence: DataEvidence, flagged: FlaggedRows) -> Fix:
+    """Deletes a few lines of one file, or else keeps those that fit the format."""
     first = flagged.examples[0].where
     if first.unit != "line" or first.file.endswith(COMPRESSED_SUFFIXES):
         return data_quality.BROKEN.fix("names", file=first.file)
@@ -91,7 +100,11 @@ def _build_repair_fix(flagged: FlaggedRows) -> Fix:
         repair = data_quality.BROKEN.fix("delete", script=lines, file=first.file)
     else:
         kept_file = first.file.raw().removesuffix(".jsonl") + ".kept.jsonl"
-        repair = data_quality.BROKEN.fix("keep", file=first.file, kept=kept_file)
+        fitting = _FITTING.get(evidence.format)
+        rows = "fromjson? | objects" + (f" | select({fitting})" if fitting else "")
+        repair = data_quality.BROKEN.fix(
+            "keep", rows=format_shell("{rows}", rows=rows), file=first.file, kept=kept_file
+        )
     return join_fixes(_build_view_fix(flagged, data_quality.BROKEN), repair)
 
 
