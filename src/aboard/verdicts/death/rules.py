@@ -11,9 +11,11 @@ from aboard.core.evidence.verdict import Cause, Confidence, Judgement, RuleResul
 from aboard.core.run.end_decision import is_port_taken
 from aboard.core.run.run_state import RankProcess
 from aboard.core.text.input_text import format_count
-from aboard.diagnoses import Finding, join_fixes
+from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.runs import death
+from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.diagnoses.usage.pasted_commands import quote_command_line
 from aboard.verdicts import gpu_failures
 from aboard.verdicts.death import lost_peers
 from aboard.verdicts.death.container_refusals import build_refusal_finding, find_refusal
@@ -30,6 +32,11 @@ from aboard.verdicts.fix_commands import build_check_command
 from aboard.verdicts.judge_evidence import judge_evidence
 
 _END = "end"
+_COMMAND_CHARS = 300
+# The agent's mark for a command that it cut.
+CUT = "…"
+# DeepSpeed's runner starts it with a command that nobody types.
+_INTERNAL = frozenset({Untrusted("deepspeed.launcher.launch")})
 MOST_NOTICES = 5
 
 
@@ -49,6 +56,30 @@ def _find_cause(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> J
         # The stall is the cause, whichever rank gave up waiting first.
         return replace(why, findings=(replace(stall, consequences=(*stall.consequences, *why.findings)),))
     return why
+
+
+def report_nested_launcher(evidence: Evidence) -> Iterator[RuleResult]:
+    """A rank that started a launcher; in a world of one rank it does no harm, and is a note."""
+    nested, world = evidence.run.generation.nested, evidence.plan.world
+    if nested is None:
+        return
+    words = [word.raw() for word in nested.command]
+    command = escape_text(" ".join(words), _COMMAND_CHARS)
+    many = world > 1
+    fix = death.NESTED.fix("launch")
+    if words[-1] != CUT and nested.name not in _INTERNAL:
+        fix = join_fixes(death.NESTED.fix("paste", command=quote_command_line(words)), fix)
+    finding = death.NESTED.finding(
+        severity=Severity.BLOCK if many else Severity.INFO,
+        nodes=(nested.node,),
+        ranks=(int(nested.child),) if nested.child.isdigit() else (),
+        seen=f"rank {nested.child} on {nested.node} started a launcher: {command}",
+        why=f"Each of the {world} ranks would start a run of its own, and no rank would join this one."
+        if many
+        else "The launcher's ranks form a world of their own. With one rank per run, that does no harm.",
+        fix=fix,
+    )
+    yield Cause(finding=finding, sure=Confidence.CERTAIN, explains=_END if many else "nested")
 
 
 def report_gpu_failure(evidence: Evidence) -> Iterator[RuleResult]:
@@ -168,6 +199,7 @@ def report_floods(evidence: Evidence) -> Iterator[Finding]:
 
 # All but the last two explain the same end: the surest wins, and among equals the first in this list.
 DEATH_RULES: tuple[VerdictRule, ...] = (
+    report_nested_launcher,
     report_gpu_failure,
     report_container_refusal,
     report_port_owner,
