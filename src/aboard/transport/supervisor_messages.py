@@ -45,6 +45,8 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "user": _decode_name,
         "pid": _decode_count,
         "name": _decode_name,
+        # Another run of Aboard's.
+        "run": _decode_name,
         "beside": make_decoder(bool, strict=True),
     },
     # A signal stopped it, and Aboard continued it; or it was killed.

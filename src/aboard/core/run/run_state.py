@@ -77,7 +77,10 @@ class NodeConnection:
 
 @dataclass(frozen=True, kw_only=True)
 class PortOwner:
-    """A process outside the run that listens on rank 0's port; `beside` rank 0 if that listens as well."""
+    """A process outside the run that listens on rank 0's port; `beside` rank 0 if that listens as well.
+
+    `run` is another run of Aboard's that it belongs to.
+    """
 
     node: str
     port: int
@@ -85,12 +88,21 @@ class PortOwner:
     user: Untrusted = NO_TEXT
     pid: int = 0
     name: Untrusted = NO_TEXT
+    run: Untrusted = NO_TEXT
     beside: bool = False
 
     def __str__(self) -> str:
         who = f"{self.name.visible(40)} (pid {self.pid}) of " if self.pid else "a process of "
+        if self.run:
+            return f"{who}the active run {name_run(self.run)}"
         known = self.user and self.user != str(self.uid)
         return f"{who}{f'user {self.user.visible(40)}, uid {self.uid}' if known else f'uid {self.uid}'}"
+
+
+def name_run(name: Untrusted) -> str:
+    """The run's id, as `aboard stop` takes it: a restart has the attempt's number behind it."""
+    run, dot, attempt = name.visible(100).rpartition(".")
+    return run if dot and attempt.isdecimal() else name.visible(100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,6 +302,7 @@ class Run:
                 user=_get_text(event, "user"),
                 pid=event.data.get("pid", 0),
                 name=_get_text(event, "name"),
+                run=_get_text(event, "run"),
                 beside=event.data.get("beside", False),
             )
         elif event.kind == "listening":

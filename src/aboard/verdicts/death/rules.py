@@ -9,7 +9,7 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, Judgement, RuleResult, VerdictRule
 from aboard.core.run.end_decision import is_port_taken
-from aboard.core.run.run_state import RankProcess
+from aboard.core.run.run_state import RankProcess, name_run
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.nodes import network
@@ -116,7 +116,9 @@ def report_port_owner(evidence: Evidence) -> Iterator[RuleResult]:
             seen=f"rank 0 on {owner.node} can't have port {owner.port} for itself: {owner} listens there",
             why="Ranks connect to rank 0 only if no process outside the run listens on its port. Aboard takes another"
             " port by itself unless --master-port or MASTER_PORT fixes it.",
-            fix=network.PORT_TAKEN.fix(port=owner.port, node=owner.node),
+            fix=network.PORT_TAKEN.fix("run", run=name_run(owner.run))
+            if owner.run
+            else network.PORT_TAKEN.fix("holder", port=owner.port, node=owner.node),
             consequences=tuple(_describe_followers(evidence, cause, evidence.run.generation.dead)) if cause else (),
         )
         yield Cause(finding=finding, sure=Confidence.CERTAIN, explains=_END)
