@@ -127,6 +127,23 @@ def test_each_refusal_is_named(hosts: Launches, refusal: Refusal) -> None:
     _require_verdict(hosts, refusal)
 
 
+def test_a_launch_is_blocked_before_its_ranks_start(hosts: Launches) -> None:
+    """The quick check names an invalid image, a missing bind and a missing Python, and starts no rank."""
+    for node in hosts.box.nodes:
+        node.run(["sh", "-c", "echo text > /opt/images/here.sif"], root=True).check_returncode()
+    image = "runtime: apptainer, image: /opt/images/train.sif"
+    for container, code in (
+        ("runtime: apptainer, image: /opt/images/here.sif", "container-image-invalid"),
+        (f"{image}, binds: [/nowhere]", "container-bind"),
+        (f"{image}, python: /nowhere/python", "container-program-missing"),
+    ):
+        hosts.put("aboard.yaml", f"cluster:\n  nodes: ['n[1-2] slots=1']\n  container: {{{container}}}\n")
+        done = hosts.aboard("launch", "--", "job.py")
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert f"✗ {code}  n[1-2]" in done.stdout
+        assert "! unknown-software" not in done.stdout
+
+
 def _require_verdict(hosts: Launches, refusal: Refusal) -> None:
     done = hosts.box.nodes[1].run(["bash", "-uc", refusal.lines], root=True)
     assert done.returncode == 0, done.stderr

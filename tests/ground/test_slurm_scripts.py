@@ -54,6 +54,18 @@ def test_pipeline_parallelism_is_refused(login: Launches) -> None:
     assert "this script has data parallelism only" in done.stdout + done.stderr
 
 
+def test_a_function_that_the_shell_exports(login: Launches) -> None:
+    """`module` is a function on most clusters: it reaches the job, and what it loads reaches the ranks."""
+    login.put("loaded.py", "import os\nprint('loaded', os.environ.get('LOADED'), flush=True)\n")
+    login.put("modules.sh", "#!/bin/bash\n#SBATCH --nodes=2\nmodule load cuda\nsrun python3 loaded.py\n")
+    shell = (
+        f"module() {{ export LOADED=$2; }}; export -f module; aboard launch {' '.join(OPTIONS)} -- sbatch modules.sh"
+    )
+    done = login.box.head.run(["bash", "-c", shell], cwd=login.folder, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "loaded cuda" in done.stdout
+
+
 def test_tasks_that_are_ranks(login: Launches) -> None:
     """`srun python` inside a job: each rank finds its number in the variables of a task."""
     words = ["salloc", "--quiet", "--no-kill", "-N2", "--gpus-per-node=2", "aboard", "launch", *OPTIONS, "--"]

@@ -22,7 +22,7 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
-from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.facts import Facts, Unknown, parse_answer
 from aboard.core.probes.probe import CommandOutput, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
@@ -218,6 +218,29 @@ def test_a_container_that_does_not_start_is_named_by_the_runtimes_message() -> N
     assert "\x1b" not in finding.seen
     assert "apptainer exec --bind /job --pwd /job /data/train.sif true" in finding.fix
     assert "reboot" not in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("printed", "code"),
+    [
+        ('FATAL:   "python3": executable file not found in $PATH', "container-program-missing"),
+        ("FATAL:   could not open image /a.sif: image format not recognized", "container-image-invalid"),
+        (
+            "FATAL:   container creation failed: mount /data->/data error: mount source /data doesn't exist",
+            "container-bind",
+        ),
+        ("no idea", "container-not-started"),
+        ("Traceback (most recent call last):\n  ...\nOSError: disk", ""),
+        ("aboard: line 1 of setup failed: module load cuda", ""),
+    ],
+)
+def test_a_quick_check_names_it_too(printed: str, code: str) -> None:
+    """It starts the container only to list the software inside: what fails there blocks; what fails later does not."""
+    failed = parse_answer(SOFTWARE, CommandOutput(code=255, stdout="", stderr=f"{printed}\n"))
+    found = _judge(answers={"container-inside": {}, "software": {"n1": _list_software("2.7"), "odd": failed}})
+    assert [(each.code, each.severity, each.nodes) for each in found] == (
+        [(code, Severity.BLOCK, ("odd",))] if code else []
+    )
 
 
 def test_a_missing_runtime_explains_the_start_that_fails() -> None:

@@ -55,12 +55,13 @@ def test_a_free_number_is_nobodys() -> None:
 def test_the_shim_runs_this_python_on_this_source() -> None:
     """Quoted as a shell wants it; PYTHONPATH only where aboard isn't installed."""
     assert system_files.format_aboard_shim("/opt/my py/bin/python", "/src dir") == (
-        "#!/bin/sh\n"
+        "#!/bin/bash\n"
         "export PYTHONPATH='/src dir'${PYTHONPATH:+:$PYTHONPATH}\n"
         "exec '/opt/my py/bin/python' -m aboard \"$@\"\n"
     )
     assert (
-        system_files.format_aboard_shim("/usr/bin/python3", None) == '#!/bin/sh\nexec /usr/bin/python3 -m aboard "$@"\n'
+        system_files.format_aboard_shim("/usr/bin/python3", None)
+        == '#!/bin/bash\nexec /usr/bin/python3 -m aboard "$@"\n'
     )
 
 

@@ -117,3 +117,18 @@ def test_a_secret_of_the_command_itself_is_noted() -> None:
     assert describe_written_secret("exec aboard launch -- run.sh --api-key sk-abcdefghijklmnopqrst") is not None
     for settings, command, name in CASES.values():
         assert describe_written_secret(format_batch_script(settings, command, name=name)) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        *((None, 120), ("24:00:00", 120), ("2-00", 120), ("1-0:30", 120), ("10", 120), ("9:00", 120), ("0", 120)),
+        *(("2", 15), ("3", 30), ("00:03:00", 30), ("5:00", 60), ("0-0:5", 60), ("1", 0), ("00:01:00", 0)),
+    ],
+)
+def test_the_signal_never_comes_at_the_start(limit: str | None, seconds: int) -> None:
+    """Slurm may send it a minute early, so a short job gets it later, and one of a minute not at all."""
+    settings = SlurmSettings(nodes=2, time=limit)
+    script = format_batch_script(settings, BatchCommand(argv=("x",), directory="/"), name="x")
+    assert (f"#SBATCH --signal=B:USR1@{seconds}\n" in script) == bool(seconds)
+    assert ("--signal" in script) == bool(seconds)

@@ -25,6 +25,7 @@ Plain = Annotated[str, Matching(r"[\w .:@/+!~=,#%()-]{0,500}")]
 AnyPath = Annotated[Untrusted, MaxLength(4096)]
 
 
+_LINE_CHARS, _LAST_LINES = 4000, 40
 # A container starts in a second, unless its image must be unpacked first.
 CONTAINER_SECONDS = 120.0
 
@@ -171,8 +172,8 @@ def parse_script_output(answer: ProbeAnswer) -> dict[str, Any]:
     if answer.timed_out:
         raise ProbeParseError("timed out; a mount may be dead, or the disk may be very slow")
     if answer.code != 0:
-        last = answer.stderr.strip().rpartition("\n")[2] or f"exit code {answer.code}"
-        raise ProbeParseError(escape_text(last, 200))
+        lines = list_last_lines(answer)
+        raise ProbeParseError(lines[-1].visible(200), lines)
     try:
         document = json.loads(answer.stdout.strip().rpartition("\n")[2])
     except (ValueError, RecursionError):
@@ -180,6 +181,12 @@ def parse_script_output(answer: ProbeAnswer) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ProbeParseError("its output can't be parsed")
     return document
+
+
+def list_last_lines(answer: CommandOutput) -> tuple[Untrusted, ...]:
+    """The last lines on stderr of a command that failed, or its exit code."""
+    lines = (answer.stderr.strip() or f"exit code {answer.code}").splitlines()
+    return tuple(Untrusted(line[:_LINE_CHARS]) for line in lines[-_LAST_LINES:])
 
 
 def decode_script_output(kind: type[T], document: Mapping[str, Any]) -> T:

@@ -124,6 +124,7 @@ _PRECOMPILED = (
     "aboard.agent.process_tree",
     "aboard.agent.beacon.report_receiver",
     "aboard.agent.supervisor.rank_processes",
+    "aboard.agent.supervisor.nested_launchers",
     "aboard.agent.supervisor.resource_usage",
     "aboard.agent.supervisor.guard_process",
     "aboard.agent.supervisor.supervisor",

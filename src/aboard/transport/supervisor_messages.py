@@ -45,6 +45,8 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "user": _decode_name,
         "pid": _decode_count,
         "name": _decode_name,
+        # Another run of Aboard's.
+        "run": _decode_name,
         "beside": make_decoder(bool, strict=True),
     },
     # A signal stopped it, and Aboard continued it; or it was killed.
@@ -57,6 +59,11 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
         "serial": _decode_count,
         "files": make_decoder(Annotated[tuple[Annotated[Untrusted, MaxLength(200)], ...], MaxLength(500)], strict=True),
     },
+    "nested": {
+        "command": make_decoder(
+            Annotated[tuple[Annotated[Untrusted, MaxLength(300)], ...], MaxLength(65)], strict=True
+        ),
+    },
     "raised": {
         "type": _decode_name,
         "message": _decode_text,
@@ -67,7 +74,7 @@ EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
 # Events of a node rather than of a child.
 NODE_EVENTS = ("ending", "ended", "listening", "port_taken", "continued", "killed")
 # Without these the event is useless.
-REQUIRED_FIELDS = ("code", "phase", "port", "uid", "process")
+REQUIRED_FIELDS = ("code", "phase", "port", "uid", "process", "command")
 MOST_SIGNAL = 64
 NODE_FIGURE_TYPES: Mapping[str, type[float]] = {"load": float, "memory": float, "throttled": float}
 CHILD_FIGURE_TYPES: Mapping[str, type[float]] = {

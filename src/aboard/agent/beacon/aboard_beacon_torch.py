@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 import time
+from _json import encode_basestring_ascii as quoted  # json would cost 3 ms
 from contextlib import suppress
 
 TYPE_CHECKING = False  # typing itself costs each rank 4 ms to import
@@ -61,6 +62,11 @@ def watch(beacon: Beacon, folder: str, request_path: str, awaited: str) -> None:
         "torch": torch_came,
         "torch.distributed.distributed_c10d": lambda c10d: _watch_process_group(beacon, c10d, request_path, hold),
         "torch.optim.optimizer": optimizer_came,
+        "torch.distributed.run": lambda run: _watch_launcher(beacon, run, "run", "torchrun"),
+        "accelerate.commands.launch": lambda launch: _watch_launcher(
+            beacon, launch, "launch_command", "accelerate", "launch"
+        ),
+        "deepspeed.launcher.runner": lambda runner: _watch_launcher(beacon, runner, "main", "deepspeed"),
         "torch._dynamo.callback": lambda dynamo: _watch_compilations(beacon, dynamo.callback_handler),
     }
     # It stays there: removing it could make a concurrent import in another thread skip the next finder.
@@ -110,6 +116,27 @@ class ImportHook:
                 after(module)
 
         loader.exec_module = exec_module
+
+
+def _watch_launcher(beacon: Beacon, module: Any, function: str, *launcher: str) -> None:
+    """Reports a call of the launcher's function: the rank would start ranks of its own."""
+    launch = getattr(module, function)
+
+    def report_and_launch(*args: Any, **kwargs: Any) -> Any:
+        with suppress(Exception):
+            words = [*launcher, *_list_launch_words(args[0] if args else kwargs.get("args"))]
+            beacon.tell('"nested":[%s]' % ",".join(quoted(word[:300]) for word in words[:65]))
+        return launch(*args, **kwargs)
+
+    setattr(module, function, report_and_launch)
+
+
+def _list_launch_words(args: Any) -> list[str]:
+    """The script and its arguments; all words where the launcher has not parsed them yet."""
+    if args is None or isinstance(args, (list, tuple)):
+        return [str(word) for word in (sys.argv[1:] if args is None else args)]
+    words = ["-m"] if getattr(args, "module", False) else []
+    return words + [str(word) for word in (args.training_script, *args.training_script_args)]
 
 
 def _import_without_gc(run: Callable[[], None]) -> None:

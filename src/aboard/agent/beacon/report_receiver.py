@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from aboard.agent.supervisor.nested_launchers import NestedLaunchers
+
 SOCKET = "beacon.sock"
 FOLDER = "beacon"
 # Contains rank 0's port once rank 0 listens on it.
 LISTENING = "listening"
 FILES = ("sitecustomize", "aboard_beacon", "aboard_beacon_torch")
 PHASES = ("started", "torch", "store", "group", "collective")
+GROUP = PHASES.index("group")
 # What a rank may report that it does instead of steps; sent as an index into this tuple.
 ACTIVITIES = ("", "evaluation", "checkpoint", "data", "compiling", "rendezvous")
 REQUEST_SUFFIX = ".ear"
@@ -78,6 +81,11 @@ class BeaconState:
         """The socket on which the rank takes requests, once it has a process group."""
         return self.stacks.rpartition(".")[0] + REQUEST_SUFFIX
 
+    def take_step(self, message: frames.Message) -> None:
+        self.step = _parse_number(int(message["step"]))
+        if "seconds" in message:
+            self.step_seconds = _parse_number(float(message["seconds"]))
+
     def figures(self) -> dict[str, Any]:
         """Its latest step and its trainer's metrics."""
         figures: dict[str, Any] = {}
@@ -99,12 +107,13 @@ class BeaconState:
 class BeaconReceiver:
     """Listens once there is a child with a beacon; invalid reports are counted and ignored."""
 
-    def __init__(self, loop: EventLoop, directory: str, emit: Callable[..., None]) -> None:
+    def __init__(self, loop: EventLoop, directory: str, emit: Callable[..., None], launchers: NestedLaunchers) -> None:
         self.states: dict[str, BeaconState] = {}
         self.malformed = 0
         self._loop = loop
         self._directory = directory
         self._emit = emit
+        self._launchers = launchers
         self._talk: socket.socket | None = None
         # Called when a rank of this node is about to listen as the master of its store.
         self.on_master: Callable[[], None] = lambda: None
@@ -181,6 +190,10 @@ class BeaconReceiver:
             if beacon.flight_received_at < since and os.path.exists(beacon.request_path)
         ]
 
+    def are_ready(self) -> bool:
+        """Whether every child that has a beacon has its process group."""
+        return bool(self.states) and all(beacon.phase >= GROUP for beacon in self.states.values())
+
     def last_figures(self, child: str) -> dict[str, Any]:
         """What a child that has exited reported last: its step and its trainer's metrics; available once."""
         beacon = self.states.get(child)
@@ -227,20 +240,19 @@ class BeaconReceiver:
         beacon = self.states[child]
         wall = _parse_wall_time(message["wall"])
         if "phase" in message:
-            phase = PHASES.index(message["phase"])
-            if phase > beacon.phase:
-                beacon.phase = phase
-                self._emit("phase", wall=wall, child=child, phase=PHASES[phase])
+            self._take_phase(child, beacon, wall, PHASES.index(message["phase"]))
+            if sender and message["phase"] == PHASES[0]:
+                self._launchers.look(child, sender)
         elif "step" in message:
-            beacon.step = _parse_number(int(message["step"]))
-            if "seconds" in message:
-                beacon.step_seconds = _parse_number(float(message["seconds"]))
+            beacon.take_step(message)
         elif "metrics" in message:
             beacon.metrics = _parse_metrics(message["metrics"])
         elif "saved" in message:
             self._report_saved(child, beacon, wall, message["saved"])
         elif "doing" in message:
             beacon.doing = ACTIVITIES.index(message["doing"])
+        elif "nested" in message:
+            self._launchers.report(child, map(str, message["nested"]), wall)
         elif "joining" in message:
             self._take_store_request(beacon, message["joining"])
         elif "flight" in message:
@@ -250,6 +262,11 @@ class BeaconReceiver:
             words = {key: str(raised[key]) for key in ("type", "message", "trace")}
             self._raise(child, beacon, wall, dict(words, error=str(raised.get("error", ""))))
         beacon.pid = sender or beacon.pid
+
+    def _take_phase(self, child: str, beacon: BeaconState, wall: float, phase: int) -> None:
+        if phase > beacon.phase:
+            beacon.phase = phase
+            self._emit("phase", wall=wall, child=child, phase=PHASES[phase])
 
     def _take_store_request(self, beacon: BeaconState, request: dict[str, Any]) -> None:
         beacon.joining = {key: kind(request[key]) for key, kind in JOIN_FIELDS.items() if request.get(key) is not None}

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Stands for a run of which only the mark of its processes is left.
 UNKNOWN_RUN = "marked-%012x"
+# A request of a check, which ends by itself.
+CHECK_RUN = "ask-"
 # What makes a process a rank to torchrun, DeepSpeed and mpirun wrappers alike.
 RANK_WORDS = ("RANK", "MASTER_ADDR")
 MOST = 200
@@ -48,8 +50,12 @@ def answer_leftovers_request(
 def find_leftovers() -> frames.Message:
     """Lists leftovers. Only program names leave the node: environments and arguments may contain secrets."""
     table = _ProcessTable()
-    runs = table.runs()
+    runs, active = table.runs()
     return {
+        "active": {
+            run: {"pids": pids[:MOST], "rss": sum(map(_read_memory, pids))}
+            for run, pids in sorted(active.items())[:MOST]
+        },
         "runs": {
             run: {"pids": pids[:MOST], "what": _describe_program(pids[0])} for run, pids in sorted(runs.items())[:MOST]
         },
@@ -64,7 +70,7 @@ def clear_leftovers(runs: list[str]) -> frames.Message:
     killed: set[int] = set()
     deadline = time.monotonic() + CLEAR_SECONDS
     while True:
-        left = {pid for run, pids in _ProcessTable().runs().items() if run in runs for pid in pids}
+        left = {pid for run, pids in _ProcessTable().runs()[0].items() if run in runs for pid in pids}
         if not left or time.monotonic() > deadline:
             break
         killed |= left
@@ -93,9 +99,10 @@ class _ProcessTable:
             pid: _read_marks(pid) for pid in self._table if pid not in above and _read_uid(pid) == os.getuid()
         }
 
-    def runs(self) -> dict[str, list[int]]:
-        """Processes by the run id in their environment, or by their mark, for runs without a supervisor."""
+    def runs(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+        """Processes by the run id in their environment or by their mark: of runs without a supervisor, and with one."""
         pids_by_run: dict[str, list[int]] = {}
+        active: dict[str, list[int]] = {}
         named = {marks[process_tree.RUN_ID] for marks in self._marks.values() if process_tree.RUN_ID in marks}
         known = {process_tree.compute_mark(run): run for run in (*run_directory.list_runs(), *named)}
         for pid, marks in sorted(self._marks.items()):
@@ -104,9 +111,12 @@ class _ProcessTable:
             if mark:
                 run = known.get(mark) or UNKNOWN_RUN % (mark % 2**process_tree.MARK_BITS)
             # An agent above it is its supervisor or bridge, even one with another /tmp than ours.
-            if run and not any(_is_agent_process(above) for above in self._above(pid)):
-                pids_by_run.setdefault(run, []).append(pid)
-        return {run: pids for run, pids in pids_by_run.items() if not _has_supervisor(run)}
+            if run:
+                owned = any(_is_agent_process(above) for above in self._above(pid))
+                (active if owned else pids_by_run).setdefault(run, []).append(pid)
+        for run in [run for run in pids_by_run if _has_supervisor(run)]:
+            active.setdefault(run, []).extend(pids_by_run.pop(run))
+        return pids_by_run, {run: pids for run, pids in active.items() if not run.startswith(CHECK_RUN)}
 
     def strays(self) -> list[list[Any]]:
         """Ranks that Aboard did not start: the topmost of each tree, whether its launcher is gone, and its program."""
@@ -135,6 +145,15 @@ class _ProcessTable:
         )
 
 
+def find_active_run(pid: int) -> str:
+    """The run that a process belongs to, if it has a supervisor; "" for any other process."""
+    run = _read_marks(pid).get(process_tree.RUN_ID, "")
+    mark = 0 if run else process_tree.read_mark(pid)
+    if mark:
+        run = next((each for each in run_directory.list_runs() if process_tree.compute_mark(each) == mark), "")
+    return run if run and not run.startswith(CHECK_RUN) and _has_supervisor(run) else ""
+
+
 def _describe_intruder() -> dict[str, Any] | None:
     """Who has taken this user's place in /tmp, if anybody has."""
     intruder = run_directory.describe_intruder()
@@ -148,7 +167,7 @@ def _describe_intruder() -> dict[str, Any] | None:
 
 def _has_supervisor(run: str) -> bool:
     """Whether the run still has an owner; if in doubt, it has."""
-    if run.startswith("ask-"):
+    if run.startswith(CHECK_RUN):
         # A request of a check: its id contains the agent's pid.
         agent = run.split("-")[1]
         return agent.isdigit() and _is_agent_process(int(agent))
@@ -209,6 +228,12 @@ def _describe_program(pid: int) -> str:
     if len(words) > 1 and not words[1].startswith("-"):
         parts.append(os.path.basename(words[1]))
     return " ".join(parts)[:80]
+
+
+def _read_memory(pid: int) -> int:
+    """Its resident memory in bytes, without pages that it shares: statm in proc(5)."""
+    words = _read_proc_file(pid, "statm").split()
+    return (int(words[1]) - int(words[2])) * os.sysconf("SC_PAGE_SIZE") if len(words) > 2 else 0  # noqa: PLR2004 - its third word
 
 
 def _read_uid(pid: int) -> int:

@@ -112,11 +112,14 @@ def _find_socket_process(inode: int) -> frames.Message:
         if name.isdigit():
             with contextlib.suppress(OSError):
                 if holds_socket(name, inode):
+                    from aboard.agent.inspect.leftover_runs import find_active_run  # noqa: PLC0415 - seldom needed
+
                     return {
                         # The user that runs it now; the socket's own user is the one that created it.
                         "user": _resolve_user(os.stat("/proc/%s/fd" % name).st_uid),
                         "pid": int(name),
                         "name": _read_proc_file(name, "comm").decode("utf-8", "replace").strip(),
+                        "run": find_active_run(int(name)),
                         "ours": AGENT_MARK in _read_proc_file(name, "cmdline"),
                     }
     return {}

@@ -133,6 +133,7 @@ class PortWatch:
             if (uid, inode, beside) not in self._reported:
                 self._reported.add((uid, inode, beside))
                 who = {"uid": uid, "user": owner["user"], "pid": owner.get("pid", 0), "name": owner.get("name", "")}
+                who["run"] = owner.get("run", "")
                 self._emit("port_taken", port=self._port, beside=beside, **who)
         return not strangers
 

@@ -11,6 +11,7 @@ from aboard.agent import frames, process_tree
 from aboard.agent.beacon.report_receiver import BeaconReceiver
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.process_spawn import read_start_failure, spawn_process
+from aboard.agent.supervisor.nested_launchers import NestedLaunchers
 from aboard.agent.supervisor.output_spool import OutputSpool
 from aboard.agent.supervisor.rank_group import enter_group, make_group
 from aboard.agent.supervisor.rank_output import RankOutput
@@ -83,7 +84,8 @@ class RankProcesses:
         self._containers: ContainerProcesses | None = None
         self.states: dict[str, dict[str, Any]] = {}
         self.outputs: list[RankOutput] = []
-        self.beacons = BeaconReceiver(loop, directory, emit)
+        self.launchers = NestedLaunchers(emit)
+        self.beacons = BeaconReceiver(loop, directory, emit, self.launchers)
         loop.on_signal(signal.SIGCHLD, self.reap)
 
     def bring(self, code: bytes | memoryview) -> None:
@@ -111,6 +113,7 @@ class RankProcesses:
         env.update(message.get("env") or {})
         env[process_tree.RUN_ID] = self._run
         secrets = [env[key] for key in message.get("secrets") or () if key in env]
+        self.launchers.watch(name, secrets)
         if message.get("code"):
             code = os.path.join(self._directory, CODE)
             env["PYTHONPATH"] = os.pathsep.join(part for part in (code, env.get("PYTHONPATH", "")) if part)

@@ -17,6 +17,9 @@ PARENT, USER, SYSTEM, BORN, PAGES = 1, 11, 12, 19, 21
 # Scanning a node's processes costs 10 µs each; at this interval it takes a thousandth of a core.
 SCAN_SECONDS = 5.0
 SCAN_SHARE = 0.001
+# While ranks start, what they start is looked for more often.
+SOON_SECONDS = 0.9
+SOON_SHARE = 0.005
 READ = 4096
 
 
@@ -27,7 +30,7 @@ class ResourceSampler:
         self._members: dict[str, set[int]] = {}
         self._ticks: dict[int, tuple[bytes, int]] = {}
         self._read_at = 0.0
-        self._scan_at = 0.0
+        self._scan_at = self._soon_at = 0.0
         # OOM kills before the first rank ran; None where the kernel does not count them.
         self.oom_before: int | None = None
         self.throttles_before: tuple[int, int] | None = None
@@ -67,8 +70,7 @@ class ResourceSampler:
             from aboard.agent.inspect.node_state import count_oom_kills, read_throttle_counts  # noqa: PLC0415 - the reason is above
 
             self.oom_before, self.throttles_before = count_oom_kills(), read_throttle_counts()
-        if now >= self._scan_at or any(root not in self._members.get(name, ()) for name, root in roots.items()):
-            self._scan(roots, now)
+        self.find_members(roots, now)
         elapsed, self._read_at = now - self._read_at, now
         before, self._ticks = self._ticks, {}
         figures: dict[str, dict[str, Any]] = {}
@@ -92,6 +94,14 @@ class ResourceSampler:
                     figures[name]["cpu"] = round(ticks / TICKS / elapsed, 3)
         return figures
 
+    def find_members(self, roots: Mapping[str, int], now: float, *, soon: bool = False) -> dict[str, set[int]] | None:
+        """Each child's processes if it was time to scan for them, earlier if `soon`; None otherwise."""
+        due = now >= (self._soon_at if soon else self._scan_at)
+        if not due and all(root in self._members.get(name, ()) for name, root in roots.items()):
+            return None
+        self._scan(roots, now)
+        return self._members
+
     def _scan(self, roots: Mapping[str, int], now: float) -> None:
         began = time.process_time()
         below: dict[int, list[int]] = {}
@@ -101,7 +111,9 @@ class ResourceSampler:
                 if len(fields) > PARENT:
                     below.setdefault(int(fields[PARENT]), []).append(int(name))
         self._members = {name: _collect_descendants(root, below) for name, root in roots.items()}
-        self._scan_at = now + max(SCAN_SECONDS, (time.process_time() - began) / SCAN_SHARE)
+        took = time.process_time() - began
+        self._scan_at = now + max(SCAN_SECONDS, took / SCAN_SHARE)
+        self._soon_at = now + max(SOON_SECONDS, took / SOON_SHARE)
 
 
 def _collect_descendants(root: int, below: Mapping[int, list[int]]) -> set[int]:

@@ -471,6 +471,8 @@ class Supervisor:
         """Sends this second's measurements if the channel is free; never queues them, since the next replace them."""
         self._loop.later(SAMPLE_SECONDS, self._sample)
         roots = self._children.roots()
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            self._find_launchers(roots)
         if self._bridge is None or self._bridge.unsent or not roots:
             return
         # An unreadable or unfamiliar /proc costs the measurements, not the supervisor.
@@ -479,6 +481,14 @@ class Supervisor:
             for name, steps in self._children.beacons.steps().items():
                 children.setdefault(name, {}).update(steps)
             self._bridge.send({"samples": {"wall": time.time(), "node": self._usage.node(), "children": children}})
+
+    def _find_launchers(self, roots: dict[str, int]) -> None:
+        """Looks for launchers that ranks have started; often only until the ranks have their process group."""
+        launchers = self._children.launchers
+        soon = launchers.soon and not self._children.beacons.are_ready()
+        members = self._usage.find_members(roots, time.monotonic(), soon=soon)
+        if members is not None:
+            launchers.scan(members, roots)
 
     def _leave_if_done(self) -> None:
         """Stops once every event is acknowledged and all output is sent."""

@@ -9,6 +9,7 @@ from aboard.checks.node_scripts import (
     Plain,
     build_rank_command,
     decode_script_output,
+    list_last_lines,
     parse_script_output,
 )
 from aboard.checks.software.node_software import build_inventory_command, parse_software
@@ -107,8 +108,7 @@ def parse_runtime(answer: ProbeAnswer) -> NodeRuntime:
 
 def parse_inside(answer: ProbeAnswer) -> ProcessView | FailedStart:
     if isinstance(answer, CommandOutput) and answer.code != 0 and not answer.timed_out:
-        lines = (answer.stderr.strip() or f"exit code {answer.code}").splitlines()
-        return FailedStart(lines=tuple(Untrusted(line[:_PROBLEM_CHARS]) for line in lines[-40:]))
+        return FailedStart(lines=list_last_lines(answer))
     return decode_script_output(ProcessView, parse_script_output(answer))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from aboard.checks.container.container_facts import INSIDE, OUTSIDE_SOFTWARE, RUNTIME, FailedStart, collect_views
-from aboard.checks.container.container_messages import build_start_findings
+from aboard.checks.container.container_messages import build_start_findings, match_messages
 from aboard.checks.container.runtime_rules import find_container
 from aboard.checks.fix_values import format_yaml_value
 from aboard.checks.majority import group_by_value
@@ -15,8 +15,10 @@ from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, Severity, format_shell
 from aboard.diagnoses.nodes import container_inside
 from aboard.diagnoses.runs import containers
+from aboard.diagnoses.untrusted import Untrusted
 
 _SMALL_SHM = GIB
+_OWN_FAILURE = r"^(Traceback |aboard: line \d+ of setup failed)"
 _MANY_FILES = 65536
 
 
@@ -28,12 +30,21 @@ def find_failed_starts(facts: Facts) -> Iterator[Finding]:
         for name, each in runtimes.items()
         if not each.runtime or each.kind in {"missing", "unreadable", "unusable"}
     }
-    failed = {
-        name: inside.lines
-        for name, inside in facts.of(INSIDE).items()
-        if isinstance(inside, FailedStart) and name not in explained
+    inside = facts.of(INSIDE)
+    failed = {name: each.lines for name, each in inside.items() if isinstance(each, FailedStart)}
+    # A quick check starts the container only for the software inside.
+    failed |= {
+        name: answer.lines
+        for name, answer in facts.unknown(SOFTWARE).items()
+        if name not in inside and facts.cluster.node(name).container is not None and _has_not_started(answer.lines)
     }
-    yield from build_start_findings(facts, failed)
+    yield from build_start_findings(facts, {name: lines for name, lines in failed.items() if name not in explained})
+
+
+def _has_not_started(lines: tuple[Untrusted, ...]) -> bool:
+    """Whether the runtime failed, and not the script inside or a line of `setup` outside."""
+    own = any(line.match(_OWN_FAILURE) for line in lines)
+    return bool(lines) and (not own or match_messages(lines)[1] is not None)
 
 
 def find_hidden_gpus(facts: Facts) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from aboard.checks.answer_text import extract_stdout
+from aboard.checks.host.leftovers import list_active_runs
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
@@ -49,7 +50,18 @@ GPU_PROCESSES = Probe(
 
 def find_busy_gpus(facts: Facts) -> Iterator[Finding]:
     """GPU memory held by other processes causes an out-of-memory error in the first step."""
-    for name, holders in facts.of(GPU_PROCESSES).items():
+    for name, found in facts.of(GPU_PROCESSES).items():
+        holders = found
+        for active in list_active_runs(facts, name):
+            held = [holder for holder in holders if holder.pid in active.pids]
+            holders = tuple(holder for holder in holders if holder.pid not in active.pids)
+            if held:
+                mib = sum(holder.mib or 0 for holder in held)
+                yield host.BUSY_GPU.finding(
+                    nodes=(name,),
+                    seen=f"run {active.name}, which is active, holds {f'{mib} MiB of ' if mib else ''}GPU memory",
+                    fix=host.BUSY_GPU.fix("run", run=active.name),
+                )
         if holders:
             pids = list(dict.fromkeys(holder.pid for holder in holders))
             mib = sum(holder.mib or 0 for holder in holders)
@@ -59,7 +71,7 @@ def find_busy_gpus(facts: Facts) -> Iterator[Finding]:
                 seen=f"{len(pids)} {'process holds' if len(pids) == 1 else 'processes hold'}"
                 f" {f'{mib} MiB of ' if mib else ''}GPU memory: {pids_text}",
                 about=tuple(f"pid {pid}" for pid in pids),
-                fix=host.BUSY_GPU.fix(listed=",".join(map(str, pids)), pids=list(map(str, pids)), node=name),
+                fix=host.BUSY_GPU.fix("kill", listed=",".join(map(str, pids)), pids=list(map(str, pids)), node=name),
             )
 
 

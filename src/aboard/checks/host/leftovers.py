@@ -9,6 +9,7 @@ from aboard.core.decoding import DecodeError, KeyedBy, Matching, MaxLength, deco
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
+from aboard.core.run.run_state import name_run
 from aboard.diagnoses import Finding, Severity, format_shell
 from aboard.diagnoses.nodes import host, unanswered_probes
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
@@ -29,6 +30,20 @@ class LeftoverRun:
     run: RunId
     pids: Annotated[tuple[Pid, ...], _MANY]
     what: Untrusted
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActiveRun:
+    """A run with a supervisor: its processes and their memory in bytes."""
+
+    run: RunId
+    pids: Annotated[tuple[Pid, ...], _MANY]
+    rss: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its id, as `aboard stop` takes it."""
+        return name_run(Untrusted(self.run))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +72,7 @@ class Leftovers:
     runs: Annotated[tuple[LeftoverRun, ...], KeyedBy("run"), _MANY] = ()
     places: Annotated[tuple[RunId, ...], _MANY] = ()
     strays: Annotated[tuple[StrayRank, ...], _MANY] = ()
+    active: Annotated[tuple[ActiveRun, ...], KeyedBy("run"), _MANY] = ()
     intruder: Intruder | None = None
     ended: int = 0
 
@@ -95,9 +111,17 @@ def parse_leftovers(reply: Mapping[str, Any]) -> Leftovers | Unknown:
     """Parses a node's reply; the count of terminated processes is never taken from it."""
     try:
         fields = {name: reply[name] for name in ("runs", "places", "strays")}
-        return decode(Leftovers, {**fields, "intruder": reply.get("intruder")}, strict=True)
+        more = {"intruder": reply.get("intruder"), "active": reply.get("active", {})}
+        return decode(Leftovers, {**fields, **more}, strict=True)
     except (KeyError, DecodeError):
         return Unknown(why="the node sent a malformed reply")
+
+
+def list_active_runs(facts: Facts, node: str) -> tuple[ActiveRun, ...]:
+    """The user's runs that are active on a node, as far as the node was asked; they are no leftovers."""
+    outcome = LEFTOVERS.outcome(facts)
+    found = None if outcome is None or isinstance(outcome, Unknown) else outcome.get(node)
+    return found.active if isinstance(found, Leftovers) else ()
 
 
 def find_leftover_processes(facts: Facts) -> Iterator[Finding]:

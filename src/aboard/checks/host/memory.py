@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from aboard.checks.answer_text import extract_file_text, extract_stdout
+from aboard.checks.host.leftovers import list_active_runs
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeFiles, ProbeParseError
@@ -93,10 +94,13 @@ def find_low_memory(facts: Facts) -> Iterator[Finding]:
     total = facts.of(MEMORY)
     for name, available in facts.of(AVAILABLE_MEMORY).items():
         if name in total and available < LITTLE_FREE * total[name]:
+            largest = max(list_active_runs(facts, name), key=lambda run: run.rss, default=None)
+            own = largest is not None and largest.rss > available
+            held = f"; run {largest.name}, which is active, uses {format_size(largest.rss)}" if own and largest else ""
             yield host.MEMORY.finding(
                 nodes=(name,),
-                seen=f"{format_size(available)} of {format_size(total[name])} memory is available",
-                fix=host.MEMORY.fix(node=name),
+                seen=f"{format_size(available)} of {format_size(total[name])} memory is available{held}",
+                fix=host.MEMORY.fix("run", run=largest.name) if own and largest else host.MEMORY.fix("list", node=name),
             )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from aboard.checks.fix_values import join_quoted_names
+from aboard.checks.host.leftovers import list_active_runs
 from aboard.checks.list_formatting import format_list
 from aboard.checks.network.connection_text import DIAGNOSES, build_fix, describe_fault
 from aboard.checks.network.interfaces import (
@@ -16,11 +17,12 @@ from aboard.checks.network.interfaces import (
 from aboard.checks.network.link_rates import RATES, find_bad_links
 from aboard.checks.network.mesh_explanation import FaultShape, explain_mesh
 from aboard.checks.network.mesh_probe import MESH, build_mesh_probe
-from aboard.checks.network.mesh_result import MeshResult
+from aboard.checks.network.mesh_result import MeshResult, OccupiedPort
 from aboard.checks.network.name_resolution import find_differing_names, find_loopback_peers, find_unresolved_names
 from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_rule
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.run.run_state import name_run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import network
@@ -55,6 +57,9 @@ def find_occupied_port(facts: Facts) -> Iterator[Finding]:
             continue
         # `aboard launch` picks a free port unless MASTER_PORT names one.
         severity = Severity.BLOCK if node == first.name and "MASTER_PORT" in first.env else Severity.WARN
+        if run := _find_active_run(facts, node, occupied):
+            yield _build_run_finding(node, outcome.port, run, severity)
+            continue
         who = "another `aboard check`" if occupied.ours else occupied.owner.visible() or "a different user's process"
         yield network.PORT_TAKEN.finding(
             severity=Severity.INFO if occupied.ours else severity,
@@ -63,9 +68,31 @@ def find_occupied_port(facts: Facts) -> Iterator[Finding]:
             why="Rank 0 listens on this port on the first node. `aboard launch` picks a different port unless"
             " MASTER_PORT is set to this one; other launchers don't. Often a leftover process from an earlier run holds"
             " the port.",
-            fix=network.PORT_TAKEN.fix(port=outcome.port, node=node),
+            fix=network.PORT_TAKEN.fix("holder", port=outcome.port, node=node),
             about=(f"pid {occupied.pid}",) if occupied.pid else (),
         )
+
+
+def _find_active_run(facts: Facts, node: str, occupied: OccupiedPort) -> str:
+    """The active run that has the port; a supervisor reserves it in a way that hides its owner."""
+    if occupied.run:
+        return name_run(occupied.run)
+    active = list_active_runs(facts, node)
+    return active[0].name if len(active) == 1 and not occupied.owner and not occupied.ours else ""
+
+
+def _build_run_finding(node: str, port: int, run: str, severity: Severity) -> Finding:
+    """The user's own healthy run is no leftover: nothing but `aboard stop` should end it."""
+    blocks = severity is Severity.BLOCK
+    return network.PORT_TAKEN.finding(
+        severity=severity if blocks else Severity.INFO,
+        nodes=(node,),
+        seen=f"port {port} on {node} is in use by run {run}, which is active",
+        why="MASTER_PORT is set to this port, so rank 0 can't listen on another one."
+        if blocks
+        else "`aboard launch` picks a different port for this run.",
+        fix=network.PORT_TAKEN.fix("run", run=run),
+    )
 
 
 def find_flaky_connections(facts: Facts) -> Iterator[Finding]:

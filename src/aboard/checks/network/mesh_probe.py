@@ -119,6 +119,7 @@ class _Owner:
     name: Untrusted = NO_TEXT
     pid: int = 0
     ours: bool = False
+    run: Untrusted = NO_TEXT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +269,11 @@ def _build_occupied_port(bound: _Bound) -> OccupiedPort:
         return OccupiedPort(why=bound.errno)
     who = f"{owner.name.raw()} (pid {owner.pid})" if owner.pid else "a process"
     return OccupiedPort(
-        why=bound.errno, owner=Untrusted(f"{who} of {owner.user.raw()}"), pid=owner.pid, ours=owner.ours
+        why=bound.errno,
+        owner=Untrusted(f"{who} of {owner.user.raw()}"),
+        pid=owner.pid,
+        ours=owner.ours,
+        run=owner.run,
     )
 
 

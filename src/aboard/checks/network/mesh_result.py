@@ -57,6 +57,8 @@ class OccupiedPort:
     owner: Untrusted = NO_TEXT
     pid: int = 0
     ours: bool = False
+    # The active run of Aboard's that it belongs to.
+    run: Untrusted = NO_TEXT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aboard.cli.options.node_arguments import NodeArguments
-from aboard.config.input_files import suggest_similar_file
+from aboard.config.input_files import read_text, suggest_similar_file
 from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
 from aboard.core.cluster.container import Container, find_script_outside
+from aboard.core.cluster.hostfile import parse_hostfile
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind, parse_python_command
@@ -38,13 +39,18 @@ class TypedCommand:
         pasted = self._pasted
         if pasted is None:
             return LaunchRequest(program=self._program()), self.where.cluster(), ()
-        from aboard.core.launchers.node_selection import select_nodes  # noqa: PLC0415 - for those who paste
+        from aboard.core.launchers.node_selection import apply_hostfile_slots, select_nodes  # noqa: PLC0415 - for those who paste
 
         where = self.where.with_default(hostfile=pasted.hostfile, include=pasted.include, exclude=pasted.exclude)
         cluster = where.cluster()
         without_job = pasted.slurm is not None and self.where.allocation is None
         notes = (f"No job is submitted: {escape_text(cluster.source)} names the nodes.",) if without_job else ()
-        return pasted.request, replace(cluster, nodes=select_nodes(pasted, cluster.nodes)), (*notes, *pasted.notes)
+        nodes = cluster.nodes
+        if pasted.hostfile is not None and where.hostfile != pasted.hostfile:
+            text = read_text(pasted.hostfile, fix=configuration.FILE.fix("hostfile"))
+            nodes, more = apply_hostfile_slots(nodes, parse_hostfile(text, where=pasted.hostfile), pasted.hostfile)
+            notes = (*notes, *more)
+        return pasted.request, replace(cluster, nodes=select_nodes(pasted, nodes)), (*notes, *pasted.notes)
 
     def find_job(self) -> SlurmSettings | None:
         """The job to submit: that of a pasted srun or sbatch, unless nodes are named, or that of cluster.slurm."""

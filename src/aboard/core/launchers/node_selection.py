@@ -9,6 +9,7 @@ from aboard.core.launchers.deepspeed import NAME as DEEPSPEED
 from aboard.core.launchers.launcher_command import LauncherCommand
 from aboard.core.launchers.slurm.srun import SLURM_COMMANDS
 from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 
 # Preflight compares them with each node's interfaces.
@@ -46,6 +47,25 @@ def select_nodes(command: LauncherCommand, nodes: Sequence[Node]) -> tuple[Node,
         )
         for node in nodes
     )
+
+
+def apply_hostfile_slots(
+    nodes: Sequence[Node], listed: Sequence[Node], hostfile: str
+) -> tuple[tuple[Node, ...], tuple[str, ...]]:
+    """Nodes that were named outside the pasted command get the slots that its hostfile lists; returns notes as well."""
+    slots = {node.name: node.slots for node in listed}
+    taken = [node for node in nodes if node.slots is None and node.name in slots]
+    absent = [node.name for node in nodes if node.name not in slots]
+    other = [node.name for node in nodes if node.slots is not None and slots.get(node.name, node.slots) != node.slots]
+    shown = escape_text(hostfile)
+    notes = [f"{shown} does not choose the nodes, since they were named before `--`."]
+    if taken:
+        notes.append(f"{fold_names(node.name for node in taken)}: slots as in {shown}.")
+    if absent:
+        notes.append(f"{shown} does not list {fold_names(absent)}, so it says nothing about slots there.")
+    if other:
+        notes.append(f"{fold_names(other)}: other slots than in {shown}, since they were given with the nodes.")
+    return tuple(replace(node, slots=slots[node.name]) if node in taken else node for node in nodes), tuple(notes)
 
 
 def _count_slots(node: Node, ranks: int | None) -> int | None:

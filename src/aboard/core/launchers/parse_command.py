@@ -79,8 +79,8 @@ def _parse_words(words: Sequence[str], context: LauncherContext) -> LauncherComm
     name, rest = _split_module(command) or (command[0].rpartition("/")[2], command[1:])
     reader = _BY_MODULE.get(name) or _BY_NAME.get(name)
     if reader is None:
-        refuse_wrapped_command(command, frozenset(_BY_NAME) | RUNTIMES)
         inside = replace(context, environ={**context.environ, **set_before})
+        refuse_wrapped_command(command, set_before, inside, frozenset(_BY_NAME) | RUNTIMES)
         started = parse_deepy(command, inside) or parse_shell_script(command, inside)
         return started and _apply_assignments(started, set_before)
     if name in _NEED_LAUNCH:
@@ -92,10 +92,14 @@ def _parse_words(words: Sequence[str], context: LauncherContext) -> LauncherComm
 def _split_assignments(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
     """Splits off leading assignments (`NCCL_DEBUG=INFO torchrun …`) as a shell does, with or without `env`."""
     env: dict[str, str] = {}
-    rest = list(words[1:] if words and words[0] == "env" else words)
-    while words and words[0] == "env" and rest[:1] == ["-u"]:
-        # Ranks don't inherit this shell's variables.
-        del rest[:2]
+    rest = list(words)
+    if rest[:1] == ["env"]:
+        del rest[:1]
+        while rest[:1] == ["-u"]:
+            # Ranks don't inherit this shell's variables.
+            del rest[:2]
+        if "".join(rest[:1]).startswith("-"):
+            return {}, words
     while rest and (match := _ASSIGNMENT.fullmatch(rest[0])):
         env[match[1]] = match[2]
         rest.pop(0)

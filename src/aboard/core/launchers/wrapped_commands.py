@@ -1,31 +1,248 @@
-"""Refuses commands that start a launcher on each node, with what to type instead.
+"""Refuses commands that would start a launcher in each rank, with what to type instead.
 
 Launched unchanged, they would run on every rank, and each would start a whole run of its own.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from aboard.core.launchers.launcher_command import LauncherContext
+from aboard.core.launchers.shell.syntax import UnreadableScriptError
+from aboard.core.launchers.slurm.task_shell import find_command_text, follow_task_script
 from aboard.diagnoses import Fix, InputError, Problem
-from aboard.diagnoses.usage import pasted_commands
+from aboard.diagnoses.usage.pasted_commands import WRAPPED, quote_command_line
+from aboard.lazy_dataclass import dataclass
 
-_STARTERS = frozenset({"mpirun", "mpiexec", "pdsh", "clush", "ssh", "sudo"})
+# They start what follows on each node, whatever it is.
+_STARTERS = frozenset({"pdsh", "clush", "ssh", "sudo"})
+# Launchers that Aboard doesn't read, with the fix.
+_OTHER_LAUNCHERS: Mapping[str, str] = {
+    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"), "mpi"),
+    **dict.fromkeys(("composer", "colossalai", "torchx"), "torchrun"),
+    **dict.fromkeys(("ray", "horovodrun"), "other"),
+}
+# Some of them have commands that start no ranks, such as `ray status`.
+_STARTING_WORDS: Mapping[str, frozenset[str]] = {
+    "colossalai": frozenset({"run"}),
+    "torchx": frozenset({"run"}),
+    "ray": frozenset({"start", "up", "submit", "job", "exec"}),
+}
+_PER_SLOT = ("torchrun", "--nproc-per-node", "gpu", "-m")
+_ACCELERATE = ("accelerate", "launch", "-m")
+# Front ends that start a launcher: the program and its command, and what they start with the same arguments.
+_FRONT_ENDS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("axolotl", "train"): (*_ACCELERATE, "axolotl.cli.train"),
+    ("axolotl", "evaluate"): (*_ACCELERATE, "axolotl.cli.evaluate"),
+    ("llamafactory-cli", "train"): (*_PER_SLOT, "llamafactory.launcher"),
+    ("lmf", "train"): (*_PER_SLOT, "llamafactory.launcher"),
+    ("swift", "sft"): (*_PER_SLOT, "swift.cli.sft"),
+    ("swift", "pt"): (*_PER_SLOT, "swift.cli.pt"),
+    ("swift", "rlhf"): (*_PER_SLOT, "swift.cli.rlhf"),
+    **{("trl", name): (*_ACCELERATE, f"trl.scripts.{name}") for name in ("sft", "dpo", "grpo", "kto", "reward")},
+    ("tune", "run"): (),
+}
+_MODULES = {"axolotl.cli.main": "axolotl", "llamafactory.cli": "llamafactory-cli", "swift.cli.main": "swift"}
+_MODULES |= {"trl.cli": "trl"}
 
 
-def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> None:
-    """Raises if the command isn't a launcher's but would start one on every rank."""
+@dataclass(frozen=True, kw_only=True)
+class _Wrapper:
+    """A program that runs the command behind its own options.
+
+    `valued` options are followed by a value; `words` other words come before the command. `subcommand` must be the
+    first word. `fix` names the way out.
+    """
+
+    valued: frozenset[str] = frozenset()
+    words: int = 0
+    subcommand: str = ""
+    fix: str = "wrapper"
+
+
+_ENVIRONMENT = frozenset({"-n", "--name", "-p", "--prefix", "--cwd", "--with", "--python", "--directory", "--project"})
+_ENVIRONMENT |= {"--extra", "--group", "--env-file", "--package", "--with-requirements", "--with-editable", "-E", "-C"}
+_NUMA = frozenset({"-i", "-p", "-P", "-m", "-N", "-C", "-w", "--interleave", "--preferred", "--membind"})
+_NUMA |= {"--cpunodebind", "--physcpubind", "--weighted-interleave", "--preferred-many"}
+_NSYS = frozenset({"-o", "-t", "-s", "-c", "-w", "-f", "-x", "-d", "-y", "-b", "-e", "-n", "-k", "-h", "--trace"})
+_NSYS |= {"--output", "--sample", "--capture-range", "--force-overwrite", "--stats", "--duration", "--delay"}
+_WRAPPERS: Mapping[str, _Wrapper] = {
+    "nohup": _Wrapper(fix="nohup"),
+    "setsid": _Wrapper(fix="nohup"),
+    "time": _Wrapper(valued=frozenset({"-f", "--format", "-o", "--output"}), fix="before"),
+    "timeout": _Wrapper(valued=frozenset({"-k", "--kill-after", "-s", "--signal"}), words=1, fix="before"),
+    "numactl": _Wrapper(valued=_NUMA, fix="bind"),
+    "taskset": _Wrapper(words=1, fix="bind"),
+    "stdbuf": _Wrapper(valued=frozenset({"-i", "-o", "-e", "--input", "--output", "--error"})),
+    "nice": _Wrapper(valued=frozenset({"-n", "--adjustment"})),
+    "ionice": _Wrapper(valued=frozenset({"-c", "-n", "--class", "--classdata"})),
+    "chrt": _Wrapper(words=1),
+    "exec": _Wrapper(valued=frozenset({"-a"})),
+    "command": _Wrapper(),
+    "unbuffer": _Wrapper(),
+    "env": _Wrapper(valued=frozenset({"-u", "--unset", "-C", "--chdir"})),
+    "nsys": _Wrapper(valued=_NSYS, subcommand="profile", fix="profiler"),
+    "ncu": _Wrapper(valued=_NSYS | {"--set", "--section", "--target-processes"}, fix="profiler"),
+    "nvprof": _Wrapper(valued=_NSYS, fix="profiler"),
+    "py-spy": _Wrapper(valued=_NSYS | {"-r", "--rate", "--format"}, subcommand="record", fix="profiler"),
+    "strace": _Wrapper(valued=frozenset({"-e", "-o", "-s", "-p", "-P"}), fix="profiler"),
+    **{
+        name: _Wrapper(valued=_ENVIRONMENT, subcommand="run", fix="before")
+        for name in ("uv", "conda", "mamba", "micromamba", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi")
+    },
+}
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_SEPARATORS = re.compile(r"[;&|\n(){}]")
+_READ = frozenset({"torchrun", "deepspeed", "accelerate", "accelerate-launch", "python", "python3"})
+_TORCH_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands", "deepspeed.launcher")
+
+
+def refuse_wrapped_command(
+    words: Sequence[str], before: Mapping[str, str], context: LauncherContext, launchers: frozenset[str]
+) -> None:
+    """Raises if the command isn't a launcher's but would start one on every rank; `before` are its variables."""
     first = _get_base_name(words[0])
+    set_before = [f"{name}={value}" for name, value in before.items()]
     launcher_at = next((index for index, word in enumerate(words) if index and _get_base_name(word) in launchers), None)
-    if first in _STARTERS and launcher_at is not None:
+    if (first in _STARTERS or _OTHER_LAUNCHERS.get(first) == "mpi") and launcher_at is not None:
         launcher = _get_base_name(words[launcher_at])
         seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
-        fix = pasted_commands.WRAPPED.fix(
-            "starter", starter=first, command=pasted_commands.quote_command_line(words[launcher_at:])
+        raise _build_refusal(
+            first, seen, WRAPPED.fix("starter", starter=first, command=quote_command_line(words[launcher_at:]))
         )
-        raise _build_refusal(first, seen, fix)
+    _refuse_front_end(words, before)
+    _refuse_other_launcher(words, set_before)
+    if (text := find_command_text(words)) is not None:
+        _refuse_shell_text(first, text, words, context)
+    inner = _strip_wrapper(words)
+    if inner and _starts_launcher(inner, context):
+        seen = f"{first} would start {_describe(inner)} in every rank, and each would start a run of its own"
+        command, way = quote_command_line([*set_before, *inner]), _WRAPPERS[first].fix
+        if way == "before":
+            wrapper = quote_command_line(words[: len(words) - len(inner)])
+            raise _build_refusal(first, seen, WRAPPED.fix("before", wrapper=wrapper, command=command))
+        raise _build_refusal(first, seen, WRAPPED.fix(way, wrapper=first, command=command))
+
+
+def find_launcher_name(line: str) -> str:
+    """The launcher or front end that a line of a script starts, behind assignments and wrappers; "" if none."""
+    words = line.split()[:40]
+    if len(words) < 2:  # noqa: PLR2004 - a launcher and what it starts
+        return ""
+    while words and _ASSIGNMENT.match(words[0]):
+        words = words[1:]
+    name = _get_base_name(words[0]) if words else ""
+    if name in {"python", "python3"} or re.fullmatch(r"python3\.\d{1,3}", name):
+        at = words.index("-m") if "-m" in words else len(words)
+        flags = all(word.startswith("-") for word in words[1:at])
+        return name if flags and any(word.startswith(_TORCH_MODULES) for word in words[at + 1 : at + 2]) else ""
+    if name in _READ or name in _OTHER_LAUNCHERS or (name, "".join(words[1:2])) in _FRONT_ENDS:
+        return name if words[1:] else ""
+    inner = _strip_wrapper(words)
+    return find_launcher_name(" ".join(inner)) if inner else ""
+
+
+def _refuse_front_end(words: Sequence[str], before: Mapping[str, str]) -> None:
+    """Raises with the launcher's own command, which is what the front end would start."""
+    name, rest = _get_base_name(words[0]), words[1:]
+    if re.fullmatch(r"python[0-9.]*", name) and "-m" in words:
+        at = words.index("-m")
+        if any(not word.startswith("-") for word in words[1:at]):
+            return
+        name, rest = _MODULES.get("".join(words[at + 1 : at + 2]), ""), words[at + 2 :]
+    started = _FRONT_ENDS.get((name, "".join(rest[:1])))
+    if started is None:
+        return
+    seen = f"{name} {rest[0]} starts a launcher of its own in every rank, and each would start a run of its own"
+    if not started:
+        raise _build_refusal(name, seen, WRAPPED.fix("recipe"))
+    per_node = before.get("NPROC_PER_NODE", "")
+    if per_node.isdecimal():
+        started = tuple(per_node if word == "gpu" else word for word in started)
+    env = [f"{key}={value}" for key, value in before.items() if key not in {"NPROC_PER_NODE", "NNODES", "NODE_RANK"}]
+    raise _build_refusal(
+        name, seen, WRAPPED.fix("front-end", name=name, command=quote_command_line([*env, *started, *rest[1:]]))
+    )
+
+
+def _refuse_other_launcher(words: Sequence[str], set_before: Sequence[str]) -> None:
+    name = _get_base_name(words[0])
+    fix = _OTHER_LAUNCHERS.get(name)
+    starting = _STARTING_WORDS.get(name)
+    if fix is None or (starting is not None and not starting.intersection(words[1:2])):
+        return
+    seen = f"Aboard doesn't read {name}'s command: every rank would run it, and start a run of its own"
+    script = next((index for index, word in enumerate(words) if word.endswith(".py")), None)
+    if fix == "other" or script is None:
+        raise _build_refusal(name, seen, WRAPPED.fix("other", name=name))
+    ranks = () if fix == "mpi" else _PER_SLOT[:3]
+    command = quote_command_line([*set_before, *ranks, *words[script:]])
+    raise _build_refusal(name, seen, WRAPPED.fix(fix, name=name, command=command))
+
+
+def _refuse_shell_text(shell: str, text: str, words: Sequence[str], context: LauncherContext) -> None:
+    """Raises if the text of `bash -c TEXT` starts a launcher."""
+    try:
+        reading = follow_task_script(text, words[4:], context)
+    except UnreadableScriptError:
+        names = list(filter(None, map(find_launcher_name, _SEPARATORS.split(text))))
+        if names:
+            seen = f"{shell} -c would start {names[0]} in every rank, and each would start a run of its own"
+            raise _build_refusal(shell, seen, WRAPPED.fix("text", name=names[0])) from None
+        return
+    started = next((each for each in reading.programs if _starts_launcher(each.words, context)), None)
+    if started is None:
+        return
+    seen = f"{shell} -c would start {_describe(started.words)} in every rank, and each would start a run of its own"
+    if len(reading.programs) > 1 or reading.setup or reading.changes_directory or reading.files:
+        raise _build_refusal(shell, seen, WRAPPED.fix("text", name=_get_base_name(started.words[0])))
+    new = {name: value for name, value in started.env.items() if context.environ.get(name) != value and name != "PWD"}
+    command = quote_command_line([*(f"{name}={value}" for name, value in new.items()), *started.words])
+    raise _build_refusal(shell, seen, WRAPPED.fix("wrapper", wrapper=f"{shell} -c", command=command))
+
+
+def _strip_wrapper(words: Sequence[str]) -> Sequence[str]:
+    """The command that a wrapper runs; empty for any other program."""
+    wrapper = _WRAPPERS.get(_get_base_name(words[0]))
+    if wrapper is None:
+        return ()
+    rest = list(words[1:])
+    if wrapper.subcommand:
+        if rest[:1] != [wrapper.subcommand]:
+            return ()
+        rest.pop(0)
+    others = wrapper.words
+    while rest:
+        word = rest[0]
+        if word == "--":
+            return rest[1:]
+        if word.startswith("-") and len(word) > 1:
+            del rest[: 2 if word in wrapper.valued else 1]
+        elif others:
+            others -= 1
+            rest.pop(0)
+        else:
+            break
+    return rest
+
+
+def _starts_launcher(words: Sequence[str], context: LauncherContext) -> bool:
+    """Whether the command is a launcher's; raises for a wrapper around one, whose fix is the innermost command."""
+    try:
+        return context.parse_inner(words, replace(context, run_deepy=None)) is not None
+    except InputError as error:
+        if error.code == WRAPPED.code:
+            raise
+        return True  # a launcher with a wrong flag, which is reported once its command is typed
+
+
+def _describe(words: Sequence[str]) -> str:
+    at = next((index for index, word in enumerate(words) if not _ASSIGNMENT.match(word)), 0)
+    return _get_base_name(words[at])
 
 
 def _build_refusal(where: str, seen: str, fix: Fix) -> InputError:
-    return InputError(pasted_commands.WRAPPED, [Problem(where=where, seen=seen, fix=fix)])
+    return InputError(WRAPPED, [Problem(where=where, seen=seen, fix=fix)])
 
 
 def _get_base_name(word: str) -> str:

@@ -8,6 +8,7 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import Contact, ReachedNode
 from aboard.core.cluster.node import Node
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeParseError
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -18,9 +19,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Unknown:
-    """A probe without a reply, or with one that can't be parsed: a result, never a pass."""
+    """A probe without a reply, or with one that can't be parsed: a result, never a pass.
+
+    `lines` are what a command that failed printed last.
+    """
 
     why: str
+    lines: tuple[Untrusted, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +55,10 @@ class Facts:
         return [node for node in self.cluster if isinstance(self.contacts.get(node.name), ReachedNode)]
 
     def unknown(self, probe: Probe[Any]) -> dict[str, Unknown]:
-        """The nodes that were probed and whose reply is unknown."""
+        """The nodes that were probed and whose reply is unknown, in the cluster's order."""
         answers = self.answers.get(probe.name, {})
-        return {name: fact for name, fact in answers.items() if isinstance(fact, Unknown)}
+        found = ((node.name, answers.get(node.name)) for node in self.cluster)
+        return {name: fact for name, fact in found if isinstance(fact, Unknown)}
 
 
 def parse_answer(probe: Probe[T], answer: ProbeAnswer) -> T | Unknown:
@@ -60,6 +66,6 @@ def parse_answer(probe: Probe[T], answer: ProbeAnswer) -> T | Unknown:
     try:
         return probe.parse(answer)
     except ProbeParseError as error:
-        return Unknown(why=str(error))
+        return Unknown(why=str(error), lines=error.lines)
     except Exception as error:  # noqa: BLE001 - a node's reply must not stop the check of the others
         return Unknown(why=f"Aboard could not parse the reply: {type(error).__name__}")

@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from aboard.core.cluster.container import describe_container
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.setup_commands import build_setup_words
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
 T = TypeVar("T")
@@ -68,7 +69,14 @@ ProbeAnswer: TypeAlias = CommandOutput | FileContents
 
 
 class ProbeParseError(ValueError):
-    """The parser doesn't recognise the reply: the fact is unknown, never a pass and never a zero."""
+    """The parser doesn't recognise the reply: the fact is unknown, never a pass and never a zero.
+
+    `lines` are what a command that failed printed last.
+    """
+
+    def __init__(self, why: str, lines: tuple[Untrusted, ...] = ()) -> None:
+        super().__init__(why)
+        self.lines = lines
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Decides what to do next from a run's state; the conductor carries it out."""
 
 from aboard.core.run.rank_phases import Phase
-from aboard.core.run.run_state import WHY_CHARS, PortOwner, RankProcess, Run
+from aboard.core.run.run_state import WHY_CHARS, Generation, PortOwner, RankProcess, Run
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
@@ -31,19 +31,28 @@ def decide(run: Run, world: int, *, stderr_tail: Untrusted = NO_TEXT, may_move: 
     generation = run.generation
     owner, may_move = generation.port_owner, may_move and generation.number < PORTS_TRIED
     first = generation.first_death
+    nested = generation.nested
+    if nested is not None and world > 1:
+        return EndDecision(why=f"rank {nested.child} on {nested.node} started {nested.name.visible(40)}")
     ended = min((end.at for end in generation.supervisor_ends.values()), default=float("inf"))
     if first is not None and first.died_at < ended:
         return _decide_death(first, owner, stderr_tail, may_move=may_move)
-    if generation.supervisor_ends:
-        node, end = min(generation.supervisor_ends.items(), key=lambda item: item[1].at)
-        return EndDecision(why=f"the ranks on {node} were ended: {end.why.visible(WHY_CHARS)}", stacks=True)
-    if generation.lost:
-        return EndDecision(why=f"node {generation.lost[0]} was lost before its ranks finished", stacks=True)
-    if generation.stopped is not None:
-        return EndDecision(why=f"rank {generation.stopped.name} on {generation.stopped.node} was stopped", stacks=True)
+    if why := _describe_loss(generation):
+        return EndDecision(why=why, stacks=True)
     if owner is not None and owner.beside:
         return EndDecision(why=f"port {owner.port} on {owner.node} is also used by {owner}", again=may_move)
     return EndDecision(why="every rank has finished") if generation.exited == world else None
+
+
+def _describe_loss(generation: Generation) -> str:
+    """The ranks, the node or the rank that can't go on; "" if all can."""
+    if generation.supervisor_ends:
+        node, end = min(generation.supervisor_ends.items(), key=lambda item: item[1].at)
+        return f"the ranks on {node} were ended: {end.why.visible(WHY_CHARS)}"
+    if generation.lost:
+        return f"node {generation.lost[0]} was lost before its ranks finished"
+    stopped = generation.stopped
+    return "" if stopped is None else f"rank {stopped.name} on {stopped.node} was stopped"
 
 
 def _decide_death(

@@ -21,12 +21,12 @@ class Event:
     """Something rare that happened on a node; durable, numbered by its supervisor, at the head's corrected time.
 
     Kinds that supervisors report: unpacking (a rank waits for its image), started, phase, saved (files of a checkpoint
-    are on this node), raised, exited, failed, listening (the run, on rank 0's port), port_taken (somebody else
-    listens there), ending, ended, continued and killed (one of Aboard's own processes). The conductor's own, without a
-    number: generation, held, cut, gone (of a node), dropped (a node sent more than is kept), stopped (of a rank), port
-    (rank 0's), paused (the conductor itself did not run), verdict (what the progress watch found; none when the run
-    makes progress again), looked (a snapshot was judged that covers all events before this), deciding, stopping,
-    restarting, finished.
+    are on this node), raised, nested (a rank started a launcher), exited, failed, listening (the run, on rank 0's
+    port), port_taken (somebody else listens there), ending, ended, continued and killed (one of Aboard's own
+    processes). The conductor's own, without a number: generation, held, cut, gone (of a node), dropped (a node sent
+    more than is kept), stopped (of a rank), port (rank 0's), paused (the conductor itself did not run), verdict (what
+    the progress watch found; none when the run makes progress again), looked (a snapshot was judged that covers all
+    events before this), deciding, stopping, restarting, finished.
     """
 
     node: str

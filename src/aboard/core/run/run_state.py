@@ -13,6 +13,8 @@ from aboard.lazy_dataclass import dataclass
 
 # The limit of a stated reason for an end.
 WHY_CHARS = 160
+# By then, ranks that found rank 0's port have formed their group.
+MEETING_SECONDS = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,10 @@ class NodeConnection:
 
 @dataclass(frozen=True, kw_only=True)
 class PortOwner:
-    """A process outside the run that listens on rank 0's port; `beside` rank 0 if that listens as well."""
+    """A process outside the run that listens on rank 0's port; `beside` rank 0 if that listens as well.
+
+    `run` is another run of Aboard's that it belongs to.
+    """
 
     node: str
     port: int
@@ -85,12 +90,37 @@ class PortOwner:
     user: Untrusted = NO_TEXT
     pid: int = 0
     name: Untrusted = NO_TEXT
+    run: Untrusted = NO_TEXT
     beside: bool = False
 
     def __str__(self) -> str:
         who = f"{self.name.visible(40)} (pid {self.pid}) of " if self.pid else "a process of "
+        if self.run:
+            return f"{who}the active run {name_run(self.run)}"
         known = self.user and self.user != str(self.uid)
         return f"{who}{f'user {self.user.visible(40)}, uid {self.uid}' if known else f'uid {self.uid}'}"
+
+
+def name_run(name: Untrusted) -> str:
+    """The run's id, as `aboard stop` takes it: a restart has the attempt's number behind it."""
+    run, dot, attempt = name.visible(100).rpartition(".")
+    return run if dot and attempt.isdecimal() else name.visible(100)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NestedLauncher:
+    """A launcher that a rank started before it had joined the run's process group; its command begins with its name."""
+
+    node: str
+    child: str
+    at: float
+    command: tuple[Untrusted, ...]
+
+    @property
+    def name(self) -> Untrusted:
+        """Its name, as `torchrun` or `torch.distributed.run`."""
+        words = self.command[2:] if self.command[:2] == (Untrusted("python"), Untrusted("-m")) else self.command
+        return words[0] if words else NO_TEXT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +150,9 @@ class Generation:
     lost: list[str] = field(default_factory=list)
     # Who else listens on rank 0's port.
     port_owner: PortOwner | None = None
+    # The first launcher that a rank started in place of joining the run, and when rank 0 first listened on its port.
+    nested: NestedLauncher | None = None
+    listening: float | None = None
     # A rank that was stopped by a signal and not resumed.
     stopped: RankProcess | None = None
     # When the end was decided for another reason than a death: later deaths are caused by it.
@@ -178,7 +211,9 @@ class Run:
                 self.stopping = ""
                 # A run that was submitted again continues its record.
                 self.finished = None
-            case "held" | "cut" | "gone" | "ended" | "port_taken":
+            case "nested":
+                self._apply_nested(event)
+            case "held" | "cut" | "gone" | "ended" | "port_taken" | "listening":
                 self._apply_node(event)
             case "ending" | "continued" | "killed" | "paused":
                 self._apply_own_process(event)
@@ -269,14 +304,28 @@ class Run:
                 user=_get_text(event, "user"),
                 pid=event.data.get("pid", 0),
                 name=_get_text(event, "name"),
+                run=_get_text(event, "run"),
                 beside=event.data.get("beside", False),
             )
+        elif event.kind == "listening":
+            self.generation.listening = self.generation.listening or event.at
         elif event.kind == "ended":
             connection = self._get_connection(event.node)
             connection.ended = True
             connection.stubborn = tuple(event.data.get("stubborn", ()))
         else:
             self._apply_connection(event)
+
+    def _apply_nested(self, event: Event) -> None:
+        """Counts only before the run's own group exists: later, a rank may well start another job and wait for it."""
+        now = self.generation
+        child = now.children.get((event.node, event.child))
+        has_group = child is not None and child.phase >= Phase.GROUP
+        # Without a beacon, only the port shows that ranks meet; a nested launcher may listen there itself at once.
+        met = now.listening is not None and event.at > now.listening + MEETING_SECONDS
+        if now.nested is None and not has_group and not met:
+            words = tuple(Untrusted(word) if isinstance(word, str) else word for word in event.data["command"])
+            now.nested = NestedLauncher(node=event.node, child=event.child, at=event.at, command=words)
 
     def _apply_end(self, event: Event) -> None:
         if event.kind == "deciding":

@@ -12,6 +12,10 @@ from aboard.lazy_dataclass import dataclass
 
 # Slurm signals the conductor this long before the time limit, or up to a minute earlier: its events are that coarse.
 SIGNAL_SECONDS = 120
+_EARLIER_SECONDS = 60
+# In a job shorter than 9 minutes: as much of its time, so that it doesn't begin with the signal.
+_SIGNAL_SHARE = 0.25
+_TIME = re.compile(r"(?:(?P<days>\d{1,5})-)?(?P<parts>\d{1,9}(?::\d{1,9}){0,2})")
 
 _OPTION = re.compile(r"(--[a-z][a-z0-9-]*)(?:[=\s].*)?|(-[A-Za-z]).*")
 # The options that are keys of the section `cluster.slurm`.
@@ -121,6 +125,30 @@ def list_request_options(settings: SlurmSettings) -> list[str]:
     return [*_list_key_options(settings), *settings.extra]
 
 
+def choose_signal_seconds(time_limit: str | None) -> int:
+    """How long before the time limit Slurm signals the conductor; 0 in a job that is too short for a signal.
+
+    The signal may come a minute early. At the limit itself Slurm sends SIGTERM, which stops the run as well.
+    """
+    limit = _parse_time_limit(time_limit or "")
+    if limit is None:
+        return SIGNAL_SECONDS
+    return max(0, min(SIGNAL_SECONDS, int((limit - _EARLIER_SECONDS) * _SIGNAL_SHARE)))
+
+
+def _parse_time_limit(text: str) -> int | None:
+    """Seconds of MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS and so on; None without a limit."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        return None
+    parts = [int(part) for part in found["parts"].split(":")]
+    if found["days"] is None and len(parts) < 3:  # noqa: PLR2004 - hours, minutes, seconds
+        parts.insert(0, 0)
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    # Slurm counts whole minutes, and takes 0 for no limit.
+    return (int(found["days"] or 0) * 24 + hours) * 3600 + minutes * 60 + seconds or None
+
+
 def _list_key_options(settings: SlurmSettings) -> Iterator[str]:
     for option, value in (
         ("--partition", settings.partition),
@@ -145,8 +173,9 @@ def _format_options(settings: SlurmSettings, name: str) -> Iterator[str]:
     yield "#SBATCH --ntasks-per-node=1"
     yield "# If a node fails, Slurm keeps the job; Aboard reports the node and stops the run."
     yield "#SBATCH --no-kill"
-    yield f"# {SIGNAL_SECONDS} s before the time limit, Slurm signals only the command below, which saves and stops."
-    yield f"#SBATCH --signal=B:USR1@{SIGNAL_SECONDS}"
+    if seconds := choose_signal_seconds(settings.time):
+        yield f"# {seconds} s before the time limit, Slurm signals only the command below, which saves and stops."
+        yield f"#SBATCH --signal=B:USR1@{seconds}"
     if not any(parse_option_name(option) in ("--output", "-o") for option in settings.extra):
         yield "# In the directory of the job."
         yield "#SBATCH --output=slurm-%j.out"

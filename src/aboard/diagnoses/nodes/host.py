@@ -10,6 +10,8 @@ _MEMORY_MAX = (
     "sudo systemctl set-property user-$(id -u).slice MemoryMax=infinity    # on {node}; if the slice sets the limit"
 )
 
+_STOP_RUN = FixCommand("aboard stop {run}    # only if you no longer need that run; or wait for its end: aboard ps")
+
 CLOCK = Diagnosis(
     code="host-clock",
     title="a node's clock is off",
@@ -241,7 +243,12 @@ MEMORY = Diagnosis(
     ),
     explanation="Other processes, often from an earlier run, or files in /dev/shm are using the memory. Ranks will be"
     " killed when they load the model.",
-    fixes="ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; lists the processes that use the most memory",
+    fixes={
+        "list": FixCommand(
+            "ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; lists the processes that use the most memory"
+        ),
+        "run": _STOP_RUN,
+    },
     log_fix="free -g; cat /sys/fs/cgroup/memory.max    # on {node}; total memory and the cgroup's limit",
     patterns=cause(
         r"\[Errno 12\] Cannot allocate memory|std::bad_alloc|^MemoryError|DefaultCPUAllocator: (?:can't|not enough)"
@@ -354,8 +361,13 @@ BUSY_GPU = Diagnosis(
     explanation="A rank from an earlier run, a notebook or another user's job uses GPU memory that ranks need, so CUDA"
     " runs out of memory at once, or every step is slow. If nvidia-smi lists no process, the process is in a container"
     " or is a zombie; check on the host.",
-    fixes="ps -o user,pid,etime,args -p {listed}    # on {node}; whose processes are these?\n"
-    "kill {pids:words}    # on {node}, if they are yours and not needed",
+    fixes={
+        "kill": FixCommand(
+            "ps -o user,pid,etime,args -p {listed}    # on {node}; whose processes are these?\n"
+            "kill {pids:words}    # on {node}, if they are yours and not needed"
+        ),
+        "run": _STOP_RUN,
+    },
     log_fix="nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv    # on {node}; then terminate process"
     " {pid}",
     patterns=cause(

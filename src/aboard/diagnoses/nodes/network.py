@@ -316,8 +316,13 @@ PORT_TAKEN = Diagnosis(
     symptoms=("The server socket has failed to listen … code: -98, name: EADDRINUSE", "Address already in use"),
     explanation="Usually a rank from an earlier run is still running, another program is using the port, or one"
     " torchrun per GPU was started instead of one per node.",
-    fixes="sudo ss -ltnp sport = :{port}    # on {node}; which process uses the port?\n"
-    "sudo fuser -k {port}/tcp    # on {node}; if the process is a leftover; otherwise set MASTER_PORT in `env:`",
+    fixes={
+        "holder": FixCommand(
+            "sudo ss -ltnp sport = :{port}    # on {node}; which process uses the port?\n"
+            "sudo fuser -k {port}/tcp    # on {node}; if the process is a leftover; otherwise set MASTER_PORT in `env:`"
+        ),
+        "run": FixCommand("aboard stop {run}    # only if you no longer need that run; or set another MASTER_PORT"),
+    },
     log_fix="sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; which process uses the port?",
     patterns=cause(
         r"server socket has failed to (?:listen|bind).*(?:EADDRINUSE|errno: 98|[Aa]ddress already in use)"

@@ -394,6 +394,19 @@ STUCK = Diagnosis(
     fixes="aboard check --only network {nodes}",
 )
 
+NESTED = Diagnosis(
+    code="run-nested-launcher",
+    title="a rank started a launcher",
+    symptoms=("every node trained a model of its own", "world size is 2 instead of 4"),
+    explanation="The script or program of a rank started torchrun, accelerate or deepspeed, which starts ranks of its"
+    " own. Each rank would then begin a separate run, with a smaller world size. Aboard starts the ranks itself, and"
+    " reads the commands of these launchers.",
+    fixes={
+        "paste": FixCommand("aboard launch -- {command:shell}    # Aboard starts this launcher's ranks on all nodes"),
+        "launch": Advice("# or start the training script itself: aboard launch -- train.py …"),
+    },
+)
+
 NODE_SILENT = Diagnosis(
     code="run-node-silent",
     title="a node has stopped responding",

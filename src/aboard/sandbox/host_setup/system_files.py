@@ -91,6 +91,9 @@ def find_free_id(*tables: str, taken: Collection[int] = (), first: int = 7700) -
 
 
 def format_aboard_shim(python: str, source: str | None) -> str:
-    """A script that runs this `aboard`; `source` is its path if it is not installed."""
+    """A script that runs this `aboard`; `source` is its path if it is not installed.
+
+    Of bash: dash would drop the functions that a shell exports (`export -f module`), which job scripts need.
+    """
     path = f"export PYTHONPATH={shlex.quote(source)}${{PYTHONPATH:+:$PYTHONPATH}}\n" if source else ""
-    return f'#!/bin/sh\n{path}exec {shlex.quote(python)} -m aboard "$@"\n'
+    return f'#!/bin/bash\n{path}exec {shlex.quote(python)} -m aboard "$@"\n'

@@ -9,11 +9,13 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.evidence.verdict import Cause, Confidence, Judgement, RuleResult, VerdictRule
 from aboard.core.run.end_decision import is_port_taken
-from aboard.core.run.run_state import RankProcess
+from aboard.core.run.run_state import RankProcess, name_run
 from aboard.core.text.input_text import format_count
-from aboard.diagnoses import Finding, join_fixes
+from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.runs import death
+from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.diagnoses.usage.pasted_commands import quote_command_line
 from aboard.verdicts import gpu_failures
 from aboard.verdicts.death import lost_peers
 from aboard.verdicts.death.container_refusals import build_refusal_finding, find_refusal
@@ -30,6 +32,11 @@ from aboard.verdicts.fix_commands import build_check_command
 from aboard.verdicts.judge_evidence import judge_evidence
 
 _END = "end"
+_COMMAND_CHARS = 300
+# The agent's mark for a command that it cut.
+CUT = "…"
+# DeepSpeed's runner starts it with a command that nobody types.
+_INTERNAL = frozenset({Untrusted("deepspeed.launcher.launch")})
 MOST_NOTICES = 5
 
 
@@ -49,6 +56,30 @@ def _find_cause(evidence: Evidence, stall: Finding | None, *, unhurt: bool) -> J
         # The stall is the cause, whichever rank gave up waiting first.
         return replace(why, findings=(replace(stall, consequences=(*stall.consequences, *why.findings)),))
     return why
+
+
+def report_nested_launcher(evidence: Evidence) -> Iterator[RuleResult]:
+    """A rank that started a launcher; in a world of one rank it does no harm, and is a note."""
+    nested, world = evidence.run.generation.nested, evidence.plan.world
+    if nested is None:
+        return
+    words = [word.raw() for word in nested.command]
+    command = escape_text(" ".join(words), _COMMAND_CHARS)
+    many = world > 1
+    fix = death.NESTED.fix("launch")
+    if words[-1] != CUT and nested.name not in _INTERNAL:
+        fix = join_fixes(death.NESTED.fix("paste", command=quote_command_line(words)), fix)
+    finding = death.NESTED.finding(
+        severity=Severity.BLOCK if many else Severity.INFO,
+        nodes=(nested.node,),
+        ranks=(int(nested.child),) if nested.child.isdigit() else (),
+        seen=f"rank {nested.child} on {nested.node} started a launcher: {command}",
+        why=f"Each of the {world} ranks would start a run of its own, and no rank would join this one."
+        if many
+        else "The launcher's ranks form a world of their own. With one rank per run, that does no harm.",
+        fix=fix,
+    )
+    yield Cause(finding=finding, sure=Confidence.CERTAIN, explains=_END if many else "nested")
 
 
 def report_gpu_failure(evidence: Evidence) -> Iterator[RuleResult]:
@@ -85,7 +116,9 @@ def report_port_owner(evidence: Evidence) -> Iterator[RuleResult]:
             seen=f"rank 0 on {owner.node} can't have port {owner.port} for itself: {owner} listens there",
             why="Ranks connect to rank 0 only if no process outside the run listens on its port. Aboard takes another"
             " port by itself unless --master-port or MASTER_PORT fixes it.",
-            fix=network.PORT_TAKEN.fix(port=owner.port, node=owner.node),
+            fix=network.PORT_TAKEN.fix("run", run=name_run(owner.run))
+            if owner.run
+            else network.PORT_TAKEN.fix("holder", port=owner.port, node=owner.node),
             consequences=tuple(_describe_followers(evidence, cause, evidence.run.generation.dead)) if cause else (),
         )
         yield Cause(finding=finding, sure=Confidence.CERTAIN, explains=_END)
@@ -168,6 +201,7 @@ def report_floods(evidence: Evidence) -> Iterator[Finding]:
 
 # All but the last two explain the same end: the surest wins, and among equals the first in this list.
 DEATH_RULES: tuple[VerdictRule, ...] = (
+    report_nested_launcher,
     report_gpu_failure,
     report_container_refusal,
     report_port_owner,

@@ -17,6 +17,7 @@ from aboard.core.launchers.shell.variables import (
     mark_unknown,
 )
 from aboard.core.launchers.slurm.task_shell import WrittenFiles, drop_rank_variables, list_job_nodes
+from aboard.core.launchers.wrapped_commands import find_launcher_name
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
@@ -24,11 +25,9 @@ from aboard.lazy_dataclass import dataclass
 
 _SHELLS = frozenset({"bash", "sh", "zsh"})
 _SCRIPT = re.compile(r".*\.(sh|bash)")
-_MENTION = re.compile(r"\b(torchrun|deepspeed|accelerate|torch\.distributed)\b")
-# A launcher where a command begins.
-_LAUNCHER = re.compile(
-    r"\s*(?:exec\s+|time\s+|[A-Za-z_]\w*=\S*\s+)*(?:\S*/)?(?P<name>torchrun|deepspeed|accelerate(?:-launch)?"
-    r"|python[0-9.]*\s+(?:-\S+\s+)*-m\s+(?:torch\.distributed\.(?:run|launch)|accelerate\S*|deepspeed\S*))\s+\S"
+_MENTION = re.compile(
+    r"\b(torchrun|deepspeed|accelerate|torch\.distributed|axolotl|llamafactory|swift|trl|tune|mpirun|mpiexec|composer"
+    r"|colossalai|torchx|ray|horovodrun)\b"
 )
 _LONGEST = 200_000
 _LONGEST_COMMAND = 300
@@ -72,7 +71,7 @@ def parse_shell_script(words: Sequence[str], context: LauncherContext) -> Launch
         program = _find_launcher(reading, context)
         return None if program is None else _build_command(program, reading, script, text, context)
     except UnreadableScriptError as error:
-        if not any(map(_LAUNCHER.match, text.splitlines())):
+        if not any(map(find_launcher_name, text.splitlines())):
             return None
         raise _build_error(words, script, text, error) from None
 
@@ -152,10 +151,9 @@ def _build_error(words: Sequence[str], script: str, text: str, error: Unreadable
     else:
         seen = f"Aboard can't follow {reason}"
         places = [
-            (number, found) for number, line in enumerate(text.splitlines(), 1) if (found := _LAUNCHER.match(line))
+            (number, found) for number, line in enumerate(text.splitlines(), 1) if (found := find_launcher_name(line))
         ]
-        (number, found) = places[0]
-        name = found["name"].split()[0]
+        (number, name) = places[0]
         typed = pasted_commands.quote_command_line(words)
         edit = f"{number}s/{name}/aboard launch -- {name}/"
         fix = (

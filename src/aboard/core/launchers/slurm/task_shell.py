@@ -16,7 +16,7 @@ from aboard.diagnoses.usage import pasted_commands
 from aboard.lazy_dataclass import dataclass
 
 _LAUNCHER = re.compile(r"\b(torchrun|deepspeed|accelerate|torch\.distributed)\b")
-_SHELLS = frozenset({"bash", "sh"})
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _COMMAND_FLAGS = frozenset({"-c", "-lc", "-ec", "-xc", "-exc"})
 # They differ by task.
 TASK_VARIABLES = frozenset(
@@ -115,13 +115,19 @@ def find_task_script(words: Sequence[str], context: LauncherContext) -> tuple[st
     A script without a launcher is a rank's own program, which needs no reading.
     """
     is_shell = words[0].rpartition("/")[2] in _SHELLS
-    if is_shell and words[1:2] and words[1] in _COMMAND_FLAGS and words[2:]:
-        return words[2], words[4:]
+    if (text := find_command_text(words)) is not None:
+        return text, words[4:]
     script = words[1:2] if is_shell else words[:1]
     if not script or not script[0].endswith((".sh", ".bash")) or not context.files.exists(script[0]):
         return None
     text = context.files.read(script[0])
     return (text, words[2:] if is_shell else words[1:]) if _LAUNCHER.search(text) else None
+
+
+def find_command_text(words: Sequence[str]) -> str | None:
+    """The text of `bash -c TEXT`; None for another command."""
+    is_shell = words[0].rpartition("/")[2] in _SHELLS
+    return words[2] if is_shell and words[2:] and words[1] in _COMMAND_FLAGS else None
 
 
 def follow_task_script(

@@ -1,0 +1,85 @@
+"""Finds launchers that ranks have started: each would start a world of its own.
+
+A command line may contain secrets: the child's own are masked, and only the launcher's command is sent.
+"""
+
+from __future__ import annotations
+
+import time
+
+from aboard.agent.secret_redaction import Redactor
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+MOST_WORDS, WORD_CHARS, MOST_CHARS = 64, 300, 2000
+CUT = "…"
+# A process that is no launcher in these first looks will not become one, unless it is the rank's own.
+LOOKS = 3
+# How long after a start a launcher may appear: later, processes are read at the pace of the measurements.
+SOON_SECONDS = 120.0
+COMMAND_BYTES = 64 * 1024
+
+
+class NestedLaunchers:
+    """Reports the first launcher of each child, whoever saw it."""
+
+    def __init__(self, emit: Callable[..., None]) -> None:
+        self._emit = emit
+        self._secrets: dict[str, list[str]] = {}
+        self._looks: dict[int, int] = {}
+        self._reported: set[str] = set()
+        self._started_at = 0.0
+
+    def watch(self, child: str, secrets: list[str]) -> None:
+        self._secrets[child] = secrets
+        self._started_at = time.monotonic()
+
+    @property
+    def soon(self) -> bool:
+        """Whether ranks have just started, so that most launchers would appear now."""
+        return time.monotonic() - self._started_at < SOON_SECONDS
+
+    def scan(self, members: Mapping[str, set[int]], roots: Mapping[str, int]) -> None:
+        """Reads the command lines of each child's processes."""
+        looks, self._looks = self._looks, {}
+        for child, pids in members.items():
+            if child not in self._secrets or child in self._reported:
+                continue
+            for pid in pids:
+                self._looks[pid] = looks.get(pid, 0) + 1
+                if self._looks[pid] <= LOOKS or pid == roots.get(child):
+                    self.look(child, pid)
+
+    def look(self, child: str, pid: int) -> None:
+        """Reads one command line."""
+        # Late, so that they do not delay a start.
+        from aboard.agent.inspect.launcher_detection import find_launch  # noqa: PLC0415 - the reason is above
+        from aboard.agent.inspect.process_activity import read_kernel_file  # noqa: PLC0415 - the reason is above
+
+        raw = read_kernel_file("/proc/%d/cmdline" % pid, COMMAND_BYTES)
+        words = find_launch([word.decode("utf-8", "replace") for word in raw.split(b"\0")[:-1]])
+        if words:
+            self.report(child, words)
+
+    def report(self, child: str, words: Iterable[str], wall: float | None = None) -> None:
+        if child in self._reported or child not in self._secrets:
+            return
+        self._reported.add(child)
+        command: list[str] = []
+        room = MOST_CHARS
+        for word in list(words)[: MOST_WORDS + 1]:
+            masked = _mask(word, self._secrets[child])
+            room -= len(masked)
+            if len(command) == MOST_WORDS or len(masked) > WORD_CHARS or room < 0:
+                command.append(CUT)
+                break
+            command.append(masked)
+        self._emit("nested", wall=wall, child=child, command=command)
+
+
+def _mask(text: str, secrets: list[str]) -> str:
+    redactor = Redactor(secrets)
+    data = text.encode("utf-8", "surrogatepass")
+    return (redactor.feed(data) + redactor.flush()).decode("utf-8", "replace")

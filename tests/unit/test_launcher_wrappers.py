@@ -1,0 +1,114 @@
+"""Commands that would start a launcher in every rank: refused before anything starts, with what to type."""
+
+import shlex
+
+import pytest
+from launcher_texts import TextFiles, pasted
+
+from aboard.core.launchers.parse_command import parse_launcher_command
+from aboard.diagnoses import InputError
+
+
+@pytest.mark.parametrize(
+    ("command", "fix"),
+    [
+        ("nohup torchrun --nproc-per-node 2 x.py", "aboard launch -d -- torchrun --nproc-per-node 2 x.py"),
+        ("A=1 setsid torchrun x.py", "aboard launch -d -- A=1 torchrun x.py"),
+        ("time -p torchrun x.py", "time -p aboard launch -- torchrun x.py"),
+        ("timeout -k 5 1h torchrun x.py", "timeout -k 5 1h aboard launch -- torchrun x.py"),
+        ("numactl -N 0 --membind=0 torchrun x.py", "aboard launch --bind -- torchrun x.py"),
+        ("taskset -c 0-3 deepspeed x.py", "aboard launch --bind -- deepspeed x.py"),
+        ("stdbuf -oL -e 0 torchrun x.py --name 'a b'", "aboard launch -- torchrun x.py --name 'a b'"),
+        ("uv run --with wandb torchrun x.py", "uv run --with wandb aboard launch -- torchrun x.py"),
+        ("conda run -n env --no-capture-output accelerate launch x.py", "conda run -n env --no-capture-output aboard"),
+        ("poetry run -- torchrun x.py", "poetry run -- aboard launch -- torchrun x.py"),
+        ("nsys profile -o out --trace=cuda torchrun x.py", "aboard launch -- torchrun x.py"),
+        ("exec torchrun x.py", "aboard launch -- torchrun x.py"),
+        ("nohup python -u -X faulthandler -m torch.distributed.run x.py", "-- python -u -X faulthandler -m torch.dist"),
+        ("nohup nice -n 5 torchrun x.py", "remove nice: aboard launch -- torchrun x.py"),
+        ("bash -c 'A=1 torchrun --nproc-per-node 2 x.py'", "remove 'bash -c': aboard launch -- A=1 torchrun --nproc"),
+        ("bash -c 'pip install x && torchrun x.py'", "paste only the torchrun command"),
+        ("sh -c '[ -d data ] && nohup torchrun x.py'", "paste only the torchrun command"),
+        ("axolotl train c.yml --debug", "aboard launch -- accelerate launch -m axolotl.cli.train c.yml --debug"),
+        ("python -m axolotl.cli.main train c.yml", "aboard launch -- accelerate launch -m axolotl.cli.train c.yml"),
+        ("uv run axolotl train c.yml", "aboard launch -- accelerate launch -m axolotl.cli.train c.yml"),
+        (
+            "llamafactory-cli train c.yaml",
+            "aboard launch -- torchrun --nproc-per-node gpu -m llamafactory.launcher c.yaml",
+        ),
+        (
+            "A=1 NPROC_PER_NODE=8 swift sft --model x",
+            "aboard launch -- A=1 torchrun --nproc-per-node 8 -m swift.cli.sft --model x",
+        ),
+        ("trl sft --model x", "aboard launch -- accelerate launch -m trl.scripts.sft --model x"),
+        ("tune run --nproc_per_node 2 full --config c", "tune cp RECIPE recipe.py && aboard launch -- torchrun"),
+        (
+            "mpirun -np 2 python x.py --lr 1",
+            "if the script reads RANK and WORLD_SIZE, as torch.distributed does: aboard",
+        ),
+        ("composer -n 8 x.py --lr 1", "aboard launch -- torchrun --nproc-per-node gpu x.py --lr 1"),
+        ("colossalai run --nproc_per_node 8 x.py", "aboard launch -- torchrun --nproc-per-node gpu x.py"),
+        ("torchx run dist.ddp -j 1x2 --script x.py", "aboard launch -- torchrun --nproc-per-node gpu x.py"),
+        ("ray job submit -- python x.py", "start it with ray itself"),
+        ("horovodrun -np 4 python x.py", "start it with horovodrun itself"),
+    ],
+)
+def test_a_command_that_would_start_a_launcher_in_every_rank(command: str, fix: str) -> None:
+    """Each rank would start a run of its own, so it is refused with the command to type."""
+    with pytest.raises(InputError) as error:
+        pasted(command)
+    assert error.value.code == "paste-wrapped"
+    assert fix in error.value.fix
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "numactl -N 0 --membind 0 python train.py",
+        "nohup python train.py --launcher accelerate",
+        "timeout 60 torchrun.py",
+        "timeout torchrun python train.py",
+        "time ./train --backend deepspeed",
+        "uv run train.py --tool torchrun",
+        "uv pip install torchrun",
+        "conda run -n torchrun python train.py",
+        "nsys profile -o torchrun python train.py",
+        "nsys stats torchrun",
+        "env -u torchrun python train.py",
+        "bash -c 'python train.py --launcher torchrun'",
+        "bash -c 'if [ -d a ]; then echo torchrun; fi; python train.py'",
+        "python -m axolotl.cli.train c.yml",
+        "python train.py -m axolotl.cli.main train",
+        "axolotl preprocess c.yml",
+        "llamafactory-cli export c.yaml",
+        "ray status",
+        "train.py mpirun",
+    ],
+)
+def test_a_program_that_only_looks_like_one(command: str) -> None:
+    """Where no launcher is started, the ranks run the command as it is."""
+    assert parse_launcher_command(shlex.split(command), TextFiles({})) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "fix"),
+    [
+        ("nohup torchrun x.py > log 2>&1 &\n", "paste-wrapped", "aboard launch -d -- torchrun x.py"),
+        ("export A=1\naxolotl train c.yml\n", "paste-wrapped", "-- A=1 accelerate launch -m axolotl.cli.train c.yml"),
+        ("bash -c 'torchrun x.py'\n", "paste-wrapped", "aboard launch -- torchrun x.py"),
+        ("mpirun -np 2 python x.py\n", "paste-wrapped", "aboard launch -- x.py"),
+        (
+            "pip install x\nnohup timeout 60 torchrun x.py\n",
+            "paste-shell",
+            "sed -i.bak -e '2s/torchrun/aboard launch -- torchrun/' ./run.sh && ./run.sh",
+        ),
+    ],
+)
+def test_a_script_that_contains_such_a_command(text: str, code: str, fix: str) -> None:
+    """A shell script is read for the same commands, since every rank would run it."""
+    for command in ("./run.sh", "nohup bash ./run.sh"):
+        with pytest.raises(InputError) as error:
+            pasted(command, files={"./run.sh": text})
+        assert error.value.code in (code, "paste-wrapped")
+        if command == "./run.sh":
+            assert fix in error.value.fix
