@@ -93,9 +93,6 @@ def _split_assignments(words: Sequence[str]) -> tuple[dict[str, str], Sequence[s
     """Splits off leading assignments (`NCCL_DEBUG=INFO torchrun …`) as a shell does, with or without `env`."""
     env: dict[str, str] = {}
     rest = list(words[1:] if words and words[0] == "env" else words)
-    while words and words[0] == "env" and rest[:1] == ["-u"]:
-        # Ranks don't inherit this shell's variables.
-        del rest[:2]
     while rest and (match := _ASSIGNMENT.fullmatch(rest[0])):
         env[match[1]] = match[2]
         rest.pop(0)
