@@ -312,9 +312,9 @@ def test_a_hostfile_that_the_script_writes_is_left_to_the_script() -> None:
 
 
 def test_variables_before_a_launcher_may_be_set_by_env() -> None:
-    """`env FOO=1 torchrun` is read like `FOO=1 torchrun`, by itself and behind srun; so is `env -u BAR FOO=1`."""
-    alone = [pasted(f"{start} torchrun --nproc-per-node 2 t.py") for start in ("FOO=1", "env FOO=1", "env -u B FOO=1")]
-    assert alone[0] == alone[1] == alone[2]
+    """`env FOO=1 torchrun` is read like `FOO=1 torchrun`, by itself and behind srun."""
+    alone = [pasted(f"{start} torchrun --nproc-per-node 2 t.py") for start in ("FOO=1", "env FOO=1")]
+    assert alone[0] == alone[1]
     for start in ("srun env FOO=1", "FOO=1 srun", "srun"):
         script = f"#!/bin/bash\n#SBATCH -N 2 --ntasks-per-node=1\n{start} torchrun --nproc-per-node 2 train.py"
         text = as_text("sbatch job.sh", {"job.sh": script}, build_job(2))
