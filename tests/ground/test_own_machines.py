@@ -12,7 +12,7 @@ import pytest
 from deadlines import slowness
 from small_wheels import install, make_venv
 
-pytestmark = pytest.mark.ground
+pytestmark = [pytest.mark.ground, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[2]
 # What a reader replaces: the names of the nodes, a first key for them, and the questions.
