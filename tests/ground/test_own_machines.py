@@ -12,7 +12,7 @@ import pytest
 from deadlines import slowness
 from small_wheels import install, make_venv
 
-pytestmark = pytest.mark.ground
+pytestmark = [pytest.mark.ground, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[2]
 # What a reader replaces: the names of the nodes, a first key for them, and the questions.
@@ -85,6 +85,9 @@ def test_the_commands_for_own_machines_work_as_printed(venv: Path, box_name: str
     # What a node lacks of the command is named before ranks start.
     assert "data/rows exists on this machine, but not on n" in type_on_head("aboard launch -- train.py data/rows")
     assert "fine n[1-2]: unchanged" in type_on_head("aboard sync --env --dry-run")
+    page = (ROOT / "docs/uninstall.md").read_text()
+    (remove,) = re.findall(r"^    (aboard launch .*rm -rf.*)$", page, re.MULTILINE)
+    type_on_head(remove)
     for node in ("n1", "n2"):
-        find = "find / -xdev -name '.aboard-mark-*' 2>/dev/null; true"
-        assert aboard("exec", "--node", node, "--", "sh", "-c", find) == ""
+        find = "find / -xdev -name '.aboard-*' -o -path /home/crew/.cache/aboard -o -path '/tmp/aboard-*'; true"
+        assert aboard("exec", "--node", node, "--", "sh", "-c", f"({find}) 2>/dev/null") == ""

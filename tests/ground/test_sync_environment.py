@@ -1,5 +1,6 @@
 """`aboard sync --env` on real hosts: ranks run in the head's environment, and a node in the way stops nobody."""
 
+import re
 import sys
 from base64 import b64encode
 from collections.abc import Callable
@@ -46,3 +47,10 @@ def test_bare_nodes_get_the_heads_environment(make_box: Callable[..., Sandbox], 
     assert "done: finished: 2 ranks" in launched
     ok(box.hosts["n1"], "rm", f"venv/{SITE}/tiny/__init__.py")
     assert "fine n1: updated, 1 package installed" in ok(box.head, "aboard", "sync", "--env", env=ACTIVE)
+    # Where the user of the nodes may not write, it goes to their home, and ranks use it there.
+    box.head.run(["cp", "-a", "/home/crew/venv", "/opt/ours"], root=True).check_returncode()
+    ours = {"VIRTUAL_ENV": "/opt/ours"}
+    place = re.findall(
+        r"the environment goes to ~(\S+) there", box.head.run(["aboard", "sync", "--env"], env=ours).stderr
+    )
+    assert f"/home/crew{place[0]} 7" in ok(box.head, "aboard", "launch", "--", "python", "-c", code, env=ours)

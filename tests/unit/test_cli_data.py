@@ -163,4 +163,4 @@ def test_the_light_install_is_told_what_is_missing() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 3
-    assert "pip install 'aboard[train]'" in ran.stderr
+    assert "pip install '.[train]'" in ran.stderr

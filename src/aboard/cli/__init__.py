@@ -45,6 +45,9 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
+            if ctx.resilient_parsing:
+                # The shell asks for completions: an error message would appear between the words that are typed.
+                return None
             seen = f"there is no command {cmd_name!r}: {suggest_word(cmd_name, COMMANDS)}"
             raise AboardError(commands.COMMAND, seen)
         command: click.Command = getattr(import_module(f"aboard.cli.{cmd_name}"), cmd_name)
@@ -55,7 +58,11 @@ class CommandGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog='Completion with TAB, in bash: eval "$(_ABOARD_COMPLETE=bash_source aboard)"; also zsh_source, fish_source.',
+)
 @click.version_option(__version__, prog_name="aboard")
 def cli() -> None:
     """Run multi-node LLM training over ssh: check the nodes, launch or train, and diagnose failures.

@@ -241,5 +241,5 @@ EXPORT_PEFT = Diagnosis(
     title="PEFT is not installed on this machine",
     symptoms=("the export of an adapter needs peft",),
     explanation="The nodes that trained the adapter have PEFT; the machine that exports it needs it, too.",
-    fixes="pip install 'aboard[lora]'",
+    fixes="pip install '.[lora]'    # in the checkout of Aboard",
 )

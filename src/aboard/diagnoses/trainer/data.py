@@ -18,7 +18,7 @@ EXTRA = Diagnosis(
     symptoms=("ModuleNotFoundError: No module named 'pyarrow'", "ModuleNotFoundError: No module named 'datasets'"),
     explanation="`pip install aboard` installs only what launching needs. Reading data and training need more"
     " packages.",
-    fixes="pip install 'aboard[train]'",
+    fixes="pip install '.[train]'    # in the checkout of Aboard",
 )
 
 MISSING = Diagnosis(

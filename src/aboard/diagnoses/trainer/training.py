@@ -79,8 +79,8 @@ ASKED = Diagnosis(
         "ModuleNotFoundError: No module named 'torch'",
     ),
     explanation="A separate process with the trainer's code estimates memory and exports checkpoints. It crashed, or"
-    " the head has no torch. Without torch, export on a node, or run `pip install 'aboard[train]'` here. Training"
-    " continues without the estimate.",
+    " the head has no torch. Without torch, export on a node, or run `pip install '.[train]'` here, in"
+    " Aboard's checkout. Training continues without the estimate.",
     fixes={
         "run": FixCommand("{python} -m {module}    # shows the traceback"),
         "report": Advice("please report it with your aboard.yaml"),
