@@ -232,6 +232,18 @@ def test_a_node_that_is_late_with_torch() -> None:
     assert _findings(busy) == [("unknown-collective", "warn", ("n1", "n2", "n3", "n4"))]
 
 
+def test_a_node_that_imports_torch_slowly_is_given_more_time() -> None:
+    """From a cold disk the first import takes long: the second try, with more time, tells it from one that hangs."""
+    world = World()
+    ready = {"phase": "ready", "told": True, "error": "others failed"}
+    facts = world.hold(
+        lambda name, task, _ranks: {} if task["load"] > 60 else LATE if name == "n3" else ready,
+    )
+    assert _findings(facts) == []
+    assert _outcome(facts).nodes == ("n1", "n2", "n3", "n4")
+    assert world.tasks[-1]["within"] > world.tasks[-1]["load"]
+
+
 def test_wrong_sums() -> None:
     """They are a finding of their own, and halved like a failure."""
     wrong = {"wrong": [["all_reduce", 1024, []]]}

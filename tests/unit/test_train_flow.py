@@ -706,6 +706,28 @@ def test_an_export_says_how_to_load_it() -> None:
     ]
 
 
+def test_an_export_of_a_run_that_trains_on_says_so() -> None:
+    """Its newest checkpoint is exported, and there will be newer ones."""
+    done = ExportResult(checkpoint=Path("out/step-000002"), to=Path("to"), report={}, active=True)
+    first, second, _load = format_export(done)
+    assert first == "the run is still training: this is its newest checkpoint so far; export again when it is over"
+    assert second == "exported out/step-000002 to to"
+
+
+def test_a_run_that_trains_and_has_no_checkpoint_yet_is_not_exported(tmp_path: Path) -> None:
+    """The error says that it is still running, and how to see its first checkpoint come."""
+    runs = Runs(tmp_path / "runs")
+    run = runs.create(datetime(2026, 11, 15, tzinfo=UTC), Random(1))  # noqa: S311 - draws a name
+    settings = json.dumps({"output_dir": str(tmp_path / "output")})
+    run.plan.write_text(json.dumps({"env": {"ABOARD_TRAINING": settings}, "nodes": []}))
+    claim = run.claim()
+    request = ExportRequest(what=run.id, to=tmp_path / "to", cache=tmp_path / "cache")
+    with pytest.raises(AboardError, match="is still running, and has saved no complete checkpoint") as caught:
+        asyncio.run(export_checkpoint(request, runs))
+    claim.release()
+    assert caught.value.fix.startswith(f"aboard status {run.id} --live")
+
+
 def test_nothing_to_merge_is_said_before_parts_are_fetched(tmp_path: Path) -> None:
     """A run without an adapter has the whole model."""
     runs = Runs(tmp_path / "runs")

@@ -1,21 +1,31 @@
 """A launch as it goes on: the live view over a terminal, and plain lines into a pipe."""
 
 import io
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from rich.console import Console
 from rich.text import Text
-from run_states import RUN, Scene, dead, training
+from run_states import RUN, Scene, cluster, dead, plan_of, training
 
-from aboard.cli.runs.attached_and_detached import format_started
+from aboard.cli.runs.attached_and_detached import StartReporter, format_started
+from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress, Stall
+from aboard.core.run.run_state import Run
+from aboard.record.run_directory import RunDirectory
 from aboard.ui.launch.live_view import LaunchLiveView
 from aboard.ui.launch.plain_lines import PlainLaunchWriter
 from aboard.ui.launch.roster_view import RosterView
+
+if TYPE_CHECKING:
+    from aboard.flows.launch.conductor import Conductor
 
 
 @pytest.mark.parametrize(
@@ -276,3 +286,18 @@ def test_what_a_record_lacks_is_told_at_intervals() -> None:
     with console.capture() as shown:
         console.print(RosterView(floods[-1]))
     assert "! n2 sent more events than a run keeps: 9 dropped" in shown.get()
+
+
+def test_a_run_in_the_background_tells_what_was_said_before_its_ranks_started(tmp_path: Path) -> None:
+    """What a training needs and how many steps it takes goes to the conductor's log, and to whoever started it."""
+    run = RunDirectory(tmp_path)
+    run.conductor_log.write_text("memory 2.1 GiB per rank\nplan 345 steps\n")
+    plan = plan_of(cluster(1), ranks=1)
+    started = Event(node="n1", seq=1, at=1.0, kind="started", child="0")
+    read_end, write_end = os.pipe()
+    conductor = SimpleNamespace(plan=plan, run=Run.replay("r", [started]))
+    StartReporter(run, write_end).update(cast("Conductor", conductor))
+    with os.fdopen(read_end) as pipe:
+        said = pipe.read().splitlines()
+    assert said[:3] == ["0", "memory 2.1 GiB per rank", "plan 345 steps"]
+    assert "started 1 rank on 1 node" in said[3]

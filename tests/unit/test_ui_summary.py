@@ -12,6 +12,7 @@ from run_states import RUN, dead, training
 
 from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Severity
+from aboard.diagnoses.runs import hang
 from aboard.ui.launch.finished_run import FinishedRun, FinishedRunView, format_summary_lines
 from aboard.ui.run_list import RunListEntry, RunListView, format_run_lines
 
@@ -101,6 +102,22 @@ def test_a_training_that_ended_early_says_what_to_type(metrics: dict[str, float]
     for ended in (stopped, replace(stopped, findings=(VERDICT,), exit_code=137)):
         assert next_lines(ended) == [f"next {TRAIN}    # {said}"]
     assert next_lines(replace(stopped, exit_code=0)) == []
+
+
+def test_a_stuck_run_that_the_user_stopped_has_not_failed() -> None:
+    """Who stopped it is told, what it was stuck in, and where that is explained."""
+    stuck = replace(VERDICT, diagnosis=hang.LOCK, consequences=())
+    *_, why, again, _logs, _record, done = format_summary_lines(replace(ENDS["stopped"], findings=(stuck,)))
+    assert done.startswith("done: stopped after ")
+    assert "you pressed Ctrl-C; until then it was stuck (hang-lock); exit code 130" in done
+    assert why == f"next aboard why {RUN}    # what held it up"
+    assert again.startswith("next aboard launch")
+
+
+def test_after_lora_the_adapter_is_what_is_exported() -> None:
+    well = replace(WELL, roster=replace(WELL.roster, way=TrainingStatus(metrics={"step": 9.0})))
+    assert "exports the model for transformers" in "\n".join(format_summary_lines(well))
+    assert "exports the LoRA adapter for PEFT" in "\n".join(format_summary_lines(replace(well, adapter=True)))
 
 
 @pytest.mark.parametrize("width", [80, 200])

@@ -86,6 +86,9 @@ def format_export(done: "ExportResult") -> list[str]:
     report, folder = done.report, repr(str(done.to))
     size_note = f", {format_size(report['bytes'])}" if isinstance(report.get("bytes"), int) else ""
     notes = [str(note) for note in report.get("notes") or ()]
+    if done.active:
+        chosen = "best" if done.best is not None else "newest"
+        notes.append(f"the run is still training: this is its {chosen} checkpoint so far; export again when it is over")
     why = "" if done.best is None else f", the best checkpoint ({done.best}),"
     wrote = f"exported {done.checkpoint}{why} to {done.to}{size_note}"
     base = report.get("base")

@@ -43,6 +43,8 @@ class ExportResult:
     nodes: tuple[str, ...] = ()
     # The evaluation for which this checkpoint was chosen instead of the newest.
     best: BestEvaluation | None = None
+    # Whether the run still trains, and will save newer checkpoints.
+    active: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,7 @@ async def export_checkpoint(
     recorded = read_recorded_training([run], training["output_dir"], job)
     local = _find_local(training["output_dir"], recorded, request.name)
     if local is not None:
-        return replace(await _convert_checkpoint(request, local.path, training), best=local.best)
+        return replace(await _convert_checkpoint(request, local.path, training), best=local.best, active=run.live)
     gather = GatherRequest(
         run=run.id,
         folder=training["output_dir"],
@@ -100,13 +102,18 @@ async def export_checkpoint(
     dialer = NodeDialer(transport_for)
     try:
         gathered = await gather_checkpoint(gather, dialer, on_progress)
+    except AboardError as error:
+        if error.code == checkpoints.EXPORT_NONE.code and run.live:
+            seen = f"{run.id} is still running, and has saved no complete checkpoint yet"
+            raise AboardError(checkpoints.EXPORT_NONE, seen, "running", run=run.id) from None
+        raise
     finally:
         await dialer.close()
     on_gathered()
     result = await _convert_checkpoint(request, gathered.path, training)
     await asyncio.to_thread(gathered.remove)
     path = Path(training["output_dir"]) / gathered.name
-    return replace(result, checkpoint=path, nodes=gathered.nodes, best=gathered.best)
+    return replace(result, checkpoint=path, nodes=gathered.nodes, best=gathered.best, active=run.live)
 
 
 async def _convert_checkpoint(request: ExportRequest, checkpoint: Path, training: Mapping[str, Any]) -> ExportResult:

@@ -57,6 +57,11 @@ class CollectiveJob:
         }
 
     @property
+    def late(self) -> bool:
+        """Whether a rank had not imported torch in time, which is no failure yet."""
+        return any(report.late for _node, report in self._rankless())
+
+    @property
     def slow_to_load(self) -> dict[str, str]:
         """The nodes that imported torch too slowly while no rank was ready: all are busy, and none is to blame."""
         return {

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -24,7 +25,7 @@ from aboard.lazy_dataclass import dataclass
 
 # A `setup` line and a cold disk may take their time at first; torch takes seconds to import.
 MEET_PER_NODE = 0.2
-LOAD_SECONDS, LOAD_PER_NODE = 20.0, 1.5
+LOAD_SECONDS, LOAD_PER_NODE, PATIENT_SECONDS = 20.0, 1.5, 120.0
 # All have imported torch by then: connecting takes milliseconds, and a lost packet is retransmitted after one second.
 CONNECT_SECONDS, STALL_SECONDS, PER_NODE = 2.5, 6.0, 0.05
 # Up to here every pair is measured; above, each node with those that differ from it in one bit of their number.
@@ -38,16 +39,19 @@ MOST_SECONDS = 1.5
 class CollectiveWorkload:
     """What a job does: pairs of nodes, and collectives of sizes up to `largest`, for about `seconds` each.
 
-    `meet` is how long ranks may differ in their start.
+    `meet` is how long ranks may differ in their start, `load` how long one may import torch.
     """
 
     pairs: bool
     largest: int
     seconds: float
     meet: float = 4.0
+    load: float = LOAD_SECONDS
 
 
 FULL_WORKLOAD = CollectiveWorkload(pairs=True, largest=16 * MIB, seconds=0.4, meet=7.0)
+# After a rank that was late with torch: from a cold or remote disk, the import takes a minute and more.
+PATIENT_WORKLOAD = replace(FULL_WORKLOAD, load=PATIENT_SECONDS)
 PAIRS_WORKLOAD = CollectiveWorkload(pairs=True, largest=0, seconds=0.1)
 SHORT_WORKLOAD = CollectiveWorkload(pairs=False, largest=4 * MIB, seconds=0.1)
 # A GPU fabric reaches its rate at sizes that would take CPU sockets minutes.
@@ -95,7 +99,7 @@ def _build_asks(
     first = _find_first_ranks(context, group)
     factor = NCCL_FACTOR if context.participants.nccl else 1
     patience = 4.0 if context.participants.nccl else 1.0
-    load = LOAD_SECONDS + LOAD_PER_NODE * count
+    load = workload.load + LOAD_PER_NODE * count
     within = workload.meet + load + 60 + 2 * count
     task = {
         "world": sum(context.participants.ranks[name] for name in group),

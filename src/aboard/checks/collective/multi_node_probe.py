@@ -9,7 +9,14 @@ from dataclasses import field, replace
 
 from aboard.checks.collective.fault_bisection import NodeGroup, locate_faults
 from aboard.checks.collective.job_result import MAX_ERROR_LENGTH, CollectiveJob, find_slow_pairs, find_usual_rate
-from aboard.checks.collective.job_runner import FULL_WORKLOAD, PAIRS_WORKLOAD, SHORT_WORKLOAD, JobContext, run_jobs
+from aboard.checks.collective.job_runner import (
+    FULL_WORKLOAD,
+    PAIRS_WORKLOAD,
+    PATIENT_WORKLOAD,
+    SHORT_WORKLOAD,
+    JobContext,
+    run_jobs,
+)
 from aboard.checks.collective.nccl_init_log import NcclInitLog, parse_init_log
 from aboard.checks.collective.participants import Participants, select_participants
 from aboard.checks.collective.rank_report import BandwidthRow, compute_bandwidth
@@ -84,6 +91,8 @@ def _run_collective_probe(facts: Facts, *, every: bool) -> Script[CollectiveResu
     dead: dict[str, str] = {}
     lost: dict[str, str] = {}
     job = (yield from run_jobs(context, [names], FULL_WORKLOAD))[0]
+    if job.late:
+        job = (yield from run_jobs(context, [names], PATIENT_WORKLOAD))[0]
     for _ in range(MOST_DEAD):
         if not job.dead and not job.lost and not job.slow_to_load:
             break

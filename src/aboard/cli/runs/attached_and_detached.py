@@ -37,6 +37,8 @@ from aboard.ui.launch.plan_json import format_plan_json
 from aboard.ui.launch.secret_redaction import build_redactor
 
 EXIT_ERROR = 3
+# Far more than what is said before ranks start, and less than a pipe holds.
+MOST_LOG = 16 * 1024
 
 
 async def run_attached(arguments: ResolvedLaunch, dialer: NodeDialer) -> int:
@@ -135,7 +137,7 @@ def _run_in_background(spec: LaunchSpec, command: str, read_end: int, write_end:
         for fd, target in ((null, 0), (log, 1), (log, 2)):
             os.dup2(fd, target)
         leave_resource_tracker()
-        start = _StartReporter(spec.run, write_end)
+        start = StartReporter(spec.run, write_end)
         try:
             launched, dropped = asyncio.run(
                 run_launch_session(spec, watcher=NullCheckObserver(), viewer=SilentView(start.update))
@@ -173,7 +175,7 @@ def format_started(ranks: int, nodes: int) -> str:
     return f"started {format_count(ranks, 'rank')} on {format_count(nodes, 'node')}, running in the background"
 
 
-class _StartReporter:
+class StartReporter:
     """Reports once to the foreground command how the start went: all ranks started, or what stopped them."""
 
     def __init__(self, run: RunDirectory, pipe: int) -> None:
@@ -185,7 +187,14 @@ class _StartReporter:
         if len(now.children) == plan.world and not now.phases[Phase.WAITING] and now.first_death is None:
             run = self._run.id
             follow = f"    aboard status {run} --live\n    aboard logs {run} --follow\n    aboard stop {run}\n"
-            self.report(0, f"{run}: {format_started(plan.world, len(plan.parts))}\n{follow}")
+            self.report(0, f"{self._read_log()}{run}: {format_started(plan.world, len(plan.parts))}\n{follow}")
+
+    def _read_log(self) -> str:
+        """What has been said before the ranks started, such as the memory that a training needs."""
+        sys.stdout.flush()
+        with suppress(OSError), self._run.conductor_log.open("rb") as log:
+            return log.read(MOST_LOG).decode("utf-8", "replace")
+        return ""
 
     def finish(self, launched: LaunchResult, code: int) -> None:
         if launched.outcome is not None:

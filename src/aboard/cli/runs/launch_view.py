@@ -20,6 +20,7 @@ from aboard.flows.launch.launch_run import LaunchResult
 from aboard.flows.logs import LogFollower, LogQuery
 from aboard.flows.train.check_resume import TrainingFinished
 from aboard.flows.train.local_checkpoints import find_training_run
+from aboard.record.json_documents import read_document, read_training
 from aboard.record.rank_logs.log_reader import LogReader
 from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.run_directory import RunDirectory
@@ -179,8 +180,9 @@ def format_finished_lines(finished: TrainingFinished, runs: Runs) -> Iterator[st
     best = finished.best
     # A checkpoint is exported as it is; a run, or the directory of all, by its best one.
     what = run or (resume.folder.quote() if best is None else quote_word(str(folder.parent)))
-    model = "the model" if best is None else f"the best checkpoint ({best})"
-    yield f"next aboard export {what} --to trained    # exports {model} for transformers"
+    adapter = bool(resume.marker.training.get("adapter"))
+    model = "the LoRA adapter" if adapter else "the model" if best is None else f"the best checkpoint ({best})"
+    yield f"next aboard export {what} --to trained    # exports {model} for {'PEFT' if adapter else 'transformers'}"
     yield f"next {finished.further}    # trains it further"
 
 
@@ -201,6 +203,7 @@ def show_end(
         command=command,
         dropped=dropped,
         continuation=launched.continuation,
+        adapter=bool((read_training(read_document(run.plan)) or {}).get("adapter")),
     )
     if console.is_terminal:
         console.print(FinishedRunView(end), crop=False)

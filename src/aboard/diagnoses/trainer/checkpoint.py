@@ -182,6 +182,7 @@ EXPORT_NONE = Diagnosis(
     fixes={
         "folder": FixCommand("aboard export {folder} --to DIR"),
         "run": FixCommand("aboard logs {run}    # did it save a checkpoint, and on which node?"),
+        "running": FixCommand("aboard status {run} --live    # shows when the first one is saved; then export again"),
         "newest": FixCommand("aboard export {what} --checkpoint {name} --to DIR    # the newest instead"),
     },
 )

@@ -6,6 +6,7 @@ from dataclasses import field
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from aboard.core.evidence.verdict import SLOW
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.run.training_metrics import TrainingStatus
@@ -21,6 +22,8 @@ from aboard.ui.number_format import format_count
 from aboard.ui.status_marks import FINE, SEVERITY_MARKS, StatusMark
 
 STOPPED = StatusMark(sign="!", style="bold yellow")
+# The exit code of a run that the user stopped.
+INTERRUPTED = 130
 # Up to this many are named one by one.
 MOST_NAMED = 5
 # When a run failed, by the furthest phase that any rank reached.
@@ -41,7 +44,8 @@ _WHEN = {
 class FinishedRun:
     """How a run ended; the verdict is the first finding. `dropped` is bytes of lost output by who printed them.
 
-    `command` starts the same run again. `continuation` says whether a further Slurm job continues it.
+    `command` starts the same run again. `continuation` says whether a further Slurm job continues it. `adapter` is
+    whether the training was of a LoRA adapter.
     """
 
     roster: RunProgress
@@ -51,6 +55,7 @@ class FinishedRun:
     command: str
     dropped: Mapping[str, int] = field(default_factory=dict)
     continuation: str = ""
+    adapter: bool = False
 
 
 class FinishedRunView:
@@ -100,7 +105,9 @@ def _format_outcome(ended: FinishedRun) -> tuple[StatusMark, str]:
     code = f"exit code {ended.exit_code}"
     if not _has_failed(ended):
         why = roster.stopping or roster.finished or "no reason given"
-        return STOPPED, f"stopped after {after}{steps}: {why}; {code}"
+        word = "slow" if ended.findings and ended.findings[0].code.startswith(SLOW) else "stuck"
+        stuck = f"; until then it was {word} ({ended.findings[0].code})" if ended.findings else ""
+        return STOPPED, f"stopped after {after}{steps}: {why}{stuck}; {code}"
     reached = f" at step {roster.step:,}" if roster.step is not None else f", {_WHEN[roster.phase]}"
     return SEVERITY_MARKS[Severity.BLOCK], f"failed after {after}{reached}; {ranks}, {code}"
 
@@ -126,11 +133,15 @@ def _format_next_steps(ended: FinishedRun) -> str:
     """The next commands: export, the log of the rank that the verdict names, the diagnosis, the same run again."""
     run, way = ended.roster.run, ended.roster.way
     if ended.exit_code == 0:
-        export_line = f"aboard export {run} --to trained    # exports the model for transformers\n" if way else ""
+        what = (
+            "the LoRA adapter for PEFT; --merge writes a whole model" if ended.adapter else "the model for transformers"
+        )
+        export_line = f"aboard export {run} --to trained    # exports {what}\n" if way else ""
         return f"{export_line}aboard logs {run}    # output of the ranks"
     again = f"{ended.command}    # {_describe_retry(way)}"
     if not _has_failed(ended):
-        return f"{again}\naboard logs {run}    # output of the ranks"
+        explain = f"aboard why {run}    # what held it up\n" if ended.findings else ""
+        return f"{explain}{again}\naboard logs {run}    # output of the ranks"
     named = ended.findings[0].ranks[:1]
     rank = f" --rank {named[0]}" if named else ""
     who = f"rank {named[0]}" if named else "the ranks"
@@ -139,6 +150,9 @@ def _format_next_steps(ended: FinishedRun) -> str:
 
 
 def _has_failed(ended: FinishedRun) -> bool:
+    """Whether it ended by itself; a run that the user stopped may have been stuck, which its findings say."""
+    if ended.roster.stopping and ended.exit_code == INTERRUPTED:
+        return False
     return any(finding.severity is Severity.BLOCK for finding in ended.findings)
 
 
