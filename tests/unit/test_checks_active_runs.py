@@ -32,12 +32,14 @@ FOUND = parse_leftovers({"runs": {}, "places": [], "strays": [], "active": RUNS}
 DEADLY = ("fuser", "kill", "pkill")
 
 
-def facts(port: OccupiedPort | None = None, env: dict[str, str] | None = None, **answers: Any) -> Facts:
+def facts(
+    port: OccupiedPort | None = None, env: dict[str, str] | None = None, answers: dict[str, Any] | None = None
+) -> Facts:
     mesh = MeshResult(targets={"n1": "n1"}, tries={}, addresses={"n1": ()}, taken={"n1": port} if port else {})
     return Facts(
         cluster=Cluster(nodes=(Node(name="n1", env=env or {}),)),
         contacts={},
-        answers={name: {"n1": answer} for name, answer in answers.items()},
+        answers={name: {"n1": answer} for name, answer in (answers or {}).items()},
         outcomes={MESH.name: mesh, LEFTOVERS.name: {"n1": FOUND}},
     )
 
@@ -58,7 +60,7 @@ def test_a_port_of_an_active_run(owner: str) -> None:
 def test_gpus_of_an_active_run_and_of_others() -> None:
     """Only the processes of others are offered to be terminated."""
     holders = (GpuProcess(pid=185, mib=500), GpuProcess(pid=7, mib=20), GpuProcess(pid=186, mib=500))
-    own, other = find_busy_gpus(facts(**{GPU_PROCESSES.name: holders}))
+    own, other = find_busy_gpus(facts(answers={GPU_PROCESSES.name: holders}))
     assert own.seen == "run brave-otter, which is active, holds 1000 MiB of GPU memory"
     assert own.fix.startswith("aboard stop brave-otter ")
     assert "1 process holds 20 MiB of GPU memory: 7" in other.seen
@@ -67,7 +69,7 @@ def test_gpus_of_an_active_run_and_of_others() -> None:
 
 def test_memory_of_an_active_run() -> None:
     """The run that uses most of it is named."""
-    (finding,) = find_low_memory(facts(**{MEMORY.name: 64 * 2**30, AVAILABLE_MEMORY.name: 2**30}))
+    (finding,) = find_low_memory(facts(answers={MEMORY.name: 64 * 2**30, AVAILABLE_MEMORY.name: 2**30}))
     assert "run brave-otter, which is active, uses 60 GiB" in finding.seen
     assert finding.fix.startswith("aboard stop brave-otter ")
 
