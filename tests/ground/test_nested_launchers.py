@@ -31,6 +31,7 @@ def test_ranks_that_start_a_launcher(two: Launches, options: tuple[str, ...]) ->
     ran = two.launch(*options, "--check", "none", "--", "bash", "go")
     assert (ran.code, ran.verdict["code"]) == (1, "run-nested-launcher"), ran.said
     assert "aboard launch -- python -m torch.distributed.run --nproc-per-node 2 job.py" in ran.verdict["fix"]
+    assert "run-nested-launcher" in two.aboard("why", ran.run).stdout
     events = two.events(ran.run)
     started = min(event["at"] for event in events if event["kind"] == "started")
     assert min(event["at"] for event in events if event["kind"] == "deciding") - started < 5 * slowness()

@@ -324,8 +324,9 @@ class Run:
         # Without a beacon, only the port shows that ranks meet; a nested launcher may listen there itself at once.
         met = now.listening is not None and event.at > now.listening + MEETING_SECONDS
         if now.nested is None and not has_group and not met:
-            words = tuple(Untrusted(word) if isinstance(word, str) else word for word in event.data["command"])
-            now.nested = NestedLauncher(node=event.node, child=event.child, at=event.at, command=words)
+            words = event.data.get("command", ())
+            command = tuple(word if isinstance(word, Untrusted) else Untrusted(str(word)) for word in words)
+            now.nested = NestedLauncher(node=event.node, child=event.child, at=event.at, command=command)
 
     def _apply_end(self, event: Event) -> None:
         if event.kind == "deciding":

@@ -10,7 +10,7 @@ _MEMORY_MAX = (
     "sudo systemctl set-property user-$(id -u).slice MemoryMax=infinity    # on {node}; if the slice sets the limit"
 )
 
-_STOP_RUN = FixCommand("aboard stop {run}    # only if you no longer need that run; or wait for its end: aboard ps")
+_STOP_RUN = FixCommand("aboard stop {run}    # only if you no longer need that run; or wait for its end: aboard status")
 
 CLOCK = Diagnosis(
     code="host-clock",

@@ -33,6 +33,8 @@ MOST_DOCUMENT = 16 * MIB
 MOST_VALUES = 1_500_000
 MOST_LINE = 256 * KIB
 MOST_EVENTS = 300_000
+# Of a launcher that a rank started.
+_MOST_WORDS = 65
 _MOST_VERDICTS = 2_000
 _Pids = Annotated[tuple[int, ...], MaxLength(1_000)]
 
@@ -197,11 +199,13 @@ def _parse_events(parts: Mapping[str, bytes], children: set[str]) -> Iterator[Ev
 
 
 def _clean_event_data(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values, and of lists only the processes that could not be killed and the first finding."""
+    """Plain values, and of lists only those that the run's state needs."""
     data: dict[str, Any] = {name: each for name, each in fields.items() if isinstance(each, Untrusted | int | float)}
     match fields:
         case {"stubborn": list(pids)}:
             data["stubborn"] = decode(_Pids, pids)
+        case {"command": list(words)}:
+            data["command"] = words[:_MOST_WORDS]
         case {"findings": list(findings)}:
             data["findings"] = findings[:1]
     return data

@@ -67,7 +67,7 @@ def report_nested_launcher(evidence: Evidence) -> Iterator[RuleResult]:
     command = escape_text(" ".join(words), _COMMAND_CHARS)
     many = world > 1
     fix = death.NESTED.fix("launch")
-    if words[-1] != CUT and nested.name not in _INTERNAL:
+    if words and words[-1] != CUT and nested.name not in _INTERNAL:
         fix = join_fixes(death.NESTED.fix("paste", command=quote_command_line(words)), fix)
     finding = death.NESTED.finding(
         severity=Severity.BLOCK if many else Severity.INFO,
