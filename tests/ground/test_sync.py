@@ -148,6 +148,8 @@ def test_launch_sends_the_working_directory_and_back_collects_results(box: Sandb
     # Two paths in one directory: neither leaves a mark there.
     data = ["aboard", "sync", "--data", "job.py", "--data", "more", "--on", "n[1-2]"]
     box.head.run(["sh", "-c", f"echo x > more && echo more > .gitignore && {' '.join(data)}"], cwd="/private/job")
+    planned = box.head.run(["aboard", "sync", "--dry-run"], cwd="/private/job").stdout
+    assert "left out, since .gitignore names it: 1 file, 2 B: more (2 B)" in planned
     for node in box.nodes[:2]:
         assert set(node.run(["ls", "-A", "/private/job"]).stdout.split()) == {
             *("aboard.yaml", "job.py", "more", "result.txt"),
