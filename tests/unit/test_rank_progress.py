@@ -8,7 +8,7 @@ import pytest
 from evidence_builders import NOW, at_collective, evidence, in_collective, process, stack
 from rich.console import Console
 
-from aboard.core.evidence.node_snapshot import RankSnapshot
+from aboard.core.evidence.node_snapshot import CollectiveRecord, RankSnapshot
 from aboard.core.evidence.python_stacks import classify_activity, find_user_frame, parse_main_thread
 from aboard.core.evidence.rank_progress import describe_progress
 from aboard.core.evidence.run_evidence import Evidence
@@ -80,6 +80,19 @@ def test_a_wait_that_is_not_too_long_yet_is_told_without_a_verdict() -> None:
     assert "nothing wrong was found: step 40 of 345" in said
     assert "rank 1 on n2 is writing or reading a checkpoint" in said
     assert "hang-busy" not in said
+
+
+def test_who_is_slower_is_told_of_a_run_that_makes_progress() -> None:
+    """A rank that the others wait for in every step is no hang, and worth a note."""
+    late = [CollectiveRecord(seq=seq, op="gloo:all_reduce", at=NOW - 21 + seq + 0.6, over=True) for seq in range(8, 20)]
+    record = replace(at_collective(20, at=NOW - 0.5), entries=tuple(late))
+    waiting = in_collective(groups=(at_collective(20, at=NOW - 1.0),))
+    slower = RankSnapshot(process=BUSY, groups=(replace(record, enqueued=19, completed=19),))
+    given = with_steps(evidence({0: waiting, 1: slower}, per_node=1, quiet=0.5, pace=1.0, usual=1.0), 40, 345)
+    why = judge_live_run(given)
+    assert [(found.code, found.ranks) for found in why.findings] == [("slow-rank", (1,))]
+    said = render(why)
+    assert said.index("the run makes progress: step 40 of 345") < said.index("slow-rank")
 
 
 def test_a_stopped_rank_is_named_although_the_last_step_is_recent() -> None:

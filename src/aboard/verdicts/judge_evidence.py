@@ -34,22 +34,28 @@ LIVE_RULES: tuple[VerdictRule, ...] = (
 )
 
 
-def judge_evidence(evidence: Evidence, rules: Sequence[VerdictRule] = LIVE_RULES) -> Judgement:
-    """The earliest cause first, then others of equal confidence, and what was ruled out."""
+def judge_evidence(
+    evidence: Evidence, rules: Sequence[VerdictRule] = LIVE_RULES, *, advancing: bool = False
+) -> Judgement:
+    """The earliest cause first, then others of equal confidence, and what was ruled out.
+
+    Nothing holds up a run that is `advancing`; a cause may slow it down.
+    """
     results = [each for rule in rules for each in _apply_rule(rule, evidence)]
-    causes = order_causes(each for each in results if isinstance(each, Cause))
+    found = (each for each in results if isinstance(each, Cause))
+    causes = order_causes(each for each in found if not (advancing and is_hang(each.finding)))
     ruled_out = tuple(each for each in results if isinstance(each, RuledOut))
-    findings = _fold_causes(causes) if causes else list(describe_unknown_stall(evidence, ruled_out))
+    unknown = [] if advancing else describe_unknown_stall(evidence, ruled_out)
+    findings = _fold_causes(causes) if causes else list(unknown)
     return Judgement(findings=tuple(findings), ruled_out=ruled_out, quiet=evidence.quiet)
 
 
 def judge_live_run(evidence: Evidence) -> Judgement:
     """The judgement of an active run: its progress overrules every hang, since ranks always wait for each other."""
-    why = judge_evidence(evidence)
     advancing = is_advancing(evidence)
-    findings = tuple(each for each in why.findings if not (advancing and is_hang(each)))
+    why = judge_evidence(evidence, advancing=advancing)
     progress, quiet = describe_progress(evidence), measure_quiet(evidence)
-    return replace(why, findings=findings, progress=progress, advancing=advancing, quiet=quiet)
+    return replace(why, progress=progress, advancing=advancing, quiet=quiet)
 
 
 def _apply_rule(rule: VerdictRule, evidence: Evidence) -> list[RuleResult]:

@@ -28,7 +28,7 @@ class VerdictView:
         findings = [finding for finding in why.findings if finding not in waits]
         if why.progress and (why.advancing or len(notes) == len(why.findings)):
             yield from wrap_labelled(Text(""), self._format_progress(), options.max_width, indent=2)
-            for finding in waits:
+            for finding in (each for wait in waits for each in (wait, *wait.consequences)):
                 yield from wrap_labelled(Text("  now   ", style="dim"), finding.seen, options.max_width)
         elif not findings:
             yield Text(f"{self._run}: nothing wrong was found{self._format_quiet()}")
