@@ -14,7 +14,7 @@ from aboard.data.quality.encoding_settings import EncodingSettings
 from aboard.data.quality.flagged_rows import FlaggedRows
 from aboard.data.quality.row_statistics import CheckedRow, RowFlag
 from aboard.data.quality.rules.unmarked_template import TEMPLATE_CODES
-from aboard.data.rows import DataRow
+from aboard.data.rows import DataRow, RowLocation
 from aboard.diagnoses import NO_FIX, Diagnosis, Finding, Fix, Severity, join_fixes
 from aboard.diagnoses.trainer import data_quality
 from aboard.diagnoses.untrusted import NO_TEXT, escape_text
@@ -49,7 +49,7 @@ def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
         repair = (
             _build_repair_fix(flagged)
             if flagged.count < evidence.tally.rows
-            else _build_view_fix(flagged, data_quality.BROKEN)
+            else build_view_fix(flagged.examples[0].where, data_quality.BROKEN)
         )
         yield data_quality.BROKEN.finding(
             nodes=(),
@@ -71,7 +71,9 @@ def check_empty_rows(evidence: DataEvidence) -> Iterator[Finding]:
             seen=f"{format_share(flagged.count, evidence.tally.rows)} contain no text: {format_locations(flagged)}",
             why="Empty rows count as rows but teach the model nothing, or teach it to stop at once. Often a column has"
             " a different name in part of the file.",
-            fix=join_fixes(_build_view_fix(flagged, data_quality.EMPTY), evidence.allow(data_quality.EMPTY)),
+            fix=join_fixes(
+                build_view_fix(flagged.examples[0].where, data_quality.EMPTY), evidence.allow(data_quality.EMPTY)
+            ),
         )
 
 
@@ -92,11 +94,11 @@ def _build_repair_fix(flagged: FlaggedRows) -> Fix:
     else:
         kept_file = first.file.raw().removesuffix(".jsonl") + ".kept.jsonl"
         repair = data_quality.BROKEN.fix("keep", file=first.file, kept=kept_file)
-    return join_fixes(_build_view_fix(flagged, data_quality.BROKEN), repair)
+    return join_fixes(build_view_fix(flagged.examples[0].where, data_quality.BROKEN), repair)
 
 
-def _build_view_fix(flagged: FlaggedRows, diagnosis: Diagnosis) -> Fix:
-    where = flagged.examples[0].where
+def build_view_fix(where: RowLocation, diagnosis: Diagnosis) -> Fix:
+    """A command that shows the row."""
     if where.unit != "line" or where.file.endswith(COMPRESSED_SUFFIXES):
         return diagnosis.fix("rows", file=where.file)
     return diagnosis.fix("line", script=format_sed_script("p", [where.line]), file=where.file)
