@@ -4,12 +4,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from re import compile as compile_pattern
+from typing import Literal
 
 from aboard.data.quality.data_evidence import DataEvidence, format_share
 from aboard.data.quality.flagged_rows import MAX_EXAMPLES
+from aboard.data.quality.jq_filters import build_answer_filter, build_swap_filter, has_json_lines, name_output
 from aboard.data.quality.row_sample import SampledRow
 from aboard.data.quality.rules.unreadable_rows import build_view_fix
-from aboard.diagnoses import Diagnosis, Finding, Severity, join_fixes
+from aboard.data.rows import RowLocation
+from aboard.diagnoses import NO_FIX, Diagnosis, Finding, Fix, Severity, join_fixes
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 
@@ -154,6 +157,7 @@ class RowSign:
     note: bool = False
     at_least: int = 4
     show_prompt: bool = False
+    repair: Literal["", "keep", "swap"] = ""
 
 
 SignFinder = Callable[[SampledTexts], Iterator[RowSign]]
@@ -194,5 +198,22 @@ def _build_finding(evidence: DataEvidence, texts: SampledTexts, sign: RowSign, s
         f"{format_share(len(sign.rows), sign.total)} {sign.message}: {examples}"
         f"{' …' if len(sign.rows) > MAX_EXAMPLES else ''}",
         why=sign.why,
-        fix=join_fixes(build_view_fix(shown[0].where, sign.diagnosis), evidence.allow(sign.diagnosis)),
+        fix=join_fixes(
+            build_view_fix(shown[0].where, sign.diagnosis),
+            _build_repair_fix(evidence, sign, shown[0].where),
+            evidence.allow(sign.diagnosis),
+        ),
     )
+
+
+def _build_repair_fix(evidence: DataEvidence, sign: RowSign, where: RowLocation) -> Fix:
+    """Removes rows, or swaps their columns, where a command can."""
+    answered, swap = build_answer_filter(evidence.format), build_swap_filter(evidence.format)
+    if not has_json_lines(where):
+        return NO_FIX
+    if sign.repair == "keep" and answered and len(sign.rows) < sign.total:
+        keep = f"fromjson? | objects | select({answered})"
+        return sign.diagnosis.fix("keep", filter=keep, file=where.file, kept=name_output(where, "kept"))
+    if sign.repair == "swap" and swap and len(sign.rows) > sign.total / 2:
+        return sign.diagnosis.fix("swap", filter=swap, file=where.file, kept=name_output(where, "swapped"))
+    return NO_FIX

@@ -14,10 +14,8 @@ _SHOW_ROWS = {
     "rows": FixCommand("aboard data {file} --show 5    # shows the content of rows"),
 }
 
-# `answers` is a jq expression that lists the answers of a row.
-_ANSWERED = {
-    "answered": FixCommand("jq -c {filter} {file} > {kept}    # keeps the rows whose answers have text"),
-}
+# `filter` is a jq program.
+_KEEP = {"keep": FixCommand("jq -cR {filter} {file} > {kept}    # keeps the rows that are right")}
 
 NO_ROWS = Diagnosis(
     code="data-no-rows",
@@ -43,7 +41,7 @@ BROKEN = Diagnosis(
         **_SHOW_ROWS,
         "names": FixCommand("aboard data {file} --json    # lists these rows; rewrite the file without them"),
         "delete": FixCommand("sed -i {script:shell 17d} {file}    # deletes them"),
-        "keep": FixCommand("jq -cR 'fromjson? | objects' {file} > {kept}    # keeps the readable rows"),
+        **_KEEP,
         **_PASS,
     },
     log_fix="aboard data FILE    # shows the file and the line",
@@ -155,8 +153,8 @@ FORMAT = Diagnosis(
     symptoms=("the model answers with questions", "the model speaks as the user", "all prompts are empty"),
     explanation="The columns match a format, but their content does not. For example, prompts are empty, answers are"
     " questions, the assistant speaks first, or a text is an already rendered conversation.",
-    remedy="Pass `--format NAME`, or rename the columns, for example: `jq -c '{prompt: .answer, completion:"
-    " .question}' FILE`.",
+    remedy="Rename the columns, for example: `jq -c '{prompt: .question, completion: .answer}' FILE > NEW`. Write rows"
+    " of different formats to different files: each file has its own format.",
     leads_to=("data-no-loss", "data-broken"),
     fixes={
         "several": Advice("choose one: {formats}"),
@@ -170,9 +168,14 @@ FORMAT = Diagnosis(
         "json": FixCommand(
             "jq -c '{{messages: (.text | fromjson)}}' FILE.jsonl > messages.jsonl    # converts the rows"
         ),
-        "other": FixCommand(
-            "{again:shell aboard data --format NAME}    # `data: {{format: NAME}}`, with the right format"
+        "split": FixCommand(
+            "jq -cR {fits} {file} > {kept}    # the rows of one format\n"
+            "jq -cR {rest} {file} > {others}    # the other rows; pass both files, each has its own format"
         ),
+        "role": FixCommand(
+            "jq -c --arg old {role} {filter} {file} > {kept}    # renames the role; write assistant if it answers"
+        ),
+        "swap": FixCommand("jq -c {filter} {file} > {kept}    # swaps prompts and answers"),
         **_PASS,
     },
 )
@@ -232,7 +235,7 @@ BLANK = Diagnosis(
     explanation="An answer has no visible character, or only the word that a program writes for a missing value; or an"
     " answer has no prompt. Often the text is in a column with a different name, or an export failed for these rows.",
     leads_to=("data-no-loss",),
-    fixes={**_SHOW_ROWS, **_ANSWERED, **_PASS},
+    fixes={**_SHOW_ROWS, **_KEEP, **_PASS},
 )
 
 SAME = Diagnosis(
@@ -268,7 +271,11 @@ SWAPPED = Diagnosis(
     severity=Severity.WARN,
     symptoms=("the model answers with questions", "the model speaks as the user"),
     explanation="Answers ask for something, and their prompts don't. If answers are meant to be questions, allow it.",
-    fixes={**_SHOW_ROWS, **_PASS},
+    fixes={
+        **_SHOW_ROWS,
+        "swap": FixCommand("jq -c {filter} {file} > {kept}    # swaps prompts and answers, in all rows"),
+        **_PASS,
+    },
 )
 
 MISPLACED = Diagnosis(

@@ -45,6 +45,7 @@ def find_blank_answers(texts: SampledTexts) -> Iterator[RowSign]:
         block=0.2,
         note=True,
         at_least=1,
+        repair="keep",
     )
     missing = [at for at, text in enumerate(texts.answers) if text and _PLACEHOLDERS.fullmatch(text[:60].lower())]
     yield RowSign(
@@ -175,7 +176,7 @@ def find_swapped_roles(texts: SampledTexts) -> Iterator[RowSign]:
         rows=sorted(asking - asked),
         total=len(rows),
         warn=0.1 if len(asked) > len(rows) / 2 else 0.4,
-        block=2.0,
+        repair="swap",
     )
 
 

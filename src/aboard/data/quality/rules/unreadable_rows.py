@@ -12,6 +12,7 @@ from aboard.data.quality.data_evidence import (
 )
 from aboard.data.quality.encoding_settings import EncodingSettings
 from aboard.data.quality.flagged_rows import FlaggedRows
+from aboard.data.quality.jq_filters import build_fit_filter, has_json_lines, name_output
 from aboard.data.quality.row_statistics import CheckedRow, RowFlag
 from aboard.data.quality.rules.unmarked_template import TEMPLATE_CODES
 from aboard.data.rows import DataRow, RowLocation
@@ -47,7 +48,7 @@ def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
     if flagged:
         # If no row can be read, the file has another format, and deleting lines doesn't help.
         repair = (
-            _build_repair_fix(flagged)
+            _build_repair_fix(flagged, evidence.format)
             if flagged.count < evidence.tally.rows
             else build_view_fix(flagged.examples[0].where, data_quality.BROKEN)
         )
@@ -83,17 +84,18 @@ def _is_empty(item: CheckedRow, row: DataRow) -> bool:
     return not any(text.strip() for _who, text in item.texts)
 
 
-def _build_repair_fix(flagged: FlaggedRows) -> Fix:
-    """Deletes a few lines of one file, or else keeps the readable ones."""
+def _build_repair_fix(flagged: FlaggedRows, formats: str) -> Fix:
+    """Deletes a few lines of one file, or else keeps those that can be read and fit the format."""
     first = flagged.examples[0].where
-    if first.unit != "line" or first.file.endswith(COMPRESSED_SUFFIXES):
+    fits = build_fit_filter(formats)
+    if not has_json_lines(first) or fits is None:
         return data_quality.BROKEN.fix("names", file=first.file)
     if flagged.count <= len(flagged.examples) and {each.where.file for each in flagged.examples} == {first.file}:
         lines = format_sed_script("d", (each.where.line for each in flagged.examples))
         repair = data_quality.BROKEN.fix("delete", script=lines, file=first.file)
     else:
-        kept_file = first.file.raw().removesuffix(".jsonl") + ".kept.jsonl"
-        repair = data_quality.BROKEN.fix("keep", file=first.file, kept=kept_file)
+        keep = f"fromjson? | objects | select({fits})"
+        repair = data_quality.BROKEN.fix("keep", filter=keep, file=first.file, kept=name_output(first, "kept"))
     return join_fixes(build_view_fix(flagged.examples[0].where, data_quality.BROKEN), repair)
 
 
