@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from aboard.core.text.input_text import suggest_word
-from aboard.diagnoses import AboardError, format_shell
+from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data_quality
-from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
 FormatName = Literal["alpaca", "sharegpt", "messages", "prompt-completion", "text", "tokens"]
@@ -33,37 +33,30 @@ class RowFormat:
 
 
 def recognize_format(
-    records: Sequence[Mapping[str, Any]], *, format_name: str | None = None, text_column: str | None = None
+    records: Sequence[Mapping[str, Any]],
+    *,
+    format_name: str | None = None,
+    text_column: str | None = None,
+    file: Untrusted | None = None,
 ) -> RowFormat:
-    """The format of a source by its first records; raises if several or none fit, with the options to choose from."""
+    """The format of a source by its first records; raises if several or none fit, with the options to choose from.
+
+    `file` is set if it has lines of JSON, so that a command can split it.
+    """
     if format_name is None and text_column is not None:
         format_name = "text"
     if format_name is not None:
         return _use_given_format(records, format_name, text_column)
     candidates = _find_candidates(records)
-    if len(candidates) > 1 and not any(_find_candidates([each])[1:] for each in records):
-        seen = f"some rows are {candidates[0].name} ({candidates[0].why}), others {candidates[1].name}"
-        parts: Any = list_parts("FILE", candidates[0].columns[0])
-        raise AboardError(data_quality.FORMAT, f"{seen} ({candidates[1].why})", "mixed", **parts)
     if len(candidates) > 1:
         seen = f"the rows could be {' or '.join(f'{form.name} ({form.why})' for form in candidates)}"
+        if file is not None and not any(len(_find_candidates([record])) > 1 for record in records):
+            raise _make_mixed_error(candidates[0], seen, file)
         formats = " or ".join(f"format: {form.name}" for form in candidates)
         raise AboardError(data_quality.FORMAT, seen, "several", formats=formats)
     if not candidates:
         raise _make_no_format_error(records)
     return candidates[0]
-
-
-def list_parts(file: str, column: str) -> dict[str, str]:
-    """The values of a fix that writes rows with this column and rows without it to files of their own."""
-    stem = file.removesuffix(".jsonl")
-    return {
-        "these": format_shell("{rows}", rows=f"select(.{column} != null)"),
-        "others": format_shell("{rows}", rows=f"select(.{column} == null)"),
-        "file": file,
-        "fitting": f"{stem}.{column}.jsonl",
-        "rest": f"{stem}.rest.jsonl",
-    }
 
 
 def _use_given_format(records: Sequence[Mapping[str, Any]], format_name: str, text_column: str | None) -> RowFormat:
@@ -114,6 +107,21 @@ def _find_candidates(records: Sequence[Mapping[str, Any]]) -> list[RowFormat]:
     if _has_column(records, "text"):
         found.append(RowFormat(name="text", why="a column text", columns=_list_columns("text")))
     return found
+
+
+def _make_mixed_error(form: RowFormat, seen: str, file: Untrusted) -> AboardError:
+    """Each row has one format, and they differ: no format reads all of them, but two files do."""
+    column, stem = form.columns[0], file.raw().removesuffix(".jsonl")
+    return AboardError(
+        data_quality.FORMAT,
+        f"{seen}: the file mixes formats",
+        "split",
+        fits=f'fromjson? | select(has("{column}"))',
+        rest=f'fromjson? | select(has("{column}") | not)',
+        file=file,
+        kept=f"{stem}.{form.name}.jsonl",
+        others=f"{stem}.others.jsonl",
+    )
 
 
 def _make_no_format_error(records: Sequence[Mapping[str, Any]]) -> AboardError:

@@ -8,9 +8,13 @@ from aboard.core.text.input_text import find_nearest
 from aboard.data.quality.data_evidence import DataEvidence
 from aboard.data.quality.encoding_settings import EncodingSettings
 from aboard.data.quality.flagged_rows import ExampleRow
+from aboard.data.quality.row_sample import RowSample
 from aboard.data.quality.row_statistics import CheckedRow, DataStatistics, RowInspector, count_rows
 from aboard.data.quality.rules import (
+    answer_dependence,
+    answer_shape,
     control_tokens_in_text,
+    damaged_text,
     double_bos,
     duplicate_rows,
     format_mismatch,
@@ -21,6 +25,7 @@ from aboard.data.quality.rules import (
     unreadable_rows,
     unsupervised_rows,
 )
+from aboard.data.quality.sampled_texts import build_texts, report_signs
 from aboard.diagnoses import Finding, Fix, InputError, Problem, sort_by_severity
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.trainer import data, data_quality
@@ -39,6 +44,14 @@ ROW_INSPECTORS: tuple[RowInspector, ...] = (
     format_mismatch.inspect_row,
 )
 
+_SIGN_FINDERS = (*answer_dependence.FINDERS, *damaged_text.FINDERS, *answer_shape.FINDERS)
+
+
+def check_sampled_rows(evidence: DataEvidence) -> Iterator[Finding]:
+    """What rows say: one sample of them for all signs."""
+    yield from report_signs(evidence, build_texts(evidence), _SIGN_FINDERS)
+
+
 RULES: tuple[DataRule, ...] = (
     unreadable_rows.check_no_rows,
     unreadable_rows.check_unreadable_rows,
@@ -53,6 +66,7 @@ RULES: tuple[DataRule, ...] = (
     duplicate_rows.check_duplicates,
     control_tokens_in_text.check_control_tokens,
     length_outliers.check_length_outliers,
+    check_sampled_rows,
 )
 
 # The flags of the rows that show a finding of this code.
@@ -70,9 +84,11 @@ FLAGS_BY_CODE = {
 CODES = tuple(diagnosis.code for diagnosis in list_diagnoses(data_quality))
 
 
-def collect_statistics(items: Iterable[CheckedRow], terms: EncodingSettings, *, prints: bool = True) -> DataStatistics:
+def collect_statistics(
+    items: Iterable[CheckedRow], terms: EncodingSettings, *, prints: bool = True, earlier: RowSample | None = None
+) -> DataStatistics:
     """Counts what the data check needs from these rows; the statistics of several calls add up."""
-    return count_rows(items, terms, ROW_INSPECTORS, prints=prints)
+    return count_rows(items, terms, ROW_INSPECTORS, prints=prints, earlier=earlier)
 
 
 def check_data(evidence: DataEvidence, allowed: Iterable[str] = ()) -> list[Finding]:

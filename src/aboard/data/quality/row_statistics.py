@@ -9,6 +9,7 @@ from aboard.data.length_statistics import LengthCounts, count_lengths
 from aboard.data.quality.encoding_settings import EncodingSettings
 from aboard.data.quality.flagged_rows import ExampleRow, FlaggedRows, make_example
 from aboard.data.quality.row_fingerprints import RowFingerprints, compute_fingerprints
+from aboard.data.quality.row_sample import RowSample, sample_rows
 from aboard.data.rows import DataRow, EncodedRow, InvalidRow, RowLocation
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
@@ -74,6 +75,7 @@ class DataStatistics:
     supervised: int = 0
     longest: LongestRow | None = None
     prints: RowFingerprints = field(default_factory=RowFingerprints)
+    sample: RowSample = field(default_factory=RowSample)
 
     def __add__(self, other: "DataStatistics") -> "DataStatistics":
         kinds, signs = dict(self.kinds), dict(self.signs)
@@ -94,6 +96,7 @@ class DataStatistics:
             supervised=self.supervised + other.supervised,
             longest=_pick_longest(self.longest, other.longest),
             prints=self.prints + other.prints,
+            sample=self.sample + other.sample,
         )
 
     def find_flagged(self, name: str) -> FlaggedRows:
@@ -112,9 +115,17 @@ class DataStatistics:
 
 
 def count_rows(
-    items: Iterable[CheckedRow], terms: EncodingSettings, inspectors: Sequence[RowInspector], *, prints: bool = True
+    items: Iterable[CheckedRow],
+    terms: EncodingSettings,
+    inspectors: Sequence[RowInspector],
+    *,
+    prints: bool = True,
+    earlier: RowSample | None = None,
 ) -> DataStatistics:
-    """Inspects each row once; fingerprints are slow, and skipped if other ones exist."""
+    """Inspects each row once; fingerprints are slow, and skipped if other ones exist.
+
+    `earlier` is the sample that these rows will be added to.
+    """
     every = list(items)
     kinds: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -144,6 +155,7 @@ def count_rows(
         supervised=sum(int(each.mask.sum()) for rows_of_kind in encoded.values() for each in rows_of_kind),
         longest=_pick_longest(*map(_measure_row, every)),
         prints=compute_fingerprints(rows) if prints else RowFingerprints(),
+        sample=sample_rows(rows, None if earlier is None else earlier.bound),
     )
 
 

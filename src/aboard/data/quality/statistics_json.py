@@ -5,19 +5,20 @@ stored: the shard index has them.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from aboard.data.length_statistics import LengthCounts
 from aboard.data.quality.flagged_rows import ExampleRow, FlaggedRows
+from aboard.data.quality.row_sample import RowSample, SampledRow
 from aboard.data.quality.row_statistics import DataStatistics, LongestRow
 from aboard.data.rows import EncodedRow, RowLocation
 from aboard.diagnoses.untrusted import Untrusted
 
 # Incremented when the statistics of the same rows change.
-EDITION = 2
+EDITION = 3
 
 LocationResolver = Callable[[int, int], RowLocation]
 
@@ -47,6 +48,7 @@ def encode_statistics(tally: DataStatistics, origin: int | None = None) -> dict[
         "characters": _encode_lengths(tally.characters),
         "by_kind": {kind: _encode_lengths(each) for kind, each in sorted(tally.by_kind.items())},
         "supervised": tally.supervised,
+        "sample": [[place(each.where), *_list_sampled_texts(each)] for each in tally.sample.rows],
         "longest": None
         if tally.longest is None
         else {"length": tally.longest.length, "place": place(tally.longest.where)},
@@ -70,8 +72,21 @@ def decode_statistics(content: Mapping[str, Any], where: LocationResolver) -> Da
         characters=_decode_lengths(content["characters"]),
         by_kind={kind: _decode_lengths(each) for kind, each in content["by_kind"].items()},
         supervised=int(content["supervised"]),
+        sample=_decode_sample(content["sample"], where),
         longest=None if longest is None else LongestRow(length=longest["length"], where=where(*longest["place"])),
     )
+
+
+_SAMPLED = ("kind", "prompt", "answer", "ending", "length", "words", "blanks", "repeated", "system")
+
+
+def _list_sampled_texts(row: SampledRow) -> list[str | int]:
+    return [getattr(row, name) for name in _SAMPLED]
+
+
+def _decode_sample(content: Sequence[Any], where: LocationResolver) -> RowSample:
+    rows = (SampledRow(where=where(*place), **dict(zip(_SAMPLED, values, strict=True))) for place, *values in content)
+    return RowSample() + RowSample(rows=tuple(rows))
 
 
 def _encode_example(each: ExampleRow, place: list[int]) -> dict[str, Any]:

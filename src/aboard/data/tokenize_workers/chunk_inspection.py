@@ -47,7 +47,7 @@ def inspect_chunk(
     rows = iter(rows if order.part is None else order.part.of(rows))
     while batch := list(islice(rows, _BATCH)):
         items = _encode_rows(batch, encode)
-        batch_statistics = collect_statistics(items, order.terms)
+        batch_statistics = collect_statistics(items, order.terms, earlier=statistics.sample)
         statistics += batch_statistics
         whole = (item for item in items if item.broken is None)
         first_rows += islice(whole, max(0, order.show - len(first_rows)))

@@ -156,7 +156,7 @@ class _Draft:
                 self._note(result)
             elif isinstance(row, DataRow):
                 documents.append((result, row))
-        self.tally += collect_statistics(items, self._terms, prints=False)
+        self.tally += collect_statistics(items, self._terms, prints=False, earlier=self.tally.sample)
         self.rows += len(batch)
         self._unit = batch[-1].where.unit
         if documents:

@@ -14,6 +14,9 @@ _SHOW_ROWS = {
     "rows": FixCommand("aboard data {file} --show 5    # shows the content of rows"),
 }
 
+# `filter` is a jq program.
+_KEEP = {"keep": FixCommand("jq -cR {filter} {file} > {kept}    # keeps the rows that are right")}
+
 NO_ROWS = Diagnosis(
     code="data-no-rows",
     title="the files contain no rows",
@@ -38,7 +41,7 @@ BROKEN = Diagnosis(
         **_SHOW_ROWS,
         "names": FixCommand("aboard data {file} --json    # lists these rows; rewrite the file without them"),
         "delete": FixCommand("sed -i {script:shell 17d} {file}    # deletes them"),
-        "keep": FixCommand("jq -cR {rows:shell 'fromjson? | objects'} {file} > {kept}    # keeps the rows that fit"),
+        **_KEEP,
         **_PASS,
     },
     log_fix="aboard data FILE    # shows the file and the line",
@@ -150,8 +153,8 @@ FORMAT = Diagnosis(
     symptoms=("the model answers with questions", "the model speaks as the user", "all prompts are empty"),
     explanation="The columns match a format, but their content does not. For example, prompts are empty, answers are"
     " questions, the assistant speaks first, or a text is an already rendered conversation.",
-    remedy="Pass `--format NAME`, or rename the columns, for example: `jq -c '{prompt: .answer, completion:"
-    " .question}' FILE`.",
+    remedy="Rename the columns, for example: `jq -c '{prompt: .question, completion: .answer}' FILE > NEW`. Write rows"
+    " of different formats to different files: each file has its own format.",
     leads_to=("data-no-loss", "data-broken"),
     fixes={
         "several": Advice("choose one: {formats}"),
@@ -165,13 +168,14 @@ FORMAT = Diagnosis(
         "json": FixCommand(
             "jq -c '{{messages: (.text | fromjson)}}' FILE.jsonl > messages.jsonl    # converts the rows"
         ),
-        "mixed": FixCommand(
-            "jq -c {these:shell 'select(.messages != null)'} {file} > {fitting}    # one file for each format,\n"
-            "jq -c {others:shell 'select(.messages == null)'} {file} > {rest}    # and give both in place of it"
+        "split": FixCommand(
+            "jq -cR {fits} {file} > {kept}    # the rows of one format\n"
+            "jq -cR {rest} {file} > {others}    # the other rows; pass both files, each has its own format"
         ),
-        "other": FixCommand(
-            "{again:shell aboard data --format NAME}    # `data: {{format: NAME}}`, with the right format"
+        "role": FixCommand(
+            "jq -c --arg old {role} {filter} {file} > {kept}    # renames the role; write assistant if it answers"
         ),
+        "swap": FixCommand("jq -c {filter} {file} > {kept}    # swaps prompts and answers"),
         **_PASS,
     },
 )
@@ -222,4 +226,113 @@ OUTLIER = Diagnosis(
         "line": FixCommand("sed -n {script:shell 17p} {file} | cut -c 1-300    # shows it"),
         "lengths": FixCommand("{again:shell aboard data --stats}    # shows row lengths"),
     },
+)
+
+BLANK = Diagnosis(
+    code="data-blank",
+    title="prompts or answers are missing",
+    symptoms=("the model answers with nothing", "every answer is None", "the model stops at once"),
+    explanation="An answer has no visible character, or only the word that a program writes for a missing value; or an"
+    " answer has no prompt. Often the text is in a column with a different name, or an export failed for these rows.",
+    leads_to=("data-no-loss",),
+    fixes={**_SHOW_ROWS, **_KEEP, **_PASS},
+)
+
+SAME = Diagnosis(
+    code="data-same-answer",
+    title="answers don't depend on their prompts",
+    symptoms=("the model gives the same answer to everything", "the model refuses every request"),
+    explanation="Many different prompts have the same answer, or the same form letter. Classes that are out of balance"
+    " show the same: the model then learns to name the most frequent one.",
+    fixes={**_SHOW_ROWS, **_PASS},
+)
+
+CONTRADICTION = Diagnosis(
+    code="data-contradiction",
+    title="equal prompts have different answers",
+    symptoms=("the loss stops falling early", "the model answers at random"),
+    explanation="Several rows have the same prompt and different answers. Often the part of the prompt that"
+    " distinguishes them, such as a document or an image, is in a column that training doesn't read.",
+    fixes={**_SHOW_ROWS, **_PASS},
+)
+
+ECHO = Diagnosis(
+    code="data-echo",
+    title="answers repeat their prompts",
+    symptoms=("the model repeats the question",),
+    explanation="The answer is the prompt again, contains all of it, or is already in the prompt. Often a column was"
+    " copied twice, or whole conversations were stored as answers.",
+    fixes={**_SHOW_ROWS, **_PASS},
+)
+
+SWAPPED = Diagnosis(
+    code="data-swapped",
+    title="prompts and answers look swapped",
+    severity=Severity.WARN,
+    symptoms=("the model answers with questions", "the model speaks as the user"),
+    explanation="Answers ask for something, and their prompts don't. If answers are meant to be questions, allow it.",
+    fixes={
+        **_SHOW_ROWS,
+        "swap": FixCommand("jq -c {filter} {file} > {kept}    # swaps prompts and answers, in all rows"),
+        **_PASS,
+    },
+)
+
+MISPLACED = Diagnosis(
+    code="data-misplaced",
+    title="answers belong to other rows",
+    symptoms=("the loss stays high", "answers are fluent and about something else"),
+    explanation="An answer usually shares rare words, names and numbers with its prompt. Here the answers share them"
+    " with the prompts of other rows. Often a column was sorted, shifted or joined on its own.",
+    fixes={**_SHOW_ROWS, **_PASS},
+)
+
+DAMAGED = Diagnosis(
+    code="data-damaged",
+    title="text is damaged",
+    symptoms=("the model writes \u00c3\u00a9 instead of \u00e9", "the model writes HTML", "answers contain \\\\n"),
+    explanation="Text was decoded with the wrong character set, escaped or printed by a program, still has markup or"
+    " tokens of a tokenizer in it, or its letters or words are missing, doubled or out of order.",
+    fixes={**_SHOW_ROWS, **_PASS},
+)
+
+LANGUAGE = Diagnosis(
+    code="data-language",
+    title="answers are in another language than their prompts",
+    symptoms=("the model changes the language",),
+    explanation="Most rows answer in the language of their prompt, and some don't, although no prompt requests it.",
+    fixes={**_SHOW_ROWS, **_PASS},
+)
+
+SHAPE = Diagnosis(
+    code="data-shape",
+    title="answers are ids, addresses or numbers",
+    severity=Severity.WARN,
+    symptoms=("the model answers with an id", "the model answers with a URL"),
+    explanation="The answers look like values of another column: ids, hashes, paths, addresses, timestamps or a"
+    " counter, and the prompts don't request them.",
+    fixes={**_SHOW_ROWS, **_PASS},
+)
+
+UNFINISHED = Diagnosis(
+    code="data-unfinished",
+    title="answers are cut off in the file",
+    severity=Severity.WARN,
+    symptoms=("answers break off in the middle of a sentence", "the model stops in the middle of a word"),
+    explanation="Many answers have exactly the greatest length, or stop in the middle of a sentence. Usually an export"
+    " or the limit of a generating model cut them.",
+    fixes={**_SHOW_ROWS, **_PASS},
+)
+
+FOREIGN = Diagnosis(
+    code="data-foreign",
+    title="text that isn't content",
+    symptoms=(
+        "the model answers with an error message",
+        "the model writes {{name}}",
+        "the model asks to accept cookies",
+    ),
+    explanation="Error messages of a service, refusals, boilerplate of web pages or unfilled templates stand where"
+    " content should be. The model learns to write them.",
+    fixes={**_SHOW_ROWS, **_PASS},
 )

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from re import MULTILINE
 from re import compile as compile_pattern
 
-from aboard.data.intake.row_formats import list_parts
 from aboard.data.quality.data_evidence import DataEvidence, format_locations, format_share
 from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.flagged_rows import ExampleRow
+from aboard.data.quality.jq_filters import build_fit_filter, build_swap_filter, has_json_lines, name_output
 from aboard.data.quality.row_statistics import CheckedRow, RowFlag
 from aboard.data.rows import DataRow
-from aboard.diagnoses import Finding, Fix, Severity, join_fixes
+from aboard.diagnoses import NO_FIX, Finding, Fix, Severity, join_fixes
 from aboard.diagnoses.trainer import data_quality
 from aboard.diagnoses.untrusted import NO_TEXT
 
@@ -83,14 +84,6 @@ def _has_text(content: object) -> bool:
     return bool(content.strip() if isinstance(content, str) else content)
 
 
-_COLUMNS = {
-    "alpaca": "instruction",
-    "sharegpt": "conversations",
-    "messages": "messages",
-    "prompt-completion": "completion",
-    "text": "text",
-    "tokens": "input_ids",
-}
 _MESSAGES = {
     MISFIT: (
         "don't fit the format",
@@ -134,16 +127,34 @@ def _check_flag(evidence: DataEvidence, flag: str, rows: int, least: float, seve
         why=why,
         fix=join_fixes(
             data_quality.FORMAT.fix("show", again=evidence.again("show", 2)),
-            _build_format_fix(evidence, flag, is_mixed=flag == MISFIT and flagged.count < rows),
+            _build_format_fix(evidence, flag, flagged.examples[0]),
             evidence.allow(data_quality.FORMAT),
         ),
     )
 
 
-def _build_format_fix(evidence: DataEvidence, flag: str, *, is_mixed: bool) -> Fix:
+def _build_format_fix(evidence: DataEvidence, flag: str, example: ExampleRow) -> Fix:
+    """A command that repairs or splits the file, where one is known."""
+    where, fits, swap = example.where, build_fit_filter(evidence.format), build_swap_filter(evidence.format)
+    role = example.note.match(r"has the role '(\w{1,40})'")
     if flag == JSON_TEXT:
         return data_quality.FORMAT.fix("json")
-    if is_mixed and evidence.format in _COLUMNS and len(evidence.files) == 1:
-        # No format fits all rows.
-        return data_quality.FORMAT.fix("mixed", **list_parts(evidence.files[0], _COLUMNS[evidence.format]))
-    return data_quality.FORMAT.fix("other", again=evidence.again("format", "NAME"))
+    if not has_json_lines(where):
+        return NO_FIX
+    if flag == MISFIT and role:
+        rename = '(.messages // .conversations)[] |= (if .role == $old then .role = "user" else . end)'
+        kept = name_output(where, "renamed")
+        return data_quality.FORMAT.fix("role", role=role[1], filter=rename, file=where.file, kept=kept)
+    if flag == MISFIT and fits:
+        kept, others = (name_output(where, word) for word in (evidence.format.partition(",")[0], "others"))
+        return data_quality.FORMAT.fix(
+            "split",
+            fits=f"fromjson? | objects | select({fits})",
+            rest=f"fromjson? | objects | select({fits} | not)",
+            file=where.file,
+            kept=kept,
+            others=others,
+        )
+    if flag in {ASKS, ANSWERS_FIRST} and swap:
+        return data_quality.FORMAT.fix("swap", filter=swap, file=where.file, kept=name_output(where, "swapped"))
+    return NO_FIX

@@ -12,23 +12,15 @@ from aboard.data.quality.data_evidence import (
 )
 from aboard.data.quality.encoding_settings import EncodingSettings
 from aboard.data.quality.flagged_rows import FlaggedRows
+from aboard.data.quality.jq_filters import build_fit_filter, has_json_lines, name_output
 from aboard.data.quality.row_statistics import CheckedRow, RowFlag
 from aboard.data.quality.rules.unmarked_template import TEMPLATE_CODES
-from aboard.data.rows import DataRow
-from aboard.diagnoses import NO_FIX, Diagnosis, Finding, Fix, Severity, format_shell, join_fixes
+from aboard.data.rows import DataRow, RowLocation
+from aboard.diagnoses import NO_FIX, Diagnosis, Finding, Fix, Severity, join_fixes
 from aboard.diagnoses.trainer import data_quality
 from aboard.diagnoses.untrusted import NO_TEXT, escape_text
 
 BROKEN, EMPTY = "broken", "empty"
-_TURNS = "(.messages // .conversations // .conversation)"
-# Which JSON objects fit a format, for jq: a row may be valid JSON and still lack a column.
-_FITTING = {
-    "alpaca": 'all(.instruction, .output; type == "string")',
-    "prompt-completion": '[.prompt, .completion | type] | unique | . == ["string"] or . == ["array"]',
-    "messages": f'({_TURNS} | type) == "array" and all({_TURNS}[]?; .role | strings'
-    ' | IN("system", "developer", "user", "assistant", "tool", "function"))',
-    "sharegpt": f'({_TURNS} | type) == "array" and all({_TURNS}[]?; all(.from, .value; type == "string"))',
-}
 
 
 def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]:
@@ -56,9 +48,9 @@ def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
     if flagged:
         # If no row can be read, the file has another format, and deleting lines doesn't help.
         repair = (
-            _build_repair_fix(evidence, flagged)
+            _build_repair_fix(flagged, evidence.format)
             if flagged.count < evidence.tally.rows
-            else _build_view_fix(flagged, data_quality.BROKEN)
+            else build_view_fix(flagged.examples[0].where, data_quality.BROKEN)
         )
         yield data_quality.BROKEN.finding(
             nodes=(),
@@ -80,7 +72,9 @@ def check_empty_rows(evidence: DataEvidence) -> Iterator[Finding]:
             seen=f"{format_share(flagged.count, evidence.tally.rows)} contain no text: {format_locations(flagged)}",
             why="Empty rows count as rows but teach the model nothing, or teach it to stop at once. Often a column has"
             " a different name in part of the file.",
-            fix=join_fixes(_build_view_fix(flagged, data_quality.EMPTY), evidence.allow(data_quality.EMPTY)),
+            fix=join_fixes(
+                build_view_fix(flagged.examples[0].where, data_quality.EMPTY), evidence.allow(data_quality.EMPTY)
+            ),
         )
 
 
@@ -90,26 +84,23 @@ def _is_empty(item: CheckedRow, row: DataRow) -> bool:
     return not any(text.strip() for _who, text in item.texts)
 
 
-def _build_repair_fix(evidence: DataEvidence, flagged: FlaggedRows) -> Fix:
-    """Deletes a few lines of one file, or else keeps those that fit the format."""
+def _build_repair_fix(flagged: FlaggedRows, formats: str) -> Fix:
+    """Deletes a few lines of one file, or else keeps those that can be read and fit the format."""
     first = flagged.examples[0].where
-    if first.unit != "line" or first.file.endswith(COMPRESSED_SUFFIXES):
+    fits = build_fit_filter(formats)
+    if not has_json_lines(first) or fits is None:
         return data_quality.BROKEN.fix("names", file=first.file)
     if flagged.count <= len(flagged.examples) and {each.where.file for each in flagged.examples} == {first.file}:
         lines = format_sed_script("d", (each.where.line for each in flagged.examples))
         repair = data_quality.BROKEN.fix("delete", script=lines, file=first.file)
     else:
-        kept_file = first.file.raw().removesuffix(".jsonl") + ".kept.jsonl"
-        fitting = _FITTING.get(evidence.format)
-        rows = "fromjson? | objects" + (f" | select({fitting})" if fitting else "")
-        repair = data_quality.BROKEN.fix(
-            "keep", rows=format_shell("{rows}", rows=rows), file=first.file, kept=kept_file
-        )
-    return join_fixes(_build_view_fix(flagged, data_quality.BROKEN), repair)
+        keep = f"fromjson? | objects | select({fits})"
+        repair = data_quality.BROKEN.fix("keep", filter=keep, file=first.file, kept=name_output(first, "kept"))
+    return join_fixes(build_view_fix(flagged.examples[0].where, data_quality.BROKEN), repair)
 
 
-def _build_view_fix(flagged: FlaggedRows, diagnosis: Diagnosis) -> Fix:
-    where = flagged.examples[0].where
+def build_view_fix(where: RowLocation, diagnosis: Diagnosis) -> Fix:
+    """A command that shows the row."""
     if where.unit != "line" or where.file.endswith(COMPRESSED_SUFFIXES):
         return diagnosis.fix("rows", file=where.file)
     return diagnosis.fix("line", script=format_sed_script("p", [where.line]), file=where.file)
