@@ -19,7 +19,7 @@ SECONDS = 600
 
 
 def test_the_quick_start_works_as_it_stands(tmp_path: Path, box_name: str) -> None:
-    """From a fresh virtual environment: a training on two hosts, a fault that `why` explains, a resume, and a model that answers."""
+    """From a fresh virtual environment: training on two hosts, a fault, its reason, a resume, a model that answers."""
     for name in ("src", "examples"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
