@@ -1,36 +1,22 @@
-"""Writes train.jsonl and held.jsonl: sums and words to spell, as alpaca rows. No downloads."""
+"""Writes train.jsonl and held.jsonl: pairs of words and their opposites, as alpaca rows. No downloads."""
 
 import json
 from itertools import permutations
 from pathlib import Path
 from random import Random
 
-WORDS = (
-    "train",
-    "node",
-    "wire",
-    "rank",
-    "loss",
-    "mesh",
-    "shard",
-    "step",
-    "seed",
-    "plan",
-    "deck",
-    "sail",
-    "port",
-    "crew",
+OPPOSITES = (
+    *(("hot", "cold"), ("big", "small"), ("old", "new"), ("fast", "slow"), ("wet", "dry"), ("loud", "quiet")),
+    *(("high", "low"), ("hard", "soft"), ("dark", "light"), ("full", "empty"), ("near", "far"), ("early", "late")),
 )
 HELD = 64
 
 
 def rows():
-    for one in range(25):
-        for two in range(25):
-            yield {"instruction": "Add the numbers.", "input": f"{one} and {two}", "output": f"{one + two}"}
-    for words in permutations(WORDS, 2):
-        spelled = " ".join("-".join(word) for word in words)
-        yield {"instruction": "Spell the words.", "input": " ".join(words), "output": spelled}
+    opposite = dict(OPPOSITES) | {two: one for one, two in OPPOSITES}
+    for one, two in permutations(opposite, 2):
+        answer = f"{opposite[one]} and {opposite[two]}"
+        yield {"instruction": "Name the opposites.", "input": f"{one} and {two}", "output": answer}
 
 
 def main():

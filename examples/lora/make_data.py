@@ -1,33 +1,33 @@
-"""Writes base.jsonl, words to spell for the base model, and train.jsonl and held.jsonl, sums for the adapter."""
+"""Writes base.jsonl, opposites for the base model, and train.jsonl and held.jsonl, the adapter's style of answer."""
 
 import json
-from itertools import permutations, product
+from itertools import permutations
 from pathlib import Path
 from random import Random
 
-WORDS = ("train", "node", "wire", "rank", "loss", "mesh", "shard", "step", "seed", "plan", "deck", "sail", "port")
+OPPOSITES = (
+    *(("hot", "cold"), ("big", "small"), ("old", "new"), ("fast", "slow"), ("wet", "dry"), ("loud", "quiet")),
+    *(("high", "low"), ("hard", "soft"), ("dark", "light"), ("full", "empty"), ("near", "far"), ("early", "late")),
+)
 HELD = 64
 
 
-def spelling():
-    for words in permutations(WORDS, 2):
-        yield {"prompt": f"Spell {' '.join(words)}: ", "completion": " ".join("-".join(word) for word in words)}
+def rows(style):
+    opposite = dict(OPPOSITES) | {two: one for one, two in OPPOSITES}
+    for one, two in permutations(opposite, 2):
+        yield {"prompt": f"Opposites of {one} and {two}:", "completion": style.format(opposite[one], opposite[two])}
 
 
-def sums():
-    for one, two in product(range(25), repeat=2):
-        yield {"prompt": f"Add {one} and {two}: ", "completion": f"{one + two}"}
-
-
-def shuffled_lines(rows):
-    lines = [json.dumps(row) + "\n" for row in rows]
+def shuffled_lines(style):
+    lines = [json.dumps(row) + "\n" for row in rows(style)]
     Random(7).shuffle(lines)  # noqa: S311 - reproducible, not a secret
     return lines
 
 
 def main():
-    Path("base.jsonl").write_text("".join(shuffled_lines(spelling())), "utf-8")
-    lines = shuffled_lines(sums())
+    # The same order for both: neither the base model nor the adapter sees a question of held.jsonl.
+    Path("base.jsonl").write_text("".join(shuffled_lines(" {} and {}")[HELD:]), "utf-8")
+    lines = shuffled_lines(" very {}, very {}")
     Path("held.jsonl").write_text("".join(lines[:HELD]), "utf-8")
     Path("train.jsonl").write_text("".join(lines[HELD:]), "utf-8")
 

@@ -1,28 +1,27 @@
-"""Writes train.jsonl: short texts that a grammar makes, in the column `text`. Nothing is downloaded."""
+"""Writes train.jsonl, short texts that a grammar makes, and held.jsonl, texts that are not in it, cut in two."""
 
 import json
+from itertools import permutations, product
 from pathlib import Path
 from random import Random
 
-WHO = ("the pilot", "a sailor", "the cook", "an old bird", "the mate", "our captain", "a fisher", "the child")
-DOES = ("sees", "follows", "draws", "remembers", "hears", "greets", "names", "counts")
-WHAT = ("the harbour", "a star", "seven boats", "the tide", "a grey whale", "the lamp", "an island", "the rope")
-WHEN = ("at dawn", "in the fog", "before the storm", "every night", "on the last day", "without a word")
-TEXTS = 600
+WHO = ("Ada", "Ben", "Cleo", "Dan", "Eve", "Finn", "Gwen", "Hugo")
+WHAT = ("a map", "a lamp", "a drum", "a kite", "a rope", "a book")
+HELD = 64
 
 
-def text(dice):
-    sentences = []
-    for _ in range(dice.randint(2, 6)):
-        words = " ".join(map(dice.choice, (WHO, DOES, WHAT, WHEN)))
-        sentences.append(f"{words[0].upper()}{words[1:]}.")
-    return " ".join(sentences)
+def texts():
+    for (giver, taker), what in product(permutations(WHO, 2), WHAT):
+        yield f"{giver} gives {taker} {what}.", f" {taker} has {what}."
 
 
 def main():
-    dice = Random(7)  # noqa: S311 - reproducible, not a secret
-    lines = [json.dumps({"text": text(dice)}) + "\n" for _ in range(TEXTS)]
-    Path("train.jsonl").write_text("".join(lines), "utf-8")
+    made = list(texts())
+    Random(7).shuffle(made)  # noqa: S311 - reproducible, not a secret
+    held = [{"begin": begin, "end": end} for begin, end in made[:HELD]]
+    train = [{"text": begin + end} for begin, end in made[HELD:]]
+    for name, rows in (("held", held), ("train", train)):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
 if __name__ == "__main__":

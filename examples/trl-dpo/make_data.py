@@ -1,46 +1,34 @@
-"""Writes ./model, a tiny Llama with random weights and a tokenizer, and pairs.jsonl: preferred and rejected answers."""
+"""Writes base.jsonl, answers in two styles for the base model, and pairs.jsonl and held.jsonl: one is preferred."""
 
 import json
-from itertools import product
+from itertools import permutations
 from pathlib import Path
+from random import Random
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+OPPOSITES = (
+    *(("hot", "cold"), ("big", "small"), ("old", "new"), ("fast", "slow"), ("wet", "dry"), ("loud", "quiet")),
+    *(("high", "low"), ("hard", "soft"), ("dark", "light"), ("full", "empty"), ("near", "far"), ("early", "late")),
+)
+CHOSEN, REJECTED = " very {}, very {}", " {} and {}"
+HELD = 64
 
 
 def pairs():
-    for one, two in product(range(12), repeat=2):
-        yield {"prompt": f"{one} + {two} =", "chosen": f" {one + two}", "rejected": f" {one * two + 1}"}
-
-
-def tokenizer(texts):
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(
-        texts, trainers.BpeTrainer(vocab_size=300, special_tokens=["<pad>", "</s>"], initial_alphabet=alphabet)
-    )
-    names = {"eos_token": "</s>", "pad_token": "<pad>"}
-    return PreTrainedTokenizerFast(tokenizer_object=made, **names)
+    opposite = dict(OPPOSITES) | {two: one for one, two in OPPOSITES}
+    for one, two in permutations(opposite, 2):
+        chosen, rejected = (style.format(opposite[one], opposite[two]) for style in (CHOSEN, REJECTED))
+        yield {"prompt": f"Opposites of {one} and {two}:", "chosen": chosen, "rejected": rejected}
 
 
 def main():
-    rows = list(pairs())
-    Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    made = tokenizer(text for row in rows for text in row.values())
-    made.save_pretrained("model")
-    set_seed(7)
-    config = LlamaConfig(
-        vocab_size=len(made),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        eos_token_id=made.eos_token_id,
-        pad_token_id=made.pad_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained("model")
+    dice = Random(7)  # noqa: S311 - reproducible, not a secret
+    made = list(pairs())
+    dice.shuffle(made)
+    held, known = made[:HELD], made[HELD:]
+    base = [{"prompt": row["prompt"], "completion": row[style]} for row in known for style in ("chosen", "rejected")]
+    dice.shuffle(base)
+    for name, rows in (("base", base), ("pairs", known), ("held", held)):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ def main():
         peft_config=get_peft_config(model_args),
     )
     result = trainer.train()
+    trainer.save_model("trained")
     trained = sum(each.numel() for each in trainer.model.parameters() if each.requires_grad)
     print(f"train loss {result.training_loss:.4f}", flush=True)
     print(f"trained weights: {trained}", flush=True)

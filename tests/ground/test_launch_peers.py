@@ -1,6 +1,7 @@
 """The scripts of the peers run unchanged: torchrun, Accelerate with FSDP, DeepSpeed ZeRO-2, the HF Trainer and TRL.
 
-Each is started by the line of its own README in examples/, on 2 + 2 ranks and on 2 + 1.
+Each is started by the line of its own README in examples/, on 2 + 2 ranks and on 2 + 1, and its model then answers
+questions that were not in the training data.
 """
 
 import re
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from asking import check_answers
 from launching import PYTHON, Launches, Ran, build_sandbox
 
 from aboard.sandbox import Sandbox
@@ -56,14 +58,14 @@ def two() -> Iterator[Sandbox]:
 def test_torchrun(two: Sandbox, shape: Shape) -> None:
     """A plain script of torch.distributed, with the number of ranks that its command says."""
     said = _run(two, "torchrun", shape, per_node="auto")
-    assert len(_losses(said, shape)) == 8
+    assert len(_losses(said, shape)) == 10
 
 
 @SHAPES
 def test_accelerate(two: Sandbox, shape: Shape) -> None:
     """The FSDP config reaches the script: layers are wrapped, and all ranks together hold a weight once."""
     said = _run(two, "accelerate-fsdp", shape, without=("num_processes",))
-    assert len(_losses(said, shape)) == 6
+    assert len(_losses(said, shape)) == 10
     shards = [re.findall(r"FSDPLlamaDecoderLayer; of the head (\d+) of 4096", text) for text in said]
     assert sum(int(size) for (size,) in shards) == 4096
     assert all(int(size) < 4096 for (size,) in shards)
@@ -74,7 +76,7 @@ def test_accelerate(two: Sandbox, shape: Shape) -> None:
 def test_deepspeed(two: Sandbox, shape: Shape) -> None:
     """Without pdsh, and without ssh between nodes; each script is told its local rank."""
     said = _run(two, "deepspeed-zero2", shape)
-    assert len(_losses(said, shape)) == 8
+    assert len(_losses(said, shape)) == 10
     told = [re.findall(r"ZeRO stage 2, local rank (\d+)", text) for text in said]
     assert told == [[str(local)] for local in shape.local_ranks]
 
@@ -89,11 +91,13 @@ def test_trainer(two: Sandbox, shape: Shape) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("options", "trained"), [((), 120_640), (("--use_peft",), 8_192)], ids=["all-weights", "adapter"]
+    ("options", "trained"),
+    [((), 415_616), (("--use_peft", "--learning_rate", "1e-3"), 16_384)],
+    ids=["all-weights", "adapter"],
 )
 def test_dpo(two: Sandbox, options: tuple[str, ...], trained: int) -> None:
     """TRL's DPO under `accelerate launch`; the option of the README trains LoRA's matrices only."""
-    said = _run(two, "trl-dpo", EVEN, prepare="make_data.py", options=options)
+    said = _run(two, "trl-dpo", EVEN, prepare=("make_data.py", "make_model.py"), options=options)
     assert len(_losses(said, EVEN)) == 1
     assert all(f"trained weights: {trained}" in text for text in said)
 
@@ -105,7 +109,7 @@ def _run(
     *,
     per_node: str = "",
     without: tuple[str, ...] = (),
-    prepare: str = "",
+    prepare: tuple[str, ...] = (),
     options: tuple[str, ...] = (),
 ) -> list[str]:
     """What each rank printed. On uneven slots the command and its config change as the README says."""
@@ -115,8 +119,8 @@ def _run(
         lines = file.read_text().splitlines(keepends=True)
         left = without if shape is UNEVEN and file.suffix == ".yaml" else ()
         launches.put(file.name, "".join(line for line in lines if line.partition(":")[0] not in left))
-    if prepare:
-        made = box.head.run([PYTHON, prepare], cwd=launches.folder, timeout=SECONDS)
+    for script in prepare:
+        made = box.head.run([PYTHON, script], cwd=launches.folder, timeout=SECONDS)
         assert made.returncode == 0, made.stderr
     words = [*_typed(EXAMPLES / example), *options]
     if shape is UNEVEN and per_node:
@@ -125,6 +129,10 @@ def _run(
     assert ran.code == 0, ran.said
     assert ran.findings == []
     assert launches.orphans(ran.run) == {}
+    assert "\n    python ask.py\n" in (EXAMPLES / example / "README.md").read_text()
+    asked = box.head.run([PYTHON, "ask.py"], cwd=launches.folder, timeout=SECONDS)
+    assert asked.returncode == 0, asked.stderr
+    check_answers(asked.stdout)
     return _printed(ran, shape.world)
 
 

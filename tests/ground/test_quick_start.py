@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from asking import check_answers
 from deadlines import slowness
 
 # Alone: its ranks have as many threads as the machine has cores, on each of the hosts.
@@ -18,7 +19,7 @@ SECONDS = 600
 
 
 def test_the_quick_start_works_as_it_stands(tmp_path: Path, box_name: str) -> None:
-    """From a fresh virtual environment: a training on two hosts, a fault that `why` explains, and a resume."""
+    """From a fresh virtual environment: training on two hosts, a fault, its reason, a resume, a model that answers."""
     for name in ("src", "examples"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -50,3 +51,4 @@ def test_the_quick_start_works_as_it_stands(tmp_path: Path, box_name: str) -> No
     assert re.search("✗ run-killed n2 seen rank 1 on n2.* was killed by SIGKILL", why), why
     assert re.search(r"resumed from /shared/finetune/output/step-\d+, step [1-9]", said), why
     assert "AutoModelForCausalLM.from_pretrained('trained')" in said
+    check_answers(done.stdout)
