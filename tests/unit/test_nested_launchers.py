@@ -139,7 +139,19 @@ def test_the_run_is_stopped_and_the_command_to_type_is_named() -> None:
     (finding, *_) = conclude_run(given, None, unhurt=False).findings
     assert (finding.code, finding.severity) == ("run-nested-launcher", Severity.BLOCK)
     assert "rank 0 on n1 started a launcher: torchrun --name a;b x.py" in finding.seen
-    assert "aboard launch -- torchrun --name 'a;b' x.py" in finding.fix
+    assert (
+        "# let Aboard start this launcher's ranks on all nodes: aboard launch -- torchrun --name 'a;b' x.py"
+        in finding.fix
+    )
+    assert all(line.startswith("# ") for line in finding.fix.splitlines())
+
+
+def test_a_command_that_no_launcher_has_is_not_offered() -> None:
+    """A node may send any words: they are shown, and become no command to type."""
+    given = evidence({0: RankSnapshot(), 1: RankSnapshot()}, per_node=1, run=story_of(nested(words="bash -c evil")))
+    (finding, *_) = conclude_run(given, None, unhurt=False).findings
+    assert "bash -c evil" in finding.seen
+    assert "evil" not in finding.fix
 
 
 def test_a_world_of_one_rank_goes_on_with_a_note() -> None:

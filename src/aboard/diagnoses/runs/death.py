@@ -402,7 +402,8 @@ NESTED = Diagnosis(
     " own. Each rank would then begin a separate run, with a smaller world size. Aboard starts the ranks itself, and"
     " reads the commands of these launchers.",
     fixes={
-        "paste": FixCommand("aboard launch -- {command:shell}    # Aboard starts this launcher's ranks on all nodes"),
+        # A comment: the words come from a node, and a paste must not run them unread.
+        "paste": Advice("# let Aboard start this launcher's ranks on all nodes: aboard launch -- {command:shell}"),
         "launch": Advice("# or start the training script itself: aboard launch -- train.py …"),
     },
 )

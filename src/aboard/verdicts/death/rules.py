@@ -14,7 +14,7 @@ from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.runs import death
-from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage.pasted_commands import quote_command_line
 from aboard.verdicts import gpu_failures
 from aboard.verdicts.death import lost_peers
@@ -35,8 +35,10 @@ _END = "end"
 _COMMAND_CHARS = 300
 # The agent's mark for a command that it cut.
 CUT = "…"
-# DeepSpeed's runner starts it with a command that nobody types.
-_INTERNAL = frozenset({Untrusted("deepspeed.launcher.launch")})
+# Launchers that people type, unlike deepspeed.launcher.launch, which DeepSpeed's runner starts.
+_TYPED: tuple[str, ...] = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "ds", "torch.distributed.run")
+_TYPED += ("torch.distributed.launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli")
+_TYPED += ("deepspeed.launcher.runner",)
 MOST_NOTICES = 5
 
 
@@ -67,7 +69,7 @@ def report_nested_launcher(evidence: Evidence) -> Iterator[RuleResult]:
     command = escape_text(" ".join(words), _COMMAND_CHARS)
     many = world > 1
     fix = death.NESTED.fix("launch")
-    if words and words[-1] != CUT and nested.name not in _INTERNAL:
+    if words and words[-1] != CUT and nested.name in _TYPED:
         fix = join_fixes(death.NESTED.fix("paste", command=quote_command_line(words)), fix)
     finding = death.NESTED.finding(
         severity=Severity.BLOCK if many else Severity.INFO,
