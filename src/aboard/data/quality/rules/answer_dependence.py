@@ -285,6 +285,8 @@ def _compare_lags(texts: SampledTexts) -> tuple[bool, int, list[int]]:
     """Whether answers fit their own prompts; else by how many rows they are shifted, or which fit another prompt."""
     rows = texts.asked
     count = len(rows)
+    if count < 2 * MIN_ROWS:
+        return True, 0, []
     prompts: defaultdict[str, list[int]] = defaultdict(list)
     answers: defaultdict[str, list[int]] = defaultdict(list)
     for place, at in enumerate(rows):
