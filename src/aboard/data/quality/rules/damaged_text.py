@@ -258,7 +258,12 @@ def _find_unknown_language(texts: SampledTexts) -> list[int]:
     asked = [word for at in rows for word in texts.prompt_words[at]]
     spoken = [word for at in rows for word in texts.words[at]]
     before, after = (max(count_function_words(words).values(), default=0) for words in (asked, spoken))
-    is_lost = before > 0.12 * len(asked) and after < 0.04 * len(spoken) and len(spoken) > 8 * len(rows)
+    is_lost = (
+        before > 0.12 * len(asked)
+        and after < 0.04 * len(spoken)
+        and len(spoken) > 8 * len(rows)
+        and len(set(filter(str.isalpha, spoken))) > 60
+    )
     return rows if is_lost else []
 
 
