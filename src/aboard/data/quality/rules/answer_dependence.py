@@ -227,7 +227,7 @@ def _find_form_letters(texts: SampledTexts) -> Iterator[RowSign]:
     """The same sentence but for words of the prompt and numbers; worse if nothing in it is about the prompt."""
     rows = texts.asked or list(range(len(texts.rows)))
     fits_own = bool(texts.asked) and _compare_lags(texts)[0]
-    least = 2 * _SENTENCE_WORDS if fits_own else _SENTENCE_WORDS
+    least = 2 * _SENTENCE_WORDS if fits_own or not texts.asked else _SENTENCE_WORDS
     with_numbers = fits_own and sum(bool(_NUMBER.search(texts.rows[at].prompt)) for at in rows) > len(rows) / 3
     forms = {at: _mask_prompt(texts, at, keep_numbers=with_numbers) for at in rows if not texts.is_code[at]}
     counts = Counter(form for form in forms.values() if form.count(" ") >= least)
