@@ -8,7 +8,8 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
-from aboard.data.quality import data_check
+from aboard.data.quality import data_check, row_statistics
+from aboard.data.quality.row_sample import RowSample
 from aboard.diagnoses import Finding, Severity
 from aboard.flows.data import DataCheckRequest, inspect_data
 from data_quality_sets import HEALTHY, RUINS, make_healthy, make_instructions, make_ruined
@@ -32,7 +33,7 @@ def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench'
             for name in HEALTHY:
                 _write_rows(folder / "healthy" / f"{name}.jsonl", make_healthy(name))
         _judge_sets(figures, DIRECTORY or folder)
-        _measure_cost(figures, folder, 4_000 if quick else 40_000)
+        _measure_cost(figures, folder, 8_000 if quick else 28_000)
 
 
 def _judge_sets(figures: Figures, folder: Path) -> None:
@@ -62,22 +63,22 @@ def _measure_cost(figures: Figures, folder: Path, count: int) -> None:
     pairs = make_instructions(random.Random(1), count)  # noqa: S311 - no secrets
     _write_rows(path, [{"prompt": one, "completion": two} for one, two in pairs])
     best = {True: float("inf"), False: float("inf")}
-    for _ in range(3):
+    rules, sample = data_check.RULES, row_statistics.sample_rows
+    fewer = tuple(rule for rule in rules if rule is not data_check.check_sampled_rows)
+    for _ in range(5):
         for sampled in (True, False):
-            rules, finders = (
-                data_check.RULES,
-                tuple(rule for rule in data_check.RULES if rule is not data_check.check_sampled_rows),
-            )
-            data_check.RULES = rules if sampled else finders  # type: ignore[misc]  # measured without them
+            # The same check without the sample, in turns.
+            data_check.RULES = rules if sampled else fewer
+            row_statistics.sample_rows = sample if sampled else (lambda _rows, _bound=None: RowSample())
             began = process_time()
             judge_file(path)
             best[sampled] = min(best[sampled], process_time() - began)
-            data_check.RULES = rules  # type: ignore[misc]
+    data_check.RULES, row_statistics.sample_rows = rules, sample
     note = f"{count} rows: {best[True]:.2f} s and {best[False]:.2f} s without a tokenizer"
     figures.add(
         "cost of the sampled rows for the data check",
         best[True] / best[False],
-        1.1 if count > 10_000 else 2,
+        1.1 if count > 10_000 else 1.6,
         unit="×",
         note=note,
     )

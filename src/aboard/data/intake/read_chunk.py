@@ -36,7 +36,8 @@ def detect_format(
         (record for chunk in chunks for record in read_records(chunk)), FORMAT_SAMPLE_ROWS + _MAX_BROKEN_SAMPLE
     )
     columns = (record[1] for record in first if not isinstance(record, InvalidRow))
-    file = chunks[0].file if {(chunk.file, chunk.store) for chunk in chunks} == {(chunks[0].file, "jsonl")} else None
+    files = {(chunk.file, chunk.store) for chunk in chunks}
+    file = chunks[0].file if len(files) == 1 and chunks[0].store == "jsonl" else None
     return recognize_format(
         list(islice(columns, FORMAT_SAMPLE_ROWS)), format_name=format_name, text_column=text_column, file=file
     )

@@ -7,7 +7,7 @@ from json import dumps
 from aboard.data.rows import DataRow, RowLocation
 from aboard.lazy_dataclass import dataclass
 
-MAX_ROWS = 512
+MAX_ROWS = 320
 # Neighbours stay together, so that answers which belong to the row before or after them show.
 _RUN_BITS = 4
 _MAX_PROMPT, MAX_ANSWER, _MAX_ENDING = 500, 800, 60

@@ -53,7 +53,7 @@ _SCRIPTS = (
 _MIN_LANGUAGE_WORDS, _MIN_HITS = 5, 2
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SampledTexts:
     """The sampled rows in file order, with the words of each prompt and answer in lower case."""
 

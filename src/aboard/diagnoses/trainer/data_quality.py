@@ -173,7 +173,7 @@ FORMAT = Diagnosis(
             "jq -cR {rest} {file} > {others}    # the other rows; pass both files, each has its own format"
         ),
         "role": FixCommand(
-            "jq -c --arg old {role} {filter} {file} > {kept}    # renames the role; write assistant if it answers"
+            "jq -c {filter} {file} > {kept}    # unknown roles become user; write assistant if they answer"
         ),
         "swap": FixCommand("jq -c {filter} {file} > {kept}    # swaps prompts and answers"),
         **_PASS,

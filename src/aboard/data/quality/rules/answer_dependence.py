@@ -3,6 +3,7 @@
 # ruff: noqa: PLR2004, SIM905 - thresholds stand where they are used; lists of words are easier to read as text
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from re import compile as compile_pattern
 
@@ -15,7 +16,7 @@ from aboard.diagnoses.trainer import data_quality
 _LABEL_WORDS, _LABEL_CHARACTERS = 4, 40
 # A set of labels: this many values cover nearly all rows.
 _MOST_LABELS, _NEARLY_ALL = 25, 0.95
-_SENTENCE_WORDS = 6
+_SENTENCE_WORDS, _AFFIX_WORDS = 6, 7
 _PLACEHOLDERS = compile_pattern(
     r"(?:none|nan|null|undefined|n/?a|nil|\[object object\]|<na>|#n/a|#ref!|#value!|todo|tbd|\.{2,}|…|-+|_+|\?+|"
     r"\[\]|\{\}|''|\"\"|empty|missing|placeholder|lorem ipsum.*)\.?"
@@ -72,23 +73,16 @@ def find_blank_answers(texts: SampledTexts) -> Iterator[RowSign]:
 def find_same_answers(texts: SampledTexts) -> Iterator[RowSign]:
     """One answer, or one form letter, for many different prompts."""
     rows = texts.asked
+    if not rows:
+        yield from _find_form_letters(texts)
     if len({texts.prompt_keys[at] for at in rows}) < len(rows) / 4:
         return
-    yield from _find_common_key(rows, [texts.keys[at] for at in rows], "have the same answer")
+    yield from _find_common_key(rows, [texts.keys[at] for at in rows])
     if len({texts.keys[at] for at in rows}) < len(rows) / 2:
         return
-    with_numbers = sum(bool(_NUMBER.search(texts.rows[at].prompt)) for at in rows) > len(rows) / 3
-    forms = [at for at in rows if not texts.is_code[at]]
-    skeletons = [_mask_prompt(texts, at, keep_numbers=with_numbers) for at in forms]
-    fixed = [(at, form) for at, form in zip(forms, skeletons, strict=True) if form.count(" ") >= _SENTENCE_WORDS]
-    yield from _find_common_key(
-        [at for at, _ in fixed],
-        [form for _, form in fixed],
-        "have the same answer but for words of the prompt and numbers",
-        total=len(rows),
-    )
-    long = [at for at in rows if len(texts.words[at]) >= 2 * _SENTENCE_WORDS and not texts.is_code[at]]
-    for part, where in ((slice(_SENTENCE_WORDS), "begin"), (slice(-_SENTENCE_WORDS, None), "end")):
+    yield from _find_form_letters(texts)
+    long = [at for at in rows if len(texts.words[at]) > 2 * _AFFIX_WORDS and not texts.is_code[at]]
+    for part, where in ((slice(2 * _AFFIX_WORDS), "begin"), (slice(-_AFFIX_WORDS, None), "end")):
         shared = Counter(" ".join(texts.words[at][part]) for at in long).most_common(1)
         same = [at for at in long if shared and " ".join(texts.words[at][part]) == shared[0][0]]
         yield RowSign(
@@ -97,7 +91,7 @@ def find_same_answers(texts: SampledTexts) -> Iterator[RowSign]:
             why="The model learns these words first. Remove them, unless every answer should have them.",
             rows=same,
             total=len(rows),
-            warn=0.4,
+            warn=0.5,
         )
 
 
@@ -117,7 +111,7 @@ def find_contradictions(texts: SampledTexts) -> Iterator[RowSign]:
         rows=flagged,
         total=len(rows),
         warn=0.1,
-        block=0.5 if len(flagged) > 10 * groups else 2.0,
+        block=0.5 if len(flagged) > 20 * groups else 2.0,
         show_prompt=True,
     )
 
@@ -185,7 +179,7 @@ def find_misplaced_answers(texts: SampledTexts) -> Iterator[RowSign]:
     rows = texts.asked
     if len(rows) < 2 * MIN_ROWS:
         return
-    own, lag, others = _compare_lags(texts, rows)
+    own, lag, others = _compare_lags(texts)
     message = ""
     if lag:
         message = f"have an answer that belongs to the row {abs(lag)} {'before' if lag < 0 else 'after'} it"
@@ -203,9 +197,7 @@ def find_misplaced_answers(texts: SampledTexts) -> Iterator[RowSign]:
     )
 
 
-def _find_common_key(
-    rows: Sequence[int], keys: Sequence[str], message: str, total: int | None = None
-) -> Iterator[RowSign]:
+def _find_common_key(rows: Sequence[int], keys: Sequence[str]) -> Iterator[RowSign]:
     counts = Counter(keys)
     if not counts:
         return
@@ -213,23 +205,41 @@ def _find_common_key(
     covered = sum(number for _, number in counts.most_common(_MOST_LABELS))
     is_label = common.count(" ") < _LABEL_WORDS and len(common) <= _LABEL_CHARACTERS
     labels = covered >= _NEARLY_ALL * len(rows) and len(counts) <= max(2, len(rows) / 4)
-    warn, block = (0.8, 0.97) if labels else (0.3, 0.8) if is_label else (0.08, 0.5)
+    warn, block = (0.8, 0.97) if labels else (0.2, 0.8) if is_label else (0.08, 0.5)
     same = [at for at, key in zip(rows, keys, strict=True) if key == common]
-    if total and not labels:
-        warn = 0.3
-    elif count < warn * len(rows) and not labels:
+    if count < warn * len(rows) and not labels:
         # Several canned sentences that alternate.
         canned = {key for key, number in counts.items() if number >= max(4, 0.02 * len(rows)) and key.count(" ") >= 4}
         same = [at for at, key in zip(rows, keys, strict=True) if key in canned]
         warn, block = 0.2, 2.0
     yield RowSign(
         diagnosis=data_quality.SAME,
-        message=message,
+        message="have the same answer",
         why="The answers don't depend on their prompts. " + _REPLACED_WHY,
         rows=same,
-        total=total or len(rows),
+        total=len(rows),
         warn=warn,
         block=block,
+    )
+
+
+def _find_form_letters(texts: SampledTexts) -> Iterator[RowSign]:
+    """The same sentence but for words of the prompt and numbers; worse if nothing in it is about the prompt."""
+    rows = texts.asked or list(range(len(texts.rows)))
+    fits_own = bool(texts.asked) and _compare_lags(texts)[0]
+    least = 2 * _SENTENCE_WORDS if fits_own or not texts.asked else _SENTENCE_WORDS
+    with_numbers = fits_own and sum(bool(_NUMBER.search(texts.rows[at].prompt)) for at in rows) > len(rows) / 3
+    forms = {at: _mask_prompt(texts, at, keep_numbers=with_numbers) for at in rows if not texts.is_code[at]}
+    counts = Counter(form for form in forms.values() if form.count(" ") >= least)
+    common = counts.most_common(1)[0][0] if counts else ""
+    yield RowSign(
+        diagnosis=data_quality.SAME,
+        message="have the same answer but for words of the prompt and numbers",
+        why="The answers don't depend on their prompts. " + _REPLACED_WHY,
+        rows=[at for at, form in forms.items() if form == common] if common else (),
+        total=len(rows),
+        warn=0.9 if fits_own else 0.2,
+        block=2.0 if fits_own or not texts.asked else 0.6,
     )
 
 
@@ -270,9 +280,13 @@ def _list_features(words: Sequence[str], text: str) -> set[str]:
     return features
 
 
-def _compare_lags(texts: SampledTexts, rows: Sequence[int]) -> tuple[bool, int, list[int]]:
+@lru_cache(maxsize=1)
+def _compare_lags(texts: SampledTexts) -> tuple[bool, int, list[int]]:
     """Whether answers fit their own prompts; else by how many rows they are shifted, or which fit another prompt."""
+    rows = texts.asked
     count = len(rows)
+    if count < 2 * MIN_ROWS:
+        return True, 0, []
     prompts: defaultdict[str, list[int]] = defaultdict(list)
     answers: defaultdict[str, list[int]] = defaultdict(list)
     for place, at in enumerate(rows):
@@ -291,7 +305,7 @@ def _compare_lags(texts: SampledTexts, rows: Sequence[int]) -> tuple[bool, int, 
         twos.append(np.tile(np.array(places), len(answered)))
         weights.append(np.full(len(one), 1.0 / (len(places) * len(answered)) ** 0.5))
     if not ones:
-        return True, 0, []
+        return False, 0, []
     one, two, weight = np.concatenate(ones), np.concatenate(twos), np.concatenate(weights)
     lags = np.bincount(two - one + count - 1, weight, 2 * count - 1)
     middle, reach = count - 1, min(count // 3, 60)

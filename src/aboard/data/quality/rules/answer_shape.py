@@ -28,7 +28,10 @@ _SHAPES = tuple(
             "encoded data",
             r"(?=\S*[a-z])(?=\S*[A-Z0-9])[A-Za-z0-9+/_-]{20,}={0,2}|(?:[A-Za-z0-9+/]{60,76}\s)+\S{0,76}={0,2}",
         ),
-        ("ids", r"(?=\S{0,40}\d)[A-Za-z]{1,20}[-_#:.]?(?=\S{0,40}\d)[A-Za-z0-9_-]{2,40}|#\d+|\d+[-_][\w-]{1,40}"),
+        (
+            "ids",
+            r"(?=\S{0,40}\d)[A-Za-z]{1,20}[-_#:.]?(?=\S{0,40}\d)[A-Za-z0-9_-]{2,40}|#\d+|\d+[-_](?=\S{0,40}[A-Za-z])[\w-]{1,40}|[a-z]{2,12}[._][a-z]{1,2}",
+        ),
     )
 )
 _NUMBER = compile_pattern(r"[-+$€£]?\d[\d,.]{0,30}%?")
@@ -42,7 +45,7 @@ _ENDS = frozenset(
     "\N{FULLWIDTH QUESTION MARK}\N{DEVANAGARI DANDA}\N{ARABIC QUESTION MARK}\N{ARABIC FULL STOP}"
 )
 _INNER_END = compile_pattern(r"[.!?。] ?[A-ZÀ-Ý\"'(\u0400-\u042f\u3040-\u9fff]")
-_STOPPED = compile_pattern(r"[^\W_]$|[,\-–(]$")
+_STOPPED = compile_pattern(r"(?:^|[^\w])[a-zà-öø-ÿа-я][^\W\d_]*$|[,\-(]$")
 _PLACEHOLDER = compile_pattern(
     r"\{\{ ?[\w. ]{1,40} ?\}\}|<%=?|%>|\{% |\$\{\w{1,40}\}|(?<![\w$\\{])\{[a-z_][a-z_0-9.]{1,30}\}(?!\})|%\(\w{1,30}\)s"
     r"|(?<!\w)%[sd](?!\w)|\[(?:INSERT|YOUR|ENTER|ADD|NAME|TODO|REDACTED|PLACEHOLDER|ANSWER|PERSON|DATE|LOCATION|ORG)\b[^\]]{0,40}\]"
@@ -60,7 +63,8 @@ _ERRORS = (
     "segmentation fault;null response;nullpointerexception;service is temporarily;[error];<error>;error occurred"
 ).split(";")
 _REFUSALS = (
-    "i'm sorry;i am sorry;i\u2019m sorry;i'm afraid;i'm unable;i am unable;i'm not able;i am not able;i can't help;"
+    "i'm sorry, but;i am sorry, but;i\u2019m sorry, but;sorry, i can;i'm sorry, i;"
+    "i'm unable;i am unable;i'm not able;i am not able;i can't help;"
     "i cannot help;"
     "i can't assist;i cannot assist;i can't answer;i cannot answer;i can't provide;i cannot provide;i won't be able;"
     "as an ai;as a large language;as a language model;i must decline;unable to help;unable to assist;unable to answer;"
@@ -98,11 +102,14 @@ def find_machine_values(texts: SampledTexts) -> Iterator[RowSign]:
     yield _make_sign(several, total, f"have {names} as their answer", 0.3)
     numbers = [at for at in rows if _NUMBER.fullmatch(texts.answers[at])]
     unasked = [
-        at for at in numbers if _COUNTING.isdisjoint(texts.prompt_words[at]) and not _has_digit(texts.rows[at].prompt)
+        at
+        for at in numbers
+        if _COUNTING.isdisjoint(texts.prompt_words[at])
+        and not (_has_digit(texts.rows[at].prompt) and any(sign in texts.rows[at].prompt for sign in "+*/=^%"))
     ]
     is_varied = len({texts.answers[at] for at in unasked}) > max(12, len(unasked) / 4)
     yield _make_sign(
-        unasked if is_varied else [], total, "have a number as their answer to a prompt without numbers", 0.3
+        unasked if is_varied else [], total, "have a number as their answer to a prompt that asks for none", 0.3
     )
     values = [int(text) if (text := texts.answers[at]).isdecimal() and len(text) < 19 else -1 for at in numbers]
     counted = [at for at, one, two in zip(numbers, values, values[1:], strict=False) if 0 <= one < two <= one + 10]
@@ -114,6 +121,7 @@ def find_cut_answers(texts: SampledTexts) -> Iterator[RowSign]:
     rows = [at for at, text in enumerate(texts.answers) if text]
     lengths = Counter(texts.rows[at].length for at in rows)
     flagged: set[int] = set()
+    is_open = False
     if rows:
         longest, words = max(lengths), max(texts.rows[at].words for at in rows)
         # A limit makes a spike at the greatest length; a limit in words also leaves articles and prepositions last.
@@ -139,6 +147,14 @@ def find_cut_answers(texts: SampledTexts) -> Iterator[RowSign]:
     stopped = [at for at in sentences if _STOPPED.search(texts.rows[at].ending)]
     unended = [at for at in prose if texts.rows[at].ending[-1:] not in _ENDS]
     begun = [at for at in sentences if texts.answers[at][0].islower()]
+    if is_open:
+        yield _make_sign(
+            [at for at in unended if _STOPPED.search(texts.rows[at].ending)],
+            len(prose),
+            "stop without an end",
+            0.4,
+            code=data_quality.UNFINISHED,
+        )
     ends_elsewhere = len(unended) < 0.9 * len(prose)
     yield _make_sign(
         stopped if len(stopped) > len(prose) / 20 else [],
@@ -147,6 +163,8 @@ def find_cut_answers(texts: SampledTexts) -> Iterator[RowSign]:
         0.35 if ends_elsewhere else 0.5,
         code=data_quality.UNFINISHED,
     )
+    trailing = [at for at in rows if texts.rows[at].words > 2 and texts.rows[at].ending.endswith(("...", "…"))]
+    yield _make_sign(trailing, len(rows), "end with an ellipsis", 0.2, code=data_quality.UNFINISHED)
     middles = [at for at in begun if texts.rows[at].ending[-1:] in ".!?"]
     yield _make_sign(
         middles,
@@ -185,7 +203,7 @@ def find_foreign_content(texts: SampledTexts) -> Iterator[RowSign]:
     ]
     yield _make_sign(errors, total, "are error messages of a service", 0.05, code=data_quality.FOREIGN)
     refused = [at for at in plain if _contains_any(texts.answers[at][:120], _REFUSALS)]
-    yield _make_sign(refused, total, "refuse to answer", 0.25, code=data_quality.FOREIGN, block=0.95)
+    yield _make_sign(refused, total, "refuse to answer", 0.25, code=data_quality.FOREIGN, block=2.0)
     walls = []
     for at in rows:
         small = texts.answers[at].lower()

@@ -17,7 +17,10 @@ _ESCAPED = compile_pattern(
     r"\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|\\\\[nrt\"]|\\[nrt](?=\W|[A-Z])|\\\"|%[0-9A-F]{2}\S{0,80}%[0-9A-F]{2}"
     r"|=[0-9A-F]{2}=[0-9A-F]{2}|=20\b"
 )
-_LITERAL = compile_pattern(r"b'|b\"|\(?\['|\{'|<[\w.]+ object at 0x|[A-Z]\w*\((?:text|content|id|role)=")
+_LITERAL = compile_pattern(
+    r"\{\"(?:text|content|answer|output|response|completion|message)\": ?\""
+    r"|b'|b\"|\(?\['|\{'|<[\w.]+ object at 0x|[A-Z]\w*\((?:text|content|id|role)="
+)
 _ENTITY = compile_pattern(r"&(?:[a-z]{2,8}|#\d{2,5}|#x[0-9a-f]{2,5});")
 _TAG = compile_pattern(r"</?[a-zA-Z][a-zA-Z0-9]{0,12}(?:\s[^<>]{0,200})?/?>")
 _TOKENS = compile_pattern(
@@ -85,7 +88,11 @@ def find_broken_words(texts: SampledTexts) -> Iterator[RowSign]:
     shuffled = [at for at in rows if _is_disordered(texts.answers[at])]
     yield _make_sign(texts, shuffled, "have words in an impossible order", 0.25)
     spoiled = _find_missing_letters(texts)
-    yield _make_sign(texts, spoiled, "have words with missing letters", 0.3)
+    yield _make_sign(texts, spoiled, "have words with missing letters", 0.3, block=2.0)
+    mixed = [at for at in rows if _mixes_letters(texts.answers[at])]
+    yield _make_sign(texts, mixed, "have digits or capitals inside words", 0.2)
+    foreign = _find_unknown_language(texts)
+    yield _make_sign(texts, foreign, "have no words of a language, unlike their prompts", 0.3, block=2.0)
     gaps = [at for at in rows if len(_LEFTOVER.findall(texts.answers[at])) > 1]
     yield _make_sign(texts, gaps, "have gaps where words were removed", 0.3)
 
@@ -127,7 +134,15 @@ def find_other_languages(texts: SampledTexts) -> Iterator[RowSign]:
         )
 
 
-def _make_sign(texts: SampledTexts, rows: list[int], message: str, warn: float, *, prompt: bool = False) -> RowSign:
+def _make_sign(
+    texts: SampledTexts,
+    rows: list[int],
+    message: str,
+    warn: float,
+    *,
+    prompt: bool = False,
+    block: float | None = None,
+) -> RowSign:
     total = sum(bool(text) for text in texts.answers)
     return RowSign(
         diagnosis=data_quality.DAMAGED,
@@ -136,7 +151,7 @@ def _make_sign(texts: SampledTexts, rows: list[int], message: str, warn: float, 
         rows=rows,
         total=max(total, len(rows)),
         warn=warn,
-        block=2.0 if prompt else max(0.5, 2 * warn),
+        block=block or (2.0 if prompt else max(0.5, 2 * warn)),
         show_prompt=prompt,
     )
 
@@ -230,6 +245,28 @@ def _is_disordered(text: str) -> bool:
     return bool(lost) or pairs + (small[-1] in _NEVER_LAST) >= 1 + len(words) // 40
 
 
+_MIXED = compile_pattern(r"[a-z]\d[a-z]|[a-z]{2}[A-Z][a-z]?[A-Z]?|[a-z][A-Z][a-z][A-Z]|\b\d[a-z]{2}")
+
+
+def _mixes_letters(text: str) -> bool:
+    return len(_MIXED.findall(text)) > max(1, text.count(" ") // 8)
+
+
+def _find_unknown_language(texts: SampledTexts) -> list[int]:
+    """Rows without a function word, if prompts have them and answers as a whole hardly any."""
+    rows = [at for at in texts.prose if texts.answers[at].isascii()]
+    asked = [word for at in rows for word in texts.prompt_words[at]]
+    spoken = [word for at in rows for word in texts.words[at]]
+    before, after = (max(count_function_words(words).values(), default=0) for words in (asked, spoken))
+    is_lost = (
+        before > 0.12 * len(asked)
+        and after < 0.04 * len(spoken)
+        and len(spoken) > 8 * len(rows)
+        and len(set(filter(str.isalpha, spoken))) > 60
+    )
+    return rows if is_lost else []
+
+
 def _find_missing_letters(texts: SampledTexts) -> list[int]:
     """Rows with words that lack one letter of a frequent word, or all rows if a frequent letter hardly occurs."""
     spoken = [at for at in texts.prose if _LATIN.search(texts.answers[at].lower())]
@@ -240,7 +277,8 @@ def _find_missing_letters(texts: SampledTexts) -> list[int]:
     counts.update(word for words in texts.prompt_words for word in words)
     letters = Counter("".join(word for at in spoken for word in texts.words[at]))
     total = sum(letters[char] for char in "abcdefghijklmnopqrstuvwxyz")
-    if total > 2000 and any(letters[char] < 0.012 * total for char in "aeinrst"):
+    varied = {word for at in spoken for word in texts.words[at] if len(word) > 2 and word.isalpha()}
+    if total > 2000 and len(varied) > 60 and any(letters[char] < 0.012 * total for char in "aeinrst"):
         return spoken
     known = {word for word, count in counts.items() if count >= 3 and len(word) > 4}
     lacking = {

@@ -136,15 +136,15 @@ def _check_flag(evidence: DataEvidence, flag: str, rows: int, least: float, seve
 def _build_format_fix(evidence: DataEvidence, flag: str, example: ExampleRow) -> Fix:
     """A command that repairs or splits the file, where one is known."""
     where, fits, swap = example.where, build_fit_filter(evidence.format), build_swap_filter(evidence.format)
-    role = example.note.match(r"has the role '(\w{1,40})'")
     if flag == JSON_TEXT:
         return data_quality.FORMAT.fix("json")
     if not has_json_lines(where):
         return NO_FIX
-    if flag == MISFIT and role:
-        rename = '(.messages // .conversations)[] |= (if .role == $old then .role = "user" else . end)'
+    if flag == MISFIT and "has the role" in example.note and evidence.format == "messages":
+        known = '"system","developer","user","assistant","tool","function"'
+        rename = f'(.messages // .conversations)[] |= (if .role | IN({known}) then . else .role = "user" end)'
         kept = name_output(where, "renamed")
-        return data_quality.FORMAT.fix("role", role=role[1], filter=rename, file=where.file, kept=kept)
+        return data_quality.FORMAT.fix("role", filter=rename, file=where.file, kept=kept)
     if flag == MISFIT and fits:
         kept, others = (name_output(where, word) for word in (evidence.format.partition(",")[0], "others"))
         return data_quality.FORMAT.fix(
