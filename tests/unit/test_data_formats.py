@@ -77,7 +77,7 @@ def test_ambiguous() -> None:
         ),
     ],
 )
-def test_no_format(fields: dict[str, Any], given: dict[str, str], seen: str, fix: str) -> None:
+def test_no_format(fields: dict[str, Any], given: dict[str, Any], seen: str, fix: str) -> None:
     """What is no format says what was seen, and what to write."""
     with pytest.raises(AboardError) as error:
         recognize_format([fields], **given)

@@ -193,7 +193,9 @@ def test_slurms_signals_let_the_ranks_save_and_say_why(
     assert "next aboard launch localhost --check none -- job.py" in text
     run = Runs.of(os.environ).open_run(run_id)
     assert read_slurm_job(run) == SlurmJob(id=12, batch_host="n1")
-    assert aboard("why", run_id).stdout.startswith(f"{run_id} is stopped ({why}")
+    said_why = aboard("why", run_id).stdout
+    assert said_why.startswith(f"{run_id} is stopped, ")
+    assert f" ago ({why}" in said_why
     assert aboard("status").stdout.split("\t")[5].startswith(why)
 
 
