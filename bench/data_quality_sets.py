@@ -446,6 +446,10 @@ RUINS: dict[str, Ruin] = {
     "constant word": _answer(lambda _, __: "OK"),
     "echo": _each(lambda _, __, row: (row[0], row[0])),
     "shifted by one": _shift,
+    "shifted after a lost row": lambda draw, rows: [*rows[:100], *_shift(draw, rows[100:])],
+    "code in one line": lambda draw, _rows: [(prompt, " ".join(code.split())) for prompt, code in _code(draw)],
+    "question before code": lambda draw, _rows: [(prompt, f"{prompt}\n{code}") for prompt, code in _code(draw)],
+    "printed records": _answer(lambda _, text: f"[{{'id': 'a{len(text)}', 'body': {text!r}, 'score': 3}}]"),
     "answers shuffled": _shuffle_rows,
     "default label": lambda draw, _rows: [
         (prompt, label if draw.random() < 0.1 else "neutral") for prompt, label in _sentiment(draw)

@@ -130,9 +130,17 @@ def find_echoes(texts: SampledTexts) -> Iterator[RowSign]:
         block=0.5,
     )
     spoken = [at for at in rows if not texts.is_code[at] and texts.keys[at] != texts.prompt_keys[at]]
+    # A completion of code may repeat the code above it, but not a question of one line.
+    asked = [at for at in rows if texts.is_code[at] and "\n" not in texts.rows[at].prompt.strip()]
     leaked = [
-        at for at in spoken if len(texts.prompt_words[at]) >= _LABEL_WORDS and texts.prompt_keys[at] in texts.keys[at]
+        *(at for at in spoken if texts.prompt_keys[at] in texts.keys[at]),
+        *(
+            at
+            for at in asked
+            if texts.keys[at] != texts.prompt_keys[at] and texts.keys[at].startswith(texts.prompt_keys[at])
+        ),
     ]
+    leaked = sorted(at for at in leaked if len(texts.prompt_words[at]) >= _LABEL_WORDS)
     yield RowSign(
         diagnosis=data_quality.ECHO,
         message="have an answer that contains the whole prompt",
@@ -190,9 +198,9 @@ def find_misplaced_answers(texts: SampledTexts) -> Iterator[RowSign]:
         message=message,
         why="Words, names and numbers of these answers occur in the prompts of other rows, and no more often than by"
         " chance in their own. Probably the columns were sorted or joined separately.",
-        rows=rows if lag else others,
+        rows=others,
         total=len(rows),
-        warn=0.3 if not own else 2.0,
+        warn=(0.15 if lag else 0.3) if not own else 2.0,
         block=0.5 if not own else 2.0,
     )
 
@@ -287,6 +295,30 @@ def _compare_lags(texts: SampledTexts) -> tuple[bool, int, list[int]]:
     count = len(rows)
     if count < 2 * MIN_ROWS:
         return True, 0, []
+    matches = _match_features(texts, rows)
+    if matches is None:
+        return False, 0, []
+    one, two, weight = matches
+    lags = np.bincount(two - one + count - 1, weight, 2 * count - 1)
+    middle, reach = count - 1, min(count // 3, 60)
+    scores = lags[middle - reach : middle + reach + 1]
+    null = np.sort(scores)[: 2 * reach - 2]
+    mean, spread = float(null.mean()), float(null.std()) + 0.3
+    found = int(scores.argmax()) - reach
+    own = float(scores[reach])
+    if found and (scores.max() - mean) / spread > 6 and own < mean + 4 * spread and own < 0.5 * scores.max():
+        return False, found, list(rows)
+    lag, shifted = _find_shifted_part(one, two, scores, mean + 6 * spread)
+    if len(shifted) >= 0.15 * count:
+        return False, lag, [rows[place] for place in shifted]
+    if own > mean + 4 * spread:
+        return True, 0, []
+    return False, 0, _list_other_matches(one, two, rows)
+
+
+def _match_features(texts: SampledTexts, rows: Sequence[int]) -> "tuple[np.ndarray, np.ndarray, np.ndarray] | None":
+    """Places of an answer and of a prompt that share a rare feature, and its weight."""
+    count = len(rows)
     prompts: defaultdict[str, list[int]] = defaultdict(list)
     answers: defaultdict[str, list[int]] = defaultdict(list)
     for place, at in enumerate(rows):
@@ -304,21 +336,22 @@ def _compare_lags(texts: SampledTexts) -> tuple[bool, int, list[int]]:
         ones.append(one)
         twos.append(np.tile(np.array(places), len(answered)))
         weights.append(np.full(len(one), 1.0 / (len(places) * len(answered)) ** 0.5))
-    if not ones:
-        return False, 0, []
-    one, two, weight = np.concatenate(ones), np.concatenate(twos), np.concatenate(weights)
-    lags = np.bincount(two - one + count - 1, weight, 2 * count - 1)
-    middle, reach = count - 1, min(count // 3, 60)
-    scores = lags[middle - reach : middle + reach + 1]
-    null = np.sort(scores)[: 2 * reach - 2]
-    mean, spread = float(null.mean()), float(null.std()) + 0.3
-    found = int(scores.argmax()) - reach
-    own = float(scores[reach])
-    if found and (scores.max() - mean) / spread > 6 and own < mean + 4 * spread and own < 0.5 * scores.max():
-        return False, found, []
-    if own > mean + 4 * spread:
-        return True, 0, []
-    return False, 0, _list_other_matches(one, two, rows)
+    return (np.concatenate(ones), np.concatenate(twos), np.concatenate(weights)) if ones else None
+
+
+def _find_shifted_part(
+    one: "np.ndarray", two: "np.ndarray", scores: "np.ndarray", least: float
+) -> tuple[int, list[int]]:
+    """A shift of some answers only, as after a row that was lost: they fit a neighbour's prompt and not their own."""
+    others, reach = scores.copy(), len(scores) // 2
+    others[reach] = 0.0
+    lag = int(others.argmax()) - reach
+    # Neighbours on one subject fit in both directions, and the answer to a follow-up question fits its own prompt too.
+    if abs(lag) > 3 or others[reach + lag] < max(least, 2 * others[reach - lag]):
+        return 0, []
+    fitting, moved = set(one[two == one].tolist()), set(one[two - one == lag].tolist())
+    shifted = moved - fitting
+    return (lag, sorted(shifted)) if len(shifted) > 3 * len(moved & fitting) else (0, [])
 
 
 def _list_other_matches(one: "np.ndarray", two: "np.ndarray", rows: Sequence[int]) -> list[int]:

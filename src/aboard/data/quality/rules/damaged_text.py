@@ -19,7 +19,11 @@ _ESCAPED = compile_pattern(
 )
 _LITERAL = compile_pattern(
     r"\{\"(?:text|content|answer|output|response|completion|message)\": ?\""
-    r"|b'|b\"|\(?\['|\{'|<[\w.]+ object at 0x|[A-Z]\w*\((?:text|content|id|role)="
+    r"|b'|b\"|\(?\['|[\[(]?\{'|<[\w.]+ object at 0x|[A-Z]\w*\((?:text|content|id|role)="
+)
+# A block of Python whose first statement is on the line of its `def`, and is a statement of its own.
+_JOINED_CODE = compile_pattern(
+    r"\bdef \w{1,80}\([^()\n]{0,300}\)(?: -> [\w\[\], .|]{1,80})?: (?:\"\"\"|if |for |while |try: |with |\w{1,60} = )"
 )
 _ENTITY = compile_pattern(r"&(?:[a-z]{2,8}|#\d{2,5}|#x[0-9a-f]{2,5});")
 _TAG = compile_pattern(r"</?[a-zA-Z][a-zA-Z0-9]{0,12}(?:\s[^<>]{0,200})?/?>")
@@ -59,6 +63,8 @@ def find_encoding_damage(texts: SampledTexts) -> Iterator[RowSign]:
     yield _make_sign(texts, escaped, "contain escape sequences as text, in the answer", 0.1)
     literals = [at for at in plain if _LITERAL.match(texts.answers[at])]
     yield _make_sign(texts, literals, "are printed values of a program, not text", 0.1)
+    joined = [at for at in answers if _JOINED_CODE.search(texts.answers[at]) and "\n" not in texts.answers[at].strip()]
+    yield _make_sign(texts, joined, "have code that lost its line breaks", 0.1)
     markup = [at for at in plain if _is_markup(texts.answers[at])]
     yield _make_sign(texts, markup, "contain HTML markup or entities", 0.1)
     asked = [at for at, row in enumerate(texts.rows) if len(_ENTITY.findall(row.prompt)) > 1]
