@@ -107,6 +107,30 @@ def test_git_state_runs_no_program_of_the_repository(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("22")
     assert read_git_state(tmp_path)["dirty"] is True
     assert not (tmp_path / "ran").exists()
+    subprocess.run([*git, "add", "a.py"], check=True)
+    assert read_git_state(tmp_path)["dirty"] is True
+
+
+@pytest.mark.parametrize("kind", ["copied", "bare"])
+def test_git_state_runs_no_filter(tmp_path: Path, kind: str) -> None:
+    """Neither of a repository that was copied with its settings, nor of a cloned directory that is a bare one."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "a.py").write_text("1")
+    (tmp_path / ".gitattributes").write_text("* filter=evil")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    subprocess.run([*git, "config", "filter.evil.clean", f"touch {tmp_path}/ran; cat"], check=True)
+    if kind == "bare":
+        for path in (tmp_path / ".git").iterdir():
+            path.rename(tmp_path / path.name)
+        (tmp_path / ".git").rmdir()
+        subprocess.run(["git", "-C", str(tmp_path), "config", "core.worktree", "."], check=True)
+    (tmp_path / "a.py").write_text("2")
+    state = read_git_state(tmp_path)
+    assert state == {} if kind == "bare" else state["dirty"] is None
+    assert not (tmp_path / "ran").exists()
+    subprocess.run(["git", "-C", str(tmp_path), "status"], check=True, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "ran").exists()
 
 
 def test_a_run_is_described_without_secrets() -> None:

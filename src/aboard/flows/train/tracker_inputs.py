@@ -1,7 +1,10 @@
 """What rank 0 gets for the trackers of a training: their variables of this shell, and facts for their pages."""
 
+import hashlib
 import json
 import os
+import re
+import stat
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -44,6 +47,9 @@ VARIABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _GIT_SECONDS = 2.0
+_MOST_HASHED = 64 * 1024 * 1024
+_SUBMODULE, _SHA1_DIGITS = "160000", 40
+_CONVERSIONS = (b"filter", b"text", b"eol", b"crlf", b"ident", b"encoding")
 _VERSIONS = ("torch", "cuda", "nccl", "transformers")
 
 
@@ -84,20 +90,71 @@ def collect_tracker_facts(plan: Plan, preflight: TrainingPreflight, here: Path) 
 
 
 def read_git_state(here: Path) -> dict[str, Any]:
-    """Commit, branch and whether files differ from it; empty outside of a repository. Runs no hook, writes nothing."""
+    """Commit, branch and whether tracked files differ from it; empty outside of a repository.
+
+    Runs nothing that the repository names, and writes nothing; None where that leaves it open whether files differ.
+    """
     commit, branch = _ask_git(here, "rev-parse", "HEAD"), _ask_git(here, "rev-parse", "--abbrev-ref", "HEAD")
-    if commit is None:
+    top = _ask_git(here, "rev-parse", "--show-toplevel")
+    if commit is None or top is None:
         return {}
-    changes = _ask_git(here, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
-    return {"commit": commit, "branch": branch, "dirty": None if changes is None else bool(changes)}
+    staged = _ask_git(here, "diff-index", "--cached", "--name-only", "--ignore-submodules=all", "HEAD")
+    files = _ask_git(here, "ls-files", "--stage", "-z", "--full-name", ":/")
+    dirty = None if staged is None or files is None else bool(staged) or _differ_from_index(Path(top), files)
+    return {"commit": commit, "branch": branch, "dirty": dirty}
+
+
+def _differ_from_index(top: Path, files: str) -> bool | None:
+    """Whether a tracked file has other content; `git status` would run the filters that the repository configures."""
+    left = _MOST_HASHED
+    for entry in files.split("\0")[:-1]:
+        mode, expected, stage, path = re.split("[ \t]", entry, maxsplit=3)
+        if mode == _SUBMODULE:
+            continue
+        content = _read_content(top / path, left)
+        if content is None or stage != "0":
+            return True
+        left -= len(content)
+        if left < 0:
+            return None
+        kind = "sha1" if len(expected) == _SHA1_DIGITS else "sha256"
+        found = hashlib.new(kind, b"blob %d\0" % len(content) + content, usedforsecurity=False)
+        if found.hexdigest() != expected:
+            return None if _converts_files(top) else True
+    return False
+
+
+def _read_content(path: Path, most: int) -> bytes | None:
+    """At most one byte more than `most`; None if there is no file or link."""
+    try:
+        if path.is_symlink():
+            return os.fsencode(path.readlink())
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return file.read(most + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+    except OSError:
+        return None
+
+
+def _converts_files(top: Path) -> bool:
+    """Whether files may differ from what git stores because git converts them: by a filter, or their line ends."""
+    rules = _read_content(top / ".gitattributes", _MOST_HASHED) or b""
+    return any(word in rules for word in _CONVERSIONS) or _ask_git(top, "config", "core.autocrlf") not in {
+        None,
+        "false",
+    }
 
 
 def _ask_git(here: Path, *words: str) -> str | None:
-    # A repository's own settings may name programs that `status` would run.
-    argv = ["git", "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-C", str(here), *words]
-    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    # The settings of a repository may name programs: hooks, a monitor, and what fetches objects that it lacks. A
+    # directory that only looks like a bare repository may be part of a clone.
+    settings = (
+        *("core.fsmonitor=false", f"core.hooksPath={os.devnull}"),
+        *("safe.bareRepository=explicit", "protocol.allow=never"),
+    )
+    argv = ["git", *(word for setting in settings for word in ("-c", setting)), "-C", str(here), *words]
+    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}
     try:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.stdout.strip("\n") if done.returncode == 0 else None
