@@ -15,7 +15,7 @@ from aboard.sandbox import Sandbox
 # On one worker: what the fixture sets up is dear.
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm-submit")]
 
-REQUEST = "cluster:\n  slurm: {nodes: 2, gpus_per_node: 2, time: 10, extra: --exclusive}\n"
+REQUEST = "cluster:\n  slurm: {nodes: 2, gpus_per_node: 2, time: 10, extra: [--exclusive, --comment=tests]}\n"
 FAILS = """\
 import os, time
 print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has {os.environ['HF_TOKEN']}", flush=True)
