@@ -1,7 +1,9 @@
 """Records to rows: the format is recognised and said, or given; a row that doesn't fit says how."""
 
 import json
+import shutil
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from aboard.data.intake.validation_split import SplitSide
 from aboard.data.rows import DataRow, InvalidRow, RowLocation, fingerprint_row
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.flows.data import DataCheckRequest, inspect_data
 
 HERE = RowLocation(file=Untrusted("a.jsonl"), line=7)
 ASKED = {"role": "user", "content": "Hi"}
@@ -331,3 +334,26 @@ def test_fingerprints() -> None:
 def test_rows_survive_json() -> None:
     """Whatever was read can be written down again for a report."""
     assert json.dumps(row({"messages": [ASKED, ANSWER]}).messages)
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is what the fix runs")
+@pytest.mark.parametrize(
+    ("name", "text"), [("qa.csv", 'question,answer\nwho?,"me, you"\n'), ("qa.tsv", "question\tanswer\nwho?\tme, you\n")]
+)
+def test_the_fixes_turn_a_table_with_other_columns_into_rows(tmp_path: Path, name: str, text: str) -> None:
+    """First into lines of JSON, then with the names that a format has."""
+    (tmp_path / name).write_text(text)
+    for file in (name, "qa.jsonl"):
+        with pytest.raises(AboardError) as error:
+            inspect_data(DataCheckRequest(files=(str(tmp_path / file),), command="aboard data"))
+        subprocess.run(error.value.fix, shell=True, check=True)  # noqa: S602 - a fix is typed into a shell
+    assert json.loads((tmp_path / "qa.renamed.jsonl").read_text()) == {"prompt": "who?", "completion": "me, you"}
+
+
+def test_no_fix_writes_the_file_that_it_reads(tmp_path: Path) -> None:
+    """A shell empties it first: all rows would be lost."""
+    path = tmp_path / "once.jsonl"
+    path.write_text('{"prompt": "a", "completion": "b"}\n' * 4)
+    report = inspect_data(DataCheckRequest(files=(str(path),), command="aboard data"))
+    fix = next(each.fix for each in report.findings if each.code == "data-duplicates")
+    assert f"awk '!seen[$0]++' {path} > once2.jsonl " in fix

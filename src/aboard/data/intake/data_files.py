@@ -42,12 +42,21 @@ class DataFile(NamedTuple):
     ending: str
 
 
+_TO_JSON_LINES = "import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(sys.stdin{})]"
+# Tables, with the program that turns them into lines of JSON.
+_CONVERTERS = {".csv": _TO_JSON_LINES.format(""), ".tsv": _TO_JSON_LINES.format(', delimiter="\\t"')}
+
+
 def find_data_files(path: str, split: str | None) -> list[DataFile]:
     """The file itself, or a directory's files by name, of one split if their names indicate splits."""
     if Path(path).is_dir():
         return _list_directory(path, split)
     name = path.removesuffix(".bin") + ".idx" if path.endswith(".bin") else path
     ending = _get_suffix(name)
+    if ending in _CONVERTERS and path.lower().endswith(ending):
+        seen = f"'{escape_text(path)}' is a table (CSV or TSV), which Aboard doesn't read"
+        rows = path[: -len(ending)] + ".jsonl"
+        raise AboardError(data.ENDING, seen, "table", program=_CONVERTERS[ending], file=path, rows=rows)
     if ending not in STORE_BY_SUFFIX:
         seen = f"'{escape_text(path)}' has no known suffix, so Aboard can't tell its format"
         raise AboardError(data.ENDING, seen, "known", endings=" ".join(STORE_BY_SUFFIX))

@@ -22,6 +22,10 @@ _NEEDS = {
     "tokens": "input_ids (and labels, loss_mask or attention_mask)",
 }
 
+# Usual names of columns that no format has, for a command that renames them.
+_ASKING_NAMES = ("question", "query", "prompt", "instruction", "input", "source", "user")
+_ANSWERING_NAMES = ("answer", "response", "completion", "output", "target", "reply", "assistant")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowFormat:
@@ -55,7 +59,7 @@ def recognize_format(
         formats = " or ".join(f"format: {form.name}" for form in candidates)
         raise AboardError(data_quality.FORMAT, seen, "several", formats=formats)
     if not candidates:
-        raise _make_no_format_error(records)
+        raise _make_no_format_error(records, file)
     return candidates[0]
 
 
@@ -124,7 +128,7 @@ def _make_mixed_error(form: RowFormat, seen: str, file: Untrusted) -> AboardErro
     )
 
 
-def _make_no_format_error(records: Sequence[Mapping[str, Any]]) -> AboardError:
+def _make_no_format_error(records: Sequence[Mapping[str, Any]], file: Untrusted | None) -> AboardError:
     columns = list(dict.fromkeys(str(name) for record in records for name in record))
     needs = "; ".join(f"{name} needs {columns}" for name, columns in _NEEDS.items())
     if not records:
@@ -136,6 +140,14 @@ def _make_no_format_error(records: Sequence[Mapping[str, Any]]) -> AboardError:
         return AboardError(data_quality.FORMAT, seen, "preferences")
     texts = [name for name in columns if any(isinstance(record.get(name), str) for record in records)]
     seen = f"no format fits the columns {escape_text(', '.join(columns), 300)}; {needs}"
+    asked = next((name for name in _ASKING_NAMES if name in texts), None)
+    answered = next((name for name in _ANSWERING_NAMES if name in texts and name != asked), None)
+    if file is not None and asked and answered:
+        rename, kept = (
+            f"{{prompt: .{asked}, completion: .{answered}}}",
+            f"{file.raw().removesuffix('.jsonl')}.renamed.jsonl",
+        )
+        return AboardError(data_quality.FORMAT, seen, "pair", filter=rename, file=file, kept=kept)
     if texts:
         return AboardError(data_quality.FORMAT, seen, "plain", column=texts[0])
     return AboardError(data_quality.FORMAT, seen, "columns")

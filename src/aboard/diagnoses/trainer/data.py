@@ -44,12 +44,14 @@ ENDING = Diagnosis(
     title="a file's name does not show its format",
     symptoms=(
         "has no known suffix, so Aboard can't tell its format",
+        "is a table (CSV or TSV), which Aboard doesn't read",
         "contains JSON lines, but has the suffix of a plain text file",
     ),
     explanation="The suffix decides how a file is read. In a .txt file, every line is a document.",
     fixes={
         "known": Advice("rename it to end in one of: {endings} (plus .gz .zst .bz2 .xz)"),
         "rename": FixCommand("mv {old} {new}"),
+        "table": FixCommand("python3 -c {program} < {file} > {rows}    # one JSON object per line"),
     },
 )
 

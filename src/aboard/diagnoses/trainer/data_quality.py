@@ -163,6 +163,7 @@ FORMAT = Diagnosis(
         "unread": Advice("check the file"),
         "preferences": Advice("convert the chosen answers to rows with prompt and completion"),
         "plain": Advice("for plain text write text_column: {column}"),
+        "pair": FixCommand("jq -c {filter} {file} > {kept}    # the names that Aboard knows"),
         "columns": Advice("rename the columns"),
         "show": FixCommand("{again:shell aboard data --show 2}    # shows how rows are interpreted"),
         "json": FixCommand(
@@ -186,7 +187,7 @@ LEAK = Diagnosis(
     symptoms=("validation loss is lower than training loss", "eval_loss falls and the model gets worse"),
     explanation="Rows with the same content are in both sets, so the validation loss measures memorization.",
     fixes={
-        "apart": FixCommand("grep -hvxFf {held} {files:words} > train-only.jsonl    # removes the validation rows"),
+        "apart": FixCommand("grep -hvxFf {held} {files:words} > {kept}    # removes the validation rows"),
         **_PASS,
     },
 )
@@ -199,7 +200,7 @@ DUPLICATES = Diagnosis(
     " more of the rows are duplicates, a file is probably listed twice, or files overlap. To train on some rows more"
     " often, give their file a larger `weight`.",
     fixes={
-        "once": FixCommand("awk '!seen[$0]++' {files:words} > once.jsonl    # keeps one copy of each line"),
+        "once": FixCommand("awk '!seen[$0]++' {files:words} > {kept}    # keeps one copy of each line"),
         **_PASS,
     },
 )
