@@ -105,6 +105,13 @@ def test_a_launch_that_preflight_refused_is_told_with_its_codes(runs: Runs) -> N
     assert (fields[1], fields[-1]) == ("refused", refused)
 
 
+def test_a_launch_whose_command_was_refused_says_so(runs: Runs) -> None:
+    """Not just "blocked", of which nobody knows by what."""
+    run = begin(runs, 1)
+    assert "its command was refused before ranks started" in CliRunner().invoke(cli, ["status", run.id]).output
+    assert "its command was refused before ranks started" in CliRunner().invoke(cli, ["why", run.id]).output
+
+
 @pytest.mark.parametrize(("saved", "what"), [(40, "continues from step 40"), (None, "starts over: no checkpoint")])
 def test_of_a_training_that_failed_the_command_that_resumes_it_is_told(
     runs: Runs, tmp_path: Path, saved: int | None, what: str

@@ -76,6 +76,8 @@ def summarize_run(run: RunDirectory) -> RunSummary:
     note = folded.stopping if state == "stopped" else next(iter(folded.notices.values()), "")
     if state == "blocked" and findings:
         state, note = "refused", f"refused by preflight: {', '.join(dict.fromkeys(each.code for each in findings))}"
+    elif state == "blocked":
+        note = note or "its command was refused before ranks started, and printed why"
     return RunSummary(
         id=run.id,
         state=state,
