@@ -112,3 +112,37 @@ def test_a_script_that_contains_such_a_command(text: str, code: str, fix: str) -
         assert error.value.code in (code, "paste-wrapped")
         if command == "./run.sh":
             assert fix in error.value.fix
+
+
+_TYPED = ("aboard", "launch", "n1", "n[2-3]", "--set", "cluster.env.A=1", "--check", "none")
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "rest"),
+    [
+        ("nohup torchrun x.py", " -d", "torchrun x.py"),
+        ("numactl -N 0 torchrun x.py", " --bind", "torchrun x.py"),
+        ("timeout 60 torchrun x.py", "", "torchrun x.py"),
+        ("nice torchrun x.py", "", "torchrun x.py"),
+        ("nsys profile torchrun x.py", "", "torchrun x.py"),
+        ("ssh n1 torchrun x.py", "", "torchrun x.py"),
+        ("mpirun -np 2 x.py", "", "x.py"),
+        ("composer x.py", "", "torchrun --nproc-per-node gpu x.py"),
+        ("trl sft --model x", "", "accelerate launch -m trl.scripts.sft --model x"),
+        ("tune run full", "", "torchrun --nproc-per-node gpu recipe.py --config CONFIG"),
+        ("bash -c 'torchrun x.py'", "", "torchrun x.py"),
+        ("./run.sh", " -d", "torchrun x.py"),
+    ],
+)
+def test_the_command_to_type_keeps_the_nodes_and_options(command: str, option: str, rest: str) -> None:
+    """Without them it would train on this machine alone."""
+    with pytest.raises(InputError) as error:
+        pasted(command, files={"./run.sh": "setsid torchrun x.py &\n"}, launch=_TYPED)
+    assert error.value.fix.endswith(f"aboard launch n1 'n[2-3]' --set cluster.env.A=1 --check none{option} -- {rest}")
+
+
+def test_an_option_that_is_already_typed_is_not_repeated() -> None:
+    """The user may have detached the run as well."""
+    with pytest.raises(InputError) as error:
+        pasted("nohup torchrun x.py", launch=("aboard", "launch", "--detach", "n1"))
+    assert error.value.fix.endswith(": aboard launch --detach n1 -- torchrun x.py")

@@ -107,11 +107,10 @@ def refuse_wrapped_command(
     if (first in _STARTERS or _OTHER_LAUNCHERS.get(first) == "mpi") and launcher_at is not None:
         launcher = _get_base_name(words[launcher_at])
         seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
-        raise _build_refusal(
-            first, seen, WRAPPED.fix("starter", starter=first, command=quote_command_line(words[launcher_at:]))
-        )
-    _refuse_front_end(words, before)
-    _refuse_other_launcher(words, set_before)
+        command = quote_command_line(words[launcher_at:])
+        raise _build_refusal(first, seen, _fill_fix(context, "starter", starter=first, command=command))
+    _refuse_front_end(words, before, context)
+    _refuse_other_launcher(words, set_before, context)
     if (text := find_command_text(words)) is not None:
         _refuse_shell_text(first, text, words, context)
     inner = _strip_wrapper(words)
@@ -120,8 +119,8 @@ def refuse_wrapped_command(
         command, way = quote_command_line([*set_before, *inner]), _WRAPPERS[first].fix
         if way == "before":
             wrapper = quote_command_line(words[: len(words) - len(inner)])
-            raise _build_refusal(first, seen, WRAPPED.fix("before", wrapper=wrapper, command=command))
-        raise _build_refusal(first, seen, WRAPPED.fix(way, wrapper=first, command=command))
+            raise _build_refusal(first, seen, _fill_fix(context, "before", wrapper=wrapper, command=command))
+        raise _build_refusal(first, seen, _fill_fix(context, way, wrapper=first, command=command))
 
 
 def find_launcher_name(line: str) -> str:
@@ -142,7 +141,7 @@ def find_launcher_name(line: str) -> str:
     return find_launcher_name(" ".join(inner)) if inner else ""
 
 
-def _refuse_front_end(words: Sequence[str], before: Mapping[str, str]) -> None:
+def _refuse_front_end(words: Sequence[str], before: Mapping[str, str], context: LauncherContext) -> None:
     """Raises with the launcher's own command, which is what the front end would start."""
     name, rest = _get_base_name(words[0]), words[1:]
     if re.fullmatch(r"python[0-9.]*", name) and "-m" in words:
@@ -155,17 +154,16 @@ def _refuse_front_end(words: Sequence[str], before: Mapping[str, str]) -> None:
         return
     seen = f"{name} {rest[0]} starts a launcher of its own in every rank, and each would start a run of its own"
     if not started:
-        raise _build_refusal(name, seen, WRAPPED.fix("recipe"))
+        raise _build_refusal(name, seen, _fill_fix(context, "recipe"))
     per_node = before.get("NPROC_PER_NODE", "")
     if per_node.isdecimal():
         started = tuple(per_node if word == "gpu" else word for word in started)
     env = [f"{key}={value}" for key, value in before.items() if key not in {"NPROC_PER_NODE", "NNODES", "NODE_RANK"}]
-    raise _build_refusal(
-        name, seen, WRAPPED.fix("front-end", name=name, command=quote_command_line([*env, *started, *rest[1:]]))
-    )
+    command = quote_command_line([*env, *started, *rest[1:]])
+    raise _build_refusal(name, seen, _fill_fix(context, "front-end", name=name, command=command))
 
 
-def _refuse_other_launcher(words: Sequence[str], set_before: Sequence[str]) -> None:
+def _refuse_other_launcher(words: Sequence[str], set_before: Sequence[str], context: LauncherContext) -> None:
     name = _get_base_name(words[0])
     fix = _OTHER_LAUNCHERS.get(name)
     starting = _STARTING_WORDS.get(name)
@@ -177,7 +175,7 @@ def _refuse_other_launcher(words: Sequence[str], set_before: Sequence[str]) -> N
         raise _build_refusal(name, seen, WRAPPED.fix("other", name=name))
     ranks = () if fix == "mpi" else _PER_SLOT[:3]
     command = quote_command_line([*set_before, *ranks, *words[script:]])
-    raise _build_refusal(name, seen, WRAPPED.fix(fix, name=name, command=command))
+    raise _build_refusal(name, seen, _fill_fix(context, fix, name=name, command=command))
 
 
 def _refuse_shell_text(shell: str, text: str, words: Sequence[str], context: LauncherContext) -> None:
@@ -198,7 +196,7 @@ def _refuse_shell_text(shell: str, text: str, words: Sequence[str], context: Lau
         raise _build_refusal(shell, seen, WRAPPED.fix("text", name=_get_base_name(started.words[0])))
     new = {name: value for name, value in started.env.items() if context.environ.get(name) != value and name != "PWD"}
     command = quote_command_line([*(f"{name}={value}" for name, value in new.items()), *started.words])
-    raise _build_refusal(shell, seen, WRAPPED.fix("wrapper", wrapper=f"{shell} -c", command=command))
+    raise _build_refusal(shell, seen, _fill_fix(context, "wrapper", wrapper=f"{shell} -c", command=command))
 
 
 def _strip_wrapper(words: Sequence[str]) -> Sequence[str]:
@@ -239,6 +237,13 @@ def _starts_launcher(words: Sequence[str], context: LauncherContext) -> bool:
 def _describe(words: Sequence[str]) -> str:
     at = next((index for index, word in enumerate(words) if not _ASSIGNMENT.match(word)), 0)
     return _get_base_name(words[at])
+
+
+def _fill_fix(context: LauncherContext, variant: str, **values: str) -> Fix:
+    """The fix with what the user typed before `--`, and the option that replaces the wrapper."""
+    option = {"nohup": ("-d", "--detach"), "bind": ("--bind",)}.get(variant, ())
+    more = () if set(option) & set(context.launch) else option[:1]
+    return WRAPPED.fix(variant, launch=quote_command_line([*context.launch, *more]), **values)
 
 
 def _build_refusal(where: str, seen: str, fix: Fix) -> InputError:
