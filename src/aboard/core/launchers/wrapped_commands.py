@@ -4,9 +4,11 @@ Launched unchanged, they would run on every rank, and each would start a whole r
 """
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.launcher_command import LauncherContext
 from aboard.core.launchers.shell.syntax import UnreadableScriptError
 from aboard.core.launchers.slurm.task_shell import find_command_text, follow_task_script
@@ -91,6 +93,13 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
         for name in ("uv", "conda", "mamba", "micromamba", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi")
     },
 }
+# They run what follows, or a quoted command, outside of the rank or several times, with the fix.
+_SESSIONS: Mapping[str, str] = {
+    **dict.fromkeys(("tmux", "screen", "dtach", "at", "batch", "systemd-run"), "nohup"),
+    **dict.fromkeys(("script", "parallel", "xargs"), "wrapper"),
+}
+_MOST_WORDS, _LONGEST_TEXT = 100, 10_000
+_EXPANDED = re.compile(r"[;&|<>(){}$`*?\n]")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _SEPARATORS = re.compile(r"[;&|\n(){}]")
 _READ = frozenset({"torchrun", "deepspeed", "accelerate", "accelerate-launch", "python", "python3"})
@@ -109,6 +118,8 @@ def refuse_wrapped_command(
         seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
         command = quote_command_line(words[launcher_at:])
         raise _build_refusal(first, seen, _fill_fix(context, "starter", starter=first, command=command))
+    if first in _SESSIONS and ("/" not in words[0] or words[0].startswith("/")):
+        _refuse_session(words, set_before, context, launchers)
     _refuse_front_end(words, before, context)
     _refuse_other_launcher(words, set_before, context)
     if (text := find_command_text(words)) is not None:
@@ -139,6 +150,44 @@ def find_launcher_name(line: str) -> str:
         return name if words[1:] else ""
     inner = _strip_wrapper(words)
     return find_launcher_name(" ".join(inner)) if inner else ""
+
+
+def _refuse_session(
+    words: Sequence[str], set_before: Sequence[str], context: LauncherContext, launchers: frozenset[str]
+) -> None:
+    """Raises if a launcher follows anywhere: the rank would end at once, or start a run of its own."""
+    name = _get_base_name(words[0])
+    for index, word in enumerate(words[1:_MOST_WORDS], start=1):
+        is_text = " " in word.strip()
+        if word.endswith(".py") and not is_text:
+            return  # what follows are arguments of a script
+        inner = _split_text(word) if is_text else words[index:]
+        lines = _SEPARATORS.split(word[:_LONGEST_TEXT]) if is_text else [" ".join(inner[:_MOST_WORDS])]
+        launcher = next(filter(None, (_find_started(line.split(), launchers) for line in lines)), "")
+        if not launcher or words[index - 1] in {"-p", "--property"}:
+            continue
+        seen = f"{name} would start {launcher} by itself in every rank, and Aboard would not see its ranks"
+        if not inner or "{}" in inner or (is_text and _EXPANDED.search(word)):
+            raise _build_refusal(name, seen, WRAPPED.fix("text", name=launcher))
+        if _starts_launcher(inner, context):
+            command = quote_command_line([*set_before, *(inner[: inner.index(":::")] if ":::" in inner else inner)])
+            raise _build_refusal(name, seen, _fill_fix(context, _SESSIONS[name], wrapper=name, command=command))
+
+
+def _split_text(text: str) -> Sequence[str]:
+    """The words of a quoted command; empty if they can't be told."""
+    try:
+        return shlex.split(text) if len(text) <= _LONGEST_TEXT else ()
+    except ValueError:
+        return ()
+
+
+def _find_started(words: Sequence[str], launchers: frozenset[str]) -> str:
+    """The launcher that the first word is, or that it wraps; a container counts with a launcher in it."""
+    name, *rest = map(_get_base_name, words or [""])
+    if name in RUNTIMES:
+        return name if launchers.intersection(rest) else ""
+    return name if name in launchers and rest else find_launcher_name(" ".join(words))
 
 
 def _refuse_front_end(words: Sequence[str], before: Mapping[str, str], context: LauncherContext) -> None:
