@@ -117,8 +117,8 @@ WRAPPED = Diagnosis(
     title="the pasted command starts a launcher itself",
     symptoms=("starts deepspeed by itself, so every rank would start a run of its own",),
     explanation="The pasted command starts a launcher such as torchrun, by itself (axolotl train, mpirun) or behind"
-    " another program (nohup, tmux, timeout, uv run, bash -c). Every rank would run it, and start a run of its own: several"
-    " small worlds instead of one.",
+    " another program (nohup, tmux, timeout, uv run, bash -c). Every rank would run it, and start a run of its own:"
+    " several small worlds instead of one.",
     fixes={
         "bash": FixCommand("paste the command that it runs: aboard launch -- srun … torchrun …"),
         "starter": FixCommand("remove {starter}: {launch:shell aboard launch} -- {command:shell}"),
