@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from aboard.config.accelerate_config import parse_accelerate_config
 from aboard.core.cluster.container import Container
-from aboard.core.launchers.launcher_command import DeepyReport, LauncherCommand
+from aboard.core.launchers.launcher_command import ABOARD_LAUNCH, DeepyReport, LauncherCommand
 from aboard.core.launchers.parse_command import parse_launcher_command
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import InputError, Problem
@@ -36,7 +36,11 @@ class TextFiles:
 
 
 def pasted(
-    command: str, *, files: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
+    command: str,
+    *,
+    files: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    launch: tuple[str, ...] = ABOARD_LAUNCH,
 ) -> LauncherCommand:
     """What a launcher's command line, as a shell would split it, asks for."""
     got = parse_launcher_command(
@@ -45,6 +49,7 @@ def pasted(
         environ=environ or {},
         cwd="/home/me/project",
         run_deepy=_report_configs,
+        launch=launch,
     )
     assert got is not None
     return got

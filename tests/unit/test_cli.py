@@ -185,6 +185,14 @@ def test_a_command_can_be_typed_again(argv: list[str], typed: str) -> None:
     assert format_typed_command(argv) == f"aboard {typed}"
 
 
+def test_a_refused_wrapper_shows_the_typed_line_without_it_and_without_secrets() -> None:
+    """The nodes and options are those before `--`."""
+    ran = aboard("launch", "n1", "n2", "--env", "HF_TOKEN=abc", "--check", "none", "--", "nohup", "torchrun", "x.py")
+    assert ran.code == 3
+    assert "aboard launch n1 n2 --env HF_TOKEN --check none -d -- torchrun x.py" in " ".join(ran.stderr.split())
+    assert "abc" not in ran.stderr
+
+
 @pytest.mark.ci
 def test_a_run_in_the_background_holds_no_stream_of_the_terminal() -> None:
     """Data that was prepared in worker processes leaves a helper of multiprocessing; it ends with the command."""

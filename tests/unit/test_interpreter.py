@@ -357,6 +357,19 @@ def test_a_script_that_no_node_has_is_synced_from_this_machine() -> None:
     assert some[0].fix.startswith("ssh n1 'tar -C / -cf - job/train.py' | ssh n2 ")
 
 
+def test_a_mistyped_script_that_this_machine_lacks_too_is_not_synced() -> None:
+    """The fix names the file that exists, unless a node has the script; what a node says is near is not used."""
+    spec = RankSpec(program=Program(kind=ProgramKind.SCRIPT, target="trian.py"), near="train.py")
+    gone, there = (
+        parse_environment(Node(name="n1", workdir="/job"), spec, {"program": {"exists": exists, "near": "evil.py"}})
+        for exists in (False, True)
+    )
+    (found,) = judge({"n1": replace(gone, workdir=True), "n2": replace(gone, workdir=True)})
+    assert found.fix == "write train.py in the command: this machine does not have /job/trian.py either"
+    (found,) = judge({"n1": replace(there, workdir=True), "n2": replace(gone, workdir=True)})
+    assert found.fix.startswith("ssh n1 'tar -C / -cf - job/trian.py' | ssh n2 ")
+
+
 def test_a_python_of_the_system_is_not_copied() -> None:
     """The fix of an environment recreates or copies it; all of /usr is not to be copied."""
     venv, conda = InterpreterSource.VIRTUAL_ENV, InterpreterSource.CONDA_PREFIX

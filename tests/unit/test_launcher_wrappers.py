@@ -23,6 +23,26 @@ from aboard.diagnoses import InputError
         ("conda run -n env --no-capture-output accelerate launch x.py", "conda run -n env --no-capture-output aboard"),
         ("poetry run -- torchrun x.py", "poetry run -- aboard launch -- torchrun x.py"),
         ("nsys profile -o out --trace=cuda torchrun x.py", "aboard launch -- torchrun x.py"),
+        (
+            "tmux new -d 'torchrun --nnodes 2 x.py'",
+            "remove tmux, and detach the run: aboard launch -d -- torchrun --nnod",
+        ),
+        ("/usr/bin/tmux new-session -d -s run torchrun x.py", "aboard launch -d -- torchrun x.py"),
+        ("screen -dmS run bash -c 'cd /x && torchrun x.py; exec bash'", "paste only the torchrun command"),
+        ("A=1 screen -dm bash -c 'B=2 torchrun x.py'", "aboard launch -d -- A=1 B=2 torchrun x.py"),
+        ("script -q -c 'accelerate launch x.py' log", "remove script: aboard launch -- accelerate launch x.py"),
+        ("at now torchrun x.py", "aboard launch -d -- torchrun x.py"),
+        ("dtach -n /tmp/s srun -N 2 torchrun x.py", "aboard launch -d -- srun -N 2 torchrun x.py"),
+        ("systemd-run --user -p MemoryMax=1G --scope torchrun x.py", "aboard launch -d -- torchrun x.py"),
+        (
+            "systemd-run python -m torch.distributed.run x.py",
+            "aboard launch -d -- python -m torch.distributed.run x.py",
+        ),
+        ("parallel torchrun x.py ::: 1 2", "remove parallel: aboard launch -- torchrun x.py"),
+        ("parallel 'torchrun x.py {}' ::: 1 2", "paste only the torchrun command"),
+        ("xargs -n 1 torchrun x.py", "remove xargs: aboard launch -- torchrun x.py"),
+        ("tmux new -d 'docker run img torchrun x.py'", "aboard launch -d -- docker run img torchrun x.py"),
+        ('tmux new -d "torchrun x.py --name \'a"', "paste only the torchrun command"),
         ("exec torchrun x.py", "aboard launch -- torchrun x.py"),
         ("nohup python -u -X faulthandler -m torch.distributed.run x.py", "-- python -u -X faulthandler -m torch.dist"),
         ("nohup nice -n 5 torchrun x.py", "remove nice: aboard launch -- torchrun x.py"),
@@ -82,6 +102,11 @@ def test_a_command_that_would_start_a_launcher_in_every_rank(command: str, fix: 
         "axolotl preprocess c.yml",
         "llamafactory-cli export c.yaml",
         "ray status",
+        "tmux new -d 'python train.py --launcher torchrun --x 1'",
+        "xargs python train.py --backend deepspeed --x 1",
+        "./script torchrun x.py",
+        "xargs docker rm img",
+        "script -c 'echo torchrun' log",
         "train.py mpirun",
     ],
 )
@@ -112,3 +137,37 @@ def test_a_script_that_contains_such_a_command(text: str, code: str, fix: str) -
         assert error.value.code in (code, "paste-wrapped")
         if command == "./run.sh":
             assert fix in error.value.fix
+
+
+_TYPED = ("aboard", "launch", "n1", "n[2-3]", "--set", "cluster.env.A=1", "--check", "none")
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "rest"),
+    [
+        ("nohup torchrun x.py", " -d", "torchrun x.py"),
+        ("numactl -N 0 torchrun x.py", " --bind", "torchrun x.py"),
+        ("timeout 60 torchrun x.py", "", "torchrun x.py"),
+        ("nice torchrun x.py", "", "torchrun x.py"),
+        ("nsys profile torchrun x.py", "", "torchrun x.py"),
+        ("ssh n1 torchrun x.py", "", "torchrun x.py"),
+        ("mpirun -np 2 x.py", "", "x.py"),
+        ("composer x.py", "", "torchrun --nproc-per-node gpu x.py"),
+        ("trl sft --model x", "", "accelerate launch -m trl.scripts.sft --model x"),
+        ("tune run full", "", "torchrun --nproc-per-node gpu recipe.py --config CONFIG"),
+        ("bash -c 'torchrun x.py'", "", "torchrun x.py"),
+        ("./run.sh", " -d", "torchrun x.py"),
+    ],
+)
+def test_the_command_to_type_keeps_the_nodes_and_options(command: str, option: str, rest: str) -> None:
+    """Without them it would train on this machine alone."""
+    with pytest.raises(InputError) as error:
+        pasted(command, files={"./run.sh": "setsid torchrun x.py &\n"}, launch=_TYPED)
+    assert error.value.fix.endswith(f"aboard launch n1 'n[2-3]' --set cluster.env.A=1 --check none{option} -- {rest}")
+
+
+def test_an_option_that_is_already_typed_is_not_repeated() -> None:
+    """The user may have detached the run as well."""
+    with pytest.raises(InputError) as error:
+        pasted("nohup torchrun x.py", launch=("aboard", "launch", "--detach", "n1"))
+    assert error.value.fix.endswith(": aboard launch --detach n1 -- torchrun x.py")

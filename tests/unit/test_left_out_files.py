@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from aboard.cli.options.node_arguments import NodeArguments
 from aboard.cli.sync import sync
 from aboard.diagnoses import AboardError
 from aboard.flows.sync.sync_sources import TrainingFiles, list_left_out, scan_sources, scan_working_directory
@@ -51,6 +52,27 @@ def test_what_gitignore_names_is_counted_and_named_with_the_command_that_sends_i
         {"a b.bin"},
         {"out.log"},
     ]
+
+
+def test_the_command_that_sends_it_names_the_same_nodes(project: Path) -> None:
+    """Both lines keep what was typed about the nodes, and no secret."""
+    typed = NodeArguments(
+        nodes=("n[1-2]", "n3"),
+        hostfile="my hosts",
+        include="",
+        exclude="n4",
+        sets=("cluster.port=2", "cluster.env.HF_TOKEN=abc"),
+    )
+    left_out = list_left_out(scan_sources((), (), TrainingFiles()))
+    for line in format_left_out(left_out, flag=True, nodes=typed.list_words())[1:]:
+        words = shlex.split(line.partition(": ")[2], comments=True)[2:]
+        got = sync.make_context("sync", words).params
+        assert (got["nodes"], got["hostfile"], got["exclude"], got["sets"]) == (
+            ("n[1-2]", "n3"),
+            "my hosts",
+            "n4",
+            ("cluster.port=2",),
+        )
 
 
 def test_at_most_five_paths_are_named(project: Path) -> None:

@@ -12,7 +12,13 @@ from aboard.cli.options.command_after_dashes import LaunchCommand, launch_on_hos
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
 from aboard.cli.options.submitted_run import submitted_run
 from aboard.cli.options.typed_command import TypedCommand, check_script_exists
-from aboard.cli.runs.start_launch import ResolvedLaunch, dial_while_parsing, format_typed_command, send_files_first
+from aboard.cli.runs.start_launch import (
+    ResolvedLaunch,
+    dial_while_parsing,
+    format_typed_command,
+    list_typed_words,
+    send_files_first,
+)
 from aboard.config.input_files import suggest_similar_file
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.plan.launch_request import resolve_request
@@ -161,7 +167,9 @@ def launch(
     """
     if host is not None:
         sys.exit(launch_on_host(host, sys.argv[1:]))
-    typed_words = TypedCommand(where=where, command=command, module=module, no_python=no_python)
+    typed_words = TypedCommand(
+        where=where, command=command, module=module, no_python=no_python, words=tuple(list_typed_words(sys.argv[1:]))
+    )
     seconds = lease or (DETACHED_SECONDS if detach else ATTACHED_SECONDS)
     limit = _parse_sync_limit(sync_limit) if sync else None
 

@@ -129,7 +129,7 @@ async def _sync_paths(where: NodeArguments, options: _SyncOptions, nodes: Sequen
         )
     finally:
         await dialer.close()
-    return _show_results(console, results, findings, trees, options)
+    return _show_results(console, results, findings, trees, options, where.list_words())
 
 
 def _scan(where: NodeArguments, options: _SyncOptions) -> list[SourceTree]:
@@ -149,6 +149,7 @@ def _show_results(
     findings: Sequence[Finding],
     trees: Sequence[SourceTree],
     options: _SyncOptions,
+    nodes: Sequence[str],
 ) -> int:
     special, left_out = sum(tree.special for tree in trees), list_left_out(trees)
     if options.as_json:
@@ -160,7 +161,7 @@ def _show_results(
     if special and not options.as_json:
         click.echo(f"skipped {special} special files: pipes, sockets or devices")
     if not options.as_json:
-        for line in format_left_out(left_out, flag=True):
+        for line in format_left_out(left_out, flag=True, nodes=nodes):
             click.echo(line)
     if findings and not options.as_json:
         from aboard.ui.findings_view import FindingsView  # noqa: PLC0415 - findings are rare

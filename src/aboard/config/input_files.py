@@ -48,12 +48,18 @@ def read_text(path: str, *, fix: Fix) -> str:
 
 def suggest_similar_file(path: str) -> Fix:
     """Suggests the file in the same directory with the most similar name; empty if there is none."""
+    near = find_similar_file(path)
+    return configuration.FILE.fix("near", near=near) if near else NO_FIX
+
+
+def find_similar_file(path: str) -> str:
+    """The file in the same directory with the most similar name; "" if there is none."""
     requested = Path(path)
     try:
         near = find_nearest(requested.name, sorted(other.name for other in requested.parent.iterdir()))
     except (OSError, ValueError):
-        return NO_FIX
-    return configuration.FILE.fix("near", near=requested.with_name(near)) if near else NO_FIX
+        return ""
+    return str(requested.with_name(near)) if near else ""
 
 
 def _build_read_error(path: str, seen: str, fix: Fix) -> InputError:

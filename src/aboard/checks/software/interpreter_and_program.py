@@ -96,20 +96,24 @@ def find_missing_program(facts: Facts) -> Iterator[Finding]:
     known = {name: each for name, each in _list_known_environments(facts).items() if each.program is not None}
     nowhere = all(each.workdir is False for each in known.values())
     by_path: dict[tuple[str, str], list[str]] = {}
-    there = []
+    there, near = [], {}
     for name, program in _list_programs(facts, nowhere=nowhere).items():
         if program.exists and not program.problem:
             there.append(name)
         else:
             problem = program.problem.visible(200) or "is missing"
             by_path.setdefault((program.path, problem), []).append(name)
+            if program.near and not program.exists:
+                near[program.path] = program.near
     for (path, problem), names in by_path.items():
         also = f"; {node_sets.fold_names(there)} {agree(there, 'has', 'have')} it" if there else ""
         folder = facts.cluster.node(names[0]).workdir if nowhere else None
         yield software.PROGRAM.finding(
             nodes=tuple(names),
             seen=f"{path} {problem} on {node_sets.fold_names(names)}{also}",
-            fix=_fix_missing_program(facts, folder or path, names, there)
+            fix=software.PROGRAM.fix("near", near=near[path], path=path)
+            if path in near and not there
+            else _fix_missing_program(facts, folder or path, names, there)
             if "/" in path
             else software.PROGRAM.fix(
                 "install",

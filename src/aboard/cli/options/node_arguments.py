@@ -17,6 +17,7 @@ from aboard.config.this_machine import inspect_this_machine
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.node import Node
+from aboard.core.secrets.secret_names import is_secret
 from aboard.core.slurm.allocation import SlurmAllocation
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.slurm.srun_copies import refuse_srun_copies
@@ -39,6 +40,18 @@ class NodeArguments:
     def is_given(self) -> bool:
         """Whether the user named nodes, instead of leaving it to ./aboard.yaml."""
         return bool(self.nodes or self.hostfile or self.include or self.exclude or self.sets)
+
+    def list_words(self) -> list[str]:
+        """The same arguments for another `aboard sync`; a setting that may be a secret is left out."""
+        on = [word for name in self.nodes for word in ("--on", name)]
+        filters = {"--hostfile": self.hostfile, "--include": self.include, "--exclude": self.exclude}
+        sets = [each for each in self.sets if not is_secret(each.partition("=")[0].rpartition(".")[2])]
+        return [
+            *on,
+            *(word for option, value in filters.items() if value for word in (option, value)),
+            *(word for each in sets for word in ("--set", each)),
+            *(["--allow-file"] if self.allow_file else []),
+        ]
 
     @cached_property
     def _here(self) -> HeadMachine:

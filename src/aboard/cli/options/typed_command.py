@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TypedCommand:
-    """The command as typed, not parsed yet."""
+    """The command as typed, not parsed yet; `words` are the whole line, without secrets."""
 
     where: NodeArguments
     command: tuple[str, ...]
     module: bool
     no_python: bool
+    words: tuple[str, ...] = ()
 
     def read(self) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
         """What to run, on which nodes, and notes for the user; a pasted launcher command may name nodes itself."""
@@ -78,10 +79,18 @@ class TypedCommand:
         # The tables of the launchers' flags, for those who paste.
         from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - the reason is above
         from aboard.config.deepy_program import run_deepy  # noqa: PLC0415 - the reason is above
+        from aboard.core.launchers.launcher_command import ABOARD_LAUNCH  # noqa: PLC0415 - the reason is above
         from aboard.core.launchers.parse_command import parse_launcher_command  # noqa: PLC0415 - the reason is above
 
         files = HeadFiles(allow_file=self.where.allow_file)
-        return parse_launcher_command(self.command, files, environ=os.environ, cwd=str(Path.cwd()), run_deepy=run_deepy)
+        return parse_launcher_command(
+            self.command,
+            files,
+            environ=os.environ,
+            cwd=str(Path.cwd()),
+            run_deepy=run_deepy,
+            launch=self.words[: self.words.index("--")] if "--" in self.words else ABOARD_LAUNCH,
+        )
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial first; a pasted command may name others."""

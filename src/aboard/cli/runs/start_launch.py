@@ -43,14 +43,19 @@ class ResolvedLaunch:
 
 
 def format_typed_command(argv: Sequence[str]) -> Shell:
-    """The typed command, quoted for the shell; a secret's value is left out, and `--env NAME` reads it from here."""
+    """The typed command, quoted for the shell, without the values of secrets."""
+    return quote_typed_words(list_typed_words(argv))
+
+
+def list_typed_words(argv: Sequence[str]) -> list[str]:
+    """The typed command; a secret's value is left out, and `--env NAME` reads it from here."""
     words = remove_run_options(argv)
     end = words.index("--") if "--" in words else len(words)
     for place, word in enumerate(words[:end]):
         option, name, value = _parse_setting(words[place - 1] if place else "", word)
         if value and is_secret(name.rpartition(".")[2]):
             words[place] = word.removesuffix(f"={value}") + ("=…" if option == "--set" else "")
-    return quote_typed_words(["aboard", *words])
+    return ["aboard", *words]
 
 
 def _parse_setting(before: str, word: str) -> tuple[str, str, str]:

@@ -13,6 +13,7 @@ from aboard.config.this_machine import get_cache_folder
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress
 from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.cluster.node_sets import fold_names
 from aboard.core.text.byte_sizes import format_size, parse_size
 from aboard.diagnoses import AboardError, Finding, InputError, Problem, join_fixes
 from aboard.diagnoses.untrusted import escape_text
@@ -56,7 +57,10 @@ async def send_working_directory(cluster: Cluster, dialer: NodeDialer, limit: in
         raise AboardError(errors[0].diagnosis, seen, fix=join_fixes(*dict.fromkeys(error.fix for error in errors)))
     sent = sum(result.sent for result in results.values())
     click.echo(f"sync: {amount} on {format_count(len(nodes), 'node')}; sent {format_size(sent)}", err=True)
-    for line in format_left_out(list_left_out([tree]), flag=False):
+    # Only aboard.yaml knows nodes whose name is not what ssh is given.
+    listed = all(node.target == node.name and node.user is None and node.port is None for node in nodes)
+    on = ["--on", fold_names([node.name for node in nodes])] if listed else []
+    for line in format_left_out(list_left_out([tree]), flag=False, nodes=on):
         click.echo(line, err=True)
 
 

@@ -33,6 +33,7 @@ class DeepyReport:
     env: Mapping[str, str]
 
 
+ABOARD_LAUNCH = ("aboard", "launch")
 DeepyRunner = Callable[[Sequence[str], Sequence[str], Mapping[str, str]], DeepyReport]
 
 
@@ -42,6 +43,7 @@ class LauncherContext:
 
     `parse_inner` parses the command that srun or a script starts; None if it is no launcher's. `scripts` are the shell
     scripts that are being read. `run_deepy` runs deepy.py, by the words before and after its name; None if it can't.
+    `launch` are the words that the user typed before `--`, for the commands of fixes.
     """
 
     files: LauncherFiles
@@ -50,6 +52,7 @@ class LauncherContext:
     parse_inner: "Callable[[Sequence[str], LauncherContext], LauncherCommand | None]"
     scripts: tuple[str, ...] = ()
     run_deepy: DeepyRunner | None = None
+    launch: tuple[str, ...] = ABOARD_LAUNCH
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,13 @@ from aboard.core.launchers.accelerate import parse_accelerate
 from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.containers.parse_container import drop_outside_variables, parse_container
 from aboard.core.launchers.deepspeed import parse_deepspeed
-from aboard.core.launchers.launcher_command import DeepyRunner, LauncherCommand, LauncherContext, LauncherFiles
+from aboard.core.launchers.launcher_command import (
+    ABOARD_LAUNCH,
+    DeepyRunner,
+    LauncherCommand,
+    LauncherContext,
+    LauncherFiles,
+)
 from aboard.core.launchers.programs.deepy import parse_deepy
 from aboard.core.launchers.programs.shell_script import parse_shell_script
 from aboard.core.launchers.slurm.sbatch import parse_sbatch
@@ -59,9 +65,12 @@ def parse_launcher_command(
     environ: Mapping[str, str] = NO_ENV,
     cwd: str = ".",
     run_deepy: DeepyRunner | None = None,
+    launch: tuple[str, ...] = ABOARD_LAUNCH,
 ) -> LauncherCommand | None:
     """Parses a launcher's command; None if the words are a script with its arguments."""
-    context = LauncherContext(files=files, environ=environ, cwd=cwd, parse_inner=_parse_words, run_deepy=run_deepy)
+    context = LauncherContext(
+        files=files, environ=environ, cwd=cwd, parse_inner=_parse_words, run_deepy=run_deepy, launch=launch
+    )
     command = _parse_words(words, context)
     if command is not None and command.launcher == SRUN and (unknown := find_unknown_value(command)) is not None:
         seen = f"the ranks depend on {escape_text(unknown)}, which differs by task"

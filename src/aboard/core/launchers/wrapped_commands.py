@@ -4,9 +4,11 @@ Launched unchanged, they would run on every rank, and each would start a whole r
 """
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from aboard.core.launchers.containers.container_fields import RUNTIMES
 from aboard.core.launchers.launcher_command import LauncherContext
 from aboard.core.launchers.shell.syntax import UnreadableScriptError
 from aboard.core.launchers.slurm.task_shell import find_command_text, follow_task_script
@@ -91,6 +93,13 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
         for name in ("uv", "conda", "mamba", "micromamba", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi")
     },
 }
+# They run what follows, or a quoted command, outside of the rank or several times, with the fix.
+_SESSIONS: Mapping[str, str] = {
+    **dict.fromkeys(("tmux", "screen", "dtach", "at", "batch", "systemd-run"), "nohup"),
+    **dict.fromkeys(("script", "parallel", "xargs"), "wrapper"),
+}
+_MOST_WORDS, _LONGEST_TEXT = 100, 10_000
+_EXPANDED = re.compile(r"[;&|<>(){}$`*?\n]")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _SEPARATORS = re.compile(r"[;&|\n(){}]")
 _READ = frozenset({"torchrun", "deepspeed", "accelerate", "accelerate-launch", "python", "python3"})
@@ -107,11 +116,12 @@ def refuse_wrapped_command(
     if (first in _STARTERS or _OTHER_LAUNCHERS.get(first) == "mpi") and launcher_at is not None:
         launcher = _get_base_name(words[launcher_at])
         seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
-        raise _build_refusal(
-            first, seen, WRAPPED.fix("starter", starter=first, command=quote_command_line(words[launcher_at:]))
-        )
-    _refuse_front_end(words, before)
-    _refuse_other_launcher(words, set_before)
+        command = quote_command_line(words[launcher_at:])
+        raise _build_refusal(first, seen, _fill_fix(context, "starter", starter=first, command=command))
+    if first in _SESSIONS and ("/" not in words[0] or words[0].startswith("/")):
+        _refuse_session(words, set_before, context, launchers)
+    _refuse_front_end(words, before, context)
+    _refuse_other_launcher(words, set_before, context)
     if (text := find_command_text(words)) is not None:
         _refuse_shell_text(first, text, words, context)
     inner = _strip_wrapper(words)
@@ -120,8 +130,8 @@ def refuse_wrapped_command(
         command, way = quote_command_line([*set_before, *inner]), _WRAPPERS[first].fix
         if way == "before":
             wrapper = quote_command_line(words[: len(words) - len(inner)])
-            raise _build_refusal(first, seen, WRAPPED.fix("before", wrapper=wrapper, command=command))
-        raise _build_refusal(first, seen, WRAPPED.fix(way, wrapper=first, command=command))
+            raise _build_refusal(first, seen, _fill_fix(context, "before", wrapper=wrapper, command=command))
+        raise _build_refusal(first, seen, _fill_fix(context, way, wrapper=first, command=command))
 
 
 def find_launcher_name(line: str) -> str:
@@ -142,7 +152,45 @@ def find_launcher_name(line: str) -> str:
     return find_launcher_name(" ".join(inner)) if inner else ""
 
 
-def _refuse_front_end(words: Sequence[str], before: Mapping[str, str]) -> None:
+def _refuse_session(
+    words: Sequence[str], set_before: Sequence[str], context: LauncherContext, launchers: frozenset[str]
+) -> None:
+    """Raises if a launcher follows anywhere: the rank would end at once, or start a run of its own."""
+    name = _get_base_name(words[0])
+    for index, word in enumerate(words[1:_MOST_WORDS], start=1):
+        is_text = " " in word.strip()
+        if word.endswith(".py") and not is_text:
+            return  # what follows are arguments of a script
+        inner = _split_text(word) if is_text else words[index:]
+        lines = _SEPARATORS.split(word[:_LONGEST_TEXT]) if is_text else [" ".join(inner[:_MOST_WORDS])]
+        launcher = next(filter(None, (_find_started(line.split(), launchers) for line in lines)), "")
+        if not launcher or words[index - 1] in {"-p", "--property"}:
+            continue
+        seen = f"{name} would start {launcher} by itself in every rank, and Aboard would not see its ranks"
+        if not inner or "{}" in inner or (is_text and _EXPANDED.search(word)):
+            raise _build_refusal(name, seen, WRAPPED.fix("text", name=launcher))
+        if _starts_launcher(inner, context):
+            command = quote_command_line([*set_before, *(inner[: inner.index(":::")] if ":::" in inner else inner)])
+            raise _build_refusal(name, seen, _fill_fix(context, _SESSIONS[name], wrapper=name, command=command))
+
+
+def _split_text(text: str) -> Sequence[str]:
+    """The words of a quoted command; empty if they can't be told."""
+    try:
+        return shlex.split(text) if len(text) <= _LONGEST_TEXT else ()
+    except ValueError:
+        return ()
+
+
+def _find_started(words: Sequence[str], launchers: frozenset[str]) -> str:
+    """The launcher that the first word is, or that it wraps; a container counts with a launcher in it."""
+    name, *rest = map(_get_base_name, words or [""])
+    if name in RUNTIMES:
+        return name if launchers.intersection(rest) else ""
+    return name if name in launchers and rest else find_launcher_name(" ".join(words))
+
+
+def _refuse_front_end(words: Sequence[str], before: Mapping[str, str], context: LauncherContext) -> None:
     """Raises with the launcher's own command, which is what the front end would start."""
     name, rest = _get_base_name(words[0]), words[1:]
     if re.fullmatch(r"python[0-9.]*", name) and "-m" in words:
@@ -155,17 +203,16 @@ def _refuse_front_end(words: Sequence[str], before: Mapping[str, str]) -> None:
         return
     seen = f"{name} {rest[0]} starts a launcher of its own in every rank, and each would start a run of its own"
     if not started:
-        raise _build_refusal(name, seen, WRAPPED.fix("recipe"))
+        raise _build_refusal(name, seen, _fill_fix(context, "recipe"))
     per_node = before.get("NPROC_PER_NODE", "")
     if per_node.isdecimal():
         started = tuple(per_node if word == "gpu" else word for word in started)
     env = [f"{key}={value}" for key, value in before.items() if key not in {"NPROC_PER_NODE", "NNODES", "NODE_RANK"}]
-    raise _build_refusal(
-        name, seen, WRAPPED.fix("front-end", name=name, command=quote_command_line([*env, *started, *rest[1:]]))
-    )
+    command = quote_command_line([*env, *started, *rest[1:]])
+    raise _build_refusal(name, seen, _fill_fix(context, "front-end", name=name, command=command))
 
 
-def _refuse_other_launcher(words: Sequence[str], set_before: Sequence[str]) -> None:
+def _refuse_other_launcher(words: Sequence[str], set_before: Sequence[str], context: LauncherContext) -> None:
     name = _get_base_name(words[0])
     fix = _OTHER_LAUNCHERS.get(name)
     starting = _STARTING_WORDS.get(name)
@@ -177,7 +224,7 @@ def _refuse_other_launcher(words: Sequence[str], set_before: Sequence[str]) -> N
         raise _build_refusal(name, seen, WRAPPED.fix("other", name=name))
     ranks = () if fix == "mpi" else _PER_SLOT[:3]
     command = quote_command_line([*set_before, *ranks, *words[script:]])
-    raise _build_refusal(name, seen, WRAPPED.fix(fix, name=name, command=command))
+    raise _build_refusal(name, seen, _fill_fix(context, fix, name=name, command=command))
 
 
 def _refuse_shell_text(shell: str, text: str, words: Sequence[str], context: LauncherContext) -> None:
@@ -198,7 +245,7 @@ def _refuse_shell_text(shell: str, text: str, words: Sequence[str], context: Lau
         raise _build_refusal(shell, seen, WRAPPED.fix("text", name=_get_base_name(started.words[0])))
     new = {name: value for name, value in started.env.items() if context.environ.get(name) != value and name != "PWD"}
     command = quote_command_line([*(f"{name}={value}" for name, value in new.items()), *started.words])
-    raise _build_refusal(shell, seen, WRAPPED.fix("wrapper", wrapper=f"{shell} -c", command=command))
+    raise _build_refusal(shell, seen, _fill_fix(context, "wrapper", wrapper=f"{shell} -c", command=command))
 
 
 def _strip_wrapper(words: Sequence[str]) -> Sequence[str]:
@@ -239,6 +286,13 @@ def _starts_launcher(words: Sequence[str], context: LauncherContext) -> bool:
 def _describe(words: Sequence[str]) -> str:
     at = next((index for index, word in enumerate(words) if not _ASSIGNMENT.match(word)), 0)
     return _get_base_name(words[at])
+
+
+def _fill_fix(context: LauncherContext, variant: str, **values: str) -> Fix:
+    """The fix with what the user typed before `--`, and the option that replaces the wrapper."""
+    option = {"nohup": ("-d", "--detach"), "bind": ("--bind",)}.get(variant, ())
+    more = () if set(option) & set(context.launch) else option[:1]
+    return WRAPPED.fix(variant, launch=quote_command_line([*context.launch, *more]), **values)
 
 
 def _build_refusal(where: str, seen: str, fix: Fix) -> InputError:

@@ -42,7 +42,8 @@ class RankSpec:
     """What ranks should get, before the nodes are probed; a check has no program.
 
     `search_path` is the PATH that the user sets for every rank, if any. `folder` is the head's working directory, and
-    `below_home` its path below the user's home, "" if it is elsewhere.
+    `below_home` its path below the user's home, "" if it is elsewhere. `near` is a file here with a name like that of
+    the script, which the head lacks; "" if it has the script.
     """
 
     environment: HeadEnvironment | None = None
@@ -51,16 +52,21 @@ class RankSpec:
     paths: tuple[CommandPath, ...] = ()
     folder: str = ""
     below_home: str = ""
+    near: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramFile:
-    """The file that ranks run: `digest` is its hash, `problem` is why it can't run, "" if it can."""
+    """The file that ranks run: `digest` is its hash, `problem` is why it can't run, "" if it can.
+
+    `near` is the file that the user probably meant, if this machine lacks this one, too.
+    """
 
     path: str
     exists: bool = False
     digest: Untrusted = NO_TEXT
     problem: Untrusted = NO_TEXT
+    near: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +177,7 @@ def parse_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> R
             node.interpreter, spec.environment, python, local=node.transport is TransportKind.LOCAL
         ),
         workdir=workdir if isinstance(workdir, bool) else None,
-        program=_decode_program_file(replace(node, workdir=folder or node.workdir), spec.program, program)
+        program=_decode_program_file(replace(node, workdir=folder or node.workdir), spec, spec.program, program)
         if spec.program is not None and isinstance(program, dict)
         else None,
     )
@@ -206,14 +212,15 @@ def _parse_missing(node: Node, spec: RankSpec, there: object) -> tuple[CommandPa
     return tuple(each for (each, _), exists in zip(asked, there, strict=True) if exists is False)
 
 
-def _decode_program_file(node: Node, program: Program, reply: Mapping[str, Any]) -> ProgramFile:
+def _decode_program_file(node: Node, spec: RankSpec, program: Program, reply: Mapping[str, Any]) -> ProgramFile:
     """Uses our own path, since a fix copies the file to it and no node may choose that path."""
     bare = program.kind is ProgramKind.PROGRAM and "/" not in program.target
-    found = decode(ProgramFile, {**reply, "path": ""})
+    found = decode(ProgramFile, {**reply, "path": "", "near": ""})
     target = _find_script(node, program) or program.target
     return replace(
         found,
         path=program.target if bare else normpath(join(node.workdir or "", target)),
         # System programs may differ between nodes; the script must not.
         digest=found.digest if program.kind is ProgramKind.SCRIPT else NO_TEXT,
+        near=spec.near if node.container is None else "",
     )

@@ -91,6 +91,7 @@ PROGRAM = Diagnosis(
     " to a directory that all nodes share.",
     fixes={
         "sync": FixCommand("aboard sync{on:shell  --on NODES} {path}    # or add --sync to the command"),
+        "near": Advice("write {near} in the command: this machine does not have {path} either"),
         "copy": FixCommand("{lines:shell}"),
         "install": FixCommand("{look:shell}    # install it on {nodes:shell}, or use its full path"),
         "module": FixCommand("{try_it:shell}"),

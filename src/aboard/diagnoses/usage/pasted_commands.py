@@ -117,27 +117,33 @@ WRAPPED = Diagnosis(
     title="the pasted command starts a launcher itself",
     symptoms=("starts deepspeed by itself, so every rank would start a run of its own",),
     explanation="The pasted command starts a launcher such as torchrun, by itself (axolotl train, mpirun) or behind"
-    " another program (nohup, timeout, uv run, bash -c). Every rank would run it, and start a run of its own: several"
-    " small worlds instead of one.",
+    " another program (nohup, tmux, timeout, uv run, bash -c). Every rank would run it, and start a run of its own:"
+    " several small worlds instead of one.",
     fixes={
         "bash": FixCommand("paste the command that it runs: aboard launch -- srun … torchrun …"),
-        "starter": FixCommand("remove {starter}: aboard launch -- {command:shell}"),
-        "wrapper": FixCommand("remove {wrapper}: aboard launch -- {command:shell}"),
-        "nohup": FixCommand("remove {wrapper}, and detach the run: aboard launch -d -- {command:shell}"),
-        "before": FixCommand("write it before aboard: {wrapper:shell} aboard launch -- {command:shell}"),
-        "bind": FixCommand("remove {wrapper}; --bind pins each rank to cores: aboard launch --bind -- {command:shell}"),
+        "starter": FixCommand("remove {starter}: {launch:shell aboard launch} -- {command:shell}"),
+        "wrapper": FixCommand("remove {wrapper}: {launch:shell aboard launch} -- {command:shell}"),
+        "nohup": FixCommand("remove {wrapper}, and detach the run: {launch:shell aboard launch -d} -- {command:shell}"),
+        "before": FixCommand("write it before aboard: {wrapper:shell} {launch:shell aboard launch} -- {command:shell}"),
+        "bind": FixCommand(
+            "remove {wrapper}; --bind pins each rank to cores: {launch:shell aboard launch --bind} -- {command:shell}"
+        ),
         "profiler": FixCommand(
-            "remove {wrapper}, or let the launcher start it with --no-python: aboard launch -- {command:shell}"
+            "remove {wrapper}, or let the launcher start it with --no-python: {launch:shell aboard launch} --"
+            " {command:shell}"
         ),
         "text": Advice("paste only the {name} command, and put the others into setup: in aboard.yaml"),
-        "front-end": FixCommand("paste the command that {name} starts: aboard launch -- {command:shell}"),
-        "recipe": FixCommand(
-            "copy the recipe, and start it with torchrun: tune cp RECIPE recipe.py && aboard launch -- torchrun"
-            " --nproc-per-node gpu recipe.py --config CONFIG"
+        "front-end": FixCommand(
+            "paste the command that {name} starts: {launch:shell aboard launch} -- {command:shell}"
         ),
-        "torchrun": FixCommand("let Aboard start its ranks: aboard launch -- {command:shell}"),
+        "recipe": FixCommand(
+            "copy the recipe, and start it with torchrun: tune cp RECIPE recipe.py && {launch:shell aboard launch} --"
+            " torchrun --nproc-per-node gpu recipe.py --config CONFIG"
+        ),
+        "torchrun": FixCommand("let Aboard start its ranks: {launch:shell aboard launch} -- {command:shell}"),
         "mpi": FixCommand(
-            "if the script reads RANK and WORLD_SIZE, as torch.distributed does: aboard launch -- {command:shell}"
+            "if the script reads RANK and WORLD_SIZE, as torch.distributed does: {launch:shell aboard launch} --"
+            " {command:shell}"
         ),
         "other": Advice("start it with {name} itself: Aboard starts the ranks of torch.distributed"),
     },

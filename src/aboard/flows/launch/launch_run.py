@@ -7,12 +7,13 @@ from pathlib import Path
 from time import time
 from typing import Protocol
 
+from aboard.config.input_files import find_similar_file
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import HeadEnvironment
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.plan_builder import build_plan
-from aboard.core.plan.program import list_possible_paths
+from aboard.core.plan.program import ProgramKind, list_possible_paths
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.rank_environment import CommandPath, RankSpec
@@ -166,7 +167,8 @@ def build_rank_spec(preflight: Preflight, request: LaunchRequest) -> RankSpec:
     """What the nodes must provide; a program that is uploaded with the run is not searched for there."""
     if request.code:
         return RankSpec(environment=preflight.environment, search_path=request.env.get("PATH"))
-    here, home = Path.cwd(), Path.home()
+    here, home, script = Path.cwd(), Path.home(), request.program.target
+    is_missing = request.program.kind is ProgramKind.SCRIPT and not os.path.exists(script)  # noqa: PTH110 - as below
     return RankSpec(
         environment=preflight.environment,
         program=request.program,
@@ -174,6 +176,7 @@ def build_rank_spec(preflight: Preflight, request: LaunchRequest) -> RankSpec:
         paths=tuple(_list_existing_paths(request)),
         folder=str(here),
         below_home=str(here.relative_to(home)) if here != home and here.is_relative_to(home) else "",
+        near=find_similar_file(script) if is_missing else "",
     )
 
 

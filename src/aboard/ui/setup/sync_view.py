@@ -113,8 +113,11 @@ def format_sync_lines(results: Mapping[str, NodeTreeResult], *, dry: bool) -> li
     ]
 
 
-def format_left_out(paths: Sequence[LeftOutPath], *, flag: bool) -> list[str]:
-    """What .gitignore names, the largest first, and how to send it; `flag` if the command has --ignored."""
+def format_left_out(paths: Sequence[LeftOutPath], *, flag: bool, nodes: Sequence[str] = ()) -> list[str]:
+    """What .gitignore names, the largest first, and how to send it; `flag` if the command has --ignored.
+
+    `nodes` are the command's words that name the nodes.
+    """
     if not paths:
         return []
     shown = ", ".join(
@@ -129,9 +132,8 @@ def format_left_out(paths: Sequence[LeftOutPath], *, flag: bool) -> list[str]:
     # A name that can't be typed is sent with the others.
     words = [f"--data={shlex.quote(each.path)}" for each in paths[:_MOST_LEFT_OUT] if each.path.isprintable()]
     every = ["--ignored    # sends all of it"] if flag else []
-    return lines + [
-        f"  if ranks need it: aboard sync {line}" for line in (*([" ".join(words)] if words else []), *every)
-    ]
+    command = shlex.join(["aboard", "sync", *nodes])
+    return lines + [f"  if ranks need it: {command} {line}" for line in (*([" ".join(words)] if words else []), *every)]
 
 
 def format_sync_json(
