@@ -301,6 +301,15 @@ def test_broken_scripts_are_refused() -> None:
             pasted("sbatch job.sh --work-dir /w", files={"job.sh": text}, environ=build_job())
 
 
+def test_the_way_out_keeps_the_options_and_arguments_of_sbatch() -> None:
+    """The printed command submits the edited script with the words that the user typed, quoted."""
+    script = "#!/bin/bash\n#SBATCH -N2\ncp a b\nsrun torchrun train.py $1\n"
+    with pytest.raises(InputError) as error:
+        pasted("sbatch --nodes=1 --time=5 job.sh --name 'a b;c'", files={"job.sh": script})
+    edit = "sed -i.bak -e '4s/srun/aboard launch -- srun/' job.sh"
+    assert error.value.fix.endswith(f": {edit} && sbatch --nodes=1 --time=5 job.sh --name 'a b;c'")
+
+
 def test_a_hostfile_that_the_script_writes_is_left_to_the_script() -> None:
     """It exists only once the job runs, so the command goes into the script, as the fix says."""
     lines = ("rm -f $H", "for n in n1 n2; do echo $n slots=2 >> $H; done", "deepspeed --hostfile $H train.py")
