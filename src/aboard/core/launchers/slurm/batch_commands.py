@@ -11,7 +11,13 @@ from aboard.core.launchers.shell.captured_output import JobNodes
 from aboard.core.launchers.shell.commands import StartedProgram, only_prints
 from aboard.core.launchers.shell.evaluation import ScriptReader, ScriptReading
 from aboard.core.launchers.shell.syntax import FailedScriptError, UnreadableScriptError
-from aboard.core.launchers.shell.variables import Variables, find_unknown, format_unknown, has_marker_characters
+from aboard.core.launchers.shell.variables import (
+    Variables,
+    find_unknown,
+    format_unknown,
+    has_marker_characters,
+    shows_unknown,
+)
 from aboard.core.launchers.slurm.node_loops import merge_programs, split_srun
 from aboard.core.launchers.slurm.srun import NAME as SRUN
 from aboard.core.launchers.slurm.task_shell import (
@@ -79,7 +85,14 @@ def parse_batch_commands(script: BatchScript, arguments: Sequence[str], context:
     program = replace(program, env={name: value for name, value in program.env.items() if name != _DEVICES})
     environ = {**context.environ, **program.env}
     inner_context = replace(context, environ=environ, files=WrittenFiles(files=context.files, written=reading.files))
-    command = _parse_program([*devices, *program.words], inner_context)
+    try:
+        command = _parse_program([*devices, *program.words], inner_context)
+    except InputError as error:
+        if not any(shows_unknown(f"{problem} {problem.fix}") for problem in error.problems):
+            raise
+        words = [word for word in (*program.words, *program.env.values()) if find_unknown(word) is not None]
+        reason = f"'{(words or program.words)[0]}', whose value only the running script knows"
+        raise _build_error(script, UnreadableScriptError(program.line, reason)) from None
     if command is None:
         reason = f"'{program.words[0]}' without srun, which starts it on the first node only"
         raise _build_error(script, UnreadableScriptError(program.line, reason))
@@ -93,7 +106,7 @@ def parse_batch_commands(script: BatchScript, arguments: Sequence[str], context:
         workdir=program.cwd if reading.changes_directory else command.workdir,
         notes=(
             *command.notes,
-            *(f"{escape_text(path)} is read, but not written to the nodes." for path in reading.files),
+            *(f"{escape_text(format_unknown(path))} is read, but not written to the nodes." for path in reading.files),
         ),
     )
     command = drop_outside_variables(command)
