@@ -301,6 +301,69 @@ def test_broken_scripts_are_refused() -> None:
             pasted("sbatch job.sh --work-dir /w", files={"job.sh": text}, environ=build_job())
 
 
+PORTS = (
+    "$RANDOM",
+    "$((10000 + RANDOM % 20000))",
+    "$((10000 + $RANDOM % 20000))",
+    "$(shuf -i 10000-20000 -n 1)",
+    "$(shuf -i $RANDOM-20000 -n 1)",
+    "$(expr 10000 + $(echo -n $SLURM_JOBID | tail -c 4))",
+    "1$(echo $SLURM_JOB_ID | tail -c 5)",
+)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("port", PORTS)
+@pytest.mark.parametrize(
+    ("started", "flag"),
+    [
+        ("torchrun --master_port=$MASTER_PORT", "--master_port"),
+        ("torchrun --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT", "--rdzv-endpoint"),
+        ("torchrun --rdzv_backend=c10d --rdzv_endpoint=n9:$MASTER_PORT", "--rdzv-endpoint"),
+        (
+            "accelerate launch --main_process_port $MASTER_PORT --num_machines 2 --num_processes 4",
+            "--main_process_port",
+        ),
+    ],
+)
+def test_a_port_that_the_script_computes_is_left_to_aboard(started: str, flag: str, port: str, inside: bool) -> None:  # noqa: FBT001 - a case
+    """The run has no fixed port, and a note says so; what stands for an unknown value is never shown."""
+    lines = ("MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1)", f"export MASTER_PORT={port}")
+    script = "\n".join(("#!/bin/bash", "#SBATCH -N 2 --ntasks-per-node=1", *lines, f"srun {started} train.py"))
+    text = as_text("sbatch job.sh", {"job.sh": script}, build_job(2) if inside else HOME)
+    assert f"note: {flag}: the script computes the port, so the port is chosen by Aboard." in text
+    assert ":(chosen)" in text
+    assert not any(mark in text for mark in ("\ue000", "\\ue00", "MASTER_PORT"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "seen"),
+    [
+        ("N=$RANDOM\nsrun torchrun --nnodes=$N x.py", "line 4: Aboard can't follow '--nnodes=$RANDOM', whose value"),
+        ("N=$((RANDOM % 2))\nsrun torchrun --nproc-per-node $N x.py", "can't follow '$((RANDOM % 2))', whose value"),
+        ("N=$((RANDOM))\nsrun torchrun x.py --seed $N", "can't follow ((RANDOM)) in the command"),
+        ("echo $((N = RANDOM))\nsrun torchrun x.py", "line 3: Aboard can't follow arithmetic with RANDOM"),
+        ("if (( RANDOM % 2 )); then A=1; fi\nsrun torchrun x.py", "line 3: Aboard can't follow arithmetic with RANDOM"),
+    ],
+)
+def test_other_values_that_the_script_computes_are_refused(lines: str, seen: str) -> None:
+    """The refusal has the script's line and the value as written, and the edit of the script as the way out."""
+    text = as_text("sbatch job.sh", {"job.sh": f"#!/bin/bash\n#SBATCH -N2\n{lines}\n"}, HOME)
+    assert text.startswith("refused [paste-batch] job.sh, line")
+    assert seen in text
+    assert "sed -i.bak -e '4s/srun/aboard launch -- srun/' job.sh && sbatch job.sh" in text
+    assert "ue00" not in text
+
+
+def test_the_way_out_keeps_the_options_and_arguments_of_sbatch() -> None:
+    """The printed command submits the edited script with the words that the user typed, quoted."""
+    script = "#!/bin/bash\n#SBATCH -N2\ncp a b\nsrun torchrun train.py $1\n"
+    with pytest.raises(InputError) as error:
+        pasted("sbatch --nodes=1 --time=5 job.sh --name 'a b;c'", files={"job.sh": script})
+    edit = "sed -i.bak -e '4s/srun/aboard launch -- srun/' job.sh"
+    assert error.value.fix.endswith(f": {edit} && sbatch --nodes=1 --time=5 job.sh --name 'a b;c'")
+
+
 def test_a_hostfile_that_the_script_writes_is_left_to_the_script() -> None:
     """It exists only once the job runs, so the command goes into the script, as the fix says."""
     lines = ("rm -f $H", "for n in n1 n2; do echo $n slots=2 >> $H; done", "deepspeed --hostfile $H train.py")

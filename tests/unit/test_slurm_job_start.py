@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+from commands import aboard
 
 from aboard.config.slurm_allocation import describe_node_failure
 from aboard.core.slurm.allocation import AllocatedNode, SlurmAllocation
 from aboard.core.slurm.no_kill import find_no_kill
-from aboard.diagnoses import AboardError, format_shell
-from aboard.flows.slurm.job_start import check_job_start
+from aboard.core.slurm.slurm_settings import SlurmSettings
+from aboard.diagnoses import AboardError, InputError, format_shell
+from aboard.flows.slurm.job_start import check_job_size, check_job_start
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 from aboard.record.slurm_job import SlurmJob, write_slurm_job
@@ -156,3 +158,61 @@ def test_a_detached_run(monkeypatch: pytest.MonkeyPatch, env: dict[str, str], re
     with pytest.raises(AboardError) as caught:
         check_job_start(job(2, 2), COMMAND, detach=True)
     assert caught.value.code == "slurm-detached"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "seen", "change"),
+    [
+        ((2,), "2 nodes were requested by cluster.slurm, but there are 1: n1", "nodes=1"),
+        ((2, 0), "2 nodes were requested by cluster.slurm, but there are 1: n1", "nodes=1"),
+        ((2, 1), "2 GPUs per node were requested by cluster.slurm, but the job has 1 on n2", "gpus_per_node=1"),
+        ((0, 0), "2 GPUs per node were requested by cluster.slurm, but the job has 0 on n[1-2]", "gpus_per_node=null"),
+    ],
+)
+def test_a_job_smaller_than_the_request_is_refused(gpus: tuple[int, ...], seen: str, change: str) -> None:
+    """Fewer nodes or GPUs than cluster.slurm asks for never become a smaller run."""
+    with pytest.raises(InputError) as caught:
+        check_job_size(job(*gpus), SlurmSettings(nodes=2, gpus_per_node=2), COMMAND, ranks=None)
+    (problem,) = caught.value.problems
+    assert (caught.value.code, problem.where, problem.seen) == ("launch-plan", "Slurm job 7", seen)
+    assert problem.fix.startswith("salloc --no-kill --nodes=2 --gpus-per-node=2 aboard launch -- train.py    #")
+    assert f"add: --set cluster.slurm.{change} " in problem.fix
+
+
+def test_a_job_that_is_large_enough() -> None:
+    """More nodes are used, with a note; unknown GPUs, more of them, or a number of ranks that was typed are fine."""
+    asked = SlurmSettings(nodes=2, gpus_per_node=2)
+    for gpus, ranks in (((2, 2), None), ((8, 8), None), ((None, None), None), ((1, 1), 1)):
+        assert check_job_size(job(*gpus), asked, COMMAND, ranks=ranks) == ()
+    (note,) = check_job_size(job(2, 2, 2), asked, COMMAND, ranks=None)
+    assert note == "job 7 has 3 nodes, and all are used; cluster.slurm asks for 2 nodes"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (("--", "train.py"), True),
+        (("--", "torchrun", "--nproc-per-node=1", "train.py"), True),
+        (("--set", "cluster.slurm.nodes=1", "--", "train.py"), True),
+        (("--set", "cluster.slurm.nodes=1", "--set", "cluster.slurm.gpus_per_node=null", "--", "train.py"), False),
+        (("--run", RUN, "--", "train.py"), False),
+        (("--", "torchrun", "--nnodes=1", "train.py"), False),
+        (("--", "srun", "-N1", "python", "train.py"), False),
+    ],
+)
+def test_a_launch_compares_the_job_with_the_file(
+    words: tuple[str, ...], *, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Aboard submitted itself, and a pasted command with its own number of nodes, keep their size."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    Path("aboard.yaml").write_text("cluster: {slurm: {nodes: 2, gpus_per_node: 2}}\n")
+    detail = "     Nodes=n1 CPU_IDs=0-1 Mem=0 GRES="
+    (tmp_path / "script").write_text(f"JobId=7\n   JobState=RUNNING\n   NodeList=n1\n{detail}\n")
+    (tmp_path / "scontrol").write_text(f'#!/bin/sh\n[ "$1" = write ] || cat {tmp_path}/script\necho GresTypes = gpu\n')
+    for name, value in {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}.items():
+        monkeypatch.setenv(name, value)
+    ran = aboard("launch", "--dry-run", "--check", "none", *words)
+    assert ("were requested by cluster.slurm" in ran.stderr) is refused, ran.stderr
+    assert (ran.code == 3) is refused, ran.stderr

@@ -192,6 +192,9 @@ def launch(
         last = Lease(seconds=seconds, grace=grace)
         command_again = format_typed_command(sys.argv[1:])
         notes += where.check_job(command_again, detach=detach)
+        # A job that Aboard submitted has the size that was asked for then.
+        if run is None and not typed_words.has_own_size:
+            notes += where.check_job_size(command_again, ranks=request.ranks)
         return ResolvedLaunch(
             cluster=cluster,
             request=request,

@@ -104,13 +104,15 @@ def train(
     seconds = DETACHED_SECONDS if detach else ATTACHED_SECONDS
     lease = Lease(seconds=seconds, farewell=FAREWELL_SECONDS)
     command = format_typed_command(sys.argv[1:])
+    # A job that Aboard submitted has the size that was asked for then.
+    size_notes = () if run is not None else where.check_job_size(command, ranks=ranks)
     options = TrainOptions(
         env=read_environment(envs, ()),
         ranks=ranks,
         check=how,
         lease=lease,
         command=command,
-        notes=where.check_job(command, detach=detach, resumes=settings.settings["resume"] == "auto"),
+        notes=size_notes + where.check_job(command, detach=detach, resumes=settings.settings["resume"] == "auto"),
         dry=dry,
         detach=detach,
         run=run,

@@ -21,7 +21,7 @@ from aboard.core.secrets.secret_names import is_secret
 from aboard.core.slurm.allocation import SlurmAllocation
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.slurm.srun_copies import refuse_srun_copies
-from aboard.diagnoses import Shell
+from aboard.diagnoses import InputError, Shell
 from aboard.lazy_dataclass import dataclass
 
 
@@ -97,6 +97,20 @@ class NodeArguments:
         from aboard.flows.slurm.job_start import check_job_start  # noqa: PLC0415 - only inside a job
 
         return check_job_start(self.allocation, command, detach=detach, resumes=resumes)
+
+    def check_job_size(self, command: Shell, *, ranks: int | None) -> tuple[str, ...]:
+        """Compares the Slurm job with cluster.slurm, unless nodes are chosen otherwise."""
+        if self.allocation is None or self.include or self.exclude:
+            return ()
+        try:
+            asked = self.slurm_settings
+        except InputError:  # the nodes are named beside the section, and a job uses those
+            return ()
+        if asked is None:
+            return ()
+        from aboard.flows.slurm.job_start import check_job_size  # noqa: PLC0415 - only inside a job
+
+        return check_job_size(self.allocation, asked, command, ranks=ranks)
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial while the rest is parsed; none if finding them needs parsing."""

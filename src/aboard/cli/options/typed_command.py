@@ -62,6 +62,12 @@ class TypedCommand:
             return None
         return self._pasted.slurm if self._pasted is not None else described
 
+    @property
+    def has_own_size(self) -> bool:
+        """Whether the pasted command itself says how many nodes it needs, as srun and sbatch always do."""
+        pasted = self._pasted
+        return pasted is not None and (pasted.nodes is not None or _is_slurm_command(self.command))
+
     def check_alone(self) -> tuple[str, ...]:
         """Refuses a wrong command before its nodes are known; returns notes for the user."""
         pasted = self._pasted

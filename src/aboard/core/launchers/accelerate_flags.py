@@ -34,7 +34,7 @@ PLACEMENT_FLAGS = (
     obey_flag("--num_processes", takes=_NUMBER),
     obey_flag("--num_machines", takes=_NUMBER),
     obey_flag("--main_process_ip"),
-    obey_flag("--main_process_port", takes=_NUMBER),
+    obey_flag("--main_process_port", takes=FlagValueKind.PORT),
     obey_flag("--num_cpu_threads_per_process", takes=_NUMBER),
     obey_flag("--gpu_ids"),
     obey_switch("--module", "-m"),

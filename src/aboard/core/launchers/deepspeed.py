@@ -29,7 +29,7 @@ GRAMMAR = FlagGrammar(
         obey_flag("--num_nodes", takes=FlagValueKind.NUMBER),
         obey_flag("--num_gpus", "--num_accelerators", takes=FlagValueKind.NUMBER),
         obey_flag("--master_addr"),
-        obey_flag("--master_port", takes=FlagValueKind.NUMBER),
+        obey_flag("--master_port", takes=FlagValueKind.PORT),
         obey_switch("--module"),
         obey_switch("--no_python"),
         obey_switch("--no_local_rank"),

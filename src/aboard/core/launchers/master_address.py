@@ -1,8 +1,9 @@
 """The master address and port in a launcher's flags."""
 
 import re
+from dataclasses import replace
 
-from aboard.core.launchers.shell.variables import find_unknown
+from aboard.core.launchers.shell.variables import HIDDEN, find_unknown, hide_unknown
 from aboard.core.text.input_text import MAX_PORT, find_host_error
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
@@ -20,6 +21,11 @@ class RequestedMaster:
     address: str | None = None
     port: int | None = None
     notes: tuple[str, ...] = ()
+
+
+def format_port_note(flag: str) -> str:
+    """The note on a port that only a running script knows."""
+    return f"{flag}: the script computes the port, so the port is chosen by Aboard."
 
 
 def parse_master(address: str | None, port: int | None, *, where: str) -> RequestedMaster:
@@ -40,6 +46,10 @@ def parse_master(address: str | None, port: int | None, *, where: str) -> Reques
 
 def parse_endpoint(text: str, *, where: str) -> RequestedMaster:
     """Parses HOST[:PORT] of torchrun's --rdzv-endpoint; an IPv6 address with a port needs brackets."""
+    host, colon, port = hide_unknown(text).rpartition(":")
+    if colon and HIDDEN in port:
+        requested = parse_master(None if HIDDEN in host else host, None, where=where)
+        return replace(requested, notes=(format_port_note(where),))
     match = _ENDPOINT.fullmatch(text)
     if not match:
         fix = pasted_commands.MASTER.fix("endpoint")

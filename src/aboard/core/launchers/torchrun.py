@@ -43,7 +43,7 @@ FLAGS = (
     obey_flag("--rdzv-backend"),
     obey_flag("--rdzv-endpoint"),
     obey_flag("--master-addr"),
-    obey_flag("--master-port", takes=FlagValueKind.NUMBER),
+    obey_flag("--master-port", takes=FlagValueKind.PORT),
     skip_flag("--role", note=NO_ROLES, accepted=("default",)),
     obey_flag("--numa-binding"),
     obey_switch("--standalone"),
@@ -184,8 +184,9 @@ def _find_master(flags: ParsedFlags) -> RequestedMaster:
     if address:
         requested = parse_endpoint(address, where="--rdzv-endpoint")
         if requested.address:
-            notes = (*notes, f"--rdzv-endpoint {escape_text(address)} is where rank 0 listens.")
-        return replace(requested, notes=notes)
+            shown = requested.address if requested.notes else address
+            notes = (*notes, f"--rdzv-endpoint {escape_text(shown)} is where rank 0 listens.")
+        return replace(requested, notes=(*notes, *requested.notes))
     port = flags.values.get("master_port")
     requested = parse_master(flags.text("master_addr"), port if isinstance(port, int) else None, where="--master-addr")
     return replace(requested, notes=notes)

@@ -188,10 +188,12 @@ BATCH = Diagnosis(
     remedy="Keep the script, and let it start Aboard in place of srun: `aboard launch -- srun …`. The shell then does"
     " the rest, and `sbatch` submits the script as before.",
     fixes={
-        "line": FixCommand("let the script start Aboard: sed -i.bak -e {edit} {script} && sbatch {script}"),
+        "line": FixCommand(
+            "let the script start Aboard: sed -i.bak -e {edit} {script} && {typed:shell sbatch script.sh}"
+        ),
         "lines": FixCommand(
             "in {script}, write one aboard launch -- torchrun … in place of the commands that start the training, then:"
-            " sbatch {script}"
+            " {typed:shell sbatch script.sh}"
         ),
         "shell": Advice("use a script of bash, with #!/bin/bash as its first line"),
         "quote": Advice("close the quote"),

@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from aboard.config.slurm_allocation import describe_node_failure
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.slurm.allocation import SlurmAllocation, is_batch_script
-from aboard.diagnoses import AboardError, Shell
+from aboard.core.slurm.batch_script import list_request_options
+from aboard.core.slurm.slurm_settings import SlurmSettings
+from aboard.core.text.input_text import format_count
+from aboard.core.text.shell_quoting import quote_typed_words
+from aboard.diagnoses import AboardError, InputError, Problem, Shell
 from aboard.diagnoses.slurm import allocation as diagnoses
+from aboard.diagnoses.usage import planning
 from aboard.record.json_documents import read_document
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
@@ -30,6 +35,39 @@ def check_job_start(
         notes.append(f"job {job.job} has no GPUs on {fold_names(idle)}: no ranks run there")
     notes.append(describe_node_failure(os.environ, job))
     return tuple(note for note in notes if note)
+
+
+def check_job_size(job: SlurmAllocation, asked: SlurmSettings, command: Shell, *, ranks: int | None) -> tuple[str, ...]:
+    """A note if the job has more nodes than cluster.slurm asks for; refuses fewer nodes, or fewer GPUs on one of them.
+
+    A number of ranks that the user typed comes before that of GPUs.
+    """
+    nodes = [node for node in job.nodes if node.gpus != 0] if job.has_gpus else list(job.nodes)
+    names, expected = [node.name for node in nodes], asked.gpus_per_node or 0
+    gpus = [node.gpus for node in nodes if node.gpus is not None]
+    if len(names) < asked.nodes:
+        seen = f"{asked.nodes} nodes were requested by cluster.slurm, but there are {len(names)}: {fold_names(names)}"
+        raise _build_size_error(job, asked, command, seen, nodes=len(names))
+    if ranks is None and gpus and min(gpus) < expected:
+        fewest = fold_names([node.name for node in nodes if node.gpus == min(gpus)])
+        seen = (
+            f"{format_count(expected, 'GPU')} per node were requested by cluster.slurm,"
+            f" but the job has {min(gpus)} on {fewest}"
+        )
+        raise _build_size_error(job, asked, command, seen, gpus_per_node=min(gpus) or "null")
+    if len(names) > asked.nodes:
+        asks = format_count(asked.nodes, "node")
+        return (f"job {job.job} has {len(names)} nodes, and all are used; cluster.slurm asks for {asks}",)
+    return ()
+
+
+def _build_size_error(
+    job: SlurmAllocation, asked: SlurmSettings, command: Shell, seen: str, **found: int | str
+) -> InputError:
+    ((key, count),) = found.items()
+    salloc = quote_typed_words(["salloc", "--no-kill", *list_request_options(asked)])
+    fix = planning.PLAN.fix("job", salloc=salloc, command=command, key=f"cluster.slurm.{key}", count=count)
+    return InputError(planning.PLAN, [Problem(where=f"Slurm job {job.job}", seen=seen, fix=fix)])
 
 
 def _check_requeue(

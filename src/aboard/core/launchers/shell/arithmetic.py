@@ -5,7 +5,8 @@ import operator
 import re
 from collections.abc import Callable
 
-from aboard.core.launchers.shell.syntax import UnreadableScriptError
+from aboard.core.launchers.shell.syntax import UnknownNumberError, UnreadableScriptError
+from aboard.core.launchers.shell.variables import find_unknown
 
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*]?)=(?!=)(.*)", re.DOTALL)
 _STEP = re.compile(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*))\s*")
@@ -90,6 +91,8 @@ def _divide(left: int, right: int, sign: ast.operator, line: int) -> int:
 def _read_number(text: str, name: str, line: int) -> int:
     if not text.strip():
         return 0
+    if find_unknown(text) is not None:
+        raise UnknownNumberError(line, f"arithmetic with {name}, which is known only at run time")
     if not _NUMBER.fullmatch(text.strip()):
         raise UnreadableScriptError(line, f"arithmetic with {name}, whose value is not a number here")
     return int(text)

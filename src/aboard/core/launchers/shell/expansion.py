@@ -6,15 +6,17 @@ from dataclasses import replace
 from fnmatch import translate
 
 from aboard.core.launchers.shell.arithmetic import evaluate_arithmetic
-from aboard.core.launchers.shell.syntax import FailedScriptError, Part, UnreadableScriptError, Word
+from aboard.core.launchers.shell.syntax import FailedScriptError, Part, UnknownNumberError, UnreadableScriptError, Word
 from aboard.core.launchers.shell.tokens import parse_text
-from aboard.core.launchers.shell.variables import Variables, find_unknown
+from aboard.core.launchers.shell.variables import Variables, find_unknown, mark_unknown
 
 _PARAMETER = re.compile(
     r"(?P<length>#(?=[A-Za-z_]))?(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!])(?:\[(?P<index>[^\]]*)\])?"
     r"(?P<operator>:[-=?+]|[-=?+]|##|#|%%|%|//|/|:(?=[\s0-9$]))?(?P<argument>.*)",
     re.DOTALL,
 )
+# What may be an assignment in an arithmetic expression.
+_CHANGES = re.compile(r"=|\+\+|--")
 _GLOB = re.compile(r"[*?]|\[[^\]]*\]|\{[^}]*(,|\.\.)[^}]*\}")
 CapturedOutput = Callable[[str, int], str]
 
@@ -67,7 +69,7 @@ class Expander:
     def expand_arithmetic(self, text: str, line: int) -> int:
         expanded = self.expand_text(parse_text(text, line), line)
         if (unknown := find_unknown(expanded)) is not None:
-            raise UnreadableScriptError(line, f"arithmetic with {unknown}, which is known only at run time")
+            raise UnknownNumberError(line, f"arithmetic with {unknown}, which is known only at run time")
         return evaluate_arithmetic(expanded, lambda name: self._variables.get(name) or "", self._variables.set, line)
 
     def _with_home(self, word: Word) -> Word:
@@ -80,7 +82,12 @@ class Expander:
 
     def _expand_part(self, kind: str, text: str, line: int) -> list[str]:
         if kind == "arithmetic":
-            return [str(self.expand_arithmetic(text, line))]
+            try:
+                return [str(self.expand_arithmetic(text, line))]
+            except UnknownNumberError:
+                if _CHANGES.search(text):
+                    raise
+                return [mark_unknown(f"(({text.strip()}))")]
         if kind == "command":
             return [self._capture(text, line).rstrip("\n")]
         match = _PARAMETER.fullmatch(text)

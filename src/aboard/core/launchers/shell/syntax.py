@@ -12,6 +12,10 @@ class UnreadableScriptError(Exception):
         self.reason = reason
 
 
+class UnknownNumberError(UnreadableScriptError):
+    """Arithmetic with a value that is known only at run time."""
+
+
 class FailedScriptError(UnreadableScriptError):
     """The script itself would end here with an error."""
 

@@ -7,11 +7,13 @@ from copy import copy
 # An unknown value is its name between these characters, with a blank that splits no word. No script may contain them.
 _OPEN, _CLOSE, _BLANK = "\ue000", "\ue001", "\ue002"
 _UNKNOWN = re.compile(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}")
+_MARKER = re.compile(rf"[{_OPEN}{_CLOSE}{_BLANK}]|\\ue00[012]")
+HIDDEN = "?"
 
 
 def mark_unknown(name: str) -> str:
     """A text that stands for a value known only at run time."""
-    return _OPEN + re.sub(r"\s+", _BLANK, name) + _CLOSE
+    return _OPEN + re.sub(r"\s+", _BLANK, format_unknown(name)) + _CLOSE
 
 
 def list_unknown(text: str) -> list[str]:
@@ -27,6 +29,16 @@ def find_unknown(text: str) -> str | None:
 def format_unknown(text: str) -> str:
     """The text with each unknown value as `$NAME`, for a person to read."""
     return _UNKNOWN.sub(lambda match: "$" + match[1].replace(_BLANK, " "), text)
+
+
+def hide_unknown(text: str) -> str:
+    """The text with each unknown value as a question mark, which is in no address."""
+    return _UNKNOWN.sub(HIDDEN, text)
+
+
+def shows_unknown(text: str) -> bool:
+    """Whether a message has an unknown value in it, as it is or escaped."""
+    return _MARKER.search(text) is not None
 
 
 def has_marker_characters(text: str) -> bool:

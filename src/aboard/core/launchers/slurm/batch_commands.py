@@ -11,7 +11,13 @@ from aboard.core.launchers.shell.captured_output import JobNodes
 from aboard.core.launchers.shell.commands import StartedProgram, only_prints
 from aboard.core.launchers.shell.evaluation import ScriptReader, ScriptReading
 from aboard.core.launchers.shell.syntax import FailedScriptError, UnreadableScriptError
-from aboard.core.launchers.shell.variables import Variables, find_unknown, format_unknown, has_marker_characters
+from aboard.core.launchers.shell.variables import (
+    Variables,
+    find_unknown,
+    format_unknown,
+    has_marker_characters,
+    shows_unknown,
+)
 from aboard.core.launchers.slurm.node_loops import merge_programs, split_srun
 from aboard.core.launchers.slurm.srun import NAME as SRUN
 from aboard.core.launchers.slurm.task_shell import (
@@ -22,9 +28,10 @@ from aboard.core.launchers.slurm.task_shell import (
     follow_task_script,
     list_job_nodes,
 )
-from aboard.diagnoses import Fix, InputError, Problem
+from aboard.diagnoses import Fix, InputError, Problem, Shell
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
+from aboard.lazy_dataclass import dataclass
 
 # Known only once the job runs.
 JOB_VARIABLES = frozenset(
@@ -53,29 +60,43 @@ _DEVICES = "CUDA_VISIBLE_DEVICES"
 _SRUN = re.compile(r"^\s*(exec\s+|time\s+)?srun\b")
 
 
-def parse_batch_commands(
-    text: str, arguments: Sequence[str], context: LauncherContext, *, script: str
-) -> LauncherCommand:
+@dataclass(frozen=True, kw_only=True)
+class BatchScript:
+    """A batch script, and the command line with which its user submits it."""
+
+    name: str
+    text: str
+    typed: Shell
+
+
+def parse_batch_commands(script: BatchScript, arguments: Sequence[str], context: LauncherContext) -> LauncherCommand:
     """The one run that the commands start; the InputError names the line that can't be followed, with the way out.
 
     Before the job starts, values that only the job knows are shown as `$NAME`; the job reads the script again.
     """
     job_nodes = list_job_nodes(context.environ)
     try:
-        reading = _follow(text, arguments, job_nodes, context)
+        reading = _follow(script.text, arguments, job_nodes, context)
         reading = _expand_task_shells(reading, context)
         program = merge_programs(reading.programs, job_nodes, context)
     except UnreadableScriptError as error:
-        raise _build_error(script, text, error) from None
+        raise _build_error(script, error) from None
     devices = [f"{_DEVICES}={program.env[_DEVICES]}"] if _DEVICES in program.env else []
     program = replace(program, env={name: value for name, value in program.env.items() if name != _DEVICES})
     environ = {**context.environ, **program.env}
     inner_context = replace(context, environ=environ, files=WrittenFiles(files=context.files, written=reading.files))
-    command = _parse_program([*devices, *program.words], inner_context)
+    try:
+        command = _parse_program([*devices, *program.words], inner_context)
+    except InputError as error:
+        if not any(shows_unknown(f"{problem} {problem.fix}") for problem in error.problems):
+            raise
+        words = [word for word in (*program.words, *program.env.values()) if find_unknown(word) is not None]
+        reason = f"'{(words or program.words)[0]}', whose value only the running script knows"
+        raise _build_error(script, UnreadableScriptError(program.line, reason)) from None
     if command is None:
         reason = f"'{program.words[0]}' without srun, which starts it on the first node only"
-        raise _build_error(script, text, UnreadableScriptError(program.line, reason))
-    _refuse_written_files(command, reading.files, script, text, program.line)
+        raise _build_error(script, UnreadableScriptError(program.line, reason))
+    _refuse_written_files(command, reading.files, script, program.line)
     command = _drop_written_binds(command, reading.files)
     env = {**program.env, **command.env}
     command = replace(
@@ -85,14 +106,14 @@ def parse_batch_commands(
         workdir=program.cwd if reading.changes_directory else command.workdir,
         notes=(
             *command.notes,
-            *(f"{escape_text(path)} is read, but not written to the nodes." for path in reading.files),
+            *(f"{escape_text(format_unknown(path))} is read, but not written to the nodes." for path in reading.files),
         ),
     )
     command = drop_outside_variables(command)
     known = JOB_VARIABLES.union(map(find_unknown, job_nodes.names))
     if (unknown := find_unknown_value(command, known)) is not None:
         reason = f"{unknown} in the command or the variables of the ranks"
-        raise _build_error(script, text, UnreadableScriptError(program.line, reason))
+        raise _build_error(script, UnreadableScriptError(program.line, reason))
     return _show_unknown_values(command)
 
 
@@ -188,18 +209,16 @@ def _select_variables(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in drop_rank_variables(env).items() if not name.startswith(own)}
 
 
-def _refuse_written_files(
-    command: LauncherCommand, files: Mapping[str, str], script: str, text: str, line: int
-) -> None:
+def _refuse_written_files(command: LauncherCommand, files: Mapping[str, str], script: BatchScript, line: int) -> None:
     """A file that the script writes exists on no node, so only the launcher may have read it."""
     binds = () if command.container is None else command.container.binds
     names = [*files, *(bind.split(":")[1] for bind in binds if ":" in bind and bind.partition(":")[0] in files)]
     if command.hostfile in files:
-        raise _build_error(script, text, UnreadableScriptError(line, "a hostfile that the script itself writes"))
+        raise _build_error(script, UnreadableScriptError(line, "a hostfile that the script itself writes"))
     for argument in command.request.program.args:
         if path := next((path for path in names if path in argument), None):
             reason = f"{path}, which the script writes and the program reads"
-            raise _build_error(script, text, UnreadableScriptError(line, reason))
+            raise _build_error(script, UnreadableScriptError(line, reason))
 
 
 def _drop_written_binds(command: LauncherCommand, files: Mapping[str, str]) -> LauncherCommand:
@@ -210,21 +229,23 @@ def _drop_written_binds(command: LauncherCommand, files: Mapping[str, str]) -> L
     return replace(command, container=replace(command.container, binds=binds))
 
 
-def _build_error(script: str, text: str, error: UnreadableScriptError) -> InputError:
-    where = f"{escape_text(script)}, line {error.line}"
+def _build_error(script: BatchScript, error: UnreadableScriptError) -> InputError:
+    where = f"{escape_text(script.name)}, line {error.line}"
     if isinstance(error, FailedScriptError):
         seen = f"the script ends here with an error ({escape_text(format_unknown(error.reason))})"
         return InputError(
             pasted_commands.BATCH, [Problem(where=where, seen=seen, fix=pasted_commands.BATCH.fix("failed"))]
         )
     seen = f"Aboard can't follow {escape_text(format_unknown(error.reason))}"
-    return InputError(pasted_commands.BATCH, [Problem(where=where, seen=seen, fix=_find_way_out(script, text))])
+    return InputError(pasted_commands.BATCH, [Problem(where=where, seen=seen, fix=_find_way_out(script))])
 
 
-def _find_way_out(script: str, text: str) -> Fix:
+def _find_way_out(script: BatchScript) -> Fix:
     """How to start the run from within the script, where the shell itself does the rest."""
-    lines = [number for number, line in enumerate(text.splitlines(), 1) if _SRUN.match(line)]
-    in_loop = any(re.match(r"\s*(for|while)\b", line) for line in text.splitlines())
-    if len(lines) == 1 and not in_loop and script != "--wrap":
-        return pasted_commands.BATCH.fix("line", edit=f"{lines[0]}s/srun/aboard launch -- srun/", script=script)
-    return pasted_commands.BATCH.fix("lines", script=script)
+    written = script.text.splitlines()
+    lines = [number for number, line in enumerate(written, 1) if _SRUN.match(line)]
+    in_loop = any(re.match(r"\s*(for|while)\b", line) for line in written)
+    if len(lines) == 1 and not in_loop and script.name != "--wrap":
+        edit = f"{lines[0]}s/srun/aboard launch -- srun/"
+        return pasted_commands.BATCH.fix("line", edit=edit, script=script.name, typed=script.typed)
+    return pasted_commands.BATCH.fix("lines", script=script.name, typed=script.typed)

@@ -9,7 +9,7 @@ from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_fl
 from aboard.core.launchers.flag_table import obey_flag, obey_switch, refuse_flag, skip_flag
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
 from aboard.core.launchers.shell.variables import mark_unknown
-from aboard.core.launchers.slurm.batch_commands import JOB_VARIABLES, parse_batch_commands
+from aboard.core.launchers.slurm.batch_commands import JOB_VARIABLES, BatchScript, parse_batch_commands
 from aboard.core.launchers.slurm.job_flags import NOTHING, OPTIONAL, list_common_flags
 from aboard.core.launchers.slurm.job_request import JobRequest, build_flag_error, read_job_request
 from aboard.core.launchers.slurm.task_layout import is_in_job
@@ -75,7 +75,8 @@ def parse_sbatch(words: Sequence[str], context: LauncherContext) -> LauncherComm
         environ={**context.environ, **_predict_variables(request, flags, context)},
         cwd=flags.text("chdir") or context.cwd,
     )
-    command = parse_batch_commands(text, flags.args, inside, script=script)
+    read = BatchScript(name=script, text=text, typed=pasted_commands.quote_command_line([NAME, *words]))
+    command = parse_batch_commands(read, flags.args, inside)
     return replace(
         command,
         launcher=NAME,
