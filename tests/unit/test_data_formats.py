@@ -1,7 +1,6 @@
 """Records to rows: the format is recognised and said, or given; a row that doesn't fit says how."""
 
 import json
-import shutil
 import struct
 import subprocess
 from pathlib import Path
@@ -336,7 +335,6 @@ def test_rows_survive_json() -> None:
     assert json.dumps(row({"messages": [ASKED, ANSWER]}).messages)
 
 
-@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is what the fix runs")
 @pytest.mark.parametrize(
     ("name", "text"), [("qa.csv", 'question,answer\nwho?,"me, you"\n'), ("qa.tsv", "question\tanswer\nwho?\tme, you\n")]
 )

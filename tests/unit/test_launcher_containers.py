@@ -1,6 +1,7 @@
 """Pasted commands that start a launcher in a container."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launcher_texts import pasted
@@ -16,7 +17,7 @@ from aboard.core.plan.program import ProgramKind
 from aboard.diagnoses import InputError
 
 
-def container_of(command: str, **more: dict[str, str]) -> Container:
+def container_of(command: str, **more: Any) -> Container:
     got = pasted(command, **more).container
     assert got is not None
     return got

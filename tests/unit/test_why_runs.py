@@ -85,7 +85,7 @@ def test_the_first_line_names_the_run_and_the_last_one_the_active_run(runs: Runs
         lines = CliRunner().invoke(cli, ["why"]).output.splitlines()
     assert lines[0].startswith(f"{failed.id} is failed, ")
     assert lines[-1] == f"aboard why {active.id}    # the run that is active"
-    assert runs.asked > 0
+    assert runs.last_question > 0
 
 
 def test_a_launch_that_preflight_refused_is_told_with_its_codes(runs: Runs) -> None:

@@ -106,7 +106,7 @@ class Runs:
         raise InputError(run_records.RUN_NAME, [Problem(where="run", seen=seen, fix=fix)])
 
     @property
-    def asked(self) -> float:
+    def last_question(self) -> float:
         """When `aboard why` last explained a run; 0 if it never did."""
         with suppress(OSError):
             return self._question.stat().st_mtime

@@ -143,10 +143,8 @@ def _make_no_format_error(records: Sequence[Mapping[str, Any]], file: Untrusted 
     asked = next((name for name in _ASKING_NAMES if name in texts), None)
     answered = next((name for name in _ANSWERING_NAMES if name in texts and name != asked), None)
     if file is not None and asked and answered:
-        rename, kept = (
-            f"{{prompt: .{asked}, completion: .{answered}}}",
-            f"{file.raw().removesuffix('.jsonl')}.renamed.jsonl",
-        )
+        rename = f"{{prompt: .{asked}, completion: .{answered}}}"
+        kept = f"{file.raw().removesuffix('.jsonl')}.renamed.jsonl"
         return AboardError(data_quality.FORMAT, seen, "pair", filter=rename, file=file, kept=kept)
     if texts:
         return AboardError(data_quality.FORMAT, seen, "plain", column=texts[0])

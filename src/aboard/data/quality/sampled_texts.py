@@ -103,7 +103,7 @@ class SampledTexts:
         return [" ".join(words) or row.prompt.strip() for words, row in zip(self.prompt_words, self.rows, strict=True)]
 
     @cached_property
-    def asked(self) -> list[int]:
+    def answered_rows(self) -> list[int]:
         """Rows that have a prompt and an answer."""
         return [at for at, row in enumerate(self.rows) if row.prompt.strip() and self.answers[at]]
 

@@ -28,7 +28,7 @@ def find_default_run(runs: Runs) -> RunDirectory:
     if not all_runs:
         raise AboardError(run_records.RUN_NONE, "there is no run yet", "others")
     live = next((run for run in all_runs if run.live), None)
-    since = max(runs.asked, live.began if live is not None else 0.0)
+    since = max(runs.last_question, live.began if live is not None else 0.0)
     over = (run for run in all_runs[:_NEWEST] if run.written > since and not run.live)
     return next(filter(_has_ended_badly, over), live or all_runs[0])
 

@@ -72,7 +72,7 @@ def find_blank_answers(texts: SampledTexts) -> Iterator[RowSign]:
 
 def find_same_answers(texts: SampledTexts) -> Iterator[RowSign]:
     """One answer, or one form letter, for many different prompts."""
-    rows = texts.asked
+    rows = texts.answered_rows
     if not rows:
         yield from _find_form_letters(texts)
     if len({texts.prompt_keys[at] for at in rows}) < len(rows) / 4:
@@ -97,7 +97,7 @@ def find_same_answers(texts: SampledTexts) -> Iterator[RowSign]:
 
 def find_contradictions(texts: SampledTexts) -> Iterator[RowSign]:
     """Equal prompts with different answers: the model can learn only their average."""
-    rows = texts.asked
+    rows = texts.answered_rows
     answers: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     keys = {at: (texts.rows[at].system, texts.prompt_keys[at]) for at in rows}
     for at in rows:
@@ -118,7 +118,7 @@ def find_contradictions(texts: SampledTexts) -> Iterator[RowSign]:
 
 def find_echoes(texts: SampledTexts) -> Iterator[RowSign]:
     """The answer is the prompt, or contains all of it."""
-    rows = texts.asked
+    rows = texts.answered_rows
     same = [at for at in rows if texts.keys[at] == texts.prompt_keys[at]]
     yield RowSign(
         diagnosis=data_quality.ECHO,
@@ -168,7 +168,7 @@ def find_echoes(texts: SampledTexts) -> Iterator[RowSign]:
 
 def find_swapped_roles(texts: SampledTexts) -> Iterator[RowSign]:
     """Answers that ask, and prompts that don't."""
-    rows = texts.asked
+    rows = texts.answered_rows
     asking = {at for at in rows if _is_request(texts.answers[at], texts.words[at])}
     asked = {at for at in rows if _asks(texts.rows[at].prompt.strip(), texts.prompt_words[at])}
     yield RowSign(
@@ -184,7 +184,7 @@ def find_swapped_roles(texts: SampledTexts) -> Iterator[RowSign]:
 
 def find_misplaced_answers(texts: SampledTexts) -> Iterator[RowSign]:
     """Answers that share rare words with the prompts of other rows, and not with their own."""
-    rows = texts.asked
+    rows = texts.answered_rows
     if len(rows) < 2 * MIN_ROWS:
         return
     own, lag, others = _compare_lags(texts)
@@ -233,9 +233,9 @@ def _find_common_key(rows: Sequence[int], keys: Sequence[str]) -> Iterator[RowSi
 
 def _find_form_letters(texts: SampledTexts) -> Iterator[RowSign]:
     """The same sentence but for words of the prompt and numbers; worse if nothing in it is about the prompt."""
-    rows = texts.asked or list(range(len(texts.rows)))
-    fits_own = bool(texts.asked) and _compare_lags(texts)[0]
-    least = 2 * _SENTENCE_WORDS if fits_own or not texts.asked else _SENTENCE_WORDS
+    rows = texts.answered_rows or list(range(len(texts.rows)))
+    fits_own = bool(texts.answered_rows) and _compare_lags(texts)[0]
+    least = 2 * _SENTENCE_WORDS if fits_own or not texts.answered_rows else _SENTENCE_WORDS
     with_numbers = fits_own and sum(bool(_NUMBER.search(texts.rows[at].prompt)) for at in rows) > len(rows) / 3
     forms = {at: _mask_prompt(texts, at, keep_numbers=with_numbers) for at in rows if not texts.is_code[at]}
     counts = Counter(form for form in forms.values() if form.count(" ") >= least)
@@ -247,7 +247,7 @@ def _find_form_letters(texts: SampledTexts) -> Iterator[RowSign]:
         rows=[at for at, form in forms.items() if form == common] if common else (),
         total=len(rows),
         warn=0.9 if fits_own else 0.2,
-        block=2.0 if fits_own or not texts.asked else 0.6,
+        block=2.0 if fits_own or not texts.answered_rows else 0.6,
     )
 
 
@@ -291,7 +291,7 @@ def _list_features(words: Sequence[str], text: str) -> set[str]:
 @lru_cache(maxsize=1)
 def _compare_lags(texts: SampledTexts) -> tuple[bool, int, list[int]]:
     """Whether answers fit their own prompts; else by how many rows they are shifted, or which fit another prompt."""
-    rows = texts.asked
+    rows = texts.answered_rows
     count = len(rows)
     if count < 2 * MIN_ROWS:
         return True, 0, []

@@ -106,7 +106,7 @@ def find_broken_words(texts: SampledTexts) -> Iterator[RowSign]:
 def find_other_languages(texts: SampledTexts) -> Iterator[RowSign]:
     """Answers in another language than their prompt, in a set where most have the same."""
     told = {}
-    for at in texts.asked:
+    for at in texts.answered_rows:
         asked = detect_language(texts.prompt_words[at], texts.rows[at].prompt)
         if asked and texts.languages[at]:
             told[at] = asked
@@ -125,7 +125,7 @@ def find_other_languages(texts: SampledTexts) -> Iterator[RowSign]:
             block=0.9,
         )
     counts = Counter(name for name in texts.languages if name)
-    if texts.asked or not counts:
+    if texts.answered_rows or not counts:
         return
     main, count = counts.most_common(1)[0]
     if 0.6 * counts.total() < count < counts.total() and len(counts) < 4:
