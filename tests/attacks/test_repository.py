@@ -35,6 +35,16 @@ EVERY_WAY = {
     "container": "container: {{runtime: docker, image: evil}}",
     "node": "nodes: [{{name: localhost, python: {evil}}}]",
     "slurm": "slurm: {{nodes: 2, extra: ['--bcast={evil}']}}",
+    "log-file": "env: {{TORCH_LOGS: +distributed, TORCH_LOGS_OUT: .ssh/rc}}",
+    "temporary-files": "env: {{TMPDIR: {here}}}",
+    "tracker": "env: {{DATABRICKS_HOST: 'https://evil.example'}}",
+    "rendezvous": "env: {{MASTER_ADDR: evil.example}}",
+    "user": "user: other",
+    "login": "nodes: [other@localhost]",
+    "port": "port: 2222",
+    "address": "nodes: [{{name: n1, address: evil.example}}]",
+    "fabric": "fabric_address: evil.example",
+    "workdir": "workdir: /",
 }
 
 
@@ -87,10 +97,10 @@ def test_a_repository_that_names_a_program_runs_nothing(repository: Path, words:
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
-def test_every_key_that_can_name_code_needs_aboard_allow(
+def test_every_key_that_is_not_known_to_be_harmless_needs_aboard_allow(
     repository: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interpreters, setup lines, variables that load code, containers and Slurm options are refused alike."""
+    """Programs, variables that are not known to be harmless, users, addresses and Slurm options are refused alike."""
     write_cluster(repository, EVERY_WAY[way])
     monkeypatch.chdir(repository)
     monkeypatch.setenv("XDG_STATE_HOME", str(repository.parent))
@@ -109,6 +119,37 @@ def test_a_repository_cannot_trust_the_code_of_a_model_by_itself(repository: Pat
     )
     (repository / "rows.jsonl").write_text('{"text": "hello"}\n')
     assert_refused(repository, *words.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [("data", "../.secret-token"), ("train --dry-run", "~/.netrc")]
+    + [("sync", path) for path in ("../.ssh", "link/id_rsa", "/proc/self/cwd/.ssh/rc")],
+)
+def test_a_repository_cannot_name_files_outside_of_its_directory(repository: Path, words: str, path: str) -> None:
+    """Neither as data that is read here, nor as files that `aboard sync` sends to a node, also through a link."""
+    (repository.parent / ".ssh").mkdir()
+    (repository / "link").symlink_to("../.ssh")
+    (repository / "aboard.yaml").write_text(f"data: {{files: [{path}]}}\ntrain: {{model: ./model}}\n")
+    assert_refused(repository, *words.split())
+
+
+def test_a_hostfile_of_the_repository_cannot_name_users(repository: Path) -> None:
+    """Neither for a command that reads it through ./aboard.yaml, nor for `aboard init`, which finds it."""
+    (repository / "hostfile").write_text("other@localhost slots=1\n")
+    ran = type_command(repository, "init")
+    assert (ran.returncode, "[init-ask]" in ran.stderr, (repository / "aboard.yaml").exists()) == (3, True, False)
+    (repository / "aboard.yaml").write_text("cluster: {hostfile: hostfile}\n")
+    assert_refused(repository, "check")
+
+
+def test_what_the_user_typed_for_init_needs_no_second_consent(repository: Path) -> None:
+    """But what a repository wrote into the same file does."""
+    type_command(repository, "init", "other@127.0.0.9")
+    assert type_command(repository, "check", "--only", "reach").returncode != 3
+    (repository / "aboard.yaml").write_text("data: {files: [../.ssh]}\n")
+    type_command(repository, "init", "other@127.0.0.9")
+    assert_refused(repository, "check")
 
 
 def test_a_check_imports_no_module_of_the_repository(repository: Path) -> None:
@@ -144,7 +185,7 @@ def test_a_file_that_the_user_names_needs_no_consent(repository: Path) -> None:
     write_cluster(repository, EVERY_WAY["setup"])
     for word in ("aboard.yaml", "--allow-file"):
         assert type_command(repository, "check", "--only", "reach", word).returncode == 0
-    harmless = "slots: 2, workdir: /, env: {NCCL_DEBUG: INFO, OMP_NUM_THREADS: 1, HF_TOKEN: x}"
+    harmless = f"slots: 2, workdir: {repository}, env: {{NCCL_DEBUG: INFO, OMP_NUM_THREADS: 1}}"
     (repository / "aboard.yaml").write_text(f"cluster: {{nodes: [localhost], {harmless}}}\ntrain: {{model: x}}\n")
     assert type_command(repository, "check", "--only", "reach").returncode == 0
 

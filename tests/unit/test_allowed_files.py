@@ -1,84 +1,254 @@
-"""What in a file names code, and that nothing in the schema is forgotten."""
+"""What in a found file needs consent, and that nothing in the schema is forgotten."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
+from pydantic import BaseModel
 
-from aboard.config.allowed_files import compute_digest
-from aboard.config.code_settings import CODE_KEYS, list_code_settings, names_code
-from aboard.config.schema.aboard_yaml import ClusterSection, ContainerSection, NodeSection
+from aboard.config.allowed_files import compute_digest, describe_settings
+from aboard.config.consent_rules import (
+    HARMLESS_VARIABLES,
+    SETTING_RULES,
+    VALIDATED,
+    GuardedSetting,
+    Rule,
+    describe_variable_effect,
+    list_guarded_settings,
+)
+from aboard.config.schema.aboard_yaml import AboardConfig
 from aboard.config.schema.base_section import Section
-from aboard.config.schema.slurm_section import SlurmSection
 from aboard.config.yaml_tree import parse_tree
 
-HARMLESS = {
-    "cluster": "nodes hostfile slurm slots user port workdir fabric_address env",
-    "cluster.nodes": "name address slots user port workdir fabric_address env",
-    "cluster.slurm": "nodes partition gpus_per_node account time qos constraint exclude resubmit",
-}
-SECTIONS: dict[str, type[Section]] = {
-    "cluster": ClusterSection,
-    "cluster.nodes": NodeSection,
-    "cluster.slurm": SlurmSection,
-}
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_every_key_of_the_cluster_is_harmless_or_needs_consent(section: str) -> None:
-    """A new key needs a decision: add it to CODE_KEYS, or to the harmless ones here."""
-    assert set(SECTIONS[section].model_fields) == {*HARMLESS[section].split(), *CODE_KEYS[section]}
+def list_settings(text: str, folder: Path = ROOT) -> list[GuardedSetting]:
+    return list_guarded_settings(parse_tree(text, file="aboard.yaml"), folder)
+
+
+def list_keys(text: str, folder: Path = ROOT) -> list[str]:
+    return [setting.key for setting in list_settings(text, folder)]
+
+
+def list_types(annotation: Any) -> Iterator[Any]:
+    """The types that a value of this annotation may have, without Annotated, unions and lists."""
+    if get_origin(annotation) is Literal or not get_args(annotation):
+        yield annotation
+        return
+    inner = get_args(annotation)
+    for each in inner[:1] if hasattr(annotation, "__metadata__") else inner:
+        yield from list_types(each)
+
+
+def list_schema_keys(section: type[BaseModel], path: str = "") -> Iterator[tuple[str, str, list[Any]]]:
+    for name, field in section.model_fields.items():
+        types = [each for each in list_types(field.annotation) if each is not type(None)]
+        yield path, name, types
+        for each in types:
+            if isinstance(each, type) and issubclass(each, Section):
+                yield from list_schema_keys(each, f"{path}.{name}".lstrip("."))
+
+
+SCHEMA_KEYS = [each for each in list_schema_keys(AboardConfig) if not each[0].endswith("container")]
+
+
+def test_every_key_of_the_schema_has_a_rule_or_is_a_section() -> None:
+    """A new key needs consent until somebody declares it harmless, and this test asks for the declaration."""
+    sections = {*SETTING_RULES, "cluster.env", "cluster.nodes.env"}
+    undeclared = [
+        f"{path}.{name}".lstrip(".")
+        for path, name, _types in SCHEMA_KEYS
+        if name not in SETTING_RULES.get(path, {}) and f"{path}.{name}".lstrip(".") not in sections
+    ]
+    assert undeclared == []
+
+
+def test_every_rule_is_for_a_key_of_the_schema() -> None:
+    known = {(path, name) for path, name, _types in SCHEMA_KEYS}
+    assert {(path, name) for path, rules in SETTING_RULES.items() for name in rules} - known == set()
+
+
+def test_a_key_that_the_schema_is_said_to_restrict_is_a_number_or_a_choice() -> None:
+    """The time limit of Slurm is text, but only of digits, `:` and `-`."""
+    free = [
+        f"{path}.{name}"
+        for path, name, types in SCHEMA_KEYS
+        if SETTING_RULES.get(path, {}).get(name) is VALIDATED
+        and not all(each in {int, float, bool} or get_origin(each) is Literal for each in types)
+    ]
+    assert free == ["cluster.slurm.time"]
+
+
+def test_a_key_without_a_rule_needs_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = {name: rule for name, rule in SETTING_RULES["train"].items() if name != "seed"}
+    monkeypatch.setattr("aboard.config.consent_rules.SETTING_RULES", {**SETTING_RULES, "train": without})
+    assert list_keys("train: {seed: 1, sede: 2, learning_rate: 1}\n") == ["train.seed"]
+
+
+def test_a_mistake_in_a_file_is_left_to_its_validation() -> None:
+    """An unknown key or a value of the wrong type is named as such, not as something to allow."""
+    assert (
+        list_keys("cluster: {ndoes: n1, slots: many, env: x}\ntrain: [1]\nclutser: {}\ndata: {packing: perhaps}\n")
+        == []
+    )
 
 
 def test_everything_in_a_container_needs_consent() -> None:
     """Its image, binds, options and variables: the whole section is one setting."""
-    tree = parse_tree("cluster: {container: {runtime: docker, image: x, binds: [/:/host]}}", file="a.yaml")
-    (setting,) = list_code_settings(tree)
-    assert (setting.key, setting.value["binds"], setting.where) == ("cluster.container", ["/:/host"], "a.yaml:1:22")
-    assert "binds" in ContainerSection.model_fields
+    (setting,) = list_settings("cluster: {container: {runtime: docker, image: x, binds: [/:/host]}}")
+    assert (setting.key, setting.value["binds"], setting.where) == (
+        "cluster.container",
+        ["/:/host"],
+        "aboard.yaml:1:22",
+    )
 
 
-def test_resources_of_a_job_need_no_consent() -> None:
-    """Whole nodes and their memory are no code; an option that isn't known to be harmless is asked for."""
-    head = "cluster: {slurm: {nodes: 2, extra: "
-    for extra, wanted in (
-        ("[--exclusive, --mem=0]", []),
-        ("--gres=gpu:a100:8", []),
-        ("[--mem=0, --export=A]", ["extra"]),
-    ):
-        settings = list_code_settings(parse_tree(f"{head}{extra}}}}}", file="a.yaml"))
-        assert [each.key.rpartition(".")[2] for each in settings] == wanted
+GUARDED = {
+    "user": "cluster: {user: bob}",
+    "user in a node": "cluster: {nodes: [bob@n1]}",
+    "user in a name": "cluster: {nodes: [{name: bob@n1}]}",
+    "port": "cluster: {port: 2222}",
+    "address": "cluster: {nodes: [{name: n1, address: other}]}",
+    "fabric": "cluster: {fabric_address: other}",
+    "python": "cluster: {nodes: [{name: n1, python: ./evil}]}",
+    "setup": "cluster: {setup: ./evil}",
+    "working directory": "cluster: {workdir: /home/bob}",
+    "job option": "cluster: {slurm: {extra: [--mem=0, --export=A]}}",
+    "node file of Slurm": "cluster: {slurm: {exclude: ./nodes}}",
+    "node file in an option": "cluster: {slurm: {extra: --nodelist=/etc/passwd}}",
+    "hostfile elsewhere": "cluster: {hostfile: ../hosts}",
+    "data elsewhere": "data: {files: [../.ssh]}",
+    "data at home": "data: {files: [{path: [~/.netrc]}]}",
+    "data of a process": "data: {files: [/proc/self/cwd/.ssh/rc]}",
+    "data with a split": "data: {validation: ['../x?split=test']}",
+    "tokenizer": "data: {tokenizer: /etc}",
+    "template": "data: {template: /etc/passwd}",
+    "model": "train: {model: ~/model}",
+    "adapter": "train: {adapter: {path: ../../adapter}}",
+    "checkpoint": "train: {resume: /tmp/step-1}",
+    "output": "train: {output_dir: ../out}",
+    "space": "run: {output: /data, writes: 1GB}",
+    "project of somebody else": "train: {project: /Users/eve/runs}",
+    "model code": "train: {trust_remote_code: true}",
+}
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_what_reaches_beyond_the_directory_needs_consent(name: str, tmp_path: Path) -> None:
+    (setting,) = list_settings(GUARDED[name], tmp_path)
+    assert setting.effect
+
+
+def test_a_link_out_of_the_directory_needs_consent(tmp_path: Path) -> None:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "out").symlink_to(tmp_path)
+    (folder / "in").symlink_to(folder)
+    (folder / "circle").symlink_to("circle")
+    files = "data: {files: [out/x, in/x, circle, x/../../y, ./x, x]}"
+    assert list_keys(files, folder) == ["data.files[0]", "data.files[2]", "data.files[3]"]
+
+
+def test_a_hostfile_that_names_users_needs_consent_for_each_of_them(tmp_path: Path) -> None:
+    text = "cluster: {hostfile: hosts}"
+    (tmp_path / "hosts").write_text("n1 slots=8\nn2 slots=8  # mail me@example.com\n")
+    assert list_settings(text, tmp_path) == []
+    (tmp_path / "hosts").write_text("n1 slots=8\nbob@n2 slots=8\n")
+    assert [setting.value for setting in list_settings(text, tmp_path)] == [["hosts", "bob@n2 slots=8"]]
 
 
 LOADING = """
-LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONWARNINGS PATH BASH_ENV ENV GCONV_PATH
-NCCL_NET_PLUGIN NCCL_TUNER_PLUGIN NCCL_PROFILER_PLUGIN NCCL_CONF_FILE CUDA_INJECTION64_PATH CUDA_HOME
-TORCH_EXTENSIONS_DIR TORCHINDUCTOR_CACHE_DIR TRITON_CACHE_DIR TRITON_PTXAS_PATH GIT_SSH_COMMAND GIT_CONFIG_GLOBAL
-SSH_ASKPASS EDITOR PAGER CC CXX HOME HF_HOME HF_ENDPOINT HF_MODULES_CACHE https_proxy OMPI_MCA_plm_rsh_agent
-UCX_MODULE_DIR FI_PROVIDER_PATH OPENSSL_CONF PERL5OPT NODE_OPTIONS JAVA_TOOL_OPTIONS MPLBACKEND SLURM_TASK_PROLOG
-APPTAINER_BIND PIP_INDEX_URL HSA_TOOLS_LIB GLIBC_TUNABLES BASH_FUNC_ls%% PS4 PROMPT_COMMAND WANDB_BASE_URL
-SSL_CERT_FILE IBV_DRIVERS ABOARD_RUN MLFLOW_TRACKING_URI OMP_TOOL_LIBRARIES INTEL_LIBITTNOTIFY64
-MATPLOTLIBRC KUBECONFIG NETRC
-HF_DATASETS_TRUST_REMOTE_CODE TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD AWS_ENDPOINT_URL AWS_SHARED_CREDENTIALS_FILE
-"""
-PLAIN = """
-NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_HCA NCCL_ALGO NCCL_TIMEOUT GLOO_SOCKET_IFNAME OMP_NUM_THREADS
-CUDA_VISIBLE_DEVICES CUDA_LAUNCH_BLOCKING TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_DISTRIBUTED_DEBUG TORCH_CPP_LOG_LEVEL
-TOKENIZERS_PARALLELISM PYTORCH_CUDA_ALLOC_CONF HF_TOKEN HF_HUB_OFFLINE WANDB_API_KEY WANDB_MODE PYTHONUNBUFFERED
-PYTHONHASHSEED PYTHONFAULTHANDLER MASTER_PORT UCX_TLS A LANG TZ TMPDIR
+LD_PRELOAD LD_LIBRARY_PATH PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONWARNINGS PATH BASH_ENV NCCL_NET_PLUGIN
+NCCL_DEBUG_FILE NCCL_CONF_FILE TORCH_LOGS TORCH_LOGS_OUT TORCH_LOGS_FORMAT TMPDIR XLA_FLAGS COVERAGE_PROCESS_START
+LOCAL_KERNELS SSLKEYLOGFILE LOCALDOMAIN DATABRICKS_HOST MASTER_ADDR MASTER_PORT HOME HF_HOME HF_ENDPOINT HF_TOKEN
+WANDB_API_KEY WANDB_BASE_URL MLFLOW_TRACKING_URI https_proxy SSL_CERT_FILE ABOARD_RUN GLIBC_TUNABLES PS4 A nccl_debug
+HF_DATASETS_TRUST_REMOTE_CODE TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD TORCH_NCCL_DEBUG_INFO_TEMP_FILE CUDA_CACHE_PATH
 """
 
 
-def test_variables_that_load_code_are_known() -> None:
-    """And usual settings of a training are not taken for them."""
-    assert [name for name in LOADING.split() if not names_code(name)] == []
-    assert [name for name in PLAIN.split() if names_code(name)] == []
+def test_a_variable_that_is_not_on_the_list_needs_consent() -> None:
+    assert [name for name in LOADING.split() if not describe_variable_effect(name, "1")] == []
 
 
-def test_only_what_names_code_is_in_the_digest() -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NCCL_DEBUG", "INFO"),
+        ("NCCL_SOCKET_IFNAME", "^lo,docker0"),
+        ("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"),
+        ("OMP_NUM_THREADS", "8"),
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,roundup_power2_divisions:[256:1,>:8]"),
+        ("CUDA_VISIBLE_DEVICES", "0,1"),
+        ("TZ", "Europe/Berlin"),
+        ("LANG", "C.UTF-8"),
+    ],
+)
+def test_usual_variables_need_no_consent(name: str, value: str) -> None:
+    assert describe_variable_effect(name, value) == ""
+
+
+@pytest.mark.parametrize("name", HARMLESS_VARIABLES)
+def test_no_value_of_a_harmless_variable_is_a_path_or_an_address(name: str) -> None:
+    """A file, a URL, another host's port, a shell line or a control character needs consent under any name."""
+    for value in ("/tmp/x", "./x", "a/b/c", "../x", "http://x", "tcp://x:1", "$(id)", "a b", "a\nb", "~", "a" * 300):
+        assert describe_variable_effect(name, value), value
+
+
+def test_the_value_of_a_credential_is_not_shown() -> None:
+    """The question may be in the log of a job."""
+    text = "cluster: {env: {HF_TOKEN: hf_abcdef, LD_PRELOAD: /x.so}}"
+    shown = "\n".join(describe_settings(list_settings(text)))
+    assert ("hf_abcdef" in shown, "/x.so" in shown, "(hidden)" in shown) == (False, True, True)
+
+
+def test_only_what_needs_consent_is_in_the_digest() -> None:
     """Comments, other settings and positions may change; a value, a key or their order may not."""
 
     def digest(text: str) -> str:
-        return compute_digest(list_code_settings(parse_tree(text, file="aboard.yaml")))
+        return compute_digest(list_settings(text))
 
     first = digest("cluster: {nodes: n1, python: /a, env: {PATH: 1}}\n")
-    assert first == digest("# more\ncluster: {nodes: n2, user: bob, python: /a, env: {A: b, PATH: '1'}}\ndata: {}\n")
+    assert first == digest(
+        "# more\ncluster: {nodes: n2, slots: 3, python: /a, env: {NCCL_DEBUG: b, PATH: '1'}}\ndata: {}\n"
+    )
     others = ["{python: /b, env: {PATH: 1}}", "{python: /a}", "{nodes: [{name: n1, python: /a}], env: {PATH: 1}}"]
     assert len({first, *(digest(f"cluster: {other}\n") for other in others)}) == 4
+
+
+def list_printed_files() -> Iterator[tuple[str, str]]:
+    """Each aboard.yaml of the examples, and each that a page prints."""
+    for path in sorted((ROOT / "examples").rglob("aboard.yaml")):
+        yield str(path.relative_to(ROOT)), path.read_text()
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]:
+        for number, block in enumerate(re.findall(r"^```yaml\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)):
+            yield f"{path.relative_to(ROOT)}#{number}", block
+
+
+def test_what_our_pages_print_needs_no_more_consent_than_they_say() -> None:
+    """Only the page about containers has such settings, and it says to type `aboard allow`."""
+    asked = {name: keys for name, text in list_printed_files() if (keys := list_keys(text, ROOT / "examples"))}
+    assert asked == {"docs/containers.md#0": ["cluster.container"]}
+    assert "aboard allow" in (ROOT / "docs/containers.md").read_text()
+
+
+def list_table_rows() -> Iterator[str]:
+    """The table in docs/security.md: one row for each rule, with its keys by section."""
+    keys: dict[str, dict[str, list[str]]] = {}
+    rules: dict[str, Rule] = {}
+    for section, declared in SETTING_RULES.items():
+        for name, rule in declared.items():
+            rules[rule.harmless + rule.effect] = rule
+            keys.setdefault(rule.harmless + rule.effect, {}).setdefault(section, []).append(name)
+    for number, rule in rules.items():
+        shown = "; ".join(f"`{section}`: {', '.join(names)}" for section, names in keys[number].items())
+        yield f"| {shown} | {rule.harmless} | {rule.effect or '–'} |"
+
+
+def test_the_documentation_has_the_rule_of_every_key_and_every_harmless_variable() -> None:
+    text = (ROOT / "docs/security.md").read_text()
+    assert [row for row in list_table_rows() if row not in text] == []
+    assert [name for name in HARMLESS_VARIABLES if f"`{name}`" not in text] == []

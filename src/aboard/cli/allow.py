@@ -1,4 +1,4 @@
-"""`aboard allow`: the user's consent to what a file in the working directory names."""
+"""`aboard allow`: the user's consent to settings of a file in the working directory."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from aboard.config.allowed_files import (
     describe_owner,
     describe_settings,
     list_allowed,
-    list_named_code,
+    list_settings_to_allow,
     record_allowed,
     resolve_path,
 )
@@ -25,14 +25,15 @@ from aboard.diagnoses.usage import configuration
 @click.option("--list", "wants_list", is_flag=True, help="List the files that you have allowed.")
 @click.option("--remove", is_flag=True, help="Take back what you have allowed for FILE.")
 def allow(files: tuple[str, ...], wants_list: bool, remove: bool) -> None:
-    """Allow what ./aboard.yaml (or FILE) names to run with your rights.
+    """Allow the settings of ./aboard.yaml (or FILE) that need your consent.
 
-    A file that Aboard finds in the working directory may come with a cloned repository. Where it names code (an
-    interpreter, setup lines, variables that load code, a container, options for Slurm, trust_remote_code), Aboard
-    uses it only after you have typed `aboard allow` there, and again when one of these lines changes. Files that you
-    name on the command line need no consent, and neither do node names and other settings.
+    A file that Aboard finds in the working directory may come with a cloned repository. Names of nodes, numbers and
+    choices of a training, paths in the directory and a few variables need no consent. Everything else does, such as a
+    program, a user, an address or a path elsewhere: Aboard uses the file only after you have typed `aboard allow`
+    there, and again when one of these settings changes. Files that you name on the command line need no consent.
 
-    This command prints the lines that it allows. The default for FILE is ./aboard.yaml and ./.deepspeed_env.
+    This command prints what it allows, and what each setting makes possible. The default for FILE is ./aboard.yaml
+    and ./.deepspeed_env.
     """
     if wants_list:
         for path in dict.fromkeys(path for path, _record in list_allowed(os.environ)):
@@ -47,13 +48,13 @@ def allow(files: tuple[str, ...], wants_list: bool, remove: bool) -> None:
 
 
 def _allow(file: str) -> None:
-    settings = list_named_code(file, fix=configuration.FILE.fix("config"))
+    settings = list_settings_to_allow(file, fix=configuration.FILE.fix("config"))
     shown = escape_text(file, 4096)
     if not settings:
-        click.echo(f"{shown} names nothing that runs; it needs no consent.")
+        click.echo(f"{shown} has no setting that needs consent.")
         return
     record_allowed(file, compute_digest(settings), os.environ)
-    click.echo(f"Allowed what {shown} names, until one of these lines changes:{describe_owner(file)}")
+    click.echo(f"Allowed these settings of {shown}, until one of them changes:{describe_owner(file)}")
     for line in describe_settings(settings):
         click.echo(f"    {line}")
 

@@ -1,7 +1,7 @@
-"""Files that Aboard finds in the working directory, and the user's record of what they may name (decision 0032).
+"""Files that Aboard finds in the working directory, and the user's record of what they may set (decision 0032).
 
-A record is a file in the user's state directory. Its name is the hash of a path and of the settings there that name
-code; it contains the path, for `aboard allow --list`.
+A record is a file in the user's state directory. Its name is the hash of a path and of the settings there that need
+consent; it contains the path, for `aboard allow --list`.
 """
 
 import os
@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from aboard.config.code_settings import CodeSetting, list_code_settings, list_code_variables
+from aboard.config.consent_rules import GuardedSetting, list_guarded_settings, list_guarded_variables
 from aboard.config.input_files import DEFAULT_FILE, MAX_BYTES, FoundFile, read_text
 from aboard.config.this_machine import get_state_folder
 from aboard.config.yaml_tree import Table, parse_tree
 from aboard.core.plan.deepspeed_env_file import parse_env_file
+from aboard.core.secrets.secret_names import is_secret
 from aboard.diagnoses import AboardError, Fix
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
@@ -26,10 +27,10 @@ _VALUE_LENGTH = 200
 
 
 def read_config_tree(file: str, *, fix: Fix, base: str = ".") -> Table:
-    """The file's tree; of a file that was found, only if the user allowed what it names."""
+    """The file's tree; of a file that was found, only if the user allowed what needs consent there."""
     tree = parse_tree(read_text(file, fix=fix), file=file, base=base)
     if isinstance(file, FoundFile):
-        require_allowed(file, list_code_settings(tree), os.environ)
+        require_allowed(file, list_guarded_settings(tree, Path(file).parent), os.environ)
     return tree
 
 
@@ -37,35 +38,44 @@ def read_launcher_file(file: str, *, fix: Fix, allow_file: bool = False) -> str:
     """The text of a file for a pasted command; DeepSpeed finds .deepspeed_env by itself, also outside of the home."""
     text = read_text(file, fix=fix)
     if Path(file).name == DEFAULT_ENV_FILE and not allow_file and Path(file).resolve().parent != Path.home().resolve():
-        require_allowed(file, list_code_variables(parse_env_file(text, where=file), file), os.environ)
+        require_allowed(file, list_guarded_variables(parse_env_file(text, where=file), file), os.environ)
     return text
 
 
-def list_named_code(file: str, *, fix: Fix) -> list[CodeSetting]:
+def list_settings_to_allow(file: str, *, fix: Fix) -> list[GuardedSetting]:
     """What `aboard allow` allows."""
     text = read_text(file, fix=fix)
     if Path(file).name == DEFAULT_ENV_FILE:
-        return list_code_variables(parse_env_file(text, where=file), file)
-    return list_code_settings(parse_tree(text, file=file))
+        return list_guarded_variables(parse_env_file(text, where=file), file)
+    return list_guarded_settings(parse_tree(text, file=file), Path(file).parent)
 
 
-def require_allowed(file: str, settings: Sequence[CodeSetting], environ: Mapping[str, str]) -> None:
+def require_allowed(file: str, settings: Sequence[GuardedSetting], environ: Mapping[str, str]) -> None:
     """Raises unless the user allowed these settings of this file. What was parsed is compared: no second reading."""
     if settings and not is_allowed(file, compute_digest(settings), environ):
         shown = describe_settings(settings[:_SHOWN_SETTINGS], _VALUE_LENGTH)
         if len(settings) > _SHOWN_SETTINGS:
             shown.append(f"and {len(settings) - _SHOWN_SETTINGS} more")
         lines = "".join(f"\n    {line}" for line in shown)
-        seen = f"{escape_text(file, 200)} names code that runs with your rights, and you have not allowed it:{lines}"
+        seen = f"{escape_text(file, 200)} has settings that need your consent, and you have not allowed them:{lines}"
         raise AboardError(configuration.NOT_ALLOWED, seen + describe_owner(file), file=file)
 
 
-def describe_settings(settings: Sequence[CodeSetting], limit: int = MAX_BYTES) -> list[str]:
-    """A safe line for each setting; a longer value is cut at the limit."""
+def describe_settings(settings: Sequence[GuardedSetting], limit: int = MAX_BYTES) -> list[str]:
+    """Two safe lines for each setting: the setting, whose value is cut at the limit, and what it makes possible."""
     return [
-        f"{escape_text(setting.where, 200)}  {escape_text(setting.key)}: {escape_text(str(setting.value), limit)}"
+        line
         for setting in settings
+        for line in (
+            f"{escape_text(setting.where, 200)}  {escape_text(setting.key)}: {_show_value(setting, limit)}",
+            f"    {setting.effect}",
+        )
     ]
+
+
+def _show_value(setting: GuardedSetting, limit: int) -> str:
+    """Not that of a credential: the question may be in a log."""
+    return "(hidden)" if is_secret(setting.key.rpartition(".")[2]) else escape_text(str(setting.value), limit)
 
 
 def describe_owner(file: str) -> str:
@@ -76,9 +86,9 @@ def describe_owner(file: str) -> str:
     return ""
 
 
-def compute_digest(settings: Sequence[CodeSetting]) -> str:
+def compute_digest(settings: Sequence[GuardedSetting]) -> str:
     """The hash of what the settings say; their positions and all other content of the file may change."""
-    from hashlib import sha256  # noqa: PLC0415 - most files name no code
+    from hashlib import sha256  # noqa: PLC0415 - most files need no consent
     from json import dumps  # noqa: PLC0415 - as above
 
     content = dumps([[setting.key, setting.value] for setting in settings], sort_keys=True)
@@ -121,7 +131,7 @@ def list_confirmed_digests(environ: Mapping[str, str]) -> list[str]:
     confirmed = []
     for file in FOUND_FILES:
         with suppress(AboardError):
-            settings = list_named_code(file, fix=configuration.FILE.fix("left-out"))
+            settings = list_settings_to_allow(file, fix=configuration.FILE.fix("left-out"))
             if settings and is_allowed(file, digest := compute_digest(settings), environ):
                 confirmed.append(f"{file}={digest}")
     return confirmed
@@ -140,7 +150,7 @@ def _find_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _find_record(file: str, digest: str, environ: Mapping[str, str]) -> Path:
-    from hashlib import sha256  # noqa: PLC0415 - most files name no code
+    from hashlib import sha256  # noqa: PLC0415 - most files need no consent
 
     return _find_folder(environ) / sha256(os.fsencode(f"{resolve_path(file)}\0{digest}")).hexdigest()
 

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,11 @@ def find_nodes(hosts: "Sequence[str]", hostfile: str | None, *, home: Path) -> F
         (home / "hostfile", "~/hostfile"),
     ):
         if path.is_file():
-            return _read_hostfile(str(path), shown=shown)
+            found = _read_hostfile(str(path), shown=shown)
+            # A cloned repository may have a hostfile; names of nodes are harmless, other users are not.
+            return replace(
+                found, guessed=shown == "hostfile" and any("user" in each.settings for each in found.entries)
+            )
     names = list_ssh_hosts(home / ".ssh")
     if not names:
         raise _build_error(

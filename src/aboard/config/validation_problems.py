@@ -109,10 +109,10 @@ def _build_problem(detail: "ErrorDetails", tree: Table, model: "type[BaseModel]"
 
 def _suggest_key(key: str, above: KeyPath, path: KeyPath, model: "type[BaseModel]") -> Fix:
     """The nearest key of this section, else the same key of another one, else all keys of this section."""
-    known = _list_known_keys(model, path)
+    known = list_known_keys(model, path)
     if find_nearest(key, known) is None:
-        sections = [name for name in _list_known_keys(model, ()) if name not in above]
-        if section := next((name for name in sections if key in _list_known_keys(model, (name,))), None):
+        sections = [name for name in list_known_keys(model, ()) if name not in above]
+        if section := next((name for name in sections if key in list_known_keys(model, (name,))), None):
             return configuration.CONFIG.fix("near", near=f"{section}.{key}")
         foreign_key = None if above else explain_foreign_key(key)
         if foreign_key is not None and "line" in foreign_key[1].values:
@@ -173,7 +173,7 @@ def _format_value(tree: Tree, path: KeyPath) -> str:
     )
 
 
-def _list_known_keys(model: "type[BaseModel]", path: KeyPath) -> list[str]:
+def list_known_keys(model: "type[BaseModel]", path: KeyPath) -> list[str]:
     """The keys that the model's JSON schema has at a path."""
     top = model.model_json_schema()
     level = list(_flatten_schema(top, top))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from aboard.checks.discovery import build_nonce_probe, build_subjects, summarize_facts
+from aboard.config.allowed_files import compute_digest, is_allowed, list_settings_to_allow, record_allowed
 from aboard.config.node_entries import build_nodes, read_section_entries
 from aboard.config.node_search import FoundNodes
 from aboard.config.starter_file import format_starter_file
@@ -17,7 +18,7 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.discovery import DiscoveredCluster
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.probes.rank_environment import RankSpec
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import NO_FIX, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.flows.check.check_cluster import check_cluster
@@ -56,8 +57,9 @@ async def discover_cluster(
 
 
 def write_starter_file(output: str, nodes: FoundNodes, found: DiscoveredCluster, action: OutputAction) -> None:
-    """Creates the file, or adds the nodes to one that has no `cluster` section."""
+    """Creates the file, or adds the nodes to one without a `cluster` section; what the user typed there is allowed."""
     text = format_starter_file(nodes.entries, found)
+    needs_consent = action == "keep" or (action == "add" and not _is_allowed(output))
     try:
         if action == "add":
             with Path(output).open("r+", encoding="utf-8") as file:
@@ -73,6 +75,14 @@ def write_starter_file(output: str, nodes: FoundNodes, found: DiscoveredCluster,
         seen = f"cannot write the file: {error.strerror}"
         problem = Problem(where=output, seen=seen, fix=commands.INIT_WRITE.fix())
         raise InputError(commands.INIT_WRITE, [problem]) from None
+    settings = [] if needs_consent else list_settings_to_allow(output, fix=NO_FIX)
+    if settings:
+        record_allowed(output, compute_digest(settings), os.environ)
+
+
+def _is_allowed(file: str) -> bool:
+    settings = list_settings_to_allow(file, fix=NO_FIX)
+    return not settings or is_allowed(file, compute_digest(settings), os.environ)
 
 
 def choose_output_action(output: str, nodes: FoundNodes) -> OutputAction:

@@ -109,8 +109,8 @@ INIT_ASK = Diagnosis(
     code="init-ask",
     title="the nodes must be confirmed",
     symptoms=("can't ask: stdin is not a terminal",),
-    explanation="Hosts in ~/.ssh/config may be anything, so Aboard asks before it contacts them. Without a terminal it"
-    " can't ask.",
+    explanation="Hosts in ~/.ssh/config may be anything, and a hostfile of the directory that names users may come"
+    " with a repository, so Aboard asks before it contacts them. Without a terminal it can't ask.",
     fixes="aboard init --yes",
 )
 

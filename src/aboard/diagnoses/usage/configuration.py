@@ -142,11 +142,11 @@ FILE = Diagnosis(
 
 NOT_ALLOWED = Diagnosis(
     code="file-not-allowed",
-    title="a file in this directory names programs, and you have not allowed it",
-    symptoms=("names code that runs with your rights, and you have not allowed it",),
-    explanation="Aboard found this file in the working directory; nobody named it. Whoever wrote it would choose what"
-    " runs with your rights: an interpreter, setup lines, variables that load code, a container, or options for Slurm."
-    " These lines need your consent once, and again when they change. Nothing was started.",
+    title="a file in this directory has settings that need your consent",
+    symptoms=("has settings that need your consent, and you have not allowed them",),
+    explanation="Aboard found this file in the working directory; nobody named it. Whoever wrote it would decide what"
+    " runs with your rights, where your files go and which hosts you reach. Names of nodes, settings of a training and"
+    " paths in the directory need no consent; these lines do, once, and again when they change. Nothing was started.",
     remedy="Read the lines, then type `aboard allow`. For a single command, name the file, or add"
     " --allow-file (check, launch, train, sync).",
     fixes="aboard allow {file}    # after reading these lines",

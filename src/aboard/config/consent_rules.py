@@ -1,0 +1,302 @@
+"""What a file that nobody named may set without `aboard allow` (decision 0032).
+
+Each key of aboard.yaml is declared here with a rule. A key, a variable or a value that no rule calls harmless needs the
+user's consent. The schema has the same keys, but importing pydantic takes 100 ms, and no node may be contacted before.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aboard.config.input_files import read_text
+from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins
+from aboard.core.secrets.secret_names import is_secret
+from aboard.core.text.data_reference import DataReference
+from aboard.diagnoses import NO_FIX, InputError
+from aboard.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardedSetting:
+    """A setting that needs consent: its key, its value in plain types, its position, and what it makes possible."""
+
+    key: str
+    value: Any
+    where: str
+    effect: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Which values need no consent, and why; `effect` says what any other value makes possible."""
+
+    harmless: str
+    effect: str = ""
+    # For a text and the directory of its file.
+    is_harmless: Callable[[str, Path], bool] = lambda _text, _folder: False
+
+
+def is_inside(text: str, folder: Path) -> bool:
+    """Whether a path, with its links resolved, lies in the directory. A Hub name does, too: it is no path."""
+    whole = folder.resolve()
+    if text.startswith(("/proc", "/sys", "/dev")):  # another place on each node
+        return False
+    try:
+        # Not Path.expanduser, which raises for an unknown user.
+        paths = [whole / os.path.expanduser(path) for path in (text, DataReference.parse(text).path)]  # noqa: PTH111
+        return all(path.resolve().is_relative_to(whole) for path in paths)
+    except (OSError, ValueError, RuntimeError):  # a NUL, or links in a circle
+        return False
+
+
+def list_logins(text: str, folder: Path) -> list[str]:
+    """The lines of a hostfile that name a user; none if it can't be read, which its reader reports."""
+    try:
+        lines = read_text(str(folder / text), fix=NO_FIX).splitlines()
+    except InputError:
+        return []
+    return [line.strip() for line in lines if "@" in line.partition("#")[0]]
+
+
+_PATH_EFFECT = "reads files outside of this directory, and may send them to the nodes"
+_WORD = re.compile(r"[\w .:+-]{1,200}")
+# Options of sbatch that start nothing and write nowhere; with a slash, some read a file.
+_RESOURCE_OPTIONS = frozenset(
+    {
+        *("--exclusive", "--oversubscribe", "--mem", "--mem-per-cpu", "--mem-per-gpu", "--tmp", "--gres", "--gpus"),
+        *("--gpus-per-node", "--gpu-freq", "--cpus-per-task", "--cpus-per-gpu", "--cores-per-socket", "--hint"),
+        *("--sockets-per-node", "--threads-per-core", "--mincpus", "--constraint", "--prefer", "--nodelist"),
+        *("--exclude", "--contiguous", "--switches", "--reservation", "--licenses", "--nice", "--priority", "--qos"),
+        *("--begin", "--deadline", "--time-min", "--dependency", "--hold", "--account", "--partition", "--clusters"),
+    }
+)
+
+VALIDATED = Rule(
+    harmless="the schema admits only a number, true, false or one of a few words",
+    is_harmless=lambda _text, _folder: True,
+)
+LABEL = Rule(
+    harmless="a name in the data, the model or its adapter, which is compared and never opened",
+    is_harmless=lambda _text, _folder: True,
+)
+TRACKER_NAME = Rule(
+    harmless="letters, digits, blanks and `.:+-`: a run or project of your own account at the tracker",
+    effect="sends metrics to this place at the tracker, with your token",
+    is_harmless=lambda text, _folder: _WORD.fullmatch(text) is not None,
+)
+NODES = Rule(
+    harmless="names of nodes without a user: ssh logs in as you configured it, and refuses unknown host keys",
+    effect="logs in to these nodes under another name",
+    is_harmless=lambda text, _folder: "@" not in text,
+)
+HOSTFILE = Rule(
+    harmless="a file in this directory that names no user",
+    effect="logs in to the nodes of a file outside of this directory, or under other names",
+    is_harmless=lambda text, folder: is_inside(text, folder) and not list_logins(text, folder),
+)
+PATH = Rule(
+    harmless="with links resolved, a path in this directory; or a name on the Hugging Face Hub",
+    effect=_PATH_EFFECT,
+    is_harmless=is_inside,
+)
+OUTPUT = Rule(
+    harmless="with links resolved, a path in this directory",
+    effect="writes, and starts ranks, outside of this directory",
+    is_harmless=is_inside,
+)
+SLURM_NAME = Rule(
+    harmless="a name or a node set of Slurm; with a slash it could be a file",
+    effect="makes sbatch read this file",
+    is_harmless=lambda text, _folder: "/" not in text,
+)
+SLURM_OPTION = Rule(
+    harmless="an option that says which nodes a job gets, and when: --exclusive, --mem=0, --gres=gpu:8",
+    effect="gives sbatch options that can run programs, set variables or write files",
+    is_harmless=lambda text, _folder: text.partition("=")[0] in _RESOURCE_OPTIONS and "/" not in text,
+)
+_NEVER = "never"
+PYTHON = Rule(harmless=_NEVER, effect="starts this program on each node, with your rights")
+SETUP = Rule(harmless=_NEVER, effect="runs these shell lines on each node, with your rights")
+CONTAINER = Rule(harmless=_NEVER, effect="runs your ranks in this image, with these directories, variables and options")
+USER = Rule(harmless=_NEVER, effect="logs in to the nodes under this name, and sends your files there")
+PORT = Rule(harmless=_NEVER, effect="logs in at another ssh server of the node")
+ADDRESS = Rule(harmless=_NEVER, effect="connects ssh to this host in place of the node")
+FABRIC = Rule(harmless=_NEVER, effect="sends training traffic to these hosts")
+MODEL_CODE = Rule(
+    harmless="false",
+    effect="runs Python code that comes with the model, here and on each node",
+    is_harmless=lambda text, _folder: text.lower() == "false",
+)
+
+_NODE_RULES = {
+    "slots": VALIDATED,
+    "user": USER,
+    "port": PORT,
+    "python": PYTHON,
+    "setup": SETUP,
+    "container": CONTAINER,
+    "workdir": OUTPUT,
+    "fabric_address": FABRIC,
+}
+_DATASET_RULES = {"path": PATH, "split": LABEL, "subset": LABEL, "revision": LABEL}
+_TRAINING_NUMBERS = """
+from_scratch num_train_epochs max_steps per_device_train_batch_size per_device_eval_batch_size
+gradient_accumulation_steps global_batch_size optim learning_rate weight_decay adam_beta1 adam_beta2 adam_epsilon
+max_grad_norm lr_scheduler_type warmup_steps warmup_ratio min_lr_ratio decay_ratio num_cycles power
+gradient_checkpointing chunked_loss bf16 fp16 attn_implementation torch_compile sharding cpu_offload logging_steps
+eval_steps save_steps save_total_limit save_async load_best_model_at_end early_stopping_patience
+early_stopping_threshold seed on_nonfinite report_to
+"""
+_ADAPTER_NUMBERS = "type r alpha dropout use_rslora use_dora base_dtype load_in_4bit"
+# By section; lists have the key of their items. Variables in `env` have rules of their own.
+SETTING_RULES: Mapping[str, Mapping[str, Rule]] = {
+    "cluster": {**_NODE_RULES, "nodes": NODES, "hostfile": HOSTFILE},
+    "cluster.nodes": {**_NODE_RULES, "name": NODES, "address": ADDRESS},
+    "cluster.slurm": {
+        **dict.fromkeys(("nodes", "gpus_per_node", "time"), VALIDATED),
+        **dict.fromkeys(("partition", "account", "qos", "constraint", "exclude"), SLURM_NAME),
+        "extra": SLURM_OPTION,
+    },
+    "cluster.slurm.resubmit": {"limit": VALIDATED},
+    "run": {"output": OUTPUT, "writes": VALIDATED},
+    "data": {
+        **dict.fromkeys(("files", "validation", "tokenizer", "template"), PATH),
+        **dict.fromkeys(("format", "max_length", "packing", "loss_on"), VALIDATED),
+        **dict.fromkeys(("text_column", "allow"), LABEL),
+    },
+    "data.files": {**_DATASET_RULES, "weight": VALIDATED, "name": LABEL},
+    "data.validation": _DATASET_RULES,
+    "train": {
+        **dict.fromkeys(_TRAINING_NUMBERS.split(), VALIDATED),
+        **dict.fromkeys(("model", "resume"), PATH),
+        **dict.fromkeys(("run_name", "project"), TRACKER_NAME),
+        "output_dir": OUTPUT,
+        "trust_remote_code": MODEL_CODE,
+    },
+    "train.adapter": {
+        **dict.fromkeys(_ADAPTER_NUMBERS.split(), VALIDATED),
+        **dict.fromkeys(("target_modules", "modules_to_save"), LABEL),
+        "path": PATH,
+    },
+}
+
+_ENV_SECTIONS = ("cluster.env", "cluster.nodes.env")
+_NUMBER = r"-?[0-9]{1,12}"
+_SWITCH = r"0|1|true|false|True|False"
+_INTERFACES = r"[=^]{0,2}[A-Za-z0-9_.,:-]{1,200}"
+_WORDS = r"[A-Za-z0-9_,^:;.+>\[\]-]{0,200}"
+_NUMBER_VARIABLES = """
+OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMEXPR_NUM_THREADS KMP_BLOCKTIME
+NCCL_IB_DISABLE NCCL_IB_GID_INDEX NCCL_IB_TC NCCL_IB_SL NCCL_IB_TIMEOUT NCCL_IB_RETRY_CNT NCCL_IB_QPS_PER_CONNECTION
+NCCL_IB_CUDA_SUPPORT NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_NVLS_ENABLE NCCL_CUMEM_ENABLE NCCL_CROSS_NIC
+NCCL_BUFFSIZE NCCL_NTHREADS NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS
+NCCL_NSOCKS_PERTHREAD NCCL_SOCKET_NTHREADS NCCL_BLOCKING_WAIT NCCL_ASYNC_ERROR_HANDLING NCCL_TIMEOUT
+NCCL_NET_GDR_READ NCCL_IGNORE_CPU_AFFINITY NCCL_DMABUF_ENABLE
+TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_ENABLE_MONITORING
+TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_NCCL_DUMP_ON_TIMEOUT
+TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_HIGH_PRIORITY TORCH_NCCL_CUDA_EVENT_CACHE
+CUDA_DEVICE_MAX_CONNECTIONS CUDA_LAUNCH_BLOCKING FI_EFA_USE_DEVICE_RDMA FI_EFA_FORK_SAFE
+PYTHONUNBUFFERED PYTHONHASHSEED PYTHONFAULTHANDLER PYTHONDONTWRITEBYTECODE PYTHONUTF8 PYTHONNOUSERSITE PYTHONSAFEPATH
+"""
+_SWITCH_VARIABLES = """
+TOKENIZERS_PARALLELISM HF_HUB_OFFLINE HF_DATASETS_OFFLINE TRANSFORMERS_OFFLINE TORCH_SHOW_CPP_STACKTRACES
+TORCH_ALLOW_TF32_CUBLAS_OVERRIDE NVIDIA_TF32_OVERRIDE WANDB_SILENT HF_HUB_DISABLE_PROGRESS_BARS
+"""
+_INTERFACE_VARIABLES = "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME NCCL_IB_HCA UCX_NET_DEVICES"
+_WORD_VARIABLES = """
+NCCL_DEBUG NCCL_DEBUG_SUBSYS NCCL_ALGO NCCL_PROTO NCCL_P2P_LEVEL NCCL_NET_GDR_LEVEL NCCL_SOCKET_FAMILY
+TORCH_DISTRIBUTED_DEBUG TORCH_CPP_LOG_LEVEL CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER HIP_VISIBLE_DEVICES
+PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF OMP_PROC_BIND UCX_TLS UCX_LOG_LEVEL FI_PROVIDER
+WANDB_MODE LANG LC_ALL PYTHONIOENCODING TRANSFORMERS_VERBOSITY DATASETS_VERBOSITY
+"""
+# The variables that need no consent, and the values for which this is so: none names a file, a host or code.
+HARMLESS_VARIABLES: Mapping[str, str] = {
+    **dict.fromkeys(_NUMBER_VARIABLES.split(), _NUMBER),
+    **dict.fromkeys(_SWITCH_VARIABLES.split(), _SWITCH),
+    **dict.fromkeys(_INTERFACE_VARIABLES.split(), _INTERFACES),
+    **dict.fromkeys(_WORD_VARIABLES.split(), _WORDS),
+    "TZ": r"[A-Za-z]{1,20}(/[A-Za-z_]{1,30})?",
+}
+_ADDRESS_ENDINGS = ("_ADDR", "_HOST", "_PORT", "_URL", "_URI", "_ENDPOINT", "_PROXY", "_SERVER", "DOMAIN")
+
+
+def list_guarded_settings(tree: Table, folder: Path) -> list[GuardedSetting]:
+    """The settings of an aboard.yaml in this directory that need consent, in the order of the file."""
+    return list(_walk_section(tree, "", "", folder))
+
+
+def list_guarded_variables(env: Mapping[str, str], file: str) -> list[GuardedSetting]:
+    """The variables of an environment file that need consent."""
+    return [
+        GuardedSetting(key=name, value=value, where=file, effect=effect)
+        for name, value in env.items()
+        if (effect := describe_variable_effect(name, value))
+    ]
+
+
+def describe_variable_effect(name: str, value: str) -> str:
+    """What an environment variable makes possible; "" if it is harmless."""
+    pattern = HARMLESS_VARIABLES.get(name)
+    if pattern is not None and re.fullmatch(pattern, value):
+        return ""
+    if name.startswith("MASTER_"):
+        return "moves the rendezvous of the ranks to another address"
+    if is_secret(name):
+        return "gives programs this credential"
+    if name.upper().endswith(_ADDRESS_ENDINGS):
+        return "makes programs send data, and perhaps tokens, to this address"
+    return "programs on the nodes may load code, write files or send data elsewhere because of it"
+
+
+def _walk_section(section: Table, key: str, path: str, folder: Path) -> "Iterator[GuardedSetting]":
+    """`key` is the section's name as shown, with positions in lists; `path` is without them."""
+    for name, tree in section.values.items():
+        below, key_below = f"{path}.{name}".lstrip("."), f"{key}.{name}".lstrip(".")
+        if rule := SETTING_RULES.get(path, {}).get(name):
+            yield from _apply_rule(rule, tree, key_below, below, folder)
+        elif below in _ENV_SECTIONS:
+            yield from _walk_variables(tree, key_below)
+        elif below in SETTING_RULES:
+            # What is no section here is refused when it is validated.
+            yield from _walk_section(tree, key_below, below, folder) if isinstance(tree, Table) else ()
+        elif _is_undeclared(path, name):
+            yield _build_setting(key_below, tree, "is not declared harmless")
+
+
+def _walk_variables(env: Tree, key: str) -> "Iterator[GuardedSetting]":
+    for name, value in env.values.items() if isinstance(env, Table) else ():
+        if effect := describe_variable_effect(name, value.text if isinstance(value, Leaf) else "\0"):
+            yield _build_setting(f"{key}.{name}", value, effect)
+
+
+def _apply_rule(rule: Rule, tree: Tree, key: str, path: str, folder: Path) -> "Iterator[GuardedSetting]":
+    if rule.harmless == _NEVER:
+        if not (isinstance(tree, Leaf) and tree.value is None):
+            yield _build_setting(key, tree, rule.effect)
+    elif isinstance(tree, Items):
+        for number, each in enumerate(tree.values):
+            yield from _apply_rule(rule, each, f"{key}[{number}]", path, folder)
+    elif isinstance(tree, Table):
+        yield from _walk_section(tree, key, path, folder)
+    elif tree.value is not None and not rule.is_harmless(tree.text, folder):
+        setting = _build_setting(key, tree, rule.effect)
+        logins = list_logins(tree.text, folder) if rule is HOSTFILE else []
+        yield GuardedSetting(
+            key=key, value=[setting.value, *logins] if logins else setting.value, where=tree.where, effect=rule.effect
+        )
+
+
+def _is_undeclared(path: str, name: str) -> bool:
+    """Whether the schema has a key that has no rule; one that it does not have is refused when it is validated."""
+    from aboard.config.schema.aboard_yaml import AboardConfig  # noqa: PLC0415 - pydantic takes 100 ms; only a mistake
+    from aboard.config.validation_problems import list_known_keys  # noqa: PLC0415 - as above
+
+    steps = [step for part in path.split(".") if part for step in (part, 0)]
+    return name in list_known_keys(AboardConfig, tuple(steps))
+
+
+def _build_setting(key: str, tree: Tree, effect: str) -> GuardedSetting:
+    value = convert_to_builtins(tree, verbatim=VERBATIM, as_text=".env." in key)
+    return GuardedSetting(key=key, value=value, where=tree.where, effect=effect)
