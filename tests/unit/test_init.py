@@ -78,7 +78,7 @@ def test_golden(files: Path) -> None:
     text = format_starter_file(parse_node_names(NAMES), MIXED)
     assert text == (GOLDEN / "init.yaml").read_text()
     (files / "aboard.yaml").write_text(text)
-    nodes = load_cluster(here=HERE).nodes
+    nodes = load_cluster(here=HERE, allow_file=True).nodes
     assert [(node.name, node.user, node.slots) for node in nodes][1:4] == [
         ("gpu02", None, 8),
         ("gpu03", None, None),
