@@ -35,8 +35,9 @@ def read_config_tree(file: str, *, fix: Fix, base: str = ".") -> Table:
 
 def read_launcher_file(file: str, *, fix: Fix, allow_file: bool = False) -> str:
     """The text of a file for a pasted command; DeepSpeed finds .deepspeed_env by itself, also outside of the home."""
-    text = read_text(file, fix=fix)
-    if Path(file).name == DEFAULT_ENV_FILE and not allow_file and Path(file).resolve().parent != Path.home().resolve():
+    is_found = Path(file).name == DEFAULT_ENV_FILE and Path(file).parent.resolve() != Path.home().resolve()
+    text = read_text(FoundFile(file) if is_found else file, fix=fix)
+    if is_found and not allow_file:
         require_allowed(file, list_code_variables(parse_env_file(text, where=file), file), os.environ)
     return text
 

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aboard.config.input_files import read_text
+from aboard.config.input_files import FoundFile, read_text
 from aboard.config.node_entries import NodeEntry, parse_hostfile_entries, parse_node_names
 from aboard.core.text.input_text import find_host_error
 from aboard.diagnoses import InputError, Problem
@@ -42,12 +42,12 @@ def find_nodes(hosts: "Sequence[str]", hostfile: str | None, *, home: Path) -> F
     if hostfile is not None:
         return _read_hostfile(hostfile, shown=hostfile)
     for path, shown in (
-        (Path(JOB_HOSTFILE), JOB_HOSTFILE),
-        (Path("hostfile"), "hostfile"),
-        (home / "hostfile", "~/hostfile"),
+        (JOB_HOSTFILE, JOB_HOSTFILE),
+        (FoundFile("hostfile"), "hostfile"),
+        (str(home / "hostfile"), "~/hostfile"),
     ):
-        if path.is_file():
-            return _read_hostfile(str(path), shown=shown)
+        if Path(path).is_file():
+            return _read_hostfile(path, shown=shown)
     names = list_ssh_hosts(home / ".ssh")
     if not names:
         raise _build_error(

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +16,7 @@ from aboard.checks.train.training_rules import TrainingPreflight
 from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.plan.training_settings import Training
 from aboard.core.secrets.secret_names import list_secret_names
+from aboard.foreign_files import open_foreign_file
 
 # Read by the trainer: train/trackers/tracked_run.py.
 FACTS = "ABOARD_TRACKER_FACTS"
@@ -129,8 +129,8 @@ def _read_content(path: Path, most: int) -> bytes | None:
     try:
         if path.is_symlink():
             return os.fsencode(path.readlink())
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            return file.read(most + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+        with open_foreign_file(path) as file:
+            return file.read(most + 1)
     except OSError:
         return None
 

@@ -19,6 +19,7 @@ from transformers.core_model_loading import WeightConverter, revert_weight_conve
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
+from aboard.foreign_files import MOST_JSON, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.saved_checkpoint import TORCH_DTYPES, SavedCheckpoint
 from aboard.train.model.meta_model import build_on_meta
@@ -228,7 +229,7 @@ def _cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _read_default_dtype(model: Path) -> torch.dtype:
     """The type in config.json, by its current or its former key."""
-    content: Mapping[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    content: Mapping[str, Any] = json.loads(read_foreign_file(model / "config.json", MOST_JSON, in_model=True))
     return DTYPES.get(str(content.get("dtype") or content.get("torch_dtype")), torch.bfloat16)
 
 
