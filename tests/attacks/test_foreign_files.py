@@ -23,6 +23,7 @@ from aboard.data.intake.model_code import find_code_error
 from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import NO_FIX, AboardError, InputError
 from aboard.flows.sync.source_tree import scan_code
+from aboard.flows.train import tracker_inputs
 from aboard.flows.train.fetch_model import read_model_facts
 from aboard.flows.train.tracker_inputs import read_git_state
 from aboard.foreign_files import ForeignFileError, find_link_target
@@ -172,3 +173,48 @@ def test_a_folder_that_is_a_bare_git_repository_runs_no_filter(clone: Path, tmp_
     assert (tmp_path / "mark").exists(), "the attack itself does not work"
     with suppress(AboardError):
         guess_nodes(here=HERE)
+
+
+START_WORKERS = """
+from aboard.data.tokenize_workers.worker_pool import start_workers
+if __name__ == "__main__":
+    with start_workers(1, None):
+        pass
+"""
+
+
+def test_workers_import_no_module_of_the_repository(clone: Path, tmp_path: Path) -> None:
+    """`aboard data` and `aboard train` start workers as `python -c`: a multiprocessing.py here is not imported."""
+    for name in ("multiprocessing", "pickle", "runpy", "socket"):
+        (clone / f"{name}.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'a').write({name!r})\n")
+    # A file elsewhere, as the installed command is: its directory is first on the path, not the clone.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/aboard").write_text(START_WORKERS)
+    ran = subprocess.run([sys.executable, tmp_path / "bin/aboard"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not (tmp_path / "mark").exists(), (tmp_path / "mark").read_text()
+
+
+def test_a_path_with_the_working_directory_runs_no_program_of_the_repository(clone: Path, tmp_path: Path) -> None:
+    """With `.` or an empty entry in PATH, neither the head nor a check takes git, ssh or nvidia-smi from a clone."""
+    for name in ("git", "ssh", "scontrol", "nvidia-smi", "sh", "bash", "env", "python3", "getent", "ip", "uname"):
+        (clone / name).write_text(f"#!/bin/sh\necho {name} >> {tmp_path}/mark\n")
+        (clone / name).chmod(0o755)
+    (clone / "aboard.yaml").write_text(f"cluster: {{nodes: localhost, workdir: {clone}}}\n")
+    environment = {**os.environ, "PATH": f".::{os.environ['PATH']}", "HOME": str(tmp_path)}
+    command = [sys.executable, "-P", "-m", "aboard", "check", "--only", "gpu", "--only", "host"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "localhost" in ran.stdout, ran.stderr
+    assert not (tmp_path / "mark").exists(), (tmp_path / "mark").read_text()
+
+
+def test_a_reference_without_end_fills_no_memory(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch that is a link to /dev/zero ends git at a limit of its memory."""
+    monkeypatch.setattr(tracker_inputs, "_GIT_MEMORY", 32 * 1024 * 1024)
+    monkeypatch.setattr(tracker_inputs, "_GIT_SECONDS", 60 * slowness())
+    (clone / ".git").rmdir()
+    subprocess.run(["git", "init", "-q", "-b", "main", "."], check=True)
+    assert read_git_state(clone) == {}
+    (clone / ".git/refs/heads/main").symlink_to("/dev/zero")
+    with within(10):
+        assert read_git_state(clone) == {}

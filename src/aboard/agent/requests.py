@@ -57,6 +57,8 @@ class RequestRunner:
 
         env = dict(os.environ)
         env.update(message.get("env") or {})
+        # With `.` in PATH, a check would run the nvidia-smi of a cloned working directory.
+        env["PATH"] = os.pathsep.join(filter(os.path.isabs, env.get("PATH", os.defpath).split(os.pathsep)))
         self._count += 1
         env[process_tree.RUN_ID] = mark = "ask-%d-%d" % (os.getpid(), self._count)
         argv = [str(argument) for argument in message["argv"]]
