@@ -13,6 +13,8 @@ from aboard.diagnoses.untrusted import escape_text
 
 # Of a JSON file of a model; the largest index of weights has 10 MB.
 MOST_JSON = 32 * 1024 * 1024
+# Of the list of slices in a checkpoint of thousands of ranks.
+MOST_MARKER = 512 * 1024 * 1024
 _KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -24,12 +26,15 @@ _KINDS = (
 class ForeignFileError(OSError):
     """`strerror` says why the file is not read, without a byte of what is in it."""
 
+    def __str__(self) -> str:
+        return str(self.strerror)
+
 
 def read_foreign_file(path: "str | os.PathLike[str]", most: int, *, in_model: bool = False) -> bytes:
     """The content of a regular file in its directory; raises if it has more than `most` bytes."""
     with open_foreign_file(path, in_model=in_model) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
+        content = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
+    if content is None or len(content) > most:
         raise ForeignFileError(errno.EFBIG, f"it is larger than {format_size(most)}")
     return content
 
@@ -38,11 +43,11 @@ def open_foreign_file(path: "str | os.PathLike[str]", *, in_model: bool = False)
     """Opens a regular file for bytes without ever waiting; a link must stay in the directory, or in the Hub's cache."""
     target = find_link_target(path, in_model=in_model)
     # Before opening: that wakes whoever writes to a pipe.
-    _require_regular(os.lstat(target))
+    require_regular_file(os.lstat(target))
     handle = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     file = os.fdopen(handle, "rb")
     try:
-        _require_regular(os.fstat(handle))
+        require_regular_file(os.fstat(handle))
     except OSError:
         file.close()
         raise
@@ -65,7 +70,8 @@ def find_link_target(path: "str | os.PathLike[str]", *, in_model: bool = False) 
     raise ForeignFileError(errno.ELOOP, f"it is a link to {escape_text(target, 200)}, outside of its directory")
 
 
-def _require_regular(status: os.stat_result) -> None:
+def require_regular_file(status: os.stat_result) -> None:
+    """Raises for what may block whoever opens it, or never end."""
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
     if not stat.S_ISREG(status.st_mode):

@@ -20,13 +20,17 @@ from aboard.config.node_search import find_nodes
 from aboard.config.this_machine import inspect_this_machine
 from aboard.config.training.adapter_files import WEIGHTS, read_adapter_config
 from aboard.data.intake.model_code import find_code_error
+from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
 from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import NO_FIX, AboardError, InputError
+from aboard.flows.init import choose_output_action
 from aboard.flows.sync.source_tree import scan_code
 from aboard.flows.train import tracker_inputs
 from aboard.flows.train.fetch_model import read_model_facts
 from aboard.flows.train.tracker_inputs import read_git_state
 from aboard.foreign_files import ForeignFileError, find_link_target
+from aboard.train.checkpoint.checkpoint_folder import read_marker
+from aboard.train.checkpoint.commit_marker import MarkerError
 from aboard.train.model.model_files import identify_weights
 
 NETRC = "machine example.org login me password hunter2"
@@ -42,6 +46,9 @@ READERS: dict[str, Callable[[], object]] = {
     "model.safetensors.index.json": lambda: identify_weights(Path.cwd()),
     "model.safetensors": lambda: identify_weights(Path.cwd()),
     "adapter_config.json": lambda: read_adapter_config(Path.cwd()),
+    "manifest.json": lambda: read_marker(Path.cwd()),
+    "rows.arrow": lambda: list_source_chunks(SourceSpec(path="rows.arrow")),
+    "rows.jsonl.gz": lambda: list_source_chunks(SourceSpec(path="rows.jsonl.gz")),
 }
 KINDS = ("pipe", "stdin", "zeros", "terminal", "secret", "terabyte", "socket-of-git")
 
@@ -82,13 +89,13 @@ def test_a_file_that_nobody_named_is_read_only_if_it_is_one(clone: Path, name: s
     with within(4):
         try:
             READERS[name]()
-        except AboardError as error:
+        except (AboardError, MarkerError) as error:
             said = str(error)
     assert "hunter2" not in said
     assert "machine" not in said
-    # git reads no link of this name, and `aboard init` takes the next hostfile that is one; weights may be large.
+    # git reads no link of this name, weights may be large, and rows that can't be read are reported with all others.
     silent = name == ".gitignore" and kind != "terabyte"
-    assert said or silent or name == "model.safetensors"
+    assert said or silent or name.startswith(("model.safetensors", "rows"))
 
 
 def test_a_command_does_not_wait_for_a_file_that_it_found(clone: Path) -> None:
@@ -218,3 +225,15 @@ def test_a_reference_without_end_fills_no_memory(clone: Path, monkeypatch: pytes
     (clone / ".git/refs/heads/main").symlink_to("/dev/zero")
     with within(10):
         assert read_git_state(clone) == {}
+
+
+def test_a_link_does_not_add_nodes_to_a_file_of_the_user(clone: Path, tmp_path: Path) -> None:
+    """`aboard init` adds its section to an ./aboard.yaml without one, but not to what a link leads to."""
+    (tmp_path / ".profile").write_text("")
+    (clone / "aboard.yaml").symlink_to("../.profile")
+    nodes = find_nodes(("n1",), None, home=tmp_path)
+    with pytest.raises(InputError):
+        choose_output_action("aboard.yaml", nodes)
+    (clone / "aboard.yaml").unlink()
+    (clone / "aboard.yaml").write_text("")
+    assert choose_output_action("aboard.yaml", nodes) == "add"
