@@ -29,6 +29,7 @@ from aboard.flows.train import tracker_inputs
 from aboard.flows.train.fetch_model import read_model_facts
 from aboard.flows.train.tracker_inputs import read_git_state
 from aboard.foreign_files import ForeignFileError, find_link_target
+from aboard.sandbox.namespaces.helper_program import build_helper_argv, build_helper_environment, write_spec_file
 from aboard.train.checkpoint.checkpoint_folder import read_marker
 from aboard.train.checkpoint.commit_marker import MarkerError
 from aboard.train.model.model_files import identify_weights
@@ -237,3 +238,19 @@ def test_a_link_does_not_add_nodes_to_a_file_of_the_user(clone: Path, tmp_path: 
     (clone / "aboard.yaml").unlink()
     (clone / "aboard.yaml").write_text("")
     assert choose_output_action("aboard.yaml", nodes) == "add"
+
+
+def test_helpers_of_a_sandbox_import_no_module_of_the_repository(clone: Path, tmp_path: Path) -> None:
+    """They run as root: a json.py in the directory where `sudo aboard sandbox up` is typed is not imported."""
+    for name in ("json", "dataclasses", "pathlib", "os"):
+        (clone / f"{name}.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'a').write({name!r})\n")
+    spec = write_spec_file({})
+    subprocess.run(
+        build_helper_argv("aboard.sandbox.namespaces.run_in_host", spec),
+        env=build_helper_environment(),
+        pass_fds=(spec,),
+        capture_output=True,
+        check=False,
+    )
+    os.close(spec)
+    assert not (tmp_path / "mark").exists(), (tmp_path / "mark").read_text()
