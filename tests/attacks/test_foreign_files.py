@@ -14,6 +14,7 @@ from deadlines import slowness, within
 
 from aboard.config import input_files
 from aboard.config.accelerate_config import HeadFiles
+from aboard.config.allowed_files import FOUND_FILES, list_named_code
 from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.config.input_files import read_text
 from aboard.config.node_search import find_nodes
@@ -32,6 +33,7 @@ from aboard.foreign_files import ForeignFileError, find_link_target
 from aboard.sandbox.namespaces.helper_program import build_helper_argv, build_helper_environment, write_spec_file
 from aboard.train.checkpoint.checkpoint_folder import read_marker
 from aboard.train.checkpoint.commit_marker import MarkerError
+from aboard.train.model.export import _copy_files
 from aboard.train.model.model_files import identify_weights
 
 NETRC = "machine example.org login me password hunter2"
@@ -138,6 +140,20 @@ def test_a_tokenizer_contains_no_file_of_the_user(clone: Path, name: str) -> Non
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("name", "target"), [("tokenizer.model", "../.netrc"), ("chat_templates", "..")])
+def test_an_export_contains_no_file_of_the_user(clone: Path, tmp_path: Path, name: str, target: str) -> None:
+    """Users publish exports: what comes with a model and links to a file or directory elsewhere is refused by name."""
+    (clone / name).symlink_to(target)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(AboardError, match="can't be used"):
+        _copy_files(clone, tmp_path / "out", (name,))
+    (clone / name).unlink()
+    (clone / "chat_templates").mkdir(exist_ok=True)
+    (clone / "chat_templates/a.jinja").write_text("x")
+    _copy_files(clone, tmp_path / "out", ("chat_*",))
+    assert [path.read_text() for path in (tmp_path / "out").rglob("*.*")] == ["x"]
+
+
 def test_links_between_models_are_followed(clone: Path, tmp_path: Path) -> None:
     """The Hub's cache consists of links, and users link the files of one model into another directory."""
     blob = tmp_path / "models--a--b/blobs/0123"
@@ -226,6 +242,16 @@ def test_a_reference_without_end_fills_no_memory(clone: Path, monkeypatch: pytes
     (clone / ".git/refs/heads/main").symlink_to("/dev/zero")
     with within(10):
         assert read_git_state(clone) == {}
+
+
+def test_consent_is_asked_for_a_file_itself(clone: Path) -> None:
+    """`aboard allow` prints nothing of a secret that ./aboard.yaml links to, and does not wait for a pipe."""
+    (clone / "aboard.yaml").symlink_to("../.netrc")
+    os.mkfifo(clone / ".deepspeed_env")
+    for file in FOUND_FILES:
+        with within(4), pytest.raises(InputError, match="can't be read: it is a") as refused:
+            list_named_code(file, fix=NO_FIX)
+        assert "hunter2" not in str(refused.value)
 
 
 def test_a_link_does_not_add_nodes_to_a_file_of_the_user(clone: Path, tmp_path: Path) -> None:

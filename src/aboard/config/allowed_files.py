@@ -20,7 +20,7 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 
 DEFAULT_ENV_FILE = ".deepspeed_env"
-FOUND_FILES = (DEFAULT_FILE, DEFAULT_ENV_FILE)
+FOUND_FILES = (FoundFile(DEFAULT_FILE), FoundFile(DEFAULT_ENV_FILE))
 _SHOWN_SETTINGS = 20
 _VALUE_LENGTH = 200
 
