@@ -75,5 +75,5 @@ def require_regular_file(status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
     if not stat.S_ISREG(status.st_mode):
-        kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "special")
+        kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "a link")
         raise ForeignFileError(errno.EINVAL, f"it is {kind}, not a regular file")
