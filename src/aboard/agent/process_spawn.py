@@ -45,6 +45,11 @@ def spawn_process(
     return pid, error_fd
 
 
+def drop_relative_folders(env: dict[str, str]) -> None:
+    """For programs of ours: with `.` in PATH, a check would run the nvidia-smi of a cloned working directory."""
+    env["PATH"] = os.pathsep.join(filter(os.path.isabs, env.get("PATH", os.defpath).split(os.pathsep)))
+
+
 def read_start_failure(error_fd: int) -> str | None:
     """Why the program could not be started; "" when it was, None while that is unknown."""
     try:

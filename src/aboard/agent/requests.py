@@ -12,7 +12,7 @@ import sys
 
 from aboard.agent import forked_work, frames
 from aboard.agent.event_loop import EventLoop
-from aboard.agent.process_spawn import read_start_failure, spawn_process
+from aboard.agent.process_spawn import drop_relative_folders, read_start_failure, spawn_process
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class RequestRunner:
 
         env = dict(os.environ)
         env.update(message.get("env") or {})
+        drop_relative_folders(env)
         self._count += 1
         env[process_tree.RUN_ID] = mark = "ask-%d-%d" % (os.getpid(), self._count)
         argv = [str(argument) for argument in message["argv"]]

@@ -73,6 +73,8 @@ def cli() -> None:
 
 def main() -> None:
     """Prints errors with their codes, and maps each kind to an exit code."""
+    # With `.` in PATH, git and ssh would be taken from a cloned working directory.
+    os.environ["PATH"] = os.pathsep.join(filter(os.path.isabs, os.environ.get("PATH", os.defpath).split(os.pathsep)))
     if "SLURM_JOB_ID" in os.environ:
         # Until a run begins, which handles it: the default would end a batch script without a word.
         signal.signal(signal.SIGUSR1, _interrupt_before_time_limit)

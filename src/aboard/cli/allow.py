@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from aboard.config.allowed_files import (
-    DEFAULT_ENV_FILE,
+    FOUND_FILES,
     compute_digest,
     describe_owner,
     describe_settings,
@@ -39,7 +39,7 @@ def allow(files: tuple[str, ...], wants_list: bool, remove: bool) -> None:
         for path in dict.fromkeys(path for path, _record in list_allowed(os.environ)):
             click.echo(escape_text(path, 4096))
         return
-    found = [file for file in (DEFAULT_FILE, DEFAULT_ENV_FILE) if Path(file).exists()]
+    found = [file for file in FOUND_FILES if Path(file).exists()]
     for file in files or found or (DEFAULT_FILE,):
         if remove:
             _remove(file)

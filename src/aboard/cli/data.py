@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from aboard.cli.options.train_extra import require_train_extra
-from aboard.config.input_files import YAML_SUFFIXES, find_default_files, read_text
+from aboard.config.input_files import YAML_SUFFIXES, FoundFile, find_default_files, read_text
 from aboard.config.training.data_settings import DataSettings, load_data_settings, parse_share
 from aboard.diagnoses import InputError, Problem, Severity
 from aboard.diagnoses.trainer import data as failures
@@ -94,7 +94,8 @@ def _build_question(
         "text-column": text_column,
     }
     command_options |= {"max-length": max_length, "loss-on": loss_on}
-    template = template or settings.template
+    if template is None and settings.template is not None:
+        template = FoundFile(settings.template)
     share = parse_share(validation)
     if share is not None and not 0 < share < 1:
         problem = Problem(

@@ -19,13 +19,13 @@ from aboard.cli.runs.start_launch import (
     list_typed_words,
     send_files_first,
 )
-from aboard.config.input_files import suggest_similar_file
+from aboard.config.input_files import read_text
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.plan.launch_request import resolve_request
 from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import find_env_name_error
-from aboard.diagnoses import NO_FIX, AboardError, InputError, Problem
+from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.slurm import submission
 from aboard.diagnoses.usage import commands
 from aboard.transport.open_file_limit import raise_open_file_limit
@@ -268,13 +268,7 @@ def read_environment(envs: Sequence[str], files: Sequence[str]) -> dict[str, str
     """The variables of `--env` and `--env-file`; a NAME alone has its value on this machine."""
     env: dict[str, str] = {}
     for file in files:
-        try:
-            env |= parse_env_file(Path(file).read_text("utf-8"), where=file)
-        except (OSError, UnicodeDecodeError) as error:
-            seen = f"cannot read the file: {error}"
-            near = NO_FIX if Path(file).exists() else suggest_similar_file(file)
-            problem = Problem(where=file, seen=seen, fix=near or commands.LAUNCH_ENV.fix("file", file=file))
-            raise InputError(commands.LAUNCH_ENV, [problem]) from None
+        env |= parse_env_file(read_text(file, fix=commands.LAUNCH_ENV.fix("file", file=file)), where=file)
     problems = []
     for text in envs:
         name, equals, value = text.partition("=")

@@ -21,7 +21,7 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 
 DEFAULT_ENV_FILE = ".deepspeed_env"
-FOUND_FILES = (DEFAULT_FILE, DEFAULT_ENV_FILE)
+FOUND_FILES = (FoundFile(DEFAULT_FILE), FoundFile(DEFAULT_ENV_FILE))
 _SHOWN_SETTINGS = 20
 _VALUE_LENGTH = 200
 
@@ -36,8 +36,9 @@ def read_config_tree(file: str, *, fix: Fix, base: str = ".") -> Table:
 
 def read_launcher_file(file: str, *, fix: Fix, allow_file: bool = False) -> str:
     """The text of a file for a pasted command; DeepSpeed finds .deepspeed_env by itself, also outside of the home."""
-    text = read_text(file, fix=fix)
-    if Path(file).name == DEFAULT_ENV_FILE and not allow_file and Path(file).resolve().parent != Path.home().resolve():
+    is_found = Path(file).name == DEFAULT_ENV_FILE and Path(file).parent.resolve() != Path.home().resolve()
+    text = read_text(FoundFile(file) if is_found else file, fix=fix)
+    if is_found and not allow_file:
         require_allowed(file, list_guarded_variables(parse_env_file(text, where=file), file), os.environ)
     return text
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aboard.config.input_files import YAML_SUFFIXES, find_default_files, read_text
+from aboard.config.input_files import YAML_SUFFIXES, FoundFile, find_default_files, read_text
 from aboard.config.node_entries import (
     NodeEntry,
     build_nodes,
@@ -157,7 +157,7 @@ def _list_section_sources(config: "LoadedConfig") -> list[_NodeSource]:
     if section is not None and section.hostfile is not None:
         where = config.where("cluster", "hostfile")
         path = str(Path(config.base("cluster", "hostfile")) / section.hostfile)
-        node_sources.append(_NodeSource(source=path, where=f"cluster.hostfile ({where})", hostfile=path))
+        node_sources.append(_NodeSource(source=path, where=f"cluster.hostfile ({where})", hostfile=FoundFile(path)))
     return node_sources
 
 

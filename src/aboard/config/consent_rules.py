@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from aboard.config.input_files import read_text
+from aboard.config.input_files import FoundFile, read_text
 from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins
 from aboard.core.secrets.secret_names import is_secret
 from aboard.core.text.data_reference import DataReference
@@ -54,7 +54,7 @@ def is_inside(text: str, folder: Path) -> bool:
 def list_logins(text: str, folder: Path) -> list[str]:
     """The lines of a hostfile that name a user; none if it can't be read, which its reader reports."""
     try:
-        lines = read_text(str(folder / text), fix=NO_FIX).splitlines()
+        lines = read_text(FoundFile(folder / text), fix=NO_FIX).splitlines()
     except InputError:
         return []
     return [line.strip() for line in lines if "@" in line.partition("#")[0]]

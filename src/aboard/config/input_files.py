@@ -1,16 +1,22 @@
 """Reads a file that the user named, or that was found in the working directory; an error has a fix."""
 
+import errno
+import os
 from pathlib import Path
+from select import select
 
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import find_nearest
 from aboard.diagnoses import NO_FIX, Fix, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
+from aboard.foreign_files import ForeignFileError, read_foreign_file
 
 DEFAULT_FILE = "aboard.yaml"
 YAML_SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 1024 * 1024
+# How long a pipe that the user named may be silent: `--hostfile <(…)`.
+PIPE_SECONDS = 30.0
 
 
 class FoundFile(str):
@@ -27,23 +33,37 @@ def find_default_files(*, allow_file: bool = False) -> list[str]:
 
 
 def read_text(path: str, *, fix: Fix) -> str:
-    """The file's text; `fix` applies if the file does not exist."""
+    """The file's text; `fix` applies if the file does not exist. One that was found must be a regular file."""
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_foreign_file(path, MAX_BYTES) if isinstance(path, FoundFile) else _read_named_file(path)
     except FileNotFoundError:
         raise _build_read_error(path, "the file does not exist", suggest_similar_file(path) or fix) from None
     except IsADirectoryError:
         raise _build_read_error(path, "this is a directory", configuration.FILE.fix("directory")) from None
+    except ForeignFileError as error:
+        name = "long" if error.errno == errno.EFBIG else "foreign"
+        raise _build_read_error(path, f"can't be read: {error.strerror}", configuration.FILE.fix(name)) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise _build_read_error(path, f"can't be read: {getattr(error, 'strerror', None) or error}", fix) from None
-    if len(data) > MAX_BYTES:
-        raise _build_read_error(path, f"is larger than {format_size(MAX_BYTES)}", configuration.FILE.fix("long"))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise _build_read_error(f"{path}:{line}", "is not UTF-8 text", configuration.FILE.fix("encoding")) from None
+
+
+def _read_named_file(path: str) -> bytes:
+    """A file that the user named may be a link, a pipe or a terminal, but nobody waits for a silent pipe forever."""
+    data = b""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as file:
+        while len(data) <= MAX_BYTES:
+            if not select([file], [], [], None if file.isatty() else PIPE_SECONDS)[0]:
+                raise ForeignFileError(errno.ETIMEDOUT, f"nobody wrote to this pipe for {PIPE_SECONDS:.0f} s")
+            part = file.read(MAX_BYTES + 1 - len(data))
+            if part == b"":
+                return data
+            data += part or b""
+    raise ForeignFileError(errno.EFBIG, f"it is larger than {format_size(MAX_BYTES)}")
 
 
 def suggest_similar_file(path: str) -> Fix:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aboard.config.input_files import read_text
+from aboard.config.input_files import FoundFile, read_text
 from aboard.config.node_entries import NodeEntry, parse_hostfile_entries, parse_node_names
 from aboard.core.text.input_text import find_host_error
 from aboard.diagnoses import InputError, Problem
@@ -43,15 +43,15 @@ def find_nodes(hosts: "Sequence[str]", hostfile: str | None, *, home: Path) -> F
     if hostfile is not None:
         return _read_hostfile(hostfile, shown=hostfile)
     for path, shown in (
-        (Path(JOB_HOSTFILE), JOB_HOSTFILE),
-        (Path("hostfile"), "hostfile"),
-        (home / "hostfile", "~/hostfile"),
+        (JOB_HOSTFILE, JOB_HOSTFILE),
+        (FoundFile("hostfile"), "hostfile"),
+        (str(home / "hostfile"), "~/hostfile"),
     ):
-        if path.is_file():
-            found = _read_hostfile(str(path), shown=shown)
+        if Path(path).is_file():
+            found = _read_hostfile(path, shown=shown)
             # A cloned repository may have a hostfile; names of nodes are harmless, other users are not.
             return replace(
-                found, guessed=shown == "hostfile" and any("user" in each.settings for each in found.entries)
+                found, guessed=isinstance(path, FoundFile) and any("user" in each.settings for each in found.entries)
             )
     names = list_ssh_hosts(home / ".ssh")
     if not names:

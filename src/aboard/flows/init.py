@@ -23,6 +23,7 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.flows.check.check_cluster import check_cluster
 from aboard.flows.check.check_observer import CheckObserver
+from aboard.foreign_files import ForeignFileError, find_link_target
 from aboard.transport.node_dialer import DIAL_SECONDS, TransportFor, choose_transport
 
 # As `aboard check` names its own, which removes those that a crash left.
@@ -93,12 +94,13 @@ def choose_output_action(output: str, nodes: FoundNodes) -> OutputAction:
     from aboard.config.config_loader import load_config_files  # noqa: PLC0415 - the reason is above
 
     try:
+        find_link_target(output)  # else a link in a clone would add the nodes to another file of the user
         config = load_config_files([output])
         if config.document.cluster is None:
             return "add"
         if [entry.name for entry in read_section_entries(config)] == [entry.name for entry in nodes.entries]:
             return "keep"
-    except InputError:
+    except (InputError, ForeignFileError):
         pass
     raise _build_exists_error(output)
 

@@ -86,7 +86,7 @@ async def run_simulator() -> AsyncIterator[Path]:
         path = Path(folder) / "agents.sock"
         use_pidfds()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "aboard.testing.simulator", str(path)),
+            *(sys.executable, "-P", "-m", "aboard.testing.simulator", str(path)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

@@ -7,7 +7,7 @@ import os
 
 from aboard.agent import frames, process_tree
 from aboard.agent.container.container_command import VARIABLE_PREFIXES, ContainerSpec, run_after_setup
-from aboard.agent.process_spawn import read_start_failure, spawn_process
+from aboard.agent.process_spawn import drop_relative_folders, read_start_failure, spawn_process
 from aboard.agent.run_directory import IMAGES, name_elsewhere
 
 LOG = "unpack.log"
@@ -125,6 +125,7 @@ class ImageUnpacks:
     def _unpack(self, spec: ContainerSpec, message: frames.Message) -> None:
         # The node's own values win, such as PATH; the user may set credentials of a registry, and the disk to use.
         env = {**(message.get("env") or {}), **os.environ, process_tree.RUN_ID: self._run}
+        drop_relative_folders(env)
         target = self._choose_target(spec, message)
         env[VARIABLE_PREFIXES[spec.runtime] + "_TMPDIR"] = os.path.dirname(target)
         words = ["/bin/sh", "-c", UNPACK, "sh", spec.runtime, spec.image, target]

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from aboard.checks.train.training_rules import TrainingPreflight
-from aboard.config.input_files import read_text
+from aboard.config.input_files import FoundFile, read_text
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import Finding, Severity
@@ -129,7 +129,7 @@ class PreparationReporter:
 
     def _prepare_data(self, making: PreparationView, tokenizer: str, cache: Path) -> TrainingDatasets:
         template = self._config.data.template
-        text = None if template is None else read_text(template, fix=configuration.FILE.fix("template"))
+        text = None if template is None else read_text(FoundFile(template), fix=configuration.FILE.fix("template"))
 
         def preparing(far: TokenizeProgress) -> None:
             making.update("data   tokenizing", far.bytes, far.of_bytes, f", {format_count(far.tokens, 'token')}")

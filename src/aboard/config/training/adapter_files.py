@@ -7,6 +7,7 @@ from typing import Any
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import adapter
 from aboard.diagnoses.untrusted import escape_text
+from aboard.foreign_files import MOST_JSON, ForeignFileError, read_foreign_file
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -47,9 +48,11 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
     if not (folder / WEIGHTS).is_file():
         raise AboardError(adapter.FILES, f"{folder} has no {WEIGHTS}")
     try:
-        content = json.loads((folder / CONFIG).read_bytes())
+        content = json.loads(read_foreign_file(folder / CONFIG, MOST_JSON, in_model=True))
         kind = content["peft_type"]
         found = {ours: content[theirs] for theirs, ours in _READ.items() if content.get(theirs) is not None}
+    except ForeignFileError as error:
+        raise AboardError(adapter.FILES, f"{folder / CONFIG} can't be read: {error.strerror}") from None
     except OSError as error:
         raise AboardError(adapter.FILES, f"{folder} has no {CONFIG} ({error.strerror})") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -17,6 +17,7 @@ import numpy as np
 from aboard.data.intake.chunks import Chunk
 from aboard.data.rows import DataRow, Ids, InvalidRow, RowLocation
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.foreign_files import require_regular_file
 from aboard.lazy_dataclass import dataclass
 
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -59,7 +60,9 @@ def list_megatron_chunks(file: Untrusted, path: str, *, every: int) -> list[Chun
     """Runs of documents of about `every` bytes; files that don't belong together give one broken chunk."""
     try:
         index = _read_index(path)
-        size = Path(_get_bin_path(path)).stat().st_size
+        tokens = Path(_get_bin_path(path)).stat()
+        require_regular_file(tokens)
+        size = tokens.st_size
     except (OSError, _MegatronError) as error:
         return [Chunk(file=file, path=path, store="broken", why=Untrusted(f"the file can't be read: {error}"))]
     step = max(1, int(index.documents * every / max(size, 1)))

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model_loading
 from aboard.diagnoses.untrusted import escape_text
+from aboard.foreign_files import MOST_JSON, read_foreign_file
 
 MODEL_SETTINGS = "config.json"
 TOKENIZER_SETTINGS = "tokenizer_config.json"
@@ -33,15 +35,19 @@ def require_known_type(folder: Path) -> None:
     # Imported here: it takes a second, and few models bring code.
     from transformers import CONFIG_MAPPING  # noqa: PLC0415
 
-    if json.loads((folder / MODEL_SETTINGS).read_bytes()).get("model_type") not in CONFIG_MAPPING:
+    if _read_settings(folder / MODEL_SETTINGS).get("model_type") not in CONFIG_MAPPING:
         raise error
 
 
 def _list_references(path: Path) -> Iterator[str]:
     try:
-        content = json.loads(path.read_bytes())
+        references = _read_settings(path).get("auto_map")
     except (OSError, ValueError, RecursionError):
         return
-    references = content.get("auto_map") if isinstance(content, dict) else None
     for value in references.values() if isinstance(references, dict) else (references,):
         yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str))
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    content = json.loads(read_foreign_file(path, MOST_JSON, in_model=True))
+    return content if isinstance(content, dict) else {}

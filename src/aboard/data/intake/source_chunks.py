@@ -17,6 +17,7 @@ from aboard.data.intake.parquet_arrow import count_arrow_rows, list_arrow_chunks
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.foreign_files import require_regular_file
 from aboard.lazy_dataclass import dataclass
 
 
@@ -95,6 +96,7 @@ def _list_file_chunks(file: DataFile, every: int) -> list[Chunk]:
 
 
 def _split_file(file: DataFile, every: int) -> list[Chunk]:
+    require_regular_file(Path(file.path).stat())
     store = STORE_BY_SUFFIX[file.ending]
     if store == "parquet":
         return list_parquet_chunks(file.display_name, file.path, every=every)

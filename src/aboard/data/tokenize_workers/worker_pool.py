@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, util
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from subprocess import _args_from_interpreter_flags as list_own_flags  # type: ignore[attr-defined]
 from time import monotonic
 
 from aboard.data.tokenize_workers.encoded_unit import RowEncoder
@@ -31,6 +32,7 @@ def start_workers(size: int, encode: RowEncoder | None) -> Iterator["WorkerPool"
     """Starts `size` processes with the encoder; without one they can only inspect rows."""
     # Not forked: a tokenizer's threads and locks don't survive it.
     context = get_context("spawn")
+    util._args_from_interpreter_flags = _list_interpreter_flags  # type: ignore[attr-defined]  # noqa: SLF001 - below
     workers: list[_WorkerHandle] = []
     try:
         for number in range(size):
@@ -45,6 +47,11 @@ def start_workers(size: int, encode: RowEncoder | None) -> Iterator["WorkerPool"
     finally:
         for member in workers:
             member.end()
+
+
+def _list_interpreter_flags() -> list[str]:
+    """With -P: workers start as `python -c`, which would import a multiprocessing.py of the working directory."""
+    return list(dict.fromkeys([*list_own_flags(), "-P"]))
 
 
 class _WorkerHandle:

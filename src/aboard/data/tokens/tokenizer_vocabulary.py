@@ -12,10 +12,12 @@ from aboard.data.intake.model_code import TOKENIZER_SETTINGS, find_code_error
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import escape_text
+from aboard.foreign_files import ForeignFileError, find_link_target
 from aboard.lazy_dataclass import dataclass
 
 # Every tokenizer directory has one of these.
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
+_TEXT_SUFFIXES = (".json", ".jinja", ".txt", ".model")
 # A tokenizer encodes this to tokens that are not the start or end of others.
 _PROBE_TEXT = "a"
 
@@ -82,6 +84,7 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
         where = name if is_hub_reachable() else _find_cached(name)
         if where is None:
             raise _make_unreachable_error(name)
+    _refuse_foreign_links(where)
     from transformers import AutoTokenizer  # noqa: PLC0415 - brings torch with it, which takes seconds
 
     try:
@@ -95,6 +98,17 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
         # A shell doesn't expand what is quoted.
         folder = path if name.startswith("~") else name
         raise AboardError(data.TOKENIZER, seen, "broken", file=f"{folder}/tokenizer.json") from error
+
+
+def _refuse_foreign_links(where: Path | str | None) -> None:
+    """A template or a vocabulary that is a link to a file of the user would put that file into every row."""
+    for file in sorted(where.glob("*")) if isinstance(where, Path) else ():
+        try:
+            if file.is_symlink() and file.suffix in _TEXT_SUFFIXES:
+                find_link_target(file, in_model=True)
+        except ForeignFileError as error:
+            seen = f"{escape_text(str(file), 400)} can't be read: {error.strerror}"
+            raise AboardError(data.TOKENIZER, seen, "broken", file=file) from None
 
 
 def _make_missing_error(name: str) -> AboardError:

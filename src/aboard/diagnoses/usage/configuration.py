@@ -124,12 +124,14 @@ FILE = Diagnosis(
     code="file",
     title="a file can't be read",
     symptoms=("the file does not exist",),
-    explanation="The file does not exist, it is a directory, it is not text, or you have no permission to read it.",
+    explanation="The file does not exist, it is a directory, it is not text, or you have no permission to read it."
+    " Files that Aboard finds, such as ./aboard.yaml, must be regular files, or links inside their directory.",
     remedy="Check the path with `ls -l FILE`, then pass the right file.",
     fixes={
         "near": NEAR,
         "directory": Advice("pass a file in it"),
         "long": Advice("pass the right file"),
+        "foreign": Advice("put a regular file there; one that you name on the command line may also be a link"),
         "encoding": Advice("save it as UTF-8, or pass the right file"),
         "config": FixCommand("write one with: aboard init gpu01 gpu02"),
         "hostfile": Advice('write one, with a line such as "worker-0 slots=8" for each node'),

@@ -1,5 +1,6 @@
 """A tree of files on the head: what of it is sent, and what .gitignore excludes."""
 
+import errno
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping
@@ -14,6 +15,7 @@ from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.gitignore import IgnoreRules
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
+from aboard.foreign_files import read_foreign_file
 from aboard.lazy_dataclass import dataclass
 
 GITIGNORE = ".gitignore"
@@ -262,15 +264,12 @@ def _excludes_everything(root: Path, ignore: IgnoreStack) -> bool:
 def _read_rules(path: Path) -> str:
     """The text of a .gitignore file; git doesn't follow links there either."""
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return ""
-            text = file.read(_MOST_RULES + 1)
-    except OSError:
-        return ""
-    if len(text) > _MOST_RULES:
+        text = b"" if path.is_symlink() else read_foreign_file(path, _MOST_RULES)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            return ""
         seen = f"{path} has more than {format_size(_MOST_RULES)}"
-        raise AboardError(data.UNREADABLE, seen, "file", path=path)
+        raise AboardError(data.UNREADABLE, seen, "file", path=path) from None
     return text.decode("utf-8", "surrogateescape")
 
 

@@ -10,6 +10,7 @@ from aboard.data.intake.model_code import require_known_type
 from aboard.diagnoses import AboardError, Shell
 from aboard.diagnoses.trainer import training
 from aboard.diagnoses.untrusted import escape_text
+from aboard.foreign_files import MOST_JSON, read_foreign_file
 
 CONFIG = "config.json"
 # The files of a model that transformers reads; weights in other formats are skipped.
@@ -48,9 +49,9 @@ def fetch_model(name: str, *, from_scratch: bool, trust_remote_code: bool = Fals
 def read_model_facts(folder: Path) -> ModelLimits:
     """The limits in config.json; for a multimodal model, those of its text part."""
     try:
-        config: Any = json.loads((folder / CONFIG).read_text("utf-8"))
+        config: Any = json.loads(read_foreign_file(folder / CONFIG, MOST_JSON, in_model=True))
     except (OSError, ValueError, RecursionError) as error:
-        seen = f"{folder / CONFIG} can't be read: {escape_text(str(error))}"
+        seen = f"{folder / CONFIG} can't be read: {escape_text(getattr(error, 'strerror', None) or str(error))}"
         raise AboardError(training.MODEL, seen, "config", path=folder / CONFIG) from None
     if not isinstance(config, dict):
         raise AboardError(training.MODEL, f"{folder / CONFIG} is not a JSON object", "config", path=folder / CONFIG)

@@ -6,6 +6,7 @@ from pathlib import Path
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.untrusted import escape_text
+from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.runs import Runs
@@ -63,7 +64,7 @@ def choose_checkpoint(folder: Path, name: str | None) -> ChosenCheckpoint | None
 def read_intact_marker(path: Path) -> CommitMarker | None:
     """None if it can't be read: the exporter reports why."""
     try:
-        return parse_marker((path / MARKER).read_bytes())
+        return parse_marker(read_foreign_file(path / MARKER, MOST_MARKER))
     except (OSError, MarkerError):
         return None
 

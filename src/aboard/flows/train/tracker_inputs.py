@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,6 +16,7 @@ from aboard.checks.train.training_rules import TrainingPreflight
 from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.plan.training_settings import Training
 from aboard.core.secrets.secret_names import list_secret_names
+from aboard.foreign_files import open_foreign_file
 
 # Read by the trainer: train/trackers/tracked_run.py.
 FACTS = "ABOARD_TRACKER_FACTS"
@@ -47,6 +47,7 @@ VARIABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _GIT_SECONDS = 2.0
+_GIT_MEMORY = 512 * 1024 * 1024
 _MOST_HASHED = 64 * 1024 * 1024
 _SUBMODULE, _SHA1_DIGITS = "160000", 40
 _CONVERSIONS = (b"filter", b"text", b"eol", b"crlf", b"ident", b"encoding")
@@ -94,10 +95,11 @@ def read_git_state(here: Path) -> dict[str, Any]:
 
     Runs nothing that the repository names, and writes nothing; None where that leaves it open whether files differ.
     """
-    commit, branch = _ask_git(here, "rev-parse", "HEAD"), _ask_git(here, "rev-parse", "--abbrev-ref", "HEAD")
-    top = _ask_git(here, "rev-parse", "--show-toplevel")
+    commit = _ask_git(here, "rev-parse", "HEAD")
+    top = None if commit is None else _ask_git(here, "rev-parse", "--show-toplevel")
     if commit is None or top is None:
         return {}
+    branch = _ask_git(here, "rev-parse", "--abbrev-ref", "HEAD")
     staged = _ask_git(here, "diff-index", "--cached", "--name-only", "--ignore-submodules=all", "HEAD")
     files = _ask_git(here, "ls-files", "--stage", "-z", "--full-name", ":/")
     dirty = None if staged is None or files is None else bool(staged) or _differ_from_index(Path(top), files)
@@ -129,8 +131,8 @@ def _read_content(path: Path, most: int) -> bytes | None:
     try:
         if path.is_symlink():
             return os.fsencode(path.readlink())
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            return file.read(most + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+        with open_foreign_file(path) as file:
+            return file.read(most + 1)
     except OSError:
         return None
 
@@ -151,7 +153,9 @@ def _ask_git(here: Path, *words: str) -> str | None:
         *("core.fsmonitor=false", f"core.hooksPath={os.devnull}"),
         *("safe.bareRepository=explicit", "protocol.allow=never"),
     )
-    argv = ["git", *(word for setting in settings for word in ("-c", setting)), "-C", str(here), *words]
+    # Its references may be links to /dev/zero, which git would read into memory.
+    argv = ["sh", "-c", f'ulimit -d {_GIT_MEMORY // 1024}; exec "$@"', "sh"]
+    argv += ["git", *(word for setting in settings for word in ("-c", setting)), "-C", str(here), *words]
     env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}
     try:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)

@@ -221,6 +221,7 @@ def build_code_archive() -> bytes:
     files = [
         home / "__init__.py",
         home / "lazy_dataclass.py",
+        home / "foreign_files.py",
         *(file for package in SHIPPED_PACKAGES for file in sorted((home / package).rglob("*.py"))),
     ]
     buffer = io.BytesIO()

@@ -16,9 +16,9 @@ SOURCE = Path(__file__).resolve().parents[3]
 
 
 def build_helper_argv(module: str, spec: int) -> list[str]:
-    """The command that runs `main(spec)` of a module without site-packages."""
+    """The command that runs `main(spec)` of a module, with no module of site-packages or of the working directory."""
     code = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from {module} import main; main({spec})"
-    return [sys.executable, "-E", "-s", "-S", "-c", code]
+    return [sys.executable, "-I", "-S", "-c", code]
 
 
 def build_helper_environment() -> dict[str, str]:

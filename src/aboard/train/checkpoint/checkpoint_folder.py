@@ -12,6 +12,7 @@ from time import monotonic, sleep
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint import commit_marker
 from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError
@@ -120,7 +121,7 @@ class FolderLock:
 
 def _read_marker_bytes(path: Path) -> bytes:
     try:
-        return (path / commit_marker.NAME).read_bytes()
+        return read_foreign_file(path / commit_marker.NAME, MOST_MARKER)
     except (FileNotFoundError, NotADirectoryError) as error:
         interrupted = "it was never completed: its save was interrupted"
         raise MarkerError(interrupted if path.is_dir() else "there is no such directory") from error

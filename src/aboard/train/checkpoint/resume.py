@@ -11,6 +11,7 @@ from torch import nn
 
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
+from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint import commit_marker
 from aboard.train.checkpoint.checkpoint_folder import CheckpointListing, list_checkpoints
@@ -122,7 +123,7 @@ def _share_marker(group: CheckpointRanks, folder: Path, offer: _Offer) -> Commit
 
     def fetch() -> dict[str, Any]:
         if group.rank == source:
-            own.append((path / commit_marker.NAME).read_bytes())
+            own.append(read_foreign_file(path / commit_marker.NAME, MOST_MARKER))
         return {}
 
     group.run_collectively(fetch)

@@ -19,9 +19,11 @@ from transformers.core_model_loading import WeightConverter, revert_weight_conve
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
+from aboard.foreign_files import MOST_JSON, ForeignFileError, open_foreign_file, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.saved_checkpoint import TORCH_DTYPES, SavedCheckpoint
 from aboard.train.model.meta_model import build_on_meta
+from aboard.train.model.model_files import build_damage_error
 from aboard.train.model.safetensors_writer import LazyTensor, write_safetensors
 from aboard.train.worker_protocol import write_reply
 
@@ -228,7 +230,7 @@ def _cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _read_default_dtype(model: Path) -> torch.dtype:
     """The type in config.json, by its current or its former key."""
-    content: Mapping[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    content: Mapping[str, Any] = json.loads(read_foreign_file(model / "config.json", MOST_JSON, in_model=True))
     return DTYPES.get(str(content.get("dtype") or content.get("torch_dtype")), torch.bfloat16)
 
 
@@ -243,17 +245,27 @@ def _write_settings(built: PreTrainedModel, model: Path, dtype: torch.dtype, out
     config.dtype = dtype
     config.save_pretrained(out)
     if (model / GENERATION).exists():
-        shutil.copyfile(model / GENERATION, out / GENERATION)
+        _copy_file(model / GENERATION, out / GENERATION)
     elif built.can_generate():
         built.generation_config.save_pretrained(out)
 
 
 def _copy_files(folder: Path, out: Path, patterns: tuple[str, ...]) -> None:
     for path in {path for pattern in patterns for path in folder.glob(pattern)}:
-        if path.is_dir():
-            shutil.copytree(path, out / path.name)
+        if path.is_dir() and not path.is_symlink():
+            (out / path.name).mkdir()
+            _copy_files(path, out / path.name, ("*",))
         else:
-            shutil.copyfile(path, out / path.name)
+            _copy_file(path, out / path.name)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Users publish exports: a link must not put another file of theirs into one."""
+    try:
+        with open_foreign_file(source, in_model=True) as file, target.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+    except (ForeignFileError, IsADirectoryError) as error:
+        raise build_damage_error(source, str(error.strerror)) from None
 
 
 def main(words: list[str]) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model_loading
 from aboard.diagnoses.untrusted import escape_text
+from aboard.foreign_files import MOST_JSON, ForeignFileError, read_foreign_file
 
 SAFETENSORS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
@@ -23,7 +24,7 @@ def list_weight_files(folder: Path, name: str) -> list[Path]:
     index = folder / f"{name}.index.json"
     if index.exists():
         return [folder / each for each in _read_index(index)]
-    return [folder / name] if (folder / name).exists() else []
+    return [folder / name] if (folder / name).is_file() else []
 
 
 def identify_weights(folder: Path) -> str:
@@ -55,10 +56,14 @@ def build_damage_error(path: Path, how: str) -> AboardError:
 def _read_index(index: Path) -> list[str]:
     """The files that an index names. A downloaded model must not point to others: a fix may suggest to remove one."""
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(json.loads(read_foreign_file(index, MOST_JSON, in_model=True))["weight_map"].values()))
+    except ForeignFileError as error:
+        raise build_damage_error(index, str(error.strerror)) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise build_damage_error(index, "it is not an index of weights") from error
     for name in names:
         if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
             raise build_damage_error(index, f"it refers to a file outside its directory: {escape_text(str(name))}")
+        if (file := index.parent / name).exists() and not file.is_file():
+            raise build_damage_error(file, "it is not a regular file")
     return names
