@@ -1,6 +1,5 @@
 """Syncing trees to agents on this machine, each with its own home: what rsync users expect, and nothing outside."""
 
-import asyncio
 import os
 import stat
 from collections.abc import Mapping
@@ -8,30 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_homes import HomeTransport
+from node_homes import run_sync
 
 from aboard.agent.transfer.file_names import BadName
 from aboard.agent.transfer.receive_tree import ReceiveTree
 from aboard.core.cluster.file_sync import NodeTreeResult
-from aboard.core.cluster.node import Node
-from aboard.flows.sync.source_tree import SourceTree, scan_code, scan_data, scan_file
-from aboard.flows.sync.sync_trees import sync_trees
+from aboard.flows.sync.source_tree import scan_code, scan_data, scan_file
 from aboard.flows.sync.tree_difference import SMALL_BYTES
-from aboard.transport.node_dialer import NodeDialer
-
-
-def run_sync(
-    homes: Path, trees: list[SourceTree], *names: str, delete: bool = False, dry: bool = False
-) -> Mapping[str, NodeTreeResult]:
-    async def main() -> Mapping[str, NodeTreeResult]:
-        dialer = NodeDialer(lambda _node: HomeTransport(homes))
-        nodes = [Node(name=name) for name in names]
-        try:
-            return await sync_trees(nodes, trees, dialer, hashes=homes / "hashes.json", delete=delete, dry=dry)
-        finally:
-            await dialer.close()
-
-    return asyncio.run(main())
 
 
 def sync_code(homes: Path, *names: str, delete: bool = False, dry: bool = False) -> Mapping[str, NodeTreeResult]:

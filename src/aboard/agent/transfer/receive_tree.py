@@ -14,6 +14,7 @@ import time
 
 from aboard.agent import frames
 from aboard.agent.transfer.file_names import OWN_PREFIX, validate_file_name
+from aboard.agent.transfer.root_folder import open_folder
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -59,12 +60,6 @@ class ReceiveTree:
     def close(self) -> None:
         while self._open:
             os.close(self._open.pop()[1])
-
-    def detach_folder(self, path: str) -> int:
-        """Opens a directory for the caller, who closes it."""
-        fd = os.dup(self._open_folder(path))
-        self.close()
-        return fd
 
     def _list(self, folders: list[str], deadline: float) -> frames.Message:
         """Begins to list these directories; links are not followed, and missing directories are empty."""
@@ -145,7 +140,7 @@ class ReceiveTree:
 
     def _make(self, folders: list[list[object]], links: list[list[object]]) -> frames.Message:
         """Makes directories, writable until they are stamped, and links; replaces files and links in the way."""
-        os.makedirs(self._root, exist_ok=True)
+        os.close(open_folder(self._root, make=True))
         for path, mode in folders:
             self._make_folder(str(path), int(mode) | stat.S_IRWXU)  # type: ignore[call-overload]
         for path, target in links:
@@ -274,7 +269,7 @@ class ReceiveTree:
             os.close(self._open.pop()[1])
         for name in wanted[common:]:
             if not self._open:
-                fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fd = open_folder(self._root)
             else:
                 try:
                     fd = os.open(validate_file_name(name), _DIRECTORY, dir_fd=self._open[-1][1])

@@ -7,7 +7,7 @@ from aboard.diagnoses.untrusted import Untrusted, escape_text
 
 _FULL = {"ENOSPC", "EDQUOT"}
 _DENIED = {"EACCES", "EPERM", "EROFS"}
-_PATH = {"ENOTDIR", "EISDIR", "ELOOP", "ENAMETOOLONG", "EEXIST", "ENOENT"}
+_PATH = {"ENOTDIR", "EISDIR", "ENAMETOOLONG", "EEXIST", "ENOENT"}
 _SHOWN = 300
 
 
@@ -18,6 +18,8 @@ def build_write_error(node: str, errno: str, path: Untrusted, why: Untrusted) ->
         return AboardError(file_sync.DISK_FULL, seen, "refused", path=path, node=node)
     if errno in _DENIED:
         return AboardError(file_sync.DENIED, seen, path=path, node=node)
+    if errno == "ELOOP":
+        return AboardError(file_sync.LINK, seen, path=path, node=node)
     if errno in _PATH:
         return AboardError(file_sync.PATH, seen, path=path, node=node)
     return AboardError(file_sync.DISK, seen, "errors", node=node)

@@ -31,13 +31,20 @@ DENIED = Diagnosis(
 PATH = Diagnosis(
     code="spread-path",
     title="a path on the node is in the way",
-    symptoms=(
-        "NotADirectoryError: [Errno 20] Not a directory",
-        "OSError: [Errno 40] Too many levels of symbolic links",
-    ),
-    explanation="On this node, a file is where a directory should be, a directory is where a file should be, or a"
-    " symbolic link is broken.",
+    symptoms=("NotADirectoryError: [Errno 20] Not a directory", "IsADirectoryError: [Errno 21] Is a directory"),
+    explanation="On this node, a file is where a directory should be, or a directory is where a file should be.",
     fixes="ls -ld {path}    # on {node}; move it out of the way",
+)
+
+LINK = Diagnosis(
+    code="spread-link",
+    title="a symbolic link on the node is in the way",
+    symptoms=("it is a symbolic link to", "OSError: [Errno 40] Too many levels of symbolic links"),
+    explanation="Aboard writes nothing through a link that you or another user made on a node: an earlier copy may have"
+    " brought it there, and it may lead to your keys. It follows links in `/`, links above your home directory,"
+    " and, unless you are root, links that root made.",
+    fixes="namei -l {path}    # on {node}; use the path that the link leads to, here and on the nodes, or make it a"
+    " directory",
 )
 
 DISK = Diagnosis(

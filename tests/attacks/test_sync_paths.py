@@ -1,0 +1,91 @@
+"""Attacks on `aboard sync` by a cloned repository: paths and links that lead elsewhere, here and on a node."""
+
+from pathlib import Path
+
+import pytest
+from node_homes import run_sync
+
+from aboard.diagnoses import AboardError
+from aboard.flows.sync.source_tree import scan_code, scan_data
+from aboard.flows.sync.sync_sources import load_training_files, scan_sources
+from aboard.flows.sync.tree_difference import SMALL_BYTES
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, in the user's home; nodes n1 and n2 have homes beside it."""
+    folder = tmp_path / "head/repository"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "head"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def put(path: Path, content: bytes = b"evil") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/self/cwd/.ssh/rc",
+        "/proc/self/cwd/results",
+        "d/rc",
+        "deeper/rc",
+        "//proc/self/cwd/.ssh",
+        "/dev/fd",
+        "/sys",
+    ],
+)
+def test_a_path_through_proc_dev_or_sys_is_not_sent(repository: Path, path: str) -> None:
+    """`/proc/self/cwd` is the repository here and the home on a node: nothing may lead through it."""
+    put(repository / ".ssh/rc")
+    put(repository / "results/mine")
+    (repository / "d").symlink_to("/proc/self/cwd/.ssh")
+    (repository / "e").symlink_to("d")
+    (repository / "deeper").symlink_to("results/../e")
+    (repository / "aboard.yaml").write_text(f"data: {{files: [{path}]}}\n")
+    for typed in ((), (Path(path),)):
+        with pytest.raises(AboardError) as error:
+            scan_sources((), typed, load_training_files(["aboard.yaml"], ()))
+        assert error.value.code == "sync-system-path", error.value.seen
+
+
+@pytest.mark.parametrize("size", [10, SMALL_BYTES + 1, 9 * 1024 * 1024])
+def test_a_node_follows_no_link_to_the_root_of_a_transfer(repository: Path, tmp_path: Path, size: int) -> None:
+    """A link in the node's home, or to it, is named and nothing is written through it; nor is anything in /proc."""
+    put(repository / "f", bytes(size))
+    (tmp_path / "n1/keys").mkdir(parents=True)
+    (tmp_path / "n1/d").symlink_to("keys")
+    (tmp_path / "way").symlink_to(tmp_path / "n1")
+    roots = {
+        "~/d": "spread-link",
+        "~/d/new": "spread-link",
+        str(tmp_path / "way/new"): "spread-link",
+        "/proc/self/cwd/new": "spread-denied",
+    }
+    for root, code in roots.items():
+        for tree in (scan_code(repository, root), scan_data(repository, root)):
+            (result,) = run_sync(tmp_path, [tree], "n1").values()
+            assert result.error is not None
+            assert result.error.code == code, result.error.seen
+            assert root != "~/d" or result.error.seen.endswith("n1/d can't be written: it is a symbolic link to keys")
+    assert not [*(tmp_path / "n1/keys").iterdir(), *tmp_path.glob("n1/new"), *repository.glob("new")]
+
+
+def test_a_link_that_a_sync_brought_is_no_directory_for_the_next_one(repository: Path, tmp_path: Path) -> None:
+    """The repository's next version has a directory in the place of the link, and names it as data."""
+    keys = put(tmp_path / "n1/.ssh/authorized_keys", b"mine").parent
+    (repository / "d").symlink_to("../.ssh")
+    assert run_sync(tmp_path, scan_sources((), (), load_training_files([], ())), "n1")["n1"].error is None
+    assert (tmp_path / "n1/repository/d").is_symlink()
+    (repository / "d").unlink()
+    put(repository / "d/authorized_keys")
+    put(repository / "d/rc")
+    (repository / "aboard.yaml").write_text("data: {files: [d]}\n")
+    error = run_sync(tmp_path, scan_sources((), (), load_training_files(["aboard.yaml"], ())), "n1")["n1"].error
+    assert error is not None
+    assert error.code == "spread-link"
+    assert [(path.name, path.read_bytes()) for path in keys.iterdir()] == [("authorized_keys", b"mine")]
