@@ -89,3 +89,27 @@ def test_a_link_that_a_sync_brought_is_no_directory_for_the_next_one(repository:
     assert error is not None
     assert error.code == "spread-link"
     assert [(path.name, path.read_bytes()) for path in keys.iterdir()] == [("authorized_keys", b"mine")]
+
+
+def test_delete_spares_a_directory_that_no_sync_made(repository: Path, tmp_path: Path) -> None:
+    """Neither an aboard.yaml nor an earlier sync into it lets --delete into a user's directory; a typed path does."""
+    mine = put(tmp_path / "n1/repository/results/mine", b"precious")
+    put(repository / "results/theirs")
+    (repository / "aboard.yaml").write_text("data: {files: [results]}\n")
+
+    def sync(*typed: Path, delete: bool, dry: bool = False) -> str:
+        trees = scan_sources((), typed, load_training_files(["aboard.yaml"], ()))
+        (result,) = run_sync(tmp_path, trees, "n1", delete=delete, dry=dry).values()
+        return result.error.code if result.error else f"deleted {result.deleted}"
+
+    assert sync(delete=True) == "spread-foreign-files"
+    assert sync(delete=False) == "deleted 0"
+    assert sync(delete=True, dry=True) == sync(delete=True) == "spread-foreign-files"
+    assert mine.exists()
+    assert sync(repository / "results", delete=True) == "deleted 1"
+    assert not mine.exists()
+    put(tmp_path / "n1/repository/results/later")
+    assert sync(delete=True) == "deleted 1"
+    mine.parent.rename(mine.parent.with_name("old"))
+    put(mine)
+    assert sync(delete=True) == "spread-foreign-files"

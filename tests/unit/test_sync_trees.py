@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from aboard.flows.sync.tree_difference import SMALL_BYTES
 
 
 def sync_code(homes: Path, *names: str, delete: bool = False, dry: bool = False) -> Mapping[str, NodeTreeResult]:
-    results = run_sync(homes, [scan_code(homes / "here", "~/tree")], *names, delete=delete, dry=dry)
+    tree = replace(scan_code(homes / "here", "~/tree"), is_named=True)
+    results = run_sync(homes, [tree], *names, delete=delete, dry=dry)
     for result in results.values():
         if result.error is not None:
             raise result.error

@@ -13,6 +13,7 @@ from aboard.agent.transfer.hash_cache import HashCache
 from aboard.agent.transfer.partial_file import PART, PartialFile, part_name, piece_part_name
 from aboard.agent.transfer.receive_tree import ReceiveTree
 from aboard.agent.transfer.root_folder import TREE_SEPARATOR, open_folder, open_nearest_folder
+from aboard.agent.transfer.synced_trees import record_empty_tree
 
 MARK = ".aboard-mark-"
 MOST_EXTRA = 20
@@ -191,6 +192,8 @@ class _ReceiveFolder:
     def mark(self, name: str) -> frames.Message:
         """Makes a file with this name until we exit: nodes that see it share the disk."""
         self.make()
+        # Of nodes that share the disk, only the first one gets the files.
+        record_empty_tree(self.fd())
         self._remove_old_marks()
         # Several trees may have this directory: each has a mark of its own.
         mark = validate_file_name(MARK + name, ours=True)

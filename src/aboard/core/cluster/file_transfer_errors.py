@@ -1,5 +1,7 @@
 """The errors of copying files to and from a node: each names the node, the path, the amount and the fix."""
 
+from collections.abc import Sequence
+
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import file_fetch, file_sync
@@ -35,6 +37,15 @@ def build_permission_error(node: str, path: str, nearest: Untrusted) -> AboardEr
     """Found before anything is sent."""
     seen = f"{node}: {escape_text(path, _SHOWN)} can't be written: no write permission in {nearest.visible(_SHOWN)}"
     return AboardError(file_sync.DENIED, seen, path=nearest, node=node)
+
+
+def build_foreign_files_error(node: str, path: str, root: str, extra: Sequence[str], *, kind: str) -> AboardError:
+    """Found before anything is deleted; `root` is the directory on this machine."""
+    seen = (
+        f"{node}: --delete would delete {len(extra):,} files and directories in {escape_text(path, _SHOWN)}, such as"
+        f" {escape_text(extra[-1], _SHOWN)}, but no earlier sync made this directory"
+    )
+    return AboardError(file_sync.FOREIGN, seen, kind, path=root)
 
 
 def build_stuck_error(node: str, path: str, seconds: float) -> AboardError:

@@ -7,7 +7,11 @@ from dataclasses import field
 from time import monotonic
 
 from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
-from aboard.core.cluster.file_transfer_errors import build_no_room_error, build_permission_error
+from aboard.core.cluster.file_transfer_errors import (
+    build_foreign_files_error,
+    build_no_room_error,
+    build_permission_error,
+)
 from aboard.core.cluster.node import Node
 from aboard.flows.sync.file_packs import FilePacks, PackKey
 from aboard.flows.sync.node_upload import PROGRESS_SECONDS
@@ -132,7 +136,12 @@ class NodeTrees:
             for path in difference.uncertain:
                 (difference.stamped_files if there[path] == here[path] else difference.small).append(path)
         if self._delete and tree.is_whole:
-            difference.removed += await _list_extra(tree, found, sender)
+            extra = await _list_extra(tree, found, sender)
+            if extra and not tree.is_named and not await sender.was_synced(tree.to):
+                raise build_foreign_files_error(
+                    self.node.name, tree.to, str(tree.root), extra, kind="data" if tree.is_data else "code"
+                )
+            difference.removed += extra
         difference.locked = list_locked_folders(found, difference)
         return difference
 
@@ -153,7 +162,7 @@ class NodeTrees:
         files = [(path, tree.files[path]) for path in (*difference.stamped_files, *difference.large)]
         folders = [(path, tree.folders[path]) for path in list_final_folders(tree, difference)]
         await sender.stamp(tree.to, [(path, status.mode, status.mtime_ns) for path, status in (*files, *folders)])
-        await sender.flush(tree.to)
+        await sender.flush(tree.to, equal=self._delete and tree.is_whole)
 
     def _check_space(self) -> None:
         for state in self._trees:

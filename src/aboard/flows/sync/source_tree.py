@@ -39,8 +39,9 @@ class SourceTree:
     """Relative paths below `root`, sorted by directory; `to` is the same directory on the nodes.
 
     `is_data` marks data and models, which nodes may pass on to each other. `is_whole` is False if only some names of
-    the root were asked for: then nothing else there is looked at. `left_out` is what .gitignore excludes, as far as it
-    was counted.
+    the root were asked for: then nothing else there is looked at. `is_named` is True if the user typed the path:
+    then files may be deleted on nodes, too, where no sync made the directory. `left_out` is what .gitignore excludes,
+    as far as it was counted.
     """
 
     root: Path
@@ -50,6 +51,7 @@ class SourceTree:
     links: Mapping[str, str]
     is_data: bool
     is_whole: bool = True
+    is_named: bool = False
     special: int = 0
     left_out: tuple[LeftOutPath, ...] = ()
     ignore: "IgnoreStack" = field(default_factory=lambda: IgnoreStack(""))

@@ -1,6 +1,7 @@
 """What `aboard sync` sends: the named paths, or the working directory and what aboard.yaml names as data and model."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from aboard.agent.transfer.root_folder import SYSTEM_FOLDERS
@@ -58,7 +59,9 @@ def scan_sources(
             fix = suggest_similar_file(str(path)) or configuration.FILE.fix("left-out")
             raise InputError(configuration.FILE, [Problem(where=escape_text(str(path), 200), seen=seen, fix=fix)])
     if code or data:
-        return [*(_scan_code(path, ignored=ignored) for path in code), *(_scan_data(path) for path in data)]
+        output = [] if training.output is None else [training.output, training.output.resolve()]
+        trees = [_scan_code(path, skipped=output, ignored=ignored) for path in code]
+        return [replace(tree, is_named=True) for tree in (*trees, *map(_scan_data, data))]
     return [scan_working_directory(training, ignored=ignored), *(_scan_data(path) for path in training.data)]
 
 
@@ -141,10 +144,10 @@ def load_training_files(files: Sequence[str], sets: Sequence[str]) -> TrainingFi
     return TrainingFiles(data=tuple(dict.fromkeys(path for path in paths if path.exists())), output=output)
 
 
-def _scan_code(path: Path, *, ignored: bool) -> SourceTree:
+def _scan_code(path: Path, *, skipped: Sequence[Path], ignored: bool) -> SourceTree:
     path = path.resolve()
     if path.is_dir():
-        return scan_code(path, locate_on_nodes(path), explicit=True, ignored=ignored)
+        return scan_code(path, locate_on_nodes(path), skipped=skipped, explicit=True, ignored=ignored)
     return scan_file(path, locate_on_nodes(path.parent), is_data=False)
 
 
