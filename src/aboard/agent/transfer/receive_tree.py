@@ -19,7 +19,7 @@ from aboard.agent.transfer.synced_trees import is_recorded, record_empty_tree, r
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TEMPORARY = ".tmp"
 REPLY_BYTES = 4 * 1024 * 1024
@@ -47,7 +47,7 @@ class ReceiveTree:
         """Handles one request; one that takes too long returns its progress."""
         if "pack" in message:
             return self._write_pack(message, tail)
-        answers = {
+        answers: dict[str, Callable[[], frames.Message]] = {
             "tree-list": lambda: self._list([str(folder) for folder in message["folders"]], deadline),
             "tree-more": lambda: self._list_more(deadline),
             "tree-sums": lambda: self._hash([str(path) for path in message["paths"]], deadline),

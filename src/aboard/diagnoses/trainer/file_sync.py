@@ -53,8 +53,8 @@ FOREIGN = Diagnosis(
     symptoms=("but no earlier sync made this directory",),
     explanation="Without PATH, `aboard sync --delete` deletes only in directories that did not exist or were empty"
     " before the first sync; the node's `~/.local/state/aboard` has a record of them. Here, the files may be yours, and"
-    " the directory may be one that a cloned aboard.yaml names. In a directory that you name, it deletes what this machine"
-    " lacks.",
+    " the directory may be one that a cloned aboard.yaml names. In a directory that you name, it deletes what this"
+    " machine lacks.",
     fixes={
         "code": FixCommand(
             "aboard sync --delete --dry-run {path}    # what would be deleted? Without --dry-run, it is"
