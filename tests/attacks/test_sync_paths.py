@@ -1,14 +1,18 @@
 """Attacks on `aboard sync` by a cloned repository: paths and links that lead elsewhere, here and on a node."""
 
-from pathlib import Path
+import asyncio
+from pathlib import Path, PurePosixPath
 
 import pytest
-from node_homes import run_sync
+from node_homes import HomeTransport, run_sync
 
+from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError
+from aboard.flows.sync.collect_paths import collect_from_nodes
 from aboard.flows.sync.source_tree import scan_code, scan_data
 from aboard.flows.sync.sync_sources import load_training_files, scan_sources
 from aboard.flows.sync.tree_difference import SMALL_BYTES
+from aboard.transport.node_dialer import NodeDialer
 
 
 @pytest.fixture
@@ -113,3 +117,28 @@ def test_delete_spares_a_directory_that_no_sync_made(repository: Path, tmp_path:
     mine.parent.rename(mine.parent.with_name("old"))
     put(mine)
     assert sync(delete=True) == "spread-foreign-files"
+
+
+@pytest.mark.parametrize("link", ["back", "back/n1", "back/n1/output", "back/.gitignore", "back/n1/output/rc"])
+def test_collected_files_do_not_go_through_a_link_of_the_repository(
+    repository: Path, tmp_path: Path, link: str
+) -> None:
+    """Whatever the repository has in the place of ./back or in it, `sync --back` writes nothing outside of it."""
+    keys = put(tmp_path / "head/.ssh/rc", b"mine").parent
+    put(tmp_path / "n1/output/rc")
+    (repository / link).parent.mkdir(parents=True, exist_ok=True)
+    (repository / link).symlink_to(keys if link.count("/") < 3 and "." not in link else keys / "rc")
+
+    async def collect() -> None:
+        dialer = NodeDialer(lambda _node: HomeTransport(tmp_path))
+        try:
+            found = await collect_from_nodes([Node(name="n1")], [PurePosixPath("~/output")], Path("back"), dialer)
+        finally:
+            await dialer.close()
+        assert all(each.error is None or each.error.code == "fetch-target" for each in found)
+
+    try:
+        asyncio.run(collect())
+    except AboardError as error:
+        assert error.code == "fetch-target"  # noqa: PT017 - some links are found before a node is asked
+    assert [(path.name, path.read_bytes()) for path in keys.iterdir()] == [("rc", b"mine")]

@@ -28,14 +28,25 @@ class WantedFile:
 
 
 class DownloadTarget:
-    """Opened once; everything in it is reached from its descriptor, and no link in it is followed."""
+    """Opened once; everything in it is reached from its descriptor, and no link in it is followed.
+
+    A relative path is one in the working directory, which may be a cloned one: no link on the way is followed either.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __enter__(self) -> Self:
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if self.path.is_absolute():
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            return self
+        self._fd = os.open(".", _FOLDER)
+        try:
+            inner = self._open_folder(f"{self.path}/.", make=True)
+        finally:
+            os.close(self._fd)
+        self._fd = inner
         return self
 
     def __exit__(
@@ -71,6 +82,12 @@ class DownloadTarget:
             return digest.hexdigest() == file.sha256
         finally:
             os.close(fd)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Writes a small file in the directory itself."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, 0o666, dir_fd=self._fd), "w", encoding="utf-8") as file:
+            file.write(text)
 
     def make_folder(self, name: str) -> None:
         os.close(self._open_folder(f"{name}/.", make=True))
