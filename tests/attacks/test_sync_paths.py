@@ -7,6 +7,7 @@ import pytest
 from node_homes import HomeTransport, run_sync
 
 from aboard.core.cluster.node import Node
+from aboard.data.store.sync_directory import build_sync_directory
 from aboard.diagnoses import AboardError
 from aboard.flows.sync.collect_paths import collect_from_nodes
 from aboard.flows.sync.source_tree import scan_code, scan_data
@@ -142,3 +143,42 @@ def test_collected_files_do_not_go_through_a_link_of_the_repository(
     except AboardError as error:
         assert error.code == "fetch-target"  # noqa: PT017 - some links are found before a node is asked
     assert [(path.name, path.read_bytes()) for path in keys.iterdir()] == [("rc", b"mine")]
+
+
+@pytest.mark.parametrize("way", ["data/key", "data/d/key", "data/through"])
+def test_no_file_outside_of_a_tree_is_sent_through_a_link(repository: Path, tmp_path: Path, way: str) -> None:
+    """A link in code stays a link; one in a data or model directory that leads out is refused by name."""
+    key = put(tmp_path / "head/secret", b"private key")
+    put(repository / "data/config.json", b"{}")
+    (repository / way).parent.mkdir(exist_ok=True)
+    (repository / way).symlink_to(key)
+    if way == "data/through":
+        (repository / "blobs").symlink_to(key.parent)
+        (repository / way).unlink()
+        (repository / way).symlink_to("../blobs/secret")
+    (code,) = scan_sources((), (), load_training_files([], ()))
+    assert way in code.links
+    assert way not in code.files
+    (repository / "aboard.yaml").write_text("data: {files: [data]}\n")
+    for typed in ((), (Path("data"),)):
+        with pytest.raises(AboardError) as error:
+            scan_sources((), typed, load_training_files(["aboard.yaml"], ()))
+        assert error.value.code == "spread-link-out"
+    if "/d/" not in way:
+        with pytest.raises(AboardError, match="which is outside of"):
+            build_sync_directory(repository / "data", hashes=tmp_path / "hashes.json")
+    tree, _named = scan_sources((), (Path("data"), key), load_training_files([], ()))
+    assert way.removeprefix("data/") in tree.files
+
+
+def test_links_of_caches_and_annexes_are_sent_as_files(repository: Path, tmp_path: Path) -> None:
+    """A snapshot of a Hugging Face cache, a model directory with links to one, and links inside of the project."""
+    blob = put(tmp_path / "head/.cache/huggingface/hub/models--a--b/blobs/0123")
+    snapshot = blob.parents[1] / "snapshots/main"
+    annexed = put(repository / ".git/annex/objects/x")
+    for folder, target in ((snapshot, blob), (repository / "model", blob), (repository / "data", annexed)):
+        folder.mkdir(parents=True)
+        (folder / "config.json").symlink_to(target)
+        (tree,) = scan_sources((), (folder,), load_training_files([], ()))
+        assert set(tree.files) == {"config.json"}
+        assert build_sync_directory(folder, hashes=tmp_path / "hashes.json").files[0].bytes == 4

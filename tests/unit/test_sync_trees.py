@@ -177,7 +177,7 @@ def test_nodes_that_share_a_disk_get_one_copy(tmp_path: Path) -> None:
 
 def test_data_follows_links_to_files(tmp_path: Path) -> None:
     """A model in a hub cache is links to blobs: nodes get the files; .gitignore doesn't apply to data."""
-    blob = make_files(tmp_path / "blobs", {"x": b"weights"}) / "x"
+    blob = make_files(tmp_path / "models--a--b/blobs", {"x": b"weights"}) / "x"
     model = make_files(tmp_path / "model", {".gitignore": b"*", "config.json": b"{}"})
     (model / "weights").symlink_to(blob)
     file = make_files(tmp_path / "data", {"train.jsonl": b"{}", "other": b"no"}) / "train.jsonl"

@@ -61,8 +61,9 @@ def scan_sources(
     if code or data:
         output = [] if training.output is None else [training.output, training.output.resolve()]
         trees = [_scan_code(path, skipped=output, ignored=ignored) for path in code]
-        return [replace(tree, is_named=True) for tree in (*trees, *map(_scan_data, data))]
-    return [scan_working_directory(training, ignored=ignored), *(_scan_data(path) for path in training.data)]
+        return [replace(tree, is_named=True) for tree in (*trees, *(_scan_data(path, (*code, *data)) for path in data))]
+    trees = [_scan_data(path, training.data) for path in training.data]
+    return [scan_working_directory(training, ignored=ignored), *trees]
 
 
 def refuse_private_paths(paths: Sequence[Path]) -> None:
@@ -151,8 +152,8 @@ def _scan_code(path: Path, *, skipped: Sequence[Path], ignored: bool) -> SourceT
     return scan_file(path, locate_on_nodes(path.parent), is_data=False)
 
 
-def _scan_data(path: Path) -> SourceTree:
+def _scan_data(path: Path, others: Sequence[Path]) -> SourceTree:
     path = path.resolve()
     if path.is_dir():
-        return scan_data(path, locate_on_nodes(path))
+        return scan_data(path, locate_on_nodes(path), others=others)
     return scan_file(path, locate_on_nodes(path.parent), is_data=True)
