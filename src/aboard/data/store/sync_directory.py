@@ -59,6 +59,9 @@ def build_sync_directory(folder: Path, *, hashes: Path, to: str | None = None) -
     """
     entries = _read_manifest_files(folder)
     names = _list_file_names(folder) if entries is None else [MANIFEST_NAME]
+    for name in (*names, *(entry.name for entry in entries or ())):
+        if (folder / name).is_symlink():
+            refuse_outside_link(folder / name, [folder])
     contents = ContentHashCache(hashes).of([folder / name for name in names], threads=len(os.sched_getaffinity(0)))
     hashed = [
         FileEntry(name=name, bytes=content.bytes, sha256=content.sha256)
@@ -92,9 +95,6 @@ def _list_file_names(folder: Path) -> list[str]:
     except OSError as error:
         seen = f"{folder} can't be read: {error.strerror}"
         raise AboardError(data.UNREADABLE, seen, "folder", path=folder) from error
-    for name in names:
-        if (folder / name).is_symlink():
-            refuse_outside_link(folder / name, [folder])
     if not names:
         raise AboardError(file_sync.EMPTY, f"{folder} has no files to copy", folder=folder)
     return names
