@@ -5,7 +5,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 import pytest
-from deadlines import within
+from deadlines import slowness, within
 from node_homes import HomeTransport, run_sync
 
 from aboard.core.cluster.file_sync import CollectedPath
@@ -16,6 +16,7 @@ from aboard.flows.sync.collect_paths import collect_from_nodes
 from aboard.flows.sync.source_tree import scan_code, scan_data
 from aboard.flows.sync.sync_sources import load_training_files, scan_sources
 from aboard.flows.sync.tree_difference import SMALL_BYTES
+from aboard.sandbox import Sandbox
 from aboard.transport.node_dialer import NodeDialer
 
 
@@ -225,3 +226,28 @@ def test_a_file_of_gaps_that_is_larger_than_the_disk_is_refused_at_once(
             error = run_sync(tmp_path, [scan_data(repository, "~/tree")], "n1")["n1"].error
             assert error is not None
             assert error.code == "spread-disk-full"
+
+
+@pytest.mark.ground
+def test_a_sync_to_real_hosts_puts_nothing_into_ssh(box: Sandbox) -> None:
+    """A login on a node runs no file of a repository: neither its aboard.yaml nor a link on the node leads there."""
+    n1 = box.host("n1")
+    files = "echo 'touch ~/MARK' | tee .ssh/rc d/rc && ln -s /proc/self/cwd/.ssh e"
+    box.head.run(["sh", "-c", f"mkdir -p repo/.ssh repo/d && cd repo && {files}"]).check_returncode()
+    n1.run(["sh", "-c", "mkdir -p repo && ln -s ../.ssh repo/d"]).check_returncode()
+    commands = {
+        "rm -f aboard.yaml; aboard sync --on n1 --data d": "spread-link",
+        "rm -f aboard.yaml; aboard sync --on n1 --data e": "sync-system-path",
+    }
+    for path in ("/proc/self/cwd/.ssh/rc", "e", "e/rc"):
+        text = f"cluster: {{nodes: [n1]}}\ndata: {{files: [{path}]}}\n"
+        commands[f"printf '{text}' > aboard.yaml; aboard sync --allow-file"] = "sync-system-path"
+    try:
+        for command, code in commands.items():
+            ran = box.head.run(["sh", "-c", f"cd repo; {command}"], timeout=60 * slowness())
+            assert f"[{code}]" in ran.stdout + ran.stderr, ran.stdout + ran.stderr
+        assert box.head.run(["ssh", "n1", "ls -A . .ssh"]).returncode == 0
+        assert n1.run(["sh", "-c", "ls -A . .ssh | grep -E 'rc$|MARK'"]).stdout.splitlines() == [], "a file was written"
+    finally:
+        for host in (box.head, n1):
+            host.run(["sh", "-c", "rm -rf repo MARK .ssh/rc"])
