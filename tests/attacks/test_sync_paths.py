@@ -247,7 +247,7 @@ def test_a_sync_to_real_hosts_puts_nothing_into_ssh(box: Sandbox) -> None:
             ran = box.head.run(["sh", "-c", f"cd repo; {command}"], timeout=60 * slowness())
             assert f"[{code}]" in ran.stdout + ran.stderr, ran.stdout + ran.stderr
         assert box.head.run(["ssh", "n1", "ls -A . .ssh"]).returncode == 0
-        assert n1.run(["sh", "-c", "ls -A . .ssh | grep -E 'rc$|MARK'"]).stdout.splitlines() == [], "a file was written"
+        assert n1.run(["sh", "-c", "ls -A . .ssh | grep -xE 'rc|MARK'"]).stdout.splitlines() == [], "a file was written"
     finally:
         for host in (box.head, n1):
             host.run(["sh", "-c", "rm -rf repo MARK .ssh/rc"])

@@ -53,6 +53,19 @@ def test_code_data_and_model_are_sent_and_results_are_not(tmp_path: Path, monkey
     assert (set(model.files), model.is_data) == ({"config.json", "w"}, True)
 
 
+def test_data_behind_a_link_goes_to_its_real_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link is sent as a link, so that a script finds the data on a node as it does here."""
+    put(tmp_path, "disk/corpus/train.jsonl", "here/train.py")
+    (tmp_path / "here/data").symlink_to(tmp_path / "disk/corpus")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for files in ("data", "data/train.jsonl"):
+        Path("aboard.yaml").write_text(f"data: {{files: [{files}]}}\n")
+        code, data = scan_sources((), (), load_training_files(["aboard.yaml"], ()))
+        assert code.links == {"data": str(tmp_path / "disk/corpus")}
+        assert (data.to, set(data.files)) == ("~/disk/corpus", {"train.jsonl"})
+
+
 def test_a_path_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     """With the near name, before any node is dialled."""
     put(tmp_path, "configs/a")

@@ -42,7 +42,8 @@ LINK = Diagnosis(
     symptoms=("it is a symbolic link to", "OSError: [Errno 40] Too many levels of symbolic links"),
     explanation="Aboard writes nothing through a link that you or another user made on a node: an earlier copy may have"
     " brought it there, and it may lead to your keys. It follows links in `/`, links above your home directory,"
-    " and, unless you are root, links that root made.",
+    " and, unless you are root, links that root made. Prepared data goes to `~/.cache/aboard`: if `~/.cache` is a link"
+    " on a node, set `XDG_CACHE_HOME` on the head to a path without links.",
     fixes="namei -l {path}    # on {node}; use the path that the link leads to, here and on the nodes, or make it a"
     " directory",
 )

@@ -59,8 +59,7 @@ def scan_sources(
             fix = suggest_similar_file(str(path)) or configuration.FILE.fix("left-out")
             raise InputError(configuration.FILE, [Problem(where=escape_text(str(path), 200), seen=seen, fix=fix)])
     if code or data:
-        output = [] if training.output is None else [training.output, training.output.resolve()]
-        trees = [_scan_code(path, skipped=output, ignored=ignored) for path in code]
+        trees = [_scan_code(path, skipped=_list_output(training), ignored=ignored) for path in code]
         return [replace(tree, is_named=True) for tree in (*trees, *(_scan_data(path, (*code, *data)) for path in data))]
     trees = [_scan_data(path, training.data) for path in training.data]
     return [scan_working_directory(training, ignored=ignored), *trees]
@@ -117,8 +116,8 @@ def scan_working_directory(training: TrainingFiles, *, ignored: bool = False) ->
     """Data is sent on its own; what runs write must not be sent back to the nodes, nor deleted there."""
     here = Path.cwd()
     refuse_private_paths((here,))
-    skipped = [*training.data, *([training.output] if training.output is not None else [])]
-    skipped += [path.resolve() for path in skipped]
+    # A link to data is sent as a link, and the data goes to its real path.
+    skipped = [path.resolve() for path in training.data] + _list_output(training)
     return scan_code(here, locate_on_nodes(here), skipped=skipped, ignored=ignored)
 
 
@@ -143,6 +142,10 @@ def load_training_files(files: Sequence[str], sets: Sequence[str]) -> TrainingFi
             model = Path(config.base("train", "model"), Path(train.model).expanduser()).absolute()
             paths.append(model.parent if model.is_file() else model)
     return TrainingFiles(data=tuple(dict.fromkeys(path for path in paths if path.exists())), output=output)
+
+
+def _list_output(training: TrainingFiles) -> list[Path]:
+    return [] if training.output is None else [training.output, training.output.resolve()]
 
 
 def _scan_code(path: Path, *, skipped: Sequence[Path], ignored: bool) -> SourceTree:
