@@ -8,10 +8,8 @@ from aboard.config.this_machine import abbreviate_home
 from aboard.core.cluster.file_sync import CollectedPath
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError
-from aboard.flows.sync.download import NodeDownload, download_tree, run_locally
-from aboard.flows.sync.download_target import DownloadTarget
+from aboard.flows.sync.download import NodeDownload, download_tree
 from aboard.flows.sync.source_tree import GITIGNORE
-from aboard.flows.sync.sync_sources import refuse_system_path
 from aboard.transport.node_dialer import NodeDialer
 
 __all__ = ["CollectedPath", "collect_from_nodes"]
@@ -27,10 +25,7 @@ async def collect_from_nodes(
 
     The directory ignores itself, so that the next sync doesn't send it back to the nodes.
     """
-    for path in paths:
-        if not str(path).startswith("~"):
-            refuse_system_path(Path(path))
-    await run_locally(folder, _make_folders, folder, [node.name for node in nodes])
+    await asyncio.to_thread(_make_folders, folder, [node.name for node in nodes])
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def collect(node: Node) -> list[CollectedPath]:
@@ -41,10 +36,10 @@ async def collect_from_nodes(
 
 
 def _make_folders(folder: Path, names: Sequence[str]) -> None:
-    with DownloadTarget(folder) as target:
-        target.write_text(GITIGNORE, "*\n")
-        for name in names:
-            target.make_folder(name)
+    folder.mkdir(exist_ok=True)
+    (folder / GITIGNORE).write_text("*\n")
+    for name in names:
+        (folder / name).mkdir(exist_ok=True)
 
 
 async def _collect_path(node: Node, path: PurePosixPath, folder: Path, dialer: NodeDialer) -> CollectedPath:

@@ -250,7 +250,14 @@ async def run_locally(target: Path, work: Callable[..., T], *args: object) -> T:
 def _require_room_for(target: Path, entries: Collection[RemoteEntry]) -> None:
     """Before the node hashes them: a file with gaps may be larger than any disk."""
     with DownloadTarget(target) as folder:
-        _require_room(folder, [entry for entry in entries if not folder.has_size(entry.name, entry.bytes)])
+        _require_room(folder, [entry for entry in entries if not _has_size(target / entry.name, entry.bytes)])
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.lstat().st_size == size
+    except OSError:
+        return False
 
 
 def _require_room(folder: DownloadTarget, files: Iterable[WantedFile | RemoteEntry]) -> None:

@@ -28,25 +28,14 @@ class WantedFile:
 
 
 class DownloadTarget:
-    """Opened once; everything in it is reached from its descriptor, and no link in it is followed.
-
-    A relative path is one in the working directory, which may be a cloned one: no link on the way is followed either.
-    """
+    """Opened once; everything in it is reached from its descriptor, and no link in it is followed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __enter__(self) -> Self:
-        if self.path.is_absolute():
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            return self
-        self._fd = os.open(".", _FOLDER)
-        try:
-            inner = self._open_folder(f"{self.path}/.", make=True)
-        finally:
-            os.close(self._fd)
-        self._fd = inner
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return self
 
     def __exit__(
@@ -60,29 +49,28 @@ class DownloadTarget:
 
     def has(self, file: WantedFile) -> bool:
         """Whether the file is already here, by size and hash."""
-        fd = self._open_file(file.name, file.bytes)
-        if fd is None:
+        try:
+            folder = self._open_folder(file.name, make=False)
+        except OSError:
             return False
         try:
+            fd = os.open(
+                _get_base(file.name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
+            )
+        except OSError:
+            return False
+        finally:
+            os.close(folder)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != file.bytes:
+                return False
             digest = hashlib.sha256()
             while block := os.read(fd, BLOCK):
                 digest.update(block)
             return digest.hexdigest() == file.sha256
         finally:
             os.close(fd)
-
-    def has_size(self, name: str, size: int) -> bool:
-        """Whether a file of this name and size is here."""
-        fd = self._open_file(name, size)
-        if fd is not None:
-            os.close(fd)
-        return fd is not None
-
-    def write_text(self, name: str, text: str) -> None:
-        """Writes a small file in the directory itself."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with os.fdopen(os.open(name, flags, 0o666, dir_fd=self._fd), "w", encoding="utf-8") as file:
-            file.write(text)
 
     def make_folder(self, name: str) -> None:
         os.close(self._open_folder(f"{name}/.", make=True))
@@ -103,24 +91,6 @@ class DownloadTarget:
 
     def receive(self, file: WantedFile) -> "IncomingFile":
         return IncomingFile(self._open_folder(file.name, make=True), file)
-
-    def _open_file(self, name: str, size: int) -> int | None:
-        """A regular file of this size; None for anything else."""
-        try:
-            folder = self._open_folder(name, make=False)
-        except OSError:
-            return None
-        try:
-            fd = os.open(_get_base(name), _FILE, dir_fd=folder)
-        except OSError:
-            return None
-        finally:
-            os.close(folder)
-        status = os.fstat(fd)
-        if stat.S_ISREG(status.st_mode) and status.st_size == size:
-            return fd
-        os.close(fd)
-        return None
 
     def _open_folder(self, name: str, *, make: bool) -> int:
         """The directory of a name, whose parts must be directories and no links."""

@@ -77,6 +77,8 @@ class NodeTrees:
         """Finds what the node lacks and has too many of; raises if its disk can't take it."""
         for state in self._trees:
             state.difference = await self._sender.run(lambda sender: self._compare(state, sender))  # noqa: B023 - awaited here
+        if self._delete:
+            await self._sender.run(self._refuse_foreign_files)
         self.total = sum(state.difference.count_bytes(state.tree) for state in self._trees)
         self._check_space()
 
@@ -136,12 +138,7 @@ class NodeTrees:
             for path in difference.uncertain:
                 (difference.stamped_files if there[path] == here[path] else difference.small).append(path)
         if self._delete and tree.is_whole:
-            extra = await _list_extra(tree, found, sender)
-            if extra and not tree.is_named and not await sender.was_synced(tree.to):
-                raise build_foreign_files_error(
-                    self.node.name, tree.to, str(tree.root), extra, kind="data" if tree.is_data else "code"
-                )
-            difference.removed += extra
+            difference.removed += await _list_extra(tree, found, sender)
         difference.locked = list_locked_folders(found, difference)
         return difference
 
@@ -163,6 +160,16 @@ class NodeTrees:
         folders = [(path, tree.folders[path]) for path in list_final_folders(tree, difference)]
         await sender.stamp(tree.to, [(path, status.mode, status.mtime_ns) for path, status in (*files, *folders)])
         await sender.flush(tree.to, equal=self._delete and tree.is_whole)
+
+    async def _refuse_foreign_files(self, sender: TreeSender) -> None:
+        """Raises if --delete would delete in a directory that neither the user typed nor a sync made."""
+        for state in self._trees:
+            tree = state.tree
+            # A link in the place of a large file is removed with and without --delete.
+            extra = [path for path in state.difference.removed if path not in tree.files]
+            if extra and not tree.is_named and not await sender.was_synced(tree.to):
+                kind = "data" if tree.is_data else "code"
+                raise build_foreign_files_error(self.node.name, tree.to, str(tree.root), extra, kind=kind)
 
     def _check_space(self) -> None:
         for state in self._trees:
