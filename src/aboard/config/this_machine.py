@@ -141,8 +141,15 @@ def abbreviate_home(path: Path) -> str:
 
 
 def locate_on_nodes(path: Path) -> str:
-    """Where the nodes have a file of this machine: its real path, since they may lack the links to it."""
-    return abbreviate_home(path.resolve())
+    """Where the nodes have a file of this machine: its real path, since they may lack the links to it.
+
+    A link in `/`, such as /scratch, stays: each machine has its own.
+    """
+    path, real = path.absolute(), path.resolve()
+    top = Path(*path.parts[:2])
+    if top.is_symlink() and real.is_relative_to(top.resolve()):
+        real = top / real.relative_to(top.resolve())
+    return abbreviate_home(real)
 
 
 def find_source_addresses(peers: "Sequence[str]") -> tuple[str, ...]:

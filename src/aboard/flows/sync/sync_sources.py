@@ -149,14 +149,19 @@ def _list_output(training: TrainingFiles) -> list[Path]:
 
 
 def _scan_code(path: Path, *, skipped: Sequence[Path], ignored: bool) -> SourceTree:
-    path = path.resolve()
-    if path.is_dir():
-        return scan_code(path, locate_on_nodes(path), skipped=skipped, explicit=True, ignored=ignored)
-    return scan_file(path, locate_on_nodes(path.parent), is_data=False)
+    real = path.resolve()
+    if real.is_dir():
+        return scan_code(real, locate_on_nodes(path), skipped=skipped, explicit=True, ignored=ignored)
+    return _scan_file(path, is_data=False)
 
 
 def _scan_data(path: Path, others: Sequence[Path]) -> SourceTree:
-    path = path.resolve()
-    if path.is_dir():
-        return scan_data(path, locate_on_nodes(path), others=others)
-    return scan_file(path, locate_on_nodes(path.parent), is_data=True)
+    real = path.resolve()
+    return scan_data(real, locate_on_nodes(path), others=others) if real.is_dir() else _scan_file(path, is_data=True)
+
+
+def _scan_file(path: Path, *, is_data: bool) -> SourceTree:
+    real = path.resolve()
+    # A link to a file elsewhere goes where that file is.
+    folder = real.parent if path.is_symlink() else path.parent
+    return scan_file(real, locate_on_nodes(folder), is_data=is_data)
