@@ -1,13 +1,19 @@
 """Agents on this machine, each with a home of its own: nodes without ssh, and one that lies."""
 
+import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node
+from aboard.flows.sync.source_tree import SourceTree
+from aboard.flows.sync.sync_trees import sync_trees
 from aboard.transport import agent_bootstrap
 from aboard.transport.local import LocalTransport
+from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.subprocess_stream import start_program
 from aboard.transport.transport import ByteStream, OnPhase
 
@@ -24,6 +30,22 @@ class HomeTransport(LocalTransport):
         home.mkdir(parents=True, exist_ok=True)
         argv = ("env", "-u", "XDG_CACHE_HOME", f"HOME={home}", *agent_bootstrap.build_argv(sys.executable))
         return await start_program(argv, lambda _line: None)
+
+
+def run_sync(
+    homes: Path, trees: list[SourceTree], *names: str, delete: bool = False, dry: bool = False
+) -> Mapping[str, NodeTreeResult]:
+    """Syncs trees to nodes whose homes are directories in `homes`."""
+
+    async def main() -> Mapping[str, NodeTreeResult]:
+        dialer = NodeDialer(lambda _node: HomeTransport(homes))
+        nodes = [Node(name=name) for name in names]
+        try:
+            return await sync_trees(nodes, trees, dialer, hashes=homes / "hashes.json", delete=delete, dry=dry)
+        finally:
+            await dialer.close()
+
+    return asyncio.run(main())
 
 
 # Says hello as an agent does; then it answers pings, and everything else with its argument, if that is anything.

@@ -154,7 +154,7 @@ def test_hashes_are_taken_once(tmp_path: Path) -> None:
 
 def test_links_are_followed_here_and_never_there(tmp_path: Path) -> None:
     """A model in a hub cache is links to blobs; on a node a link in the place of a file is replaced, not followed."""
-    blob = folder(tmp_path / "blobs", x=b"new") / "x"
+    blob = folder(tmp_path / "models--a--b/blobs", x=b"new") / "x"
     model = folder(tmp_path / "model")
     (model / "a").symlink_to(blob)
     victim = folder(tmp_path / "n1", precious=b"old") / "precious"

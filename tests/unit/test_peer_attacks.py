@@ -282,7 +282,7 @@ def test_pieces_do_not_follow_a_link_out_of_a_tree(tmp_path: Path) -> None:
     async def attack(control: PeerControl, port: int) -> None:
         with pytest.raises(AboardError) as error:
             await control.add(replace(TABLE, folder="~/tree//data", first=10), complete=False)
-        assert error.value.code == "spread-path"
+        assert error.value.code == "spread-link"
         for name in ("../a", "a/b", ".aboard-x"):
             with pytest.raises(AgentRequestError, match="BadName"):
                 await control.add(replace(TABLE, name=name, first=10), complete=False)

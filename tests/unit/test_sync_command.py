@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from aboard.cli.runs.sync_workdir import parse_limit
+from aboard.config.this_machine import locate_on_nodes
 from aboard.core.cluster.file_sync import NodeTreeResult, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_no_room_error
 from aboard.diagnoses import InputError
@@ -51,6 +52,26 @@ def test_code_data_and_model_are_sent_and_results_are_not(tmp_path: Path, monkey
     assert code.ignore.excludes("runs", is_directory=True)
     assert (set(data.files), data.is_whole, data.is_data) == ({"train.jsonl"}, False, True)
     assert (set(model.files), model.is_data) == ({"config.json", "w"}, True)
+
+
+def test_data_behind_a_link_goes_to_its_real_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link is sent as a link, so that a script finds the data on a node as it does here."""
+    put(tmp_path, "disk/corpus/train.jsonl", "here/train.py")
+    (tmp_path / "here/data").symlink_to(tmp_path / "disk/corpus")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for files in ("data", "data/train.jsonl"):
+        Path("aboard.yaml").write_text(f"data: {{files: [{files}]}}\n")
+        code, data = scan_sources((), (), load_training_files(["aboard.yaml"], ()))
+        assert code.links == {"data": str(tmp_path / "disk/corpus")}
+        assert (data.to, set(data.files)) == ("~/disk/corpus", {"train.jsonl"})
+
+
+def test_a_link_in_the_root_directory_stays() -> None:
+    """/scratch may lead to another disk on each machine; links further down are resolved."""
+    for top in (path for path in Path("/").iterdir() if path.is_symlink() and path.is_dir()):
+        assert locate_on_nodes(top / "corpus") == str(top / "corpus")
+    assert locate_on_nodes(Path("/etc/../usr/corpus")) == "/usr/corpus"
 
 
 def test_a_path_that_does_not_exist_is_refused(tmp_path: Path) -> None:

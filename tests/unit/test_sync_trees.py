@@ -1,41 +1,25 @@
 """Syncing trees to agents on this machine, each with its own home: what rsync users expect, and nothing outside."""
 
-import asyncio
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from node_homes import HomeTransport
+from node_homes import run_sync
 
 from aboard.agent.transfer.file_names import BadName
 from aboard.agent.transfer.receive_tree import ReceiveTree
 from aboard.core.cluster.file_sync import NodeTreeResult
-from aboard.core.cluster.node import Node
-from aboard.flows.sync.source_tree import SourceTree, scan_code, scan_data, scan_file
-from aboard.flows.sync.sync_trees import sync_trees
+from aboard.flows.sync.source_tree import scan_code, scan_data, scan_file
 from aboard.flows.sync.tree_difference import SMALL_BYTES
-from aboard.transport.node_dialer import NodeDialer
-
-
-def run_sync(
-    homes: Path, trees: list[SourceTree], *names: str, delete: bool = False, dry: bool = False
-) -> Mapping[str, NodeTreeResult]:
-    async def main() -> Mapping[str, NodeTreeResult]:
-        dialer = NodeDialer(lambda _node: HomeTransport(homes))
-        nodes = [Node(name=name) for name in names]
-        try:
-            return await sync_trees(nodes, trees, dialer, hashes=homes / "hashes.json", delete=delete, dry=dry)
-        finally:
-            await dialer.close()
-
-    return asyncio.run(main())
 
 
 def sync_code(homes: Path, *names: str, delete: bool = False, dry: bool = False) -> Mapping[str, NodeTreeResult]:
-    results = run_sync(homes, [scan_code(homes / "here", "~/tree")], *names, delete=delete, dry=dry)
+    tree = replace(scan_code(homes / "here", "~/tree"), is_named=True)
+    results = run_sync(homes, [tree], *names, delete=delete, dry=dry)
     for result in results.values():
         if result.error is not None:
             raise result.error
@@ -193,7 +177,7 @@ def test_nodes_that_share_a_disk_get_one_copy(tmp_path: Path) -> None:
 
 def test_data_follows_links_to_files(tmp_path: Path) -> None:
     """A model in a hub cache is links to blobs: nodes get the files; .gitignore doesn't apply to data."""
-    blob = make_files(tmp_path / "blobs", {"x": b"weights"}) / "x"
+    blob = make_files(tmp_path / "models--a--b/blobs", {"x": b"weights"}) / "x"
     model = make_files(tmp_path / "model", {".gitignore": b"*", "config.json": b"{}"})
     (model / "weights").symlink_to(blob)
     file = make_files(tmp_path / "data", {"train.jsonl": b"{}", "other": b"no"}) / "train.jsonl"

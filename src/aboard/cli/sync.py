@@ -42,7 +42,12 @@ EXIT_FAILED = 1
     type=click.Path(path_type=Path),
     help="Send PATH as data: .gitignore does not apply, and nodes may pass large files on to each other; repeatable.",
 )
-@click.option("--delete", is_flag=True, help="Delete files on the nodes that this machine lacks, but no ignored ones.")
+@click.option(
+    "--delete",
+    is_flag=True,
+    help="Delete files on the nodes that this machine lacks, but no ignored ones. Without PATH, only in directories"
+    " that a sync made.",
+)
 @click.option("--ignored", is_flag=True, help="Send what .gitignore names, too.")
 @click.option("--env", "environment", is_flag=True, help="Recreate this machine's Python environment on every node.")
 @click.option(
@@ -134,7 +139,12 @@ async def _sync_paths(where: NodeArguments, options: _SyncOptions, nodes: Sequen
 
 def _scan(where: NodeArguments, options: _SyncOptions) -> list[SourceTree]:
     named = bool(options.paths or options.data)
-    training = TrainingFiles() if named else load_training_files(_list_config_files(where), where.sets)
+    training = TrainingFiles()
+    if not named or options.delete:
+        training = load_training_files(_list_config_files(where), where.sets)
+    if named:
+        # Only what runs wrote on the nodes concerns it: that is not deleted.
+        training = TrainingFiles(output=training.output)
     return scan_sources(options.paths, options.data, training, ignored=options.ignored)
 
 

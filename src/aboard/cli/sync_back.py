@@ -11,6 +11,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
 from aboard.flows.sync.collect_paths import CollectedPath, collect_from_nodes
+from aboard.flows.sync.sync_sources import refuse_system_path
 from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
 from aboard.ui.error_message import show_error
 from aboard.ui.number_format import format_count
@@ -22,6 +23,9 @@ EXIT_FAILED = 1
 
 async def collect_paths(nodes: Sequence[Node], paths: Sequence[str], *, as_json: bool) -> int:
     """Collects the paths from all nodes into ./back/NODE/, and returns the exit code."""
+    for path in paths:
+        if not path.startswith("~"):
+            refuse_system_path(Path(path))
     dialer = NodeDialer(choose_bulk_transport)
     try:
         dialer.begin(nodes)

@@ -134,8 +134,22 @@ def _read_places(file: Path) -> dict[str, str]:
 def abbreviate_home(path: Path) -> str:
     """A path below the user's home as `~/…`, since another node may have its homes elsewhere."""
     path = path.absolute()
-    home = Path.home()
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) and path != home else str(path)
+    for home in (Path.home(), Path.home().resolve()):
+        if path.is_relative_to(home) and path != home:
+            return f"~/{path.relative_to(home)}"
+    return str(path)
+
+
+def locate_on_nodes(path: Path) -> str:
+    """Where the nodes have a file of this machine: its real path, since they may lack the links to it.
+
+    A link in `/`, such as /scratch, stays: each machine has its own.
+    """
+    path, real = path.absolute(), path.resolve()
+    top = Path(*path.parts[:2])
+    if top.is_symlink() and real.is_relative_to(top.resolve()):
+        real = top / real.relative_to(top.resolve())
+    return abbreviate_home(real)
 
 
 def find_source_addresses(peers: "Sequence[str]") -> tuple[str, ...]:

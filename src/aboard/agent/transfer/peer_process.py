@@ -13,7 +13,8 @@ from aboard.agent.transfer.file_names import validate_file_name
 from aboard.agent.transfer.peer_handshake import DialerHandshake, ListenerHandshake
 from aboard.agent.transfer.piece_exchange import PieceExchange
 from aboard.agent.transfer.piece_file import PieceFile
-from aboard.agent.transfer.receive_folders import make_receive_folder, open_receive_folder, validate_folder
+from aboard.agent.transfer.receive_folders import make_receive_folder, validate_folder
+from aboard.agent.transfer.root_folder import open_folder
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ class PeerProcess:
         if not complete:
             make_receive_folder(path)
         if path not in self._folders:
-            self._folders[path] = open_receive_folder(path)
+            self._folders[path] = open_folder(path)
         self._exchange.add(
             int(file["first"]),
             PieceFile(

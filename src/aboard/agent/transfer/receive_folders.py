@@ -12,13 +12,13 @@ from aboard.agent.transfer.file_names import OWN_PREFIX, BadName, validate_file_
 from aboard.agent.transfer.hash_cache import HashCache
 from aboard.agent.transfer.partial_file import PART, PartialFile, part_name, piece_part_name
 from aboard.agent.transfer.receive_tree import ReceiveTree
+from aboard.agent.transfer.root_folder import TREE_SEPARATOR, open_folder, open_nearest_folder
+from aboard.agent.transfer.synced_trees import record_empty_tree
 
 MARK = ".aboard-mark-"
 MOST_EXTRA = 20
 # A mark is needed for seconds.
 OLD_SECONDS = 3600.0
-# Behind it, a path is opened without following links: `~/project//data` is `data` of the tree `~/project`.
-TREE_SEPARATOR = "//"
 
 
 class ReceiveFolders:
@@ -139,7 +139,7 @@ class _ReceiveFolder:
 
     def fd(self) -> int:
         if self._fd < 0:
-            self._fd = open_receive_folder(self._path)
+            self._fd = open_folder(self._path)
         return self._fd
 
     def make(self) -> None:
@@ -157,19 +157,20 @@ class _ReceiveFolder:
         """Which files have the expected size, how much of the others is there, and the free space."""
         self._names |= {name for name, _size, _sha256 in files}
         self._parts |= {part for _, _, sha256 in files for part in (part_name(sha256), piece_part_name(sha256))}
-        there = _find_existing_parent(self._path)
-        disk = os.statvfs(there)
+        fd, nearest, missing = open_nearest_folder(self._path)
+        disk = os.statvfs(fd)
         answer: frames.Message = {
             "free": disk.f_bavail * disk.f_frsize,
-            "device": os.stat(there).st_dev,
+            "device": os.fstat(fd).st_dev,
             # Checked before anything is sent; root may write whatever the mode says.
-            "writable": os.access(there, os.W_OK | os.X_OK) and not disk.f_flag & os.ST_RDONLY,
-            "nearest": there,
+            "writable": os.access(".", os.W_OK | os.X_OK, dir_fd=fd) and not disk.f_flag & os.ST_RDONLY,
+            "nearest": nearest,
             "fits": [],
             "parts": {},
             "extra": [],
         }
-        if there != self._path:
+        os.close(fd)
+        if missing:
             return answer
         for name, size, sha256 in files:
             if _read_file_size(self.fd(), name, follow=True) == size:
@@ -191,6 +192,8 @@ class _ReceiveFolder:
     def mark(self, name: str) -> frames.Message:
         """Makes a file with this name until we exit: nodes that see it share the disk."""
         self.make()
+        # Of nodes that share the disk, only the first one gets the files.
+        record_empty_tree(self.fd())
         self._remove_old_marks()
         # Several trees may have this directory: each has a mark of its own.
         mark = validate_file_name(MARK + name, ours=True)
@@ -209,7 +212,11 @@ class _ReceiveFolder:
 
     def marks(self) -> frames.Message:
         # A directory that is reopened is looked up again, also on NFS.
-        return {"marks": [name[len(MARK) :] for name in os.listdir(self._path) if name.startswith(MARK)]}
+        fd = open_folder(self._path)
+        try:
+            return {"marks": [name[len(MARK) :] for name in os.listdir(fd) if name.startswith(MARK)]}
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         for mark in self._marks:
@@ -228,26 +235,7 @@ def validate_folder(folder: str) -> str:
 
 def make_receive_folder(path: str) -> None:
     if TREE_SEPARATOR not in path:
-        os.makedirs(path, exist_ok=True)
-
-
-def open_receive_folder(path: str) -> int:
-    """Opens a directory; one inside of a tree is reached without following links."""
-    root, _, below = path.partition(TREE_SEPARATOR)
-    return ReceiveTree(root).detach_folder(below) if below else _open_directory(path)
-
-
-def _open_directory(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-def _find_existing_parent(path: str) -> str:
-    """The directory, or its closest existing ancestor."""
-    while not os.path.isdir(path):
-        if os.path.lexists(path):
-            raise NotADirectoryError(20, "Not a directory", path)
-        path = os.path.dirname(path.rstrip("/")) or "/"
-    return path
+        os.close(open_folder(path, make=True))
 
 
 def _read_file_size(folder: int, name: str, *, follow: bool) -> int:

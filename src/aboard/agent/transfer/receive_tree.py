@@ -14,10 +14,12 @@ import time
 
 from aboard.agent import frames
 from aboard.agent.transfer.file_names import OWN_PREFIX, validate_file_name
+from aboard.agent.transfer.root_folder import open_folder
+from aboard.agent.transfer.synced_trees import is_recorded, record_empty_tree, record_tree
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TEMPORARY = ".tmp"
 REPLY_BYTES = 4 * 1024 * 1024
@@ -45,26 +47,21 @@ class ReceiveTree:
         """Handles one request; one that takes too long returns its progress."""
         if "pack" in message:
             return self._write_pack(message, tail)
-        answers = {
+        answers: dict[str, Callable[[], frames.Message]] = {
             "tree-list": lambda: self._list([str(folder) for folder in message["folders"]], deadline),
             "tree-more": lambda: self._list_more(deadline),
             "tree-sums": lambda: self._hash([str(path) for path in message["paths"]], deadline),
             "tree-make": lambda: self._make(message["folders"], message["links"]),
             "tree-delete": lambda: self._delete([str(path) for path in message["paths"]]),
             "tree-stamp": lambda: self._stamp(message["entries"]),
-            "tree-flush": self._flush,
+            "tree-synced": self._find_record,
+            "tree-flush": lambda: self._flush(is_equal=bool(message.get("equal"))),
         }
         return answers[message["do"]]()
 
     def close(self) -> None:
         while self._open:
             os.close(self._open.pop()[1])
-
-    def detach_folder(self, path: str) -> int:
-        """Opens a directory for the caller, who closes it."""
-        fd = os.dup(self._open_folder(path))
-        self.close()
-        return fd
 
     def _list(self, folders: list[str], deadline: float) -> frames.Message:
         """Begins to list these directories; links are not followed, and missing directories are empty."""
@@ -145,7 +142,11 @@ class ReceiveTree:
 
     def _make(self, folders: list[list[object]], links: list[list[object]]) -> frames.Message:
         """Makes directories, writable until they are stamped, and links; replaces files and links in the way."""
-        os.makedirs(self._root, exist_ok=True)
+        root = open_folder(self._root, make=True)
+        try:
+            record_empty_tree(root)
+        finally:
+            os.close(root)
         for path, mode in folders:
             self._make_folder(str(path), int(mode) | stat.S_IRWXU)  # type: ignore[call-overload]
         for path, target in links:
@@ -245,8 +246,11 @@ class ReceiveTree:
             os.utime(name, ns=(int(mtime), int(mtime)), dir_fd=folder, follow_symlinks=False)  # type: ignore[call-overload]
         return {}
 
-    def _flush(self) -> frames.Message:
-        """Writes the disk's cache once, for all files of the tree."""
+    def _find_record(self) -> frames.Message:
+        return {"synced": is_recorded(self._open_folder(""))}
+
+    def _flush(self, *, is_equal: bool) -> frames.Message:
+        """Writes the disk's cache once, for all files of the tree; one that has nothing of its own left is recorded."""
         import ctypes  # noqa: PLC0415 - needed once, and Python has no syncfs
 
         fd = self._open_folder("")
@@ -254,6 +258,8 @@ class ReceiveTree:
             if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code), self._root)
+        if is_equal:
+            record_tree(fd)
         self.close()
         return {}
 
@@ -274,7 +280,7 @@ class ReceiveTree:
             os.close(self._open.pop()[1])
         for name in wanted[common:]:
             if not self._open:
-                fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fd = open_folder(self._root)
             else:
                 try:
                     fd = os.open(validate_file_name(name), _DIRECTORY, dir_fd=self._open[-1][1])

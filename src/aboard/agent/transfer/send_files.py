@@ -9,6 +9,7 @@ import time
 from aboard.agent import frames
 from aboard.agent.transfer.file_names import OWN_PREFIX, validate_file_name
 from aboard.agent.transfer.hash_cache import HashCache
+from aboard.agent.transfer.root_folder import refuse_system_folder
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class SendFiles:
         self._path = path = os.path.expanduser(str(message["folder"]))
         if not os.path.isabs(path) or "\0" in path:
             raise ValueError("%r is no absolute path" % path)
+        refuse_system_folder(path)
         if message["do"] == "list":
             return self._list(path, int(message["page"]), deadline)
         if message["do"] == "sums":

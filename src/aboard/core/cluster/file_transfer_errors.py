@@ -1,5 +1,7 @@
 """The errors of copying files to and from a node: each names the node, the path, the amount and the fix."""
 
+from collections.abc import Sequence
+
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import file_fetch, file_sync
@@ -7,7 +9,7 @@ from aboard.diagnoses.untrusted import Untrusted, escape_text
 
 _FULL = {"ENOSPC", "EDQUOT"}
 _DENIED = {"EACCES", "EPERM", "EROFS"}
-_PATH = {"ENOTDIR", "EISDIR", "ELOOP", "ENAMETOOLONG", "EEXIST", "ENOENT"}
+_PATH = {"ENOTDIR", "EISDIR", "ENAMETOOLONG", "EEXIST", "ENOENT"}
 _SHOWN = 300
 
 
@@ -18,6 +20,8 @@ def build_write_error(node: str, errno: str, path: Untrusted, why: Untrusted) ->
         return AboardError(file_sync.DISK_FULL, seen, "refused", path=path, node=node)
     if errno in _DENIED:
         return AboardError(file_sync.DENIED, seen, path=path, node=node)
+    if errno == "ELOOP":
+        return AboardError(file_sync.LINK, seen, path=path, node=node)
     if errno in _PATH:
         return AboardError(file_sync.PATH, seen, path=path, node=node)
     return AboardError(file_sync.DISK, seen, "errors", node=node)
@@ -33,6 +37,15 @@ def build_permission_error(node: str, path: str, nearest: Untrusted) -> AboardEr
     """Found before anything is sent."""
     seen = f"{node}: {escape_text(path, _SHOWN)} can't be written: no write permission in {nearest.visible(_SHOWN)}"
     return AboardError(file_sync.DENIED, seen, path=nearest, node=node)
+
+
+def build_foreign_files_error(node: str, path: str, root: str, extra: Sequence[str], *, kind: str) -> AboardError:
+    """Found before anything is deleted; `root` is the directory on this machine."""
+    seen = (
+        f"{node}: --delete would delete {len(extra):,} files and directories in {escape_text(path, _SHOWN)}, such as"
+        f" {escape_text(extra[-1], _SHOWN)}, but no earlier sync made this directory"
+    )
+    return AboardError(file_sync.FOREIGN, seen, kind, path=root)
 
 
 def build_stuck_error(node: str, path: str, seconds: float) -> AboardError:

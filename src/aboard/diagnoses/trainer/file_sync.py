@@ -31,13 +31,49 @@ DENIED = Diagnosis(
 PATH = Diagnosis(
     code="spread-path",
     title="a path on the node is in the way",
-    symptoms=(
-        "NotADirectoryError: [Errno 20] Not a directory",
-        "OSError: [Errno 40] Too many levels of symbolic links",
-    ),
-    explanation="On this node, a file is where a directory should be, a directory is where a file should be, or a"
-    " symbolic link is broken.",
+    symptoms=("NotADirectoryError: [Errno 20] Not a directory", "IsADirectoryError: [Errno 21] Is a directory"),
+    explanation="On this node, a file is where a directory should be, or a directory is where a file should be.",
     fixes="ls -ld {path}    # on {node}; move it out of the way",
+)
+
+LINK = Diagnosis(
+    code="spread-link",
+    title="a symbolic link on the node is in the way",
+    symptoms=("it is a symbolic link to", "OSError: [Errno 40] Too many levels of symbolic links"),
+    explanation="Aboard writes nothing through a link that you or another user made on a node: an earlier copy may have"
+    " brought it there, and it may lead to your keys. It follows links in `/`, links above your home directory,"
+    " and, unless you are root, links that root made. Prepared data goes to `~/.cache/aboard`: if `~/.cache` is a link"
+    " on a node, set `XDG_CACHE_HOME` on the head to a path without links.",
+    fixes="namei -l {path}    # on {node}; use the path that the link leads to, here and on the nodes, or make it a"
+    " directory",
+)
+
+LINK_OUT = Diagnosis(
+    code="spread-link-out",
+    title="a symbolic link in a data or model directory leads out of it",
+    symptoms=("which is outside of",),
+    explanation="Aboard sends a link in such a directory as the file that it leads to, but only if that file is in the"
+    " directory, in another path that is sent, in the working directory, or in a Hugging Face cache: a cloned directory"
+    " may have a link to your keys.",
+    fixes="cp --remove-destination {target} {path}    # the file in place of the link; or send it too: --data {target}",
+)
+
+FOREIGN = Diagnosis(
+    code="spread-foreign-files",
+    title="--delete would delete files in a directory that no sync made",
+    symptoms=("but no earlier sync made this directory",),
+    explanation="Without PATH, `aboard sync --delete` deletes only in directories that did not exist or were empty"
+    " before the first sync; the node's `~/.local/state/aboard` has a record of them. Here, the files may be yours, and"
+    " the directory may be one that a cloned aboard.yaml names. In a directory that you name, it deletes what this"
+    " machine lacks.",
+    fixes={
+        "code": FixCommand(
+            "aboard sync --delete --dry-run {path}    # what would be deleted? Without --dry-run, it is"
+        ),
+        "data": FixCommand(
+            "aboard sync --delete --dry-run --data {path}    # what would be deleted? Without --dry-run, it is"
+        ),
+    },
 )
 
 DISK = Diagnosis(

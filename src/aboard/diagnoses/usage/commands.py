@@ -58,12 +58,22 @@ LAUNCH_SYNC = Diagnosis(
 
 SYNC_HOME = Diagnosis(
     code="sync-home",
-    title="aboard sync would send the home directory",
-    symptoms=("is your home directory", "contains your home directory"),
+    title="aboard sync would send the home directory, keys or tokens",
+    symptoms=("is your home directory", "contains your home directory", "has your keys or tokens"),
     explanation="A home directory has private keys, tokens and the list of keys that may log in. Sent to a node, they"
     " would be exposed there, and would replace the node's own `~/.ssh/authorized_keys`. Aboard sends directories below"
-    " it.",
+    " it, but none with credentials, such as `~/.ssh`, `~/.aws`, `~/.kube` or `~/.netrc`.",
     fixes="mkdir ~/project && cd ~/project    # move your code there, then run the command again",
+)
+
+SYNC_SYSTEM = Diagnosis(
+    code="sync-system-path",
+    title="a path leads through /proc, /dev or /sys",
+    symptoms=("leads through /proc",),
+    explanation="Such a path names something else on each machine and in each process: `/proc/self/cwd` is the working"
+    " directory here and your home directory on a node. Aboard copies nothing from or to these directories, also if a"
+    " symbolic link leads there.",
+    fixes="namei -l {path}    # shows where it leads through; name the real path of the files",
 )
 
 SYNC_NODES = Diagnosis(

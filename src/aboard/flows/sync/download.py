@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Literal, TypeVar
@@ -59,6 +59,7 @@ async def download_tree(
     try:
         tree = await download.list_tree(path)
         listed = {entry.name: entry for entry in tree.entries if entry.kind == "file"}
+        await run_locally(target, _require_room_for, target, listed.values())
         sums = await download.hash_files(tree.root, listed)
         wanted = [
             WantedFile(name=name, bytes=entry.bytes, sha256=sums[name], mode=entry.mode, modified_us=entry.modified_us)
@@ -246,7 +247,20 @@ async def run_locally(target: Path, work: Callable[..., T], *args: object) -> T:
         raise AboardError(file_fetch.TARGET, seen, "write", path=path, folder=target) from error
 
 
-def _require_room(folder: DownloadTarget, files: Iterable[WantedFile]) -> None:
+def _require_room_for(target: Path, entries: Collection[RemoteEntry]) -> None:
+    """Before the node hashes them: a file with gaps may be larger than any disk."""
+    with DownloadTarget(target) as folder:
+        _require_room(folder, [entry for entry in entries if not _has_size(target / entry.name, entry.bytes)])
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.lstat().st_size == size
+    except OSError:
+        return False
+
+
+def _require_room(folder: DownloadTarget, files: Iterable[WantedFile | RemoteEntry]) -> None:
     needed = sum(file.bytes for file in files) + SPARE
     free = folder.count_free_bytes()
     if needed > SPARE and needed > free:

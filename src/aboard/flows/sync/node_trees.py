@@ -7,7 +7,11 @@ from dataclasses import field
 from time import monotonic
 
 from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
-from aboard.core.cluster.file_transfer_errors import build_no_room_error, build_permission_error
+from aboard.core.cluster.file_transfer_errors import (
+    build_foreign_files_error,
+    build_no_room_error,
+    build_permission_error,
+)
 from aboard.core.cluster.node import Node
 from aboard.flows.sync.file_packs import FilePacks, PackKey
 from aboard.flows.sync.node_upload import PROGRESS_SECONDS
@@ -73,6 +77,8 @@ class NodeTrees:
         """Finds what the node lacks and has too many of; raises if its disk can't take it."""
         for state in self._trees:
             state.difference = await self._sender.run(lambda sender: self._compare(state, sender))  # noqa: B023 - awaited here
+        if self._delete:
+            await self._sender.run(self._refuse_foreign_files)
         self.total = sum(state.difference.count_bytes(state.tree) for state in self._trees)
         self._check_space()
 
@@ -153,7 +159,17 @@ class NodeTrees:
         files = [(path, tree.files[path]) for path in (*difference.stamped_files, *difference.large)]
         folders = [(path, tree.folders[path]) for path in list_final_folders(tree, difference)]
         await sender.stamp(tree.to, [(path, status.mode, status.mtime_ns) for path, status in (*files, *folders)])
-        await sender.flush(tree.to)
+        await sender.flush(tree.to, equal=self._delete and tree.is_whole)
+
+    async def _refuse_foreign_files(self, sender: TreeSender) -> None:
+        """Raises if --delete would delete in a directory that neither the user typed nor a sync made."""
+        for state in self._trees:
+            tree = state.tree
+            # A link in the place of a large file is removed with and without --delete.
+            extra = [path for path in state.difference.removed if path not in tree.files]
+            if extra and not tree.is_named and not await sender.was_synced(tree.to):
+                kind = "data" if tree.is_data else "code"
+                raise build_foreign_files_error(self.node.name, tree.to, str(tree.root), extra, kind=kind)
 
     def _check_space(self) -> None:
         for state in self._trees:

@@ -13,6 +13,7 @@ from aboard.agent.transfer.file_names import OWN_PREFIX
 from aboard.core.cluster.file_sync import LeftOutPath
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.gitignore import IgnoreRules
+from aboard.data.store.sync_directory import refuse_outside_link
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.foreign_files import read_foreign_file
@@ -41,8 +42,9 @@ class SourceTree:
     """Relative paths below `root`, sorted by directory; `to` is the same directory on the nodes.
 
     `is_data` marks data and models, which nodes may pass on to each other. `is_whole` is False if only some names of
-    the root were asked for: then nothing else there is looked at. `left_out` is what .gitignore excludes, as far as it
-    was counted.
+    the root were asked for: then nothing else there is looked at. `is_named` is True if the user typed the path:
+    then files may be deleted on nodes, too, where no sync made the directory. `left_out` is what .gitignore excludes,
+    as far as it was counted.
     """
 
     root: Path
@@ -52,6 +54,7 @@ class SourceTree:
     links: Mapping[str, str]
     is_data: bool
     is_whole: bool = True
+    is_named: bool = False
     special: int = 0
     left_out: tuple[LeftOutPath, ...] = ()
     ignore: "IgnoreStack" = field(default_factory=lambda: IgnoreStack(""))
@@ -126,9 +129,12 @@ def scan_code(
     return _Scan(root, ignore, reads_rules=True, sends_ignored=ignored).build(to, is_data=False)
 
 
-def scan_data(root: Path, to: str) -> SourceTree:
-    """Every file of a directory; a link to a file is sent as that file, as models in a cache need it."""
-    return _Scan(root, IgnoreStack(""), reads_rules=False).build(to, is_data=True)
+def scan_data(root: Path, to: str, *, others: Collection[Path] = ()) -> SourceTree:
+    """Every file of a directory; a link to a file is sent as that file, as models in a cache need it.
+
+    The file must be in the directory, or in one of the `others` that are sent.
+    """
+    return _Scan(root, IgnoreStack(""), reads_rules=False, others=others).build(to, is_data=True)
 
 
 def scan_file(path: Path, to: str, *, is_data: bool) -> SourceTree:
@@ -139,8 +145,17 @@ def scan_file(path: Path, to: str, *, is_data: bool) -> SourceTree:
 
 
 class _Scan:
-    def __init__(self, root: Path, ignore: IgnoreStack, *, reads_rules: bool, sends_ignored: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        ignore: IgnoreStack,
+        *,
+        reads_rules: bool,
+        sends_ignored: bool = False,
+        others: Collection[Path] = (),
+    ) -> None:
         self._root = root
+        self._others = others
         self._ignore = ignore
         self._reads_rules = reads_rules
         self._sends_ignored = sends_ignored
@@ -233,6 +248,8 @@ class _Scan:
         if entry.is_symlink() and (self._reads_rules or not entry.is_file()):
             self._links[path] = os.readlink(entry.path)  # noqa: PTH115 - a path would normalize the target
         elif entry.is_file():
+            if entry.is_symlink():
+                refuse_outside_link(Path(entry.path), (self._root, *self._others))
             self._files[path] = _read_status(entry.stat())
         else:
             self._special += 1

@@ -10,7 +10,7 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any
 
-from aboard.agent.transfer.receive_folders import TREE_SEPARATOR
+from aboard.agent.transfer.root_folder import TREE_SEPARATOR
 from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress, UploadProgress
 from aboard.core.cluster.node import Node
 from aboard.data.store.content_hash_cache import ContentHash, ContentHashCache

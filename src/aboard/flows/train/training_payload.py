@@ -21,7 +21,7 @@ from aboard.checks.train.training_rules import (
     compute_rank_memory,
     judge_training,
 )
-from aboard.config.this_machine import abbreviate_home
+from aboard.config.this_machine import abbreviate_home, locate_on_nodes
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import NodePlan, Plan, bind_directories
@@ -76,8 +76,8 @@ class TrainingInputs:
     def training(self, *, bf16: bool) -> Training:
         """The settings for the ranks; paths below the user's home are relative to the home on each node."""
         training = self.settings.training(
-            model=abbreviate_home(self.model),
-            tokenizer=abbreviate_home(self.tokenizer),
+            model=locate_on_nodes(self.model),
+            tokenizer=locate_on_nodes(self.tokenizer),
             data=[_build_data_part(part) for part in self.data],
             validation=[] if self.validation is None else [_build_data_part(self.validation)],
             bf16=bf16,
@@ -85,7 +85,7 @@ class TrainingInputs:
         resume = training.resume if training.resume in ("auto", "none") else abbreviate_home(Path(training.resume))
         adapter = training.adapter
         if adapter is not None and adapter.path is not None:
-            adapter = replace(adapter, path=abbreviate_home(Path(adapter.path)))
+            adapter = replace(adapter, path=locate_on_nodes(Path(adapter.path)))
         output_dir = abbreviate_home(Path(training.output_dir))
         return replace(training, adapter=adapter, output_dir=output_dir, resume=resume)
 
@@ -196,7 +196,7 @@ def add_rank_env(plan: Plan, env: Mapping[str, str]) -> Plan:
 
 def _build_data_part(part: PreparedDataset) -> DataPart:
     return DataPart(
-        name=part.name, shards=abbreviate_home(part.shards), bins=abbreviate_home(part.bins), weight=part.weight
+        name=part.name, shards=locate_on_nodes(part.shards), bins=locate_on_nodes(part.bins), weight=part.weight
     )
 
 

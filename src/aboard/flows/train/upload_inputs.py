@@ -6,11 +6,12 @@ from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from aboard.config.this_machine import abbreviate_home
+from aboard.config.this_machine import locate_on_nodes
 from aboard.core.cluster.node import TransportKind
 from aboard.core.plan.plan import Plan
 from aboard.data.store.sync_directory import SyncDirectory, build_sync_directory
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
+from aboard.flows.sync.sync_sources import refuse_system_path
 from aboard.flows.train.fetch_model import CODE, CONFIG, FILES, WEIGHTS
 from aboard.transport.node_dialer import NodeDialer
 
@@ -34,7 +35,8 @@ async def upload_inputs(
 
 
 def _build_upload(folder: Path, cache: Path) -> SyncDirectory:
-    directory = replace(build_sync_directory(folder, hashes=cache / HASHES, to=abbreviate_home(folder)), peers=True)
+    refuse_system_path(folder)
+    directory = replace(build_sync_directory(folder, hashes=cache / HASHES, to=locate_on_nodes(folder)), peers=True)
     if not (folder / CONFIG).is_file():
         return directory
     # A model's directory may contain the same weights in other formats, and unrelated files.

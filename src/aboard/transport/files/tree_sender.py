@@ -85,9 +85,14 @@ class TreeSender(FileSender):
         for some in _split_requests(entries, lambda entry: len(entry[0])):
             await self._ask("tree-stamp", root, entries=some)
 
-    async def flush(self, root: str) -> None:
-        """Makes the tree durable."""
-        await self._ask("tree-flush", root, within=SYNC_SECONDS)
+    async def was_synced(self, root: str) -> bool:
+        """Whether an earlier sync made this directory there."""
+        reply = await self._ask("tree-synced", root)
+        return self._read(reply, lambda reply: decode(bool, reply["synced"], strict=True))
+
+    async def flush(self, root: str, *, equal: bool) -> None:
+        """Makes the tree durable; one that is `equal`, without files of its own, counts as made by a sync."""
+        await self._ask("tree-flush", root, within=SYNC_SECONDS, equal=equal)
 
     async def send_packs(
         self, root: str, pending: deque[T], load: Callable[[T], Awaitable[Pack]], on_taken: Callable[[int], None]
