@@ -98,6 +98,7 @@ def test_no_path_reaches_the_terminal_raw(monkeypatch: pytest.MonkeyPatch, capsy
     Path("logs", IN_PATHS).write_text(f"RuntimeError: {HOSTILE}\n")
     Path(f"{IN_PATHS}.log").write_text(f"RuntimeError: {HOSTILE}\n")
     Path("aboard.yaml").write_text("cluster: {nodes: localhost}\n")
+    Path(f"{IN_PATHS}.yaml").write_text("num_processes: 1\n")
     for words in (
         ["why", "--log", "logs"],
         ["why", "--log", str(Path.cwd())],
@@ -105,6 +106,15 @@ def test_no_path_reaches_the_terminal_raw(monkeypatch: pytest.MonkeyPatch, capsy
         ["why", "--bundle", f"missing{IN_PATHS}"],
         ["why", "--bundle", f"{IN_PATHS}.log"],
         ["data", f"missing{IN_PATHS}.jsonl"],
-        ["launch", "--dry-run", "--", "python3", f"missing{IN_PATHS}.py"],
+        [
+            "launch",
+            "--dry-run",
+            "--",
+            "accelerate",
+            "launch",
+            "--config_file",
+            f"{IN_PATHS}.yaml",
+            f"missing{IN_PATHS}.py",
+        ],
     ):
         type_words(words, monkeypatch, capsys)
