@@ -106,15 +106,7 @@ def test_no_path_reaches_the_terminal_raw(monkeypatch: pytest.MonkeyPatch, capsy
         ["why", "--bundle", f"missing{IN_PATHS}"],
         ["why", "--bundle", f"{IN_PATHS}.log"],
         ["data", f"missing{IN_PATHS}.jsonl"],
-        [
-            "launch",
-            "--dry-run",
-            "--",
-            "accelerate",
-            "launch",
-            "--config_file",
-            f"{IN_PATHS}.yaml",
-            f"missing{IN_PATHS}.py",
-        ],
+        ["launch", "--dry-run", "--", "accelerate", "launch", "--config_file", f"{IN_PATHS}.yaml", "train.py"],
+        ["launch", "--dry-run", "--", "python3", f"missing{IN_PATHS}.py"],
     ):
         type_words(words, monkeypatch, capsys)
