@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,13 @@ from aboard.core.plan.plan import MasterAddress, NodePlan, Plan
 from aboard.core.plan.plan_builder import build_plan
 from aboard.core.plan.training_settings import Tracker, Training
 from aboard.diagnoses import Severity
-from aboard.flows.train.tracker_inputs import FACTS, add_tracker_inputs, list_tracker_variables, read_git_state
+from aboard.flows.train.tracker_inputs import (
+    FACTS,
+    add_tracker_inputs,
+    list_tracker_variables,
+    list_withheld_secrets,
+    read_git_state,
+)
 from aboard.flows.train.training_payload import build_request
 from aboard.train.trackers import tracked_run
 from aboard.train.trackers.send_metrics import describe_failure
@@ -42,16 +49,18 @@ def preflight_of(*trackers: Tracker, packages: tuple[str, ...] = (), **variables
     )
 
 
-def plan_of(**env: str) -> Plan:
+def plan_of(typed: Mapping[str, str] | None = None, **env: str) -> Plan:
     cluster = Cluster(nodes=(Node(name="n1", env=env), Node(name="n2", env=env)))
     seats = {name: NodeResources(address=name) for name in ("n1", "n2")}
-    return build_plan(cluster, build_request(), seats, run="r7", master=MasterAddress(node="n1", address="n1"))
+    return build_plan(
+        cluster, build_request(typed or {}), seats, run="r7", master=MasterAddress(node="n1", address="n1")
+    )
 
 
 def test_only_rank_0_gets_credentials(tmp_path: Path) -> None:
     """Of this shell, unless the cluster has its own; an address with a password is hidden like a key."""
     preflight = preflight_of("wandb", "mlflow")
-    variables = list_tracker_variables(preflight.training, plan_of(WANDB_API_KEY="theirs-instead"), SHELL)
+    variables = list_tracker_variables(preflight.training, plan_of(WANDB_API_KEY="theirs-instead"), SHELL, {})
     assert variables == {"WANDB_API_KEY": "theirs-instead", "MLFLOW_TRACKING_URI": SHELL["MLFLOW_TRACKING_URI"]}
     (_, first), (_, second) = add_tracker_inputs(plan_of(), preflight, variables, tmp_path).starts()
     assert {"WANDB_API_KEY", "MLFLOW_TRACKING_URI", FACTS} <= first.env.keys()
@@ -60,6 +69,45 @@ def test_only_rank_0_gets_credentials(tmp_path: Path) -> None:
     facts = json.loads(first.env[FACTS])
     assert (facts["run"], facts["cluster"]["ranks"], facts["versions"]["torch"], facts["git"]) == ("r7", 2, "1", {})
     assert FACTS == tracked_run.FACTS
+
+
+ADDRESS, TOKEN = {"MLFLOW_TRACKING_URI": "http://file:5000"}, {"MLFLOW_TRACKING_TOKEN": "t0ken-of-the-shell"}
+
+
+@pytest.mark.parametrize(
+    ("of_file", "of_shell", "typed", "withheld"),
+    [
+        (ADDRESS, TOKEN, {}, {"MLFLOW_TRACKING_TOKEN": ("MLFLOW_TRACKING_URI", "http://file:5000")}),
+        (ADDRESS, {}, TOKEN, {"MLFLOW_TRACKING_TOKEN": ("MLFLOW_TRACKING_URI", "http://file:5000")}),
+        (ADDRESS, TOKEN, ADDRESS, {}),
+        (ADDRESS, TOKEN | ADDRESS, {}, {}),
+        (ADDRESS | TOKEN, {}, {}, {}),
+        ({"MLFLOW_EXPERIMENT_NAME": "x"}, TOKEN, {}, {}),
+        ({"MLFLOW_NEW_WAY": "x"}, TOKEN, {}, {"MLFLOW_TRACKING_TOKEN": ("MLFLOW_NEW_WAY", "x")}),
+        ({"DATABRICKS_HOST": "h"}, {"DATABRICKS_TOKEN": "t"}, {}, {"DATABRICKS_TOKEN": ("DATABRICKS_HOST", "h")}),
+        ({"WANDB_BASE_URL": "h"}, {"WANDB_API_KEY": "t"}, {}, {"WANDB_API_KEY": ("WANDB_BASE_URL", "h")}),
+        ({"SSL_CERT_FILE": "h"}, {"WANDB_API_KEY": "t"}, {}, {"WANDB_API_KEY": ("SSL_CERT_FILE", "h")}),
+        ({"https_proxy": "h"}, {"WANDB_API_KEY": "t"}, {}, {}),
+        ({"http_proxy": "h"}, TOKEN | ADDRESS, {}, {"MLFLOW_TRACKING_TOKEN": ("http_proxy", "h")}),
+    ],
+)
+def test_a_file_does_not_decide_where_a_secret_of_the_user_goes(
+    of_file: dict[str, str],
+    of_shell: dict[str, str],
+    typed: dict[str, str],
+    withheld: dict[str, tuple[str, str]],
+    tmp_path: Path,
+) -> None:
+    """No rank gets it, and the finding names the variable; with an address that the user gave, rank 0 gets it."""
+    plan, training = plan_of(typed, **of_file), training_of("wandb", "mlflow")
+    assert list_withheld_secrets(training, plan, of_shell, typed) == withheld
+    variables = list_tracker_variables(training, plan, of_shell, withheld)
+    preflight = replace(preflight_of("wandb", "mlflow"), withheld_secrets=withheld, tracker_variables=variables)
+    starts = [start for _node, start in add_tracker_inputs(plan, preflight, variables, tmp_path).starts()]
+    assert not any(name in start.env or name in start.secrets for start in starts for name in withheld)
+    assert (of_shell | typed).keys() - withheld.keys() <= starts[0].env.keys()
+    found = [finding.seen for finding in judge_training(preflight) if finding.code == "train-tracker-address"]
+    assert [seen.split()[0] for seen in found] == list(withheld)
 
 
 def test_the_head_and_the_trainer_agree_on_rank_0(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import click
 from aboard import __version__
 from aboard.core.text.input_text import suggest_word
 from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import LONGEST_WORD, escape_text
 from aboard.diagnoses.usage import commands
 
 # In the order in which users need them, not alphabetical. A new command must replace one.
@@ -94,7 +95,8 @@ def main() -> None:
         click.echo(f"\nstopped: {error}" if str(error) else "\nstopped.", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
-        error.show()
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        click.UsageError(escape_text(error.format_message(), LONGEST_WORD), context).show()
         sys.exit(EXIT_ERROR)
     except AboardError as error:
         _show_error(error)

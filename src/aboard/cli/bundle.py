@@ -11,6 +11,7 @@ from aboard.cli.runs.slurm_forwarding import read_from_batch_host
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import escape_lines, quote_word
 from aboard.diagnoses.usage import run_records
 from aboard.flows.bundle import pack_run, write_bundle
 from aboard.record.run_directory import RunDirectory
@@ -50,10 +51,10 @@ def bundle(run: str | None, output: str | None, hide_addresses: bool, yes: bool)
         if not sys.stdin.isatty():
             seen = "cannot ask for confirmation: stdin is not a terminal"
             raise AboardError(run_records.BUNDLE_ASK, seen, run=run_directory.id)
-        click.confirm(f"write {path}?", abort=True)
+        click.confirm(f"write {escape_lines(str(path))}?", abort=True)
     write_bundle(run_directory.id, data, path)
-    click.echo(f"{path}  {format_size(len(data))}")
-    click.secho(f"aboard why --bundle {path}    # diagnoses it", dim=True)
+    click.echo(f"{escape_lines(str(path))}  {format_size(len(data))}")
+    click.secho(f"aboard why --bundle {quote_word(str(path))}    # diagnoses it", dim=True)
 
 
 def _pack_run(run: RunDirectory, scrubber: SecretScrubber, *, err: bool = False) -> bytes:

@@ -27,6 +27,7 @@ from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import find_env_name_error
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.slurm import submission
+from aboard.diagnoses.untrusted import escape_lines
 from aboard.diagnoses.usage import commands
 from aboard.transport.open_file_limit import raise_open_file_limit
 
@@ -244,7 +245,7 @@ def _submit_job(settings: SlurmSettings, typed: TypedCommand, *, detach: bool, d
 
         refuse_outside_job(settings, sys.argv[1:])
     for note in typed.check_alone():
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {escape_lines(note)}", err=True)
     if dry:
         return print_batch_script(settings, sys.argv[1:])
     return submit_and_follow(settings, sys.argv[1:], detach=detach)

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 from aboard.diagnoses.fixes import NO_FIX, Fix, FixCommand, FixTemplate, Value, name_blanks
 from aboard.diagnoses.output_patterns import OutputPattern, PatternSource
-from aboard.diagnoses.untrusted import Untrusted
+from aboard.diagnoses.untrusted import Untrusted, escape_lines
 from aboard.lazy_dataclass import dataclass
 
 _BLANK = re.compile(r"{\w+:shell}")
@@ -70,8 +70,8 @@ class Diagnosis:
             diagnosis=self,
             severity=self.severity if severity is None else severity,
             nodes=nodes,
-            seen=seen,
-            why=self.explanation if why is None else why,
+            seen=escape_lines(seen),
+            why=self.explanation if why is None else escape_lines(why),
             fix=fix,
             ranks=ranks,
             about=about,

@@ -11,13 +11,14 @@ AboardError                 a diagnosis, what was observed, and the fix
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import NO_FIX, Fix, Value
 from aboard.diagnoses.nodes import agent_protocol, reach
 from aboard.diagnoses.unreachable_reason import UnreachableReason
-from aboard.diagnoses.untrusted import encode_text
+from aboard.diagnoses.untrusted import LONGEST_WORD, encode_text, escape_lines, escape_text
 from aboard.lazy_dataclass import dataclass
 
 
@@ -32,12 +33,13 @@ class AboardError(Exception):
         self, diagnosis: Diagnosis, seen: str, variant: str | None = None, /, *, fix: Fix | None = None, **values: Value
     ) -> None:
         self.diagnosis = diagnosis
-        self.seen = seen
+        # What was observed often quotes a path, a name or a file of somebody else.
+        self.seen = escape_lines(seen)
         if fix is None:
             has_fix = variant is not None or values or "" in diagnosis.templates
             fix = diagnosis.fix(variant or "", **values) if has_fix else NO_FIX
         self.fix = fix
-        super().__init__(f"{seen} [{self.code}]")
+        super().__init__(f"{self.seen} [{self.code}]")
 
     @property
     def code(self) -> str:
@@ -77,7 +79,10 @@ class InputError(AboardError):
     """Invalid input; `problems` lists all of them, not only the first."""
 
     def __init__(self, diagnosis: Diagnosis, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple(
+            replace(each, where=escape_text(each.where, LONGEST_WORD), seen=escape_lines(each.seen))
+            for each in problems
+        )
         super().__init__(diagnosis, "\n".join(map(str, self.problems)), fix=self.problems[0].fix)
 
 

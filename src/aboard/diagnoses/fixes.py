@@ -16,7 +16,7 @@ from os import PathLike
 from string import Formatter
 from typing import Self, TypeAlias
 
-from aboard.diagnoses.untrusted import LONGEST_WORD, Untrusted, encode_text, escape_text, quote_word
+from aboard.diagnoses.untrusted import LONGEST_WORD, Untrusted, encode_text, escape_lines, escape_text, quote_word
 from aboard.lazy_dataclass import dataclass
 
 
@@ -33,7 +33,8 @@ class Fix(Shell):
     values: "Mapping[str, Value]"
 
     def __new__(cls, text: str, *, variant: str = "", values: "Mapping[str, Value] | None" = None) -> Self:
-        fix = super().__new__(cls, text)
+        # A typed command keeps its words as they are; a control character in one of them must not reach a screen.
+        fix = super().__new__(cls, escape_lines(text))
         fix.variant = variant
         fix.values = values or {}
         return fix

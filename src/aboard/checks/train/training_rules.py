@@ -7,11 +7,12 @@ from dataclasses import field
 from aboard.checks.train.gpu_specs import BF16_SINCE, GpuSpec
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.plan.training_settings import Training
+from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import agree, format_count
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell, join_fixes
 from aboard.diagnoses.trainer import adapter, training
-from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")
@@ -70,6 +71,8 @@ class TrainingPreflight:
     packed: bool = False
     # The trackers' variables that rank 0 will have; None if not yet known.
     tracker_variables: Mapping[str, str] | None = field(default=None, repr=False)
+    # Secrets of the user's shell, with the name and value of a file's variable that would send them elsewhere.
+    withheld_secrets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def world(self) -> int:
@@ -244,13 +247,26 @@ def find_missing_login(preflight: TrainingPreflight) -> Iterator[Finding]:
             node,
         )
     offline = variables.get("WANDB_MODE") in _WANDB_WITHOUT_LOGIN
-    if "wandb" in preflight.training.report_to and not offline and not variables.get("WANDB_API_KEY"):
+    keyless = not variables.get("WANDB_API_KEY") and "WANDB_API_KEY" not in preflight.withheld_secrets
+    if "wandb" in preflight.training.report_to and not offline and keyless:
         yield training.TRACKER_SERVER.finding(
             severity=Severity.WARN,
             nodes=(node,),
             seen="train.report_to has wandb, but WANDB_API_KEY is not set in this shell or for rank 0",
             why=f"Unless ~/.netrc on {node} has a login, W&B gets nothing during the run; the metrics are sent later.",
             fix=training.TRACKER_SERVER.fix("wandb"),
+        )
+
+
+def find_withheld_secrets(preflight: TrainingPreflight) -> Iterator[Finding]:
+    """A file decides where the tracker's library would send a secret of the user."""
+    for secret, (variable, value) in sorted(preflight.withheld_secrets.items()):
+        shown = escape_text(SecretScrubber().text(value), 120)
+        yield training.TRACKER_ADDRESS.finding(
+            nodes=preflight.nodes[:1],
+            seen=f"{secret} is yours, but `env` of a file sets {variable}={shown}",
+            why=f"Rank 0 gets no {secret}: a file must not decide where your secrets are sent.",
+            fix=training.TRACKER_ADDRESS.fix(variable=variable),
         )
 
 
@@ -387,6 +403,7 @@ RULES: tuple[Callable[[TrainingPreflight], Iterator[Finding]], ...] = (
     find_missing_packages,
     find_missing_trackers,
     find_missing_login,
+    find_withheld_secrets,
     find_excessive_length,
     find_small_vocabulary,
     find_memory_shortage,

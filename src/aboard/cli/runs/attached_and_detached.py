@@ -22,6 +22,7 @@ from aboard.core.run.lease import Lease
 from aboard.core.run.rank_phases import Phase
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import escape_lines
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
 from aboard.flows.launch.launch_run import LaunchResult, Preflight
@@ -47,7 +48,7 @@ async def run_attached(arguments: ResolvedLaunch, dialer: NodeDialer) -> int:
     console = Console(highlight=False)
     view = LaunchView(console, spec.run)
     for note in arguments.notes:
-        view.say(f"note: {note}")
+        view.say(f"note: {escape_lines(note)}")
     try:
         launched, dropped = await run_launch_session(
             spec, watcher=view.watcher, viewer=view, dialer=dialer, on_report=view.show_preflight
@@ -115,7 +116,7 @@ def run_detached(arguments: ResolvedLaunch) -> int:
     """Runs the conductor in the background; returns when every rank has started, or when the launch failed."""
     spec = build_launch_spec(arguments)
     for note in arguments.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {escape_lines(note)}", err=True)
     read_end, write_end = os.pipe()
     if os.fork() == 0:
         _run_in_background(spec, arguments.command, read_end, write_end)

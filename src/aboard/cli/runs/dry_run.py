@@ -12,6 +12,7 @@ from aboard.cli.runs.start_launch import ResolvedLaunch
 from aboard.core.plan.launcher_export import SETUP_FILE, build_plan_export, format_deepspeed, format_torchrun
 from aboard.core.plan.plan import Plan
 from aboard.diagnoses import Severity
+from aboard.diagnoses.untrusted import escape_lines
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.launch_run import plan_launch
 from aboard.flows.train.check_resume import TrainingFinished
@@ -42,7 +43,7 @@ def print_dry_run(arguments: ResolvedLaunch, *, other: str | None, as_json: bool
         click.echo("\n".join(format_finished_lines(finished, Runs.of(os.environ))))
         return 0
     for note in arguments.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {escape_lines(note)}", err=True)
     found = [*refused, *(report.findings if report else ())]
     findings = [finding for finding in found if finding.severity > Severity.INFO]
     if as_json:

@@ -12,6 +12,7 @@ from aboard.config.input_files import FoundFile, read_text
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import escape_lines
 from aboard.diagnoses.usage import configuration
 from aboard.flows.sync.download import OnDownload
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress
@@ -121,6 +122,7 @@ class PreparationReporter:
             self._console.print(FindingsView(upload.findings, in_full=False), crop=False)
 
     def say(self, label: str, text: str) -> None:
+        text = escape_lines(text)
         if self._console.is_terminal:
             self._console.print(render_label(label, text, self._console.width), soft_wrap=True)
         else:

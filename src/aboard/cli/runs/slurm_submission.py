@@ -21,6 +21,7 @@ from aboard.core.text.input_text import format_count
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import submission
+from aboard.diagnoses.untrusted import escape_lines
 from aboard.flows.slurm.follow_job import FollowedJob, follow_run
 from aboard.flows.slurm.submit_job import check_request, find_request_note, submit_run
 from aboard.record.run_directory import RunDirectory
@@ -44,7 +45,7 @@ def check_submission(settings: SlurmSettings, argv: Sequence[str]) -> None:
     """Asks Slurm whether it would accept the job, before anything takes time."""
     script = format_script(settings, _build_command(argv), name="aboard-test")
     if (note := asyncio.run(check_request(script, os.environ))) is not None:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {escape_lines(note)}", err=True)
 
 
 def submit_and_follow(settings: SlurmSettings, argv: Sequence[str], *, detach: bool) -> int:
@@ -61,7 +62,7 @@ def submit_and_follow(settings: SlurmSettings, argv: Sequence[str], *, detach: b
     click.echo(f"{run.id}: submitted job {job.id} for {format_count(settings.nodes, 'node')}; script {job.script}")
     for note in (describe_written_secret(script), asyncio.run(find_request_note(settings))):
         if note is not None:
-            click.echo(f"note: {note}", err=True)
+            click.echo(f"note: {escape_lines(note)}", err=True)
     if detach:
         click.echo(_format_commands(run), nl=False)
         return 0

@@ -108,6 +108,7 @@ def _train_prepared(
         share_checkpoint=share_parts,
         estimate_memory=estimate,
         environ=os.environ,
+        typed=options.env,
         here=Path.cwd(),
         on_settled=reporter.report_steps,
     )

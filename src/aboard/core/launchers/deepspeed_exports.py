@@ -35,4 +35,5 @@ def read_env_files(
     env: dict[str, str] = {}
     for path in found:
         env |= parse_env_file(context.files.read(path), where=path)
-    return env, found
+    # DeepSpeed overwrites these on each node.
+    return {name: value for name, value in env.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}, found

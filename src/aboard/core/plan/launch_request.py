@@ -43,7 +43,8 @@ def resolve_request(cluster: Cluster, request: LaunchRequest, here: str | None) 
     """
     nodes = tuple(_resolve_image(node if node.workdir else replace(node, workdir=here)) for node in cluster)
     env = {**nodes[0].env, **request.env}
-    port, address = request.master_port, request.master_address or env.get("MASTER_ADDR")
+    # An address in a file must not move the rendezvous: build_plan refuses it unless it is rank 0's own.
+    port, address = request.master_port, request.master_address or request.env.get("MASTER_ADDR")
     if port is None and env.get("MASTER_PORT", "").isdecimal():
         port = int(env["MASTER_PORT"])
     if port is not None:

@@ -93,6 +93,17 @@ def _find_slot_problems(cluster: Cluster, counts: Mapping[str, int]) -> list[Pro
 
 
 def _find_env_problems(cluster: Cluster, request: LaunchRequest) -> list[Problem]:
+    first = find_rank_zero_node(cluster)
+    own = (first.name, first.target, first.fabric_address, None)
+    moved = [
+        Problem(
+            where=f"`env:` of {node.name}",
+            seen=f"MASTER_ADDR is {node.env['MASTER_ADDR']}, but the node of rank 0 is {first.name}",
+            fix=planning.PLAN.fix("master"),
+        )
+        for node in cluster
+        if request.master_address is None and node.env.get("MASTER_ADDR") not in own
+    ]
     sources = [("--env", request.env), *((f"`env:` of {node.name}", node.env) for node in cluster)]
     return [
         Problem(
@@ -102,7 +113,7 @@ def _find_env_problems(cluster: Cluster, request: LaunchRequest) -> list[Problem
         )
         for where, env in sources
         for name in list_overridden_names(env)
-    ]
+    ] + moved[:1]
 
 
 def _build_start(

@@ -11,7 +11,7 @@ from itertools import accumulate
 from aboard.core.secrets.private_keys import Span, find_private_keys, mentions_private_key
 from aboard.core.secrets.secret_assignments import find_assigned_secrets, judge_value
 from aboard.core.secrets.secret_commands import find_command_secrets
-from aboard.core.secrets.secret_tokens import find_tokens, list_runs
+from aboard.core.secrets.secret_tokens import asks_for_key, find_tokens, list_runs
 from aboard.core.secrets.secret_urls import find_url_secrets
 
 _WINDOW = 1 << 17
@@ -66,11 +66,13 @@ class SecretFinder:
         starts = [0, *accumulate([len(shapes[place]) + 1 for place in fresh])]
         numbers = [bisect_right(starts, first) - 1 for first, _last in spans]
         if len(self._innocent) < _MOST_SHAPES and not keyed:
-            guilty = set(numbers)
+            guilty, asking = set(numbers), asks_for_key(text)
             self._innocent.update(
                 shapes[place]
                 for number, place in enumerate(fresh)
-                if number not in guilty and len(shapes[place]) >= _SHORTEST_SHAPE
+                if number not in guilty
+                and len(shapes[place]) >= _SHORTEST_SHAPE
+                and not (asking and asks_for_key(shapes[place]))
             )
         if places:
             moves = [places[fresh[number]] - starts[number] for number in numbers]

@@ -27,9 +27,11 @@ _PREFIXED = re.compile(
     rb"|sntry[a-z]_[\w-]{16,}|figd_[\w-]{16,}|gls?[ac]_\w{20,}|ops_eyJ[\w-]{16,}|rpa_[A-Z0-9]{20,}|ntn_[A-Za-z0-9]{20,}"
     rb"|SK[a-f0-9]{32}|oy2[a-z0-9]{43}|sk-(?:ant|proj|or|svcacct|admin)-[\w-]{16,}|lin_(?:api|oauth)_[A-Za-z0-9]{16,}"
     rb"|A3-[A-Z0-9]{5,6}-[A-Z0-9-]{20,}|pat-[a-z]{2}\d-[a-f0-9-]{30,}|CLOJARS_[a-f0-9]{40,}"
-    rb"|p8e-[A-Za-z0-9]{20,}|pul-[a-f0-9]{32,}|dt0[a-z]\d\d[\w-]{16,}|rubygems_[a-f0-9]{32,}|EAA[A-Z][A-Za-z0-9]{24,}"
+    rb"|KGAT_[A-Za-z0-9]{16,}|kgat_[A-Za-z0-9]{16,}|dose[a-f0-9]{32}|p8e-[A-Za-z0-9]{20,}|pul-[a-f0-9]{32,}|dt0[a-z]\d\d[\w-]{16,}|rubygems_[a-f0-9]{32,}|EAA[A-Z][A-Za-z0-9]{24,}"
     rb")"
 )
+# Three in a hundred ids of AWS have no digit.
+_AWS_ID = re.compile(rb"(?:AKIA|ASIA|AROA|AIDA)[A-Z]{16}")
 # Where one of them can begin.
 _PREFIX_STARTS = re.compile(rb"(?:\A|[_-])(?=[a-zA-Z][a-zA-Z0-9_-])")
 _DOTTED = re.compile(
@@ -50,6 +52,14 @@ _SIGNS = b" \t\"'\\:=]"
 _TELEGRAM = re.compile(rb"\d{8,10}:\Z")
 _JWK = re.compile(rb"\"(?:d|p|q|dp|dq|qi|k)\\{0,8}\"[ \t]?:[ \t]?\\{0,8}\"\Z")
 _TRACKER = re.compile(rb"(?i)\b(?:wandb|comet|neptune|clearml|api[ _-]?key)\b(?P<between>[^\n]{0,40})\Z")
+# The line before one that has only a key: a prompt, or where to find the key.
+_PROMPT_WORDS = (b"API key", b"API Key", b"api key", b"api_key", b"/authorize", b"wandb login")
+_PROMPT = re.compile(rb"(?:" + b"|".join(_PROMPT_WORDS) + rb")(?P<between>[^\n]{0,80})\n[ \t]{0,8}\Z")
+# A call whose argument is usually a secret: Client("…"), wandb.login('…'), Api("https://host", "…").
+_CALL = re.compile(
+    rb"(?:[Cc]lient|[Ll]ogin|[Aa]pi|API|[Aa]uthenticate|OpenAI|Anthropic|Groq)"
+    rb"\((?:[^()\n]{0,60},)? ?[bfru]?\\{0,8}[\"']\Z"
+)
 _COMMIT = re.compile(rb"(?i)commit|sha|\brev|hash|\bref|head|\bgit\b|digest|version|\bid\b|run|@")
 _BASE64 = _ALPHANUMERIC + b"+/"
 _BASE64_RIGHT = re.compile(rb"[A-Za-z0-9+/_-]*={0,2}")
@@ -68,6 +78,8 @@ _TRACKER_DIGITS = 40
 _LONG_TWO_CLASSES = 20
 _SHORTEST_ENCODED = 20
 _CONTEXT = 80
+_LINE_ENDS = (b"", b"\n", b"\r")
+_QUOTES = (b'"', b"'", b"\\")
 
 
 def find_tokens(data: bytes, known: Collection[bytes] = ()) -> Iterator[tuple[int, int, bytes]]:
@@ -82,7 +94,7 @@ def find_tokens(data: bytes, known: Collection[bytes] = ()) -> Iterator[tuple[in
         elif _HEX.fullmatch(data, start, end) is not None:
             if _is_tracker_key(data, start, end):
                 yield start, end, b""
-        elif _PLAIN_RUN.fullmatch(data, start, end) is None:
+        elif _PLAIN_RUN.fullmatch(data, start, end) is None or _AWS_ID.fullmatch(data, start, end) is not None:
             yield from _judge_run(data, start, end)
             if start >= encoded_until and end - start >= _SHORTEST_ENCODED and not data[start:end].islower():
                 first, encoded_until, text = _decode_base64(data, start, end)
@@ -93,6 +105,11 @@ def find_tokens(data: bytes, known: Collection[bytes] = ()) -> Iterator[tuple[in
 def list_runs(data: bytes) -> list[bytes]:
     """The long words in a key, without those that are in other texts, too."""
     return [data[start:end] for start, end in _find_runs(data) if not _PLAIN_RUN.fullmatch(data, start, end)]
+
+
+def asks_for_key(text: bytes) -> bool:
+    """Whether a line after one of these may be a key."""
+    return any(word in text for word in _PROMPT_WORDS)
 
 
 def is_random(value: bytes) -> bool:
@@ -120,11 +137,20 @@ def _find_runs(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _is_tracker_key(data: bytes, start: int, end: int) -> bool:
-    """Forty hexadecimal digits are a commit, unless a tracker's name precedes them."""
+    """Forty hexadecimal digits are a commit, unless a tracker's name, a prompt for a key or a call precedes them."""
+    if end - start >= _LONG_RUN and _is_argument(data, start, end):
+        return True
     if end - start != _TRACKER_DIGITS:
         return False
     tracker = _TRACKER.search(data, max(0, start - _CONTEXT), start)
+    if tracker is None and data[end : end + 1] in _LINE_ENDS:
+        tracker = _PROMPT.search(data, max(0, start - 2 * _CONTEXT), start)
     return tracker is not None and _COMMIT.search(tracker["between"]) is None
+
+
+def _is_argument(data: bytes, start: int, end: int) -> bool:
+    after = data[end : end + 1]
+    return after in _QUOTES and _CALL.search(data, max(0, start - _CONTEXT), start) is not None
 
 
 def _judge_run(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, bytes]]:
@@ -139,7 +165,9 @@ def _judge_run(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, by
         dotted = _DOTTED.match(data, start - len(left) + len(left.rstrip(_DOTTED_CLASS)))
         if dotted is not None:
             yield *dotted.span(), b""
-    if is_random(run) and (_is_named(data, start) or _is_prefixed(data, start, run, after)):
+    if is_random(run) and (
+        _is_named(data, start) or _is_argument(data, start, end) or _is_prefixed(data, start, run, after)
+    ):
         yield start, end, b""
 
 

@@ -122,6 +122,17 @@ TRACKER_SERVER = Diagnosis(
     },
 )
 
+TRACKER_ADDRESS = Diagnosis(
+    code="train-tracker-address",
+    title="a file would send a secret of yours to the tracker's address that it names",
+    severity=Severity.WARN,
+    symptoms=("MLFLOW_TRACKING_TOKEN is yours, but `env` of a file sets MLFLOW_TRACKING_URI=http://server:5000",),
+    explanation="Aboard uses a key, token or password of your shell or of `--env` only with an address from there, or"
+    " with the tracker's own default. If `env` in aboard.yaml sets the address, or certificates to trust, rank 0 gets"
+    " no such secret, also after `aboard allow`.",
+    fixes="aboard train --env {variable}=VALUE    # if the server is yours: type the value instead of the file",
+)
+
 TRACKER = Diagnosis(
     code="train-tracker",
     title="a tracker does not accept the metrics of a run",

@@ -20,6 +20,10 @@ PLAN = Diagnosis(
         ),
         "slots": Advice("use at most {most}, or give the node more slots"),
         "env": Advice("remove {name}"),
+        "master": Advice(
+            "remove MASTER_ADDR: Aboard uses the address at which the nodes reach rank 0's; for another address of that"
+            " node, type `--env MASTER_ADDR=ADDRESS`"
+        ),
     },
 )
 

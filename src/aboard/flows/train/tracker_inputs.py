@@ -5,7 +5,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -46,6 +46,35 @@ VARIABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "tensorboard": (),
     }
 )
+# Each secret, with the prefix of the variables by which the library decides where it sends the secret.
+SECRETS: Mapping[str, str] = MappingProxyType(
+    {
+        "WANDB_API_KEY": "WANDB_",
+        "DATABRICKS_TOKEN": "DATABRICKS_",
+        "MLFLOW_TRACKING_PASSWORD": "MLFLOW_",
+        "MLFLOW_TRACKING_TOKEN": "MLFLOW_",
+        "MLFLOW_TRACKING_USERNAME": "MLFLOW_",
+    }
+)
+# The variables with these prefixes that decide neither where nor how a secret is sent.
+_SETTINGS = frozenset(
+    {
+        *(
+            "WANDB_ENTITY",
+            "WANDB_MODE",
+            "WANDB_NOTES",
+            "WANDB_PROJECT",
+            "WANDB_RUN_GROUP",
+            "WANDB_SILENT",
+            "WANDB_TAGS",
+        ),
+        *("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_EXPERIMENT_NAME"),
+        *("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"),
+    }
+)
+# Whoever decides which certificates are valid can answer for every server; a proxy reads what is not encrypted.
+_CERTIFICATES = frozenset({"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"})
+_PROXIES = frozenset({"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY"})
 _GIT_SECONDS = 2.0
 _GIT_MEMORY = 512 * 1024 * 1024
 _MOST_HASHED = 64 * 1024 * 1024
@@ -54,17 +83,45 @@ _CONVERSIONS = (b"filter", b"text", b"eol", b"crlf", b"ident", b"encoding")
 _VERSIONS = ("torch", "cuda", "nccl", "transformers")
 
 
-def list_tracker_variables(training: Training, plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+def list_tracker_variables(
+    training: Training, plan: Plan, environ: Mapping[str, str], withheld: Mapping[str, tuple[str, str]]
+) -> dict[str, str]:
     """The trackers' variables that rank 0 will have: the plan's own come before those of this shell."""
-    names = [name for tracker in training.report_to for name in VARIABLES[tracker]]
+    names = [name for tracker in training.report_to for name in VARIABLES[tracker] if name not in withheld]
     rank_0 = next(start for _node, start in plan.starts())
     return {name: value for name in names if (value := rank_0.env.get(name, environ.get(name))) is not None}
+
+
+def list_withheld_secrets(
+    training: Training, plan: Plan, environ: Mapping[str, str], typed: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """The secrets of this shell or command that a file would send elsewhere, with the file's variable and its value."""
+    node = next(part.node for part in plan.parts if part.starts)
+    of_files = {**node.env, **({} if node.container is None else node.container.env)}
+    of_user = {**environ, **typed}
+    foreign = {name: value for name, value in of_files.items() if name not in typed and environ.get(name) != value}
+    found = {}
+    for tracker in training.report_to:
+        plain = any(of_user.get(name, "").startswith("http:") for name in VARIABLES[tracker])
+        for name in SECRETS.keys() & set(VARIABLES[tracker]) & of_user.keys() - foreign.keys():
+            ways = [other for other in foreign if _decides_receiver(other, SECRETS[name], plain=plain)]
+            if ways:
+                found[name] = (ways[0], foreign[ways[0]])
+    return found
+
+
+def _decides_receiver(name: str, prefix: str, *, plain: bool) -> bool:
+    if name in SECRETS or name in _SETTINGS:
+        return False
+    upper = name.upper()
+    return upper.startswith(prefix) or upper in _CERTIFICATES or (plain and upper in _PROXIES)
 
 
 def add_tracker_inputs(plan: Plan, preflight: TrainingPreflight, variables: Mapping[str, str], here: Path) -> Plan:
     """The plan whose rank 0 alone has credentials and facts; values of secrets appear in no output."""
     if not preflight.training.report_to:
         return plan
+    plan = _remove_variables(plan, preflight.withheld_secrets)
     first = next(index for index, part in enumerate(plan.parts) if part.starts)
     rank_0, *others = plan.parts[first].starts
     facts = json.dumps(collect_tracker_facts(plan, preflight, here))
@@ -74,6 +131,27 @@ def add_tracker_inputs(plan: Plan, preflight: TrainingPreflight, variables: Mapp
     rank_0 = replace(rank_0, env={**rank_0.env, **variables, FACTS: facts}, secrets=secrets)
     parts = list(plan.parts)
     parts[first] = NodePlan(node=plan.parts[first].node, starts=(rank_0, *others))
+    return replace(plan, parts=tuple(parts))
+
+
+def _remove_variables(plan: Plan, names: Collection[str]) -> Plan:
+    """The plan without variables that `--env` named."""
+    if not names:
+        return plan
+    parts = [
+        replace(
+            part,
+            starts=tuple(
+                replace(
+                    start,
+                    env={name: value for name, value in start.env.items() if name not in names},
+                    secrets=tuple(name for name in start.secrets if name not in names),
+                )
+                for start in part.starts
+            ),
+        )
+        for part in plan.parts
+    ]
     return replace(plan, parts=tuple(parts))
 
 

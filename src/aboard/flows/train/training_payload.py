@@ -32,7 +32,7 @@ from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Shell
 from aboard.flows.train.check_resume import TypedTrainCommand, build_resume_probe, find_resume, judge_resume
 from aboard.flows.train.prepare_data import PreparedDataset
-from aboard.flows.train.tracker_inputs import add_tracker_inputs, list_tracker_variables
+from aboard.flows.train.tracker_inputs import add_tracker_inputs, list_tracker_variables, list_withheld_secrets
 from aboard.lazy_dataclass import dataclass
 from aboard.train.model.model_files import identify_weights
 from aboard.transport.node_dialer import NodeDialer
@@ -105,8 +105,9 @@ class TrainingPayload:
     upload: UploadInputs
     estimate_memory: EstimateMemory
     share_checkpoint: ShareCheckpoint | None = None
-    # The environment and directory of the user's shell.
+    # The environment and directory of the user's shell, and the variables of `--env`.
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    typed: Mapping[str, str] = field(default_factory=dict, repr=False)
     here: Path = Path()
     on_settled: Callable[[TrainingPreflight, Sequence[Finding]], None] = lambda _preflight, _findings: None
 
@@ -128,6 +129,7 @@ class TrainingPayload:
         refused = self._resume(plan, facts, training)
         if refused:
             return plan, refused
+        withheld = list_withheld_secrets(training, plan, self.environ, self.typed)
         preflight = TrainingPreflight(
             training=training,
             ranks=ranks,
@@ -138,7 +140,8 @@ class TrainingPayload:
             model=self.inputs.facts,
             tokens=self.inputs.vocabulary,
             packed=settings.packing,
-            tracker_variables=list_tracker_variables(training, plan, self.environ),
+            tracker_variables=list_tracker_variables(training, plan, self.environ, withheld),
+            withheld_secrets=withheld,
         )
         least = min(compute_rank_memory(preflight).values(), default=None)
         gpus = all(cards.get(name) for name in ranks)

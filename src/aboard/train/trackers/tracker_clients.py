@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -36,10 +36,11 @@ class WandbClient:
 
     def __init__(self, output_dir: Path) -> None:
         os.environ.setdefault("WANDB_SILENT", "true")
-        import wandb  # noqa: PLC0415 - only in the process that sends to it
+        with chdir("/"):
+            import wandb  # noqa: PLC0415 - only in the process that sends to it
 
         self._wandb = wandb
-        self._folder = output_dir
+        self._folder = output_dir.absolute()
         self._run: Any = None
         self._rows = 0
 
@@ -51,15 +52,17 @@ class WandbClient:
             # W&B's own process failed: without this, `init` would wait for it.
             with suppress(Exception):
                 self._wandb.teardown(exit_code=1)
-        # The run's own figures are sent, and nothing about the machine, its packages or its environment.
-        settings = self._wandb.Settings(
-            console="off", disable_git=True, disable_code=True, x_disable_stats=True, x_disable_meta=True,
-            x_save_requirements=False, x_disable_machine_info=True, init_timeout=60,
-        )  # fmt: skip
-        self._run = self._wandb.init(
-            project=_clean_project(project), name=run.name, id=run.id, resume="allow", dir=str(self._folder),
-            config=dict(run.config), allow_val_change=True, settings=settings,
-        )  # fmt: skip
+        # W&B reads wandb/settings in the working directory, which may name another server for the user's key.
+        with chdir("/"):
+            # The run's own figures are sent, and nothing about the machine, its packages or its environment.
+            settings = self._wandb.Settings(
+                console="off", disable_git=True, disable_code=True, x_disable_stats=True, x_disable_meta=True,
+                x_save_requirements=False, x_disable_machine_info=True, init_timeout=60,
+            )  # fmt: skip
+            self._run = self._wandb.init(
+                project=_clean_project(project), name=run.name, id=run.id, resume="allow", dir=str(self._folder),
+                config=dict(run.config), allow_val_change=True, settings=settings,
+            )  # fmt: skip
         self._run.config.update(dict(run.config), allow_val_change=True)
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")

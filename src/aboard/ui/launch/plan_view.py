@@ -115,11 +115,11 @@ class PlanView:
         for where, remark in _group_values(shape.cwds):
             yield _render_line("  in     ", (where and self._hide(where)) or "the login directory", remark=remark)
         for line in shape.setup:
-            yield _render_line("  setup  ", escape_text(self._hide(line), ANY_LENGTH), style="green")
+            yield _render_line("  setup  ", self._hide(line), style="green")
         if shape.interpreter:
-            yield _render_line("  python ", escape_text(shape.interpreter, ANY_LENGTH))
+            yield _render_line("  python ", shape.interpreter)
         for label, text in shape.container:
-            yield _render_line(f"  {label:6} ", escape_text(self._hide(text), ANY_LENGTH))
+            yield _render_line(f"  {label:6} ", self._hide(text))
         for command, remark in _group_values(shape.commands):
             yield _render_line("  runs   ", command, style="green", remark=remark)
         for cores, remark in _group_values(shape.cores):
@@ -231,5 +231,5 @@ def _format_variables(env: Mapping[str, str]) -> str:
 
 
 def _render_line(label: str, text: str, *, style: str = "", remark: str = "") -> Text:
-    line = Text.assemble((label, "dim"), (text, style), no_wrap=True, overflow="ignore")
+    line = Text.assemble((label, "dim"), (escape_text(text, ANY_LENGTH), style), no_wrap=True, overflow="ignore")
     return line.append(f"    # {remark}", style="dim") if remark else line

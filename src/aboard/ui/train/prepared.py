@@ -8,6 +8,7 @@ from rich.text import Text
 
 from aboard.core.plan.training_settings import Training
 from aboard.core.text.byte_sizes import format_size
+from aboard.diagnoses.untrusted import escape_lines
 from aboard.ui.number_format import format_count
 from aboard.ui.progress_bar import TransientView, render_bar
 
@@ -26,7 +27,9 @@ class PreparationView(TransientView):
         self._what, self._done, self._total, self._more = what, done, total, more
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        line = Text(f"{self._what}  ", no_wrap=True, overflow="ellipsis", style="" if self._total else "dim")
+        line = Text(
+            f"{escape_lines(self._what)}  ", no_wrap=True, overflow="ellipsis", style="" if self._total else "dim"
+        )
         if self._total:
             line.append(render_bar(self._done / self._total, min(_WIDE, max(1, options.max_width - _WORDS))))
             line.append(f"  {format_size(self._done)} of {format_size(self._total)}{self._more}", style="dim")
