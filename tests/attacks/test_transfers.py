@@ -2,16 +2,24 @@
 
 import asyncio
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 from node_homes import HomeTransport
 
 from aboard.agent.transfer.receive_folders import ReceiveFolders
+from aboard.checks.network.mesh_probe import ListenReply
 from aboard.core.cluster.file_sync import CollectedPath
 from aboard.core.cluster.node import Node
+from aboard.core.decoding import DecodeError, decode
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import file_fetch
 from aboard.flows.sync.collect_paths import collect_from_nodes
+from aboard.flows.sync.source_tree import scan_code
+from aboard.flows.sync.sync_trees import sync_trees
+from aboard.transport.files.file_sender import FileSender
+from aboard.transport.files.peer_control import PeerControl, PeerEndpoint
+from aboard.transport.files.tree_sender import TreeSender
 from aboard.transport.node_dialer import NodeDialer
 
 
@@ -100,3 +108,49 @@ def test_a_private_file_is_private_while_it_arrives(tmp_path: Path) -> None:
     folders.take({"op": "porter", "do": "publish", "folder": str(tmp_path)}, memoryview(b""), float("inf"))
     folders.close()
     assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {"a": 0o640}
+
+
+def test_a_private_directory_is_private_before_files_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other users of a node can't look into a directory of mode 700 while a sync fills it."""
+    source = tmp_path / "source"
+    source.mkdir(mode=0o700)
+    (source / "notes").write_text("mine")
+    modes = []
+    send_packs = TreeSender.send_packs
+
+    async def look(self: TreeSender, *args: Any) -> None:
+        modes.append((tmp_path / "n1/private").stat().st_mode & 0o777)
+        await send_packs(self, *args)
+
+    monkeypatch.setattr(TreeSender, "send_packs", look)
+
+    async def main() -> None:
+        dialer = NodeDialer(lambda _node: HomeTransport(tmp_path))
+        try:
+            await sync_trees([Node(name="n1")], [scan_code(source, "~/private")], dialer, hashes=tmp_path / "hashes")
+        finally:
+            await dialer.close()
+
+    asyncio.run(main())
+    assert modes == [0o700]
+    assert (tmp_path / "n1/private/notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("address", "port"), [("127.0.0.1", 99_999_999), ("999.999.999.999", 9), ("dead.beef", 9)])
+def test_a_node_that_reports_an_impossible_port_stops_no_other(tmp_path: Path, address: str, port: int) -> None:
+    """Nodes connect to what others report: the head refuses what is no address and port, and so does the agent."""
+    with pytest.raises(DecodeError):
+        decode(PeerEndpoint, {"address": address, "ports": [port]}, strict=True)
+    assert decode(ListenReply, {"ports": [{"port": 99_999_999}]}).ports[0].port == 0
+
+    async def main() -> tuple[int, ...]:
+        sender = FileSender((await NodeDialer(lambda _node: HomeTransport(tmp_path)).dial(Node(name="n1"))).link)
+        try:
+            control = PeerControl(sender, "~/model")
+            await control.open(me=0, key=bytes(32), address="127.0.0.1", ports=[0])
+            await control.dial([(1, PeerEndpoint(address=address, ports=(port,)))])
+            return tuple((await control.status(0, 0, 0.1)).unreached)
+        finally:
+            await sender.close()
+
+    assert asyncio.run(main()) == (1,)

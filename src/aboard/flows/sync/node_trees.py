@@ -1,6 +1,7 @@
 """The sync of trees to one node: compares, deletes, sends small files as a stream, and sets modes and times."""
 
 import asyncio
+import stat
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -26,6 +27,7 @@ from aboard.transport.files.tree_sender import TreeEntry, TreeSender
 from aboard.transport.node_dialer import NodeDialer
 
 _BLOCK = 4096
+_OTHERS = 0o055
 
 
 @dataclass(kw_only=True)
@@ -141,6 +143,11 @@ class NodeTrees:
         if difference.locked:
             await sender.make(tree.to, [(path, 0o700) for path in difference.locked], [])
         self.deleted += await sender.delete(tree.to, difference.removed)
+        root = tree.folders.get("")
+        if root is not None and root.mode & _OTHERS != _OTHERS and "" in list_final_folders(tree, difference):
+            # A new root gets the umask's mode: others must not look in while files arrive.
+            await sender.make(tree.to, [], [])
+            await sender.stamp(tree.to, [("", root.mode | stat.S_IRWXU, root.mtime_ns)])
         await sender.make(
             tree.to,
             [(path, tree.folders[path].mode) for path in difference.folders],
