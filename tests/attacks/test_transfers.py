@@ -19,7 +19,7 @@ from aboard.flows.sync.source_tree import scan_code
 from aboard.flows.sync.sync_trees import sync_trees
 from aboard.transport.files.file_sender import FileSender
 from aboard.transport.files.peer_control import PeerControl, PeerEndpoint
-from aboard.transport.files.tree_sender import TreeSender
+from aboard.transport.files.tree_sender import TreeSender, _Listing
 from aboard.transport.node_dialer import NodeDialer
 
 
@@ -154,3 +154,19 @@ def test_a_node_that_reports_an_impossible_port_stops_no_other(tmp_path: Path, a
             await sender.close()
 
     assert asyncio.run(main()) == (1,)
+
+
+def test_a_node_that_lists_files_without_end_does_not_fill_the_memory() -> None:
+    """`aboard sync` keeps what it looks for, and with --delete a million others; then the listing is refused."""
+    rows = [[0, f"f{number}", 0o100644, 0, 0] for number in range(1000)]
+    wanted = _Listing(lambda path: path == "f7", 0)
+    for _ in range(3):
+        assert wanted.add([""], {"found": rows, "more": True})
+    assert list(wanted.found) == ["f7"]
+    extra = _Listing(lambda path: path == "f7", 1500)
+    assert extra.add([""], {"found": rows, "more": True})
+    with pytest.raises(ValueError, match="more than 1,500 files"):
+        extra.add([""], {"found": rows, "more": True})
+    deep = "/".join(["d" * 250] * 16)
+    with pytest.raises(ValueError, match="too long"):
+        _Listing(lambda _path: False, 1500).add([deep], {"found": [[0, "e" * 250, 0o040755, 0, 0]], "more": False})
