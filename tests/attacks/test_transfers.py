@@ -1,6 +1,7 @@
 """Attacks on transfers of files: links in a cloned repository, local users of a node, and nodes that lie."""
 
 import asyncio
+import json
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,6 +15,8 @@ from aboard.core.cluster.node import Node
 from aboard.core.decoding import DecodeError, decode
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import file_fetch
+from aboard.flows.environment.installed_distributions import read_environment
+from aboard.flows.environment.wheel_packing import pack_distribution
 from aboard.flows.sync.collect_paths import collect_from_nodes
 from aboard.flows.sync.source_tree import scan_code
 from aboard.flows.sync.sync_trees import sync_trees
@@ -170,3 +173,48 @@ def test_a_node_that_lists_files_without_end_does_not_fill_the_memory() -> None:
     deep = "/".join(["d" * 250] * 16)
     with pytest.raises(ValueError, match="too long"):
         _Listing(lambda _path: False, 1500).add([deep], {"found": [[0, "e" * 250, 0o040755, 0, 0]], "more": False})
+
+
+DAMAGED = {
+    "a zero byte": {"RECORD": "a\0b/evil.py,,\n"},
+    "a huge field": {"RECORD": f'"{"a" * 200_000}",,\n'},
+    "a long name": {"METADATA": f"Name: {'a' * 300}\nVersion: 1\n"},
+    "a long version": {"METADATA": f"Name: evil\nVersion: {'1' * 300}\n"},
+}
+
+
+@pytest.mark.parametrize("files", DAMAGED.values(), ids=DAMAGED)
+def test_a_package_with_crafted_metadata_is_named(tmp_path: Path, files: dict[str, str]) -> None:
+    """`aboard sync --env` names a package whose metadata makes no sense."""
+    metadata = make_package(tmp_path, files)
+    with pytest.raises(AboardError, match="no RECORD lists the files of evil"):
+        read_environment(tmp_path, metadata.parent)
+
+
+def test_a_package_takes_no_file_from_outside_of_its_environment(tmp_path: Path) -> None:
+    """A RECORD, or the finder of an editable installation, that names other files adds none of them to a wheel."""
+    record = "../../../secret,,\n/etc/hostname,,\nevil.py,,\n__editable___finder.py,,\n"
+    finder = {"../__editable___finder.py": "MAPPING = {'../../x': '/etc/hostname', 'evil': '/nowhere'}"}
+    long_tag = {"WHEEL": f"Tag: {'a' * 400}-b-c\n"}
+    deep = {"direct_url.json": "[" * 100_000}
+    (tmp_path / "secret").write_text("mine")
+    environment = tmp_path / "environment"
+    metadata = make_package(environment, {"RECORD": record, **finder, **long_tag, **deep})
+    (found,) = read_environment(environment, metadata.parent).distributions
+    assert [file.name for file in found.files] == ["__editable___finder.py", "evil.py"]
+    packed = pack_distribution(found, tmp_path / "cache", environment, "lib/site")
+    assert len(packed.file) < 255
+    editable = {"direct_url.json": json.dumps({"url": "file:///x", "dir_info": {"editable": True}})}
+    metadata = make_package(environment, {"RECORD": record, **finder, **editable})
+    with pytest.raises(AboardError, match="no package was found"):
+        read_environment(environment, metadata.parent)
+
+
+def make_package(prefix: Path, files: dict[str, str]) -> Path:
+    """An environment with one package, whose metadata has these files; returns the directory of that."""
+    metadata = prefix / "lib/site/evil-1.dist-info"
+    metadata.mkdir(parents=True, exist_ok=True)
+    (metadata.parent / "evil.py").touch()
+    for name, text in {"METADATA": "Name: evil\nVersion: 1\n", "RECORD": "evil.py,,\n", **files}.items():
+        (metadata / name).write_text(text)
+    return metadata
