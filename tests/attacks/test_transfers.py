@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from node_homes import HomeTransport
@@ -24,6 +25,8 @@ from aboard.transport.files.file_sender import FileSender
 from aboard.transport.files.peer_control import PeerControl, PeerEndpoint
 from aboard.transport.files.tree_sender import TreeSender, _Listing
 from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.shell.node_shell import NodeShell
+from aboard.transport.subprocess_stream import ProcessStream
 
 
 @pytest.fixture
@@ -218,3 +221,27 @@ def make_package(prefix: Path, files: dict[str, str]) -> Path:
     for name, text in {"METADATA": "Name: evil\nVersion: 1\n", "RECORD": "evil.py,,\n", **files}.items():
         (metadata / name).write_text(text)
     return metadata
+
+
+def test_a_shell_that_answers_in_crumbs_leaves_time_for_others() -> None:
+    """A node that answers `aboard trust` with megabytes in small parts does not keep the head busy for minutes."""
+
+    class Stream:
+        """The parts of an answer, as they come over a slow link."""
+
+        left = 40_000
+
+        def write(self, data: bytes) -> None:
+            self.end = b"\n%b 0\n" % data.rsplit(b" ", 2)[1]
+
+        async def drain(self) -> None:
+            pass
+
+        async def read(self, _size: int) -> bytes:
+            self.left -= 1
+            return self.end if self.left == 0 else b"x" * 200
+
+    began = time.process_time()
+    reply = asyncio.run(NodeShell(cast("ProcessStream", Stream()), []).run(":"))
+    assert len(reply.output) == 39_999 * 200
+    assert time.process_time() - began < 10
