@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-import time
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 import pytest
+from deadlines import within
 from node_homes import HomeTransport
 
 from aboard.agent.transfer.receive_folders import ReceiveFolders
@@ -241,7 +241,6 @@ def test_a_shell_that_answers_in_crumbs_leaves_time_for_others() -> None:
             self.left -= 1
             return self.end if self.left == 0 else b"x" * 200
 
-    began = time.process_time()
-    reply = asyncio.run(NodeShell(cast("ProcessStream", Stream()), []).run(":"))
+    with within(20):
+        reply = asyncio.run(NodeShell(cast("ProcessStream", Stream()), []).run(":"))
     assert len(reply.output) == 39_999 * 200
-    assert time.process_time() - began < 10
