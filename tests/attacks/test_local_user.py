@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deadlines import until, wait_until
@@ -24,6 +25,7 @@ from aboard.agent import run_directory
 from aboard.agent.transfer.partial_file import part_name
 from aboard.checks.collective import rank_roster_script
 from aboard.checks.collective.multi_node_probe import build_collective_probe
+from aboard.config.this_machine import require_own_folders
 from aboard.core.plan.plan import Start
 from aboard.flows.sync.download_target import DownloadTarget, WantedFile
 from aboard.sandbox import Host, Sandbox
@@ -628,3 +630,30 @@ def test_a_conductors_socket_is_out_of_reach_for_other_users(box: Sandbox) -> No
         with attacking(box.head, PRY, inside) as attacker:
             assert attacker.wait(20) == 0, attacker.said
             assert attacker.said == "[]\n"
+
+
+@pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_CACHE_HOME"])
+def test_records_and_caches_that_somebody_else_made_are_not_used(tmp_path: Path, variable: str) -> None:
+    """Where others made the directory first, Aboard names its owner: a planted record would name what runs."""
+    folder = tmp_path / "shared/aboard"
+    (folder / "trust").mkdir(parents=True)
+    change = {"path": ".bashrc", "before": "ZXZpbA==", "after": hashlib.sha256(b"mine").hexdigest(), "lines": []}
+    machine: dict[str, Any] = {"name": "", "address": None, "user": None, "port": None, "directories": [], "keys": []}
+    (folder / "trust/head.json").write_text(json.dumps({**machine, "changes": [change]}))
+    os.chown(folder, ATTACKER, ATTACKER)
+    (tmp_path / ".bashrc").write_text("mine")
+    environment = {**os.environ, "HOME": str(tmp_path), variable: str(tmp_path / "shared")}
+    ran = subprocess.run(
+        [sys.executable, "-P", "-m", "aboard", "trust", "--undo"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, f"belongs to uid {ATTACKER}" in ran.stderr) == (3, True), ran.stderr
+    assert (tmp_path / ".bashrc").read_text() == "mine"
+
+
+def test_a_directory_of_ours_that_others_could_write_to_is_closed(tmp_path: Path) -> None:
+    """With a lax umask, the directory of records is made writable for the user alone."""
+    (tmp_path / "state/aboard").mkdir(parents=True)
+    (tmp_path / "state/aboard").chmod(0o777)
+    require_own_folders({"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")})
+    assert (tmp_path / "state/aboard").stat().st_mode & 0o777 == 0o755

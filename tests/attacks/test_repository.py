@@ -325,3 +325,14 @@ def test_a_jump_host_can_not_stand_in_for_a_node(box: Sandbox) -> None:
     said = box.head.run(["sh", "-c", script], timeout=60 * slowness()).stdout
     (finding,) = [each for each in json.loads(said)["findings"] if each["severity"] == "block"]
     assert "key" in finding["code"], finding
+
+
+@pytest.mark.parametrize("start", [("sbatch",), ("srun", "bash"), ("bash",)])
+def test_a_program_that_a_script_names_is_not_run(repository: Path, tmp_path: Path, start: tuple[str, ...]) -> None:
+    """`launch --dry-run -- sbatch job.sh` follows the script, and runs no program that it names to see more."""
+    write_cluster(repository, "nodes: localhost")
+    line = f"{repository}/evil deepy.py train.py a.yml"
+    (repository / "job.sh").write_text(f"#!/bin/bash\n#SBATCH -N 1\n{line}\n# torchrun deepspeed\n")
+    (repository / "job.sh").chmod(0o755)
+    type_command(repository, "launch", "--dry-run", "--", *start, "./job.sh")
+    assert not (tmp_path / "mark").exists()

@@ -7,10 +7,10 @@ import yaml
 
 from aboard.checks.fix_values import format_yaml_value, join_quoted_names, quote_yaml
 from aboard.checks.network.connection_text import DIAGNOSES
-from aboard.checks.network.mesh_result import ConnectionAttempt, decode_address
+from aboard.checks.network.mesh_result import ConnectionAttempt
 from aboard.checks.train.training_rules import _parse_memory_fix
 from aboard.core.cluster.node_sets import quote_folded_names
-from aboard.core.decoding import DecodeError, decode
+from aboard.core.decoding import DecodeError, IpAddress, decode
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses.nodes import fabric, network
 from aboard.diagnoses.untrusted import Untrusted
@@ -37,11 +37,11 @@ def test_a_value_of_yaml_stays_one(value: str) -> None:
 
 def test_an_address_is_an_address() -> None:
     """A scope may hold anything for Python; here it would reach /etc/hosts and a script of sed."""
-    assert [decode_address(each) for each in ("fe80::1%eth0", "10.0.0.1")] == ["fe80::1%eth0", "10.0.0.1"]
+    assert [decode(IpAddress, each) for each in ("fe80::1%eth0", "10.0.0.1")] == ["fe80::1%eth0", "10.0.0.1"]
     assert decode(ConnectionAttempt, ["dropped", 1.0, "", "10.0.0.3", "x"], strict=True).remote == "10.0.0.3"
     for bad in ("10.0.0.3 pypi.org", "fe80::1%e 10.0.0.9 pypi.org", "fe80::1%/;e id", "$(id)"):
         with pytest.raises(DecodeError, match="no address"):
-            decode_address(bad)
+            decode(IpAddress, bad)
         with pytest.raises(DecodeError, match="remote"):
             decode(ConnectionAttempt, ["ok", 0.1, "10.0.0.1", bad, ""], strict=True)
     with pytest.raises(DecodeError, match="outcome"):

@@ -13,7 +13,7 @@ from aboard.core.cluster.file_transfer_errors import build_no_room_error
 from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.sync.sync_sources import TrainingFiles, load_training_files, scan_sources
-from aboard.transport.files.tree_sender import TreeEntry, _add_entries
+from aboard.transport.files.tree_sender import TreeEntry, _Listing
 from aboard.ui.setup.sync_view import NodeRates, PlainSyncProgress, format_sync_json, format_sync_lines
 
 CONFIG = """
@@ -152,11 +152,11 @@ GOOD = [0, "a", 0o100644, 1, 2]
 def test_listings_that_make_no_sense_are_refused(reply: dict[str, Any]) -> None:
     """A node's listing decides what is deleted there: no name in it leads out."""
     with pytest.raises((ValueError, TypeError)):
-        _add_entries({}, ["d"], reply)
+        _Listing(lambda _path: True, 0).add(["d"], reply)
 
 
 def test_a_listing_is_read() -> None:
     """By path; a link with its target."""
-    found: dict[str, TreeEntry] = {}
-    assert _add_entries(found, ["d"], {"found": [GOOD, [0, "l", 0o120777, 1, 2, "a"]], "more": True})
-    assert found == {"d/a": TreeEntry(0o100644, 1, 2), "d/l": TreeEntry(0o120777, 1, 2, "a")}
+    listing = _Listing(lambda _path: True, 0)
+    assert not listing.add(["d"], {"found": [GOOD, [0, "l", 0o120777, 1, 2, "a"]], "more": False})
+    assert listing.found == {"d/a": TreeEntry(0o100644, 1, 2), "d/l": TreeEntry(0o120777, 1, 2, "a")}

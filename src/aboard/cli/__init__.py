@@ -70,6 +70,10 @@ def cli() -> None:
 
     When something fails, Aboard names the node and the cause, and suggests the command to run next.
     """
+    if "XDG_STATE_HOME" in os.environ or "XDG_CACHE_HOME" in os.environ:
+        from aboard.config.this_machine import require_own_folders  # noqa: PLC0415 - in a home, they are the user's
+
+        require_own_folders(os.environ)
 
 
 def main() -> None:

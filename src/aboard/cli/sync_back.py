@@ -46,6 +46,6 @@ async def collect_paths(nodes: Sequence[Node], paths: Sequence[str], *, as_json:
 def _describe(each: CollectedPath) -> str:
     if isinstance(each.error, AboardError):
         return f"failed {each.node}: {each.error.seen} [{each.error.code}]"
-    skipped = f"; skipped {each.skipped} links that lead out, or special files" if each.skipped else ""
+    skipped = f"; skipped {each.skipped} links that lead out, special files or files of .git" if each.skipped else ""
     amount = f"{format_count(each.files, 'file')}, {format_size(each.bytes)}, received {format_size(each.received)}"
     return f"collected {each.node}: {each.target} has {amount}{skipped}"

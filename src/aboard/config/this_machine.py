@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import run_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +31,7 @@ RESOLVE_SECONDS = 1.0
 MAX_PEERS = 16
 
 _DISCARD_PORT = 9
+_OTHERS_WRITE = 0o022
 # Environments that nodes have at a path of their own, and the most that is read of it.
 _PLACES = "environments.json"
 _PLACES_BYTES = 1024 * 1024
@@ -238,6 +242,27 @@ def _find_user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a uid without a passwd entry, as in many containers
         return str(os.getuid())
+
+
+def require_own_folders(env: "Mapping[str, str]") -> None:
+    """Makes the folders of records and caches; raises if another user has made one, and could write to it."""
+    by = env.get("SUDO_UID", "")
+    owners = {os.geteuid(), 0, *({int(by)} if os.geteuid() == 0 and by.isdecimal() else ())}
+    for folder in (get_state_folder(env), get_cache_folder(env).parent):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            link, status = folder.lstat(), folder.stat()
+            if status.st_uid == os.geteuid() and status.st_mode & _OTHERS_WRITE:
+                folder.chmod(status.st_mode & 0o7777 & ~_OTHERS_WRITE)
+                status = folder.stat()
+        except OSError:
+            # On a full or read-only disk; whoever needs the folder says so.
+            continue
+        if {link.st_uid, status.st_uid} <= owners and not status.st_mode & _OTHERS_WRITE:
+            continue
+        where = escape_text(str(folder), 300)
+        seen = f"{where} belongs to uid {link.st_uid}" if link.st_uid not in owners else f"others can write to {where}"
+        raise AboardError(run_records.STATE_FOREIGN, seen, folder=folder)
 
 
 def get_cache_folder(env: "Mapping[str, str]") -> Path:

@@ -27,6 +27,7 @@ from aboard.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 Decoder = Callable[[object], Any]
+_IP = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,32})?")
 _CHARACTERS, _ELEMENTS, _EXACT = 400, 256, 2**53
 
 
@@ -97,6 +98,22 @@ def _make_name_decoder(find_error: Callable[[str], str | None]) -> Decoder:
     return decode_name
 
 
+def _decode_port(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 16:
+        return value
+    raise DecodeError("expected a port")
+
+
+def _decode_address(value: object) -> str:
+    """Checked strictly: Python accepts anything after `%`, and fixes put it in /etc/hosts and sed."""
+    if isinstance(value, str) and _IP.fullmatch(value) and Untrusted(value).as_address():
+        return value
+    raise DecodeError("no address")
+
+
+# What one node reports, others connect to.
+PortNumber = Annotated[int, CustomDecoder(_decode_port)]
+IpAddress = Annotated[str, CustomDecoder(_decode_address)]
 HostName = Annotated[str, CustomDecoder(_make_name_decoder(find_host_error))]
 UserName = Annotated[str, CustomDecoder(_make_name_decoder(find_user_error))]
 

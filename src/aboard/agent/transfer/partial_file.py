@@ -11,6 +11,7 @@ import time
 
 BLOCK = 1024 * 1024
 PART = ".part"
+PRIVATE = 0o600
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -27,16 +28,17 @@ def piece_part_name(sha256: str) -> str:
 
 
 class PartialFile:
-    """Resumes an interrupted transfer; a second writer gets BlockingIOError."""
+    """Resumes an interrupted transfer; a second writer gets BlockingIOError. Only its user can read it until then."""
 
-    def __init__(self, folder: int, name: str, size: int, sha256: str, mode: int = 0o666) -> None:
+    def __init__(self, folder: int, name: str, size: int, sha256: str, *, mode: int = PRIVATE, part: str = "") -> None:
         self.name = name
         self.sha256 = sha256
         self.at = 0
         self._folder = folder
         self._size = size
-        self._part = part_name(sha256)
-        self._fd = open_locked(folder, self._part, mode)
+        self._mode = mode
+        self._part = part_name(part or sha256)
+        self._fd = open_locked(folder, self._part)
         self._hash = hashlib.sha256()
         self._verified = False
         self._old = os.fstat(self._fd).st_size
@@ -80,6 +82,7 @@ class PartialFile:
         digest = self.sha256 if self._verified else self._hash.hexdigest()
         try:
             if digest == self.sha256:
+                os.fchmod(self._fd, self._mode)
                 os.fsync(self._fd)
                 os.rename(self._part, self.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
                 os.fsync(self._folder)
@@ -104,11 +107,11 @@ class PartialFile:
             os.close(fd)
 
 
-def open_locked(folder: int, part: str, mode: int = 0o666) -> int:
+def open_locked(folder: int, part: str) -> int:
     """Opens and locks the partial file; the lock is released when the process exits, however that happens."""
     while True:
         try:
-            fd = os.open(part, _OPEN | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
+            fd = os.open(part, _OPEN | os.O_CREAT | os.O_EXCL, PRIVATE, dir_fd=folder)
         except FileExistsError:
             try:
                 fd = _open_earlier(folder, part)
@@ -136,6 +139,7 @@ def _open_earlier(folder: int, part: str) -> int:
     if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1:
         fd = os.open(part, _OPEN, dir_fd=folder)
         if os.path.samestat(os.fstat(fd), status):
+            os.fchmod(fd, PRIVATE)
             return fd
         os.close(fd)
     else:

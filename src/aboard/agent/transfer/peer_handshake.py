@@ -114,7 +114,11 @@ class DialerHandshake(PeerHandshake):
         self._listener_nonce = b""
         self._connecting = True
         self._loop.later(connect_seconds, self._stop_connecting)
-        code = self._link.connect_ex(address)
+        try:
+            code = self._link.connect_ex(address)
+        except (OSError, OverflowError):
+            # No address, or no port.
+            code = errno.EINVAL
         if code in (0, errno.EINPROGRESS):
             self._loop.on_writable(self._link.fileno(), self._connected)
         else:

@@ -100,7 +100,10 @@ class ReceiveFolders:
             self._drop()
             folder.make()
             try:
-                self._receiving = (folder, PartialFile(folder.fd(), name, size, sha256))
+                self._receiving = (
+                    folder,
+                    PartialFile(folder.fd(), name, size, sha256, mode=int(message.get("mode", 0o600)) & 0o777),
+                )
             except BlockingIOError:
                 return {"busy": True}
         partial = self._receiving[1]

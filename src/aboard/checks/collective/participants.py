@@ -9,7 +9,7 @@ from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult
 from aboard.checks.node_scripts import build_rank_command, decode_script_output, parse_script_output
 from aboard.core.cluster.node import Node
-from aboard.core.decoding import Word
+from aboard.core.decoding import PortNumber, Word
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeParseError
 from aboard.core.text.input_text import format_count
@@ -28,7 +28,7 @@ class NodeCapabilities:
     gpus: int
     cores: int
     machine: Word
-    port: int
+    port: PortNumber
     token: Word
 
 

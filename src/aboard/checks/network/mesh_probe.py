@@ -9,7 +9,6 @@ from aboard.checks.network.mesh_result import (
     RENDEZVOUS_PORT,
     ConnectionAttempt,
     InterfaceAddress,
-    IpAddress,
     MeshResult,
     OccupiedPort,
     PortKind,
@@ -17,7 +16,7 @@ from aboard.checks.network.mesh_result import (
 )
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node, TransportKind
-from aboard.core.decoding import MaxLength, Word, decode, try_decode
+from aboard.core.decoding import IpAddress, MaxLength, PortNumber, Word, decode, try_decode
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Replies, Script
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
@@ -126,7 +125,7 @@ class _Owner:
 class _Bound:
     """A port on which a node listens, or the error."""
 
-    port: int = 0
+    port: PortNumber = 0
     errno: Word = ""
     owner: _Owner | None = None
 

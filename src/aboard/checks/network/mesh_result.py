@@ -1,6 +1,5 @@
 """The mesh as a value: which connections worked, and each node's addresses and name resolution."""
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -8,12 +7,11 @@ from enum import Enum
 from ipaddress import ip_address
 from typing import Annotated, Literal, TypeAlias
 
-from aboard.core.decoding import CustomDecoder, DecodeError, Matching, Word
+from aboard.core.decoding import IpAddress, Matching, Word
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
 _OUTCOMES = "ok|refused|dropped|rejected|unresolved|silent|stalled|crawled|reset|untried"
-_IP = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,32})?")
 # torchrun's and DeepSpeed's own default.
 RENDEZVOUS_PORT = 29500
 
@@ -25,15 +23,7 @@ class PortKind(Enum):
     EPHEMERAL = "ephemeral"
 
 
-def decode_address(value: object) -> str:
-    """A node's address, checked strictly: Python accepts anything after `%`, and fixes put it in /etc/hosts and sed."""
-    if isinstance(value, str) and _IP.fullmatch(value) and Untrusted(value).as_address():
-        return value
-    raise DecodeError("no address")
-
-
 Pair: TypeAlias = tuple[str, str]
-IpAddress: TypeAlias = Annotated[str, CustomDecoder(decode_address)]
 # Addresses, or why there are none.
 ResolvedAddresses: TypeAlias = tuple[IpAddress, ...] | Untrusted
 

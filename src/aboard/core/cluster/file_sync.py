@@ -48,7 +48,7 @@ class LeftOutPath(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectedPath:
-    """What a path of a node became here; `skipped` counts links that lead out of it and special files."""
+    """What a path of a node became here; `skipped` counts links that lead out of it, special files and `.git`."""
 
     node: str
     target: str

@@ -211,6 +211,7 @@ DEEPY = Diagnosis(
     fixes={
         "show": FixCommand("show the whole error, and start nothing: {command:shell}"),
         "container": Advice("set container: in aboard.yaml, and run deepy.py outside: python deepy.py train.py …"),
+        "script": Advice("look into {script}, and type its command: aboard launch -- python deepy.py train.py …"),
     },
 )
 

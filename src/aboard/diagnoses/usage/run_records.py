@@ -44,6 +44,15 @@ RUN_DIRECTORY = Diagnosis(
     },
 )
 
+STATE_FOREIGN = Diagnosis(
+    code="state-foreign",
+    title="another user can write where Aboard keeps its records",
+    symptoms=("others can write to", "belongs to uid"),
+    explanation="Aboard keeps records in `$XDG_STATE_HOME/aboard` and caches in `$XDG_CACHE_HOME/aboard`. They name"
+    " programs that run, and files that are written, with your rights: nobody else may write there.",
+    fixes="ls -ld {folder}; unset XDG_STATE_HOME XDG_CACHE_HOME    # or set them to directories of your own",
+)
+
 RUN_TAKEN = Diagnosis(
     code="run-taken",
     title="the run already has a conductor",

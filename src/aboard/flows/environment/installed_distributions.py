@@ -19,6 +19,8 @@ from aboard.lazy_dataclass import dataclass
 _DIRECT_URL = "direct_url.json"
 # Files beside a project's packages that are no part of what it installs.
 _PROJECT_FILES = {"setup.py", "conftest.py", "noxfile.py", "tasks.py"}
+_NAME, _VERSION = re.compile(r"[\w.-]{1,80}", re.ASCII), re.compile(r"[\w.+!-]{1,80}", re.ASCII)
+_MODULE = re.compile(r"\w+(\.\w+)*+")
 # What virtualenv and uv add to an environment for themselves.
 _TOOL_FILES = frozenset({"__pycache__", "_virtualenv.py", "_virtualenv.pth"})
 
@@ -93,10 +95,10 @@ def _read_distribution(prefix: Path, site: Path, metadata: Path) -> InstalledDis
         with (metadata / RECORD).open(encoding="utf-8", newline="") as file:
             paths = [row[0] for row in csv.reader(file) if row]
         name, version = headers["Name"] or "", headers["Version"] or ""
-    except (OSError, KeyError, UnicodeDecodeError):
+    except (OSError, KeyError, UnicodeDecodeError, csv.Error):
         raise _NoRecordError from None
     # The parts of METADATA's Name and Version that decide a file name must not lead anywhere else.
-    if not re.fullmatch(r"[\w.-]+", name) or not re.fullmatch(r"[\w.+!-]+", version):
+    if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version) or any("\0" in path for path in paths):
         raise _NoRecordError
     project = _read_editable_project(metadata)
     data = f"{metadata.name.removesuffix('.dist-info')}.data"
@@ -154,7 +156,7 @@ def _read_editable_project(metadata: Path) -> str | None:
         origin = json.loads((metadata / _DIRECT_URL).read_bytes())
         editable = origin["dir_info"]["editable"] is True
         url = str(origin["url"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return url.removeprefix("file://") if editable else None
 
@@ -168,7 +170,8 @@ def _list_project_files(package: str, metadata: Path, links: Iterable[PackagedFi
     for link in links:
         text = link.source.read_text("utf-8", "replace")
         if link.name.endswith(".py"):
-            for module, path in _parse_finder_mapping(text).items():
+            mapping = _parse_finder_mapping(text)
+            for module, path in ((module, mapping[module]) for module in mapping if _MODULE.fullmatch(module)):
                 yield from _list_module_files(module.replace(".", "/"), Path(path))
             continue
         for line in text.splitlines():

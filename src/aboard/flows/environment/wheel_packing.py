@@ -27,6 +27,8 @@ from aboard.lazy_dataclass import dataclass
 _FORMAT = 1
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 _BLOCK = 1024 * 1024
+# Of the 255 of a file name, what the package's name and version leave.
+_TAG_CHARACTERS = 60
 _UNUSED_SECONDS = 30 * 86400
 _DEFAULT_WHEEL = b"Wheel-Version: 1.0\nGenerator: aboard\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 _TAG = re.compile(r"^Tag: *([\w.]+)-([\w.]+)-([\w.]+)\s*$", re.MULTILINE)
@@ -190,7 +192,9 @@ def _read_tags(distribution: InstalledDistribution) -> list[tuple[str, str, str]
 
 
 def _join_tags(tags: Iterable[tuple[str, str, str]]) -> str:
-    return "-".join(".".join(sorted(set(part))) for part in zip(*tags, strict=True))
+    """The tags as they are in a file name; only our own installer reads it, which needs none."""
+    joined = "-".join(".".join(sorted(set(part))) for part in zip(*tags, strict=True))
+    return joined if len(joined) <= _TAG_CHARACTERS else "py3-none-any"
 
 
 def _load_wheel(about: Path) -> PackedWheel | None:

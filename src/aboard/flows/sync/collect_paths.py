@@ -8,7 +8,8 @@ from aboard.config.this_machine import abbreviate_home
 from aboard.core.cluster.file_sync import CollectedPath
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError
-from aboard.flows.sync.download import NodeDownload, download_tree
+from aboard.flows.sync.download import NodeDownload, download_tree, run_locally
+from aboard.flows.sync.download_target import DownloadTarget
 from aboard.flows.sync.source_tree import GITIGNORE
 from aboard.transport.node_dialer import NodeDialer
 
@@ -25,7 +26,7 @@ async def collect_from_nodes(
 
     The directory ignores itself, so that the next sync doesn't send it back to the nodes.
     """
-    await asyncio.to_thread(_make_folders, folder, [node.name for node in nodes])
+    await run_locally(folder, _make_folders, folder, [node.name for node in nodes])
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def collect(node: Node) -> list[CollectedPath]:
@@ -36,15 +37,16 @@ async def collect_from_nodes(
 
 
 def _make_folders(folder: Path, names: Sequence[str]) -> None:
-    folder.mkdir(exist_ok=True)
-    (folder / GITIGNORE).write_text("*\n")
-    for name in names:
-        (folder / name).mkdir(exist_ok=True)
+    with DownloadTarget(folder) as made:
+        made.write_file(GITIGNORE, b"*\n")
+        for name in names:
+            made.make_folder(name)
 
 
 async def _collect_path(node: Node, path: PurePosixPath, folder: Path, dialer: NodeDialer) -> CollectedPath:
     text = str(path) if str(path).startswith("~") else abbreviate_home(Path(path))
-    target = folder / path.name
+    # `..` would lead to the files of other nodes.
+    target = folder / path.name if path.name != ".." else folder
     try:
         is_directory = await _is_directory(node, text, dialer)
         result = await download_tree(node, text, target if is_directory else folder, dialer)

@@ -43,7 +43,7 @@ OnDownload = Callable[[DownloadProgress], None]
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadResult:
-    """What a node's tree became here; `skipped` are links that lead out of it, and entries that are no files."""
+    """What a node's tree became here; `skipped` are links that lead out of it, what is no file, and `.git`."""
 
     files: int
     bytes: int
@@ -57,7 +57,7 @@ async def download_tree(
     """Copies a directory's content, or one file, into `target`; files that are already there are not sent."""
     download = NodeDownload(node, dialer, on_progress)
     try:
-        tree = await download.list_tree(path)
+        tree, repositories = _leave_out_git(await download.list_tree(path))
         listed = {entry.name: entry for entry in tree.entries if entry.kind == "file"}
         await run_locally(target, _require_room_for, target, listed.values())
         sums = await download.hash_files(tree.root, listed)
@@ -68,7 +68,7 @@ async def download_tree(
         failed = await download.fetch(tree.root, wanted, target)
         if failed:
             raise next(iter(failed.values()))
-        skipped = await run_locally(target, _make_others, tree, target)
+        skipped = (*repositories, *await run_locally(target, _make_others, tree, target))
         await download.leave()
     finally:
         await download.close()
@@ -242,8 +242,8 @@ async def run_locally(target: Path, work: Callable[..., T], *args: object) -> T:
         raise AboardError(file_fetch.TARGET, seen, "busy", path=target) from None
     except OSError as error:
         name = error.filename if isinstance(error.filename, str) else ""
-        path = os.path.join(target, name)  # noqa: PTH118 - a name of the node, shown and never opened
-        seen = f"{escape_text(path, 300)} can't be written: {error.strerror}"
+        path = os.path.join(target, name) if name else target  # noqa: PTH118 - a name of the node, shown and never opened
+        seen = f"{escape_text(str(path), 300)} can't be written: {error.strerror}"
         raise AboardError(file_fetch.TARGET, seen, "write", path=path, folder=target) from error
 
 
@@ -266,6 +266,14 @@ def _require_room(folder: DownloadTarget, files: Iterable[WantedFile | RemoteEnt
     if needed > SPARE and needed > free:
         seen = f"{format_size(needed)} is needed in {folder.path}, but only {format_size(free)} is free"
         raise AboardError(file_fetch.TARGET, seen, "no-room", folder=folder.path)
+
+
+def _leave_out_git(tree: RemoteTree) -> tuple[RemoteTree, list[str]]:
+    """The tree without `.git`, and what was left out: git, and many a prompt, runs what its config names."""
+    names = [entry.name for entry in tree.entries if ".git" in entry.name.lower().split("/")]
+    left = frozenset(names)
+    kept = tuple(entry for entry in tree.entries if entry.name not in left)
+    return RemoteTree(root=tree.root, entries=kept), [escape_text(name, 300) for name in names]
 
 
 def _make_others(tree: RemoteTree, target: Path) -> tuple[str, ...]:

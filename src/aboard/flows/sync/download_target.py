@@ -1,8 +1,10 @@
 """A directory on this machine that receives files from nodes: nothing outside of it is ever written."""
 
+import errno
 import hashlib
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -28,14 +30,28 @@ class WantedFile:
 
 
 class DownloadTarget:
-    """Opened once; everything in it is reached from its descriptor, and no link in it is followed."""
+    """Opened once; everything in it is reached from its descriptor, and no link in it is followed.
+
+    Neither is one on the way to it from the working directory, which may be somebody else's: that is a relative path.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __enter__(self) -> Self:
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        start: Path | str = "."
+        if self.path.is_absolute():
+            self.path.mkdir(parents=True, exist_ok=True)
+            start = self.path
+        self._fd = os.open(start, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not self.path.is_absolute():
+            outer = self._fd
+            try:
+                self._fd = self._open_folder(f"{self.path}/.", make=True)
+            except NotADirectoryError:
+                raise OSError(errno.ELOOP, "a link or a file is in the place of a directory") from None
+            finally:
+                os.close(outer)
         return self
 
     def __exit__(
@@ -77,10 +93,22 @@ class DownloadTarget:
 
     def make_link(self, name: str, to: str) -> None:
         """Creates or replaces a link atomically; a directory in its place is an error."""
+        self._replace(name, lambda draft, folder: os.symlink(to, draft, dir_fd=folder))
+
+    def write_file(self, name: str, content: bytes) -> None:
+        """Creates or replaces a small file of our own; a link in its place is replaced, too."""
+
+        def write(draft: str, folder: int) -> None:
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=folder), "wb") as file:
+                file.write(content)
+
+        self._replace(name, write)
+
+    def _replace(self, name: str, make: Callable[[str, int], None]) -> None:
         folder = self._open_folder(name, make=True)
         draft = f".aboard-{token_hex(8)}"
         try:
-            os.symlink(to, draft, dir_fd=folder)
+            make(draft, folder)
             try:
                 os.rename(draft, _get_base(name), src_dir_fd=folder, dst_dir_fd=folder)
             except OSError:
@@ -117,7 +145,7 @@ class IncomingFile:
         self.open = True
         self._folder = folder
         try:
-            self._part = PartialFile(folder, _get_base(file.name), file.bytes, file.sha256, 0o600)
+            self._part = _open_part(folder, file)
         except BaseException:
             os.close(folder)
             raise
@@ -152,6 +180,16 @@ class IncomingFile:
                 os.utime(fd, ns=(self.file.modified_us * 1000, self.file.modified_us * 1000))
         finally:
             os.close(fd)
+
+
+def _open_part(folder: int, file: WantedFile) -> PartialFile:
+    name = _get_base(file.name)
+    try:
+        return PartialFile(folder, name, file.bytes, file.sha256)
+    except BlockingIOError:
+        # Equal files of a directory are under way at once: this one's part is also named after its name.
+        own = hashlib.sha256(f"{file.sha256} {name}".encode("utf-8", "surrogateescape")).hexdigest()
+        return PartialFile(folder, name, file.bytes, file.sha256, part=own)
 
 
 def is_link_inside(name: str, to: str) -> bool:

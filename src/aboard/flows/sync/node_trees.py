@@ -1,6 +1,7 @@
 """The sync of trees to one node: compares, deletes, sends small files as a stream, and sets modes and times."""
 
 import asyncio
+import stat
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -26,10 +27,11 @@ from aboard.flows.sync.tree_difference import (
 )
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.file_sender import FolderContents
-from aboard.transport.files.tree_sender import TreeEntry, TreeSender
+from aboard.transport.files.tree_sender import MOST_EXTRA, TreeEntry, TreeSender
 from aboard.transport.node_dialer import NodeDialer
 
 _BLOCK = 4096
+_OTHERS = 0o055
 
 
 @dataclass(kw_only=True)
@@ -130,14 +132,20 @@ class NodeTrees:
     async def _compare(self, state: _TreeState, sender: TreeSender) -> TreeDifference:
         tree = state.tree
         state.contents = await sender.list_folder(tree.to, [])
-        found = await sender.list_entries(tree.to, list(tree.folders) if tree.is_whole else [""])
+        deletes = self._delete and tree.is_whole
+        found = await sender.list_entries(
+            tree.to,
+            list(tree.folders) if tree.is_whole else [""],
+            known=lambda path: path in tree.files or path in tree.folders or path in tree.links,
+            most_extra=MOST_EXTRA if deletes else 0,
+        )
         difference = compare_tree(tree, found)
         if difference.uncertain:
             there = await sender.hash_files(tree.to, difference.uncertain)
             here = await state.packs.hash_files(difference.uncertain)
             for path in difference.uncertain:
                 (difference.stamped_files if there[path] == here[path] else difference.small).append(path)
-        if self._delete and tree.is_whole:
+        if deletes:
             difference.removed += await _list_extra(tree, found, sender)
         difference.locked = list_locked_folders(found, difference)
         return difference
@@ -147,6 +155,11 @@ class NodeTrees:
         if difference.locked:
             await sender.make(tree.to, [(path, 0o700) for path in difference.locked], [])
         self.deleted += await sender.delete(tree.to, difference.removed)
+        root = tree.folders.get("")
+        if root is not None and root.mode & _OTHERS != _OTHERS and "" in list_final_folders(tree, difference):
+            # A new root gets the umask's mode: others must not look in while files arrive.
+            await sender.make(tree.to, [], [])
+            await sender.stamp(tree.to, [("", root.mode | stat.S_IRWXU, root.mtime_ns)])
         await sender.make(
             tree.to,
             [(path, tree.folders[path].mode) for path in difference.folders],
@@ -200,6 +213,8 @@ async def _list_extra(tree: SourceTree, found: Mapping[str, TreeEntry], sender: 
     """What the node has and the head has not, contents before directories; looks into extra directories too."""
     extra, folders = find_extra(tree, found)
     while folders:
-        more, folders = find_extra(tree, await sender.list_entries(tree.to, folders))
+        left = MOST_EXTRA - len(extra)
+        inside = await sender.list_entries(tree.to, folders, known=lambda _path: False, most_extra=max(1, left))
+        more, folders = find_extra(tree, inside)
         extra += more
     return extra[::-1]

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import stat
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import partial
@@ -208,7 +209,7 @@ class NodeUpload:
         to = place.directory.to
         with UploadSource(place.directory, file) as source:
             while True:
-                start = await self._negotiate_offset(sender, place, file)
+                start = await self._negotiate_offset(sender, place, file, source.mode)
                 self._at = start
                 await sender.send(to, start, file.bytes, source.read, self._count_sent)
                 sha256 = await sender.publish(to)
@@ -221,11 +222,11 @@ class NodeUpload:
         place.found[file.name] = FileEntry(name=file.name, bytes=file.bytes, sha256=sha256)
         self._whole, self._at = self._whole + file.bytes, 0
 
-    async def _negotiate_offset(self, sender: FileSender, place: _DirectoryState, file: FileEntry) -> int:
+    async def _negotiate_offset(self, sender: FileSender, place: _DirectoryState, file: FileEntry, mode: int) -> int:
         to, began, hashed = place.directory.to, monotonic(), 0
         while True:
             ready = await sender.receive(
-                to, (file.name, file.bytes, file.sha256), assembled=file.sha256 in place.assembled
+                to, (file.name, file.bytes, file.sha256), mode=mode, assembled=file.sha256 in place.assembled
             )
             if ready.at is not None:
                 return ready.at
@@ -263,6 +264,7 @@ class UploadSource:
         if self._stamp[0] != self._file.bytes:
             raise self._make_damaged_error(f"it has {self._stamp[0]} bytes, expected {self._file.bytes}")
         self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self.mode = stat.S_IMODE(os.fstat(self._fd).st_mode) & 0o777
         return self
 
     def __exit__(

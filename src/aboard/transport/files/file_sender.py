@@ -103,10 +103,15 @@ class FileSender(FileChannel):
         reply = await self._ask("marks", folder)
         return self._read(reply, lambda reply: decode(_Marks, reply["marks"], strict=True))
 
-    async def receive(self, folder: str, file: ExpectedFile, *, assembled: bool = False) -> ResumePoint:
-        """Announces a file and returns where to resume it; one that was assembled from pieces needs only its name."""
+    async def receive(
+        self, folder: str, file: ExpectedFile, *, mode: int = 0o644, assembled: bool = False
+    ) -> ResumePoint:
+        """Announces a file and returns where to resume it; one that was assembled from pieces needs only its name.
+
+        It gets its mode with its name: until then, no other user can read it.
+        """
         name, size, sha256 = file
-        reply = await self._ask("receive", folder, name=name, bytes=size, sha256=sha256, assembled=assembled)
+        reply = await self._ask("receive", folder, name=name, bytes=size, sha256=sha256, mode=mode, assembled=assembled)
         return self._read(reply, partial(_parse_resume_point, size))
 
     async def send(self, folder: str, start: int, size: int, read: ReadBlock, on_taken: Callable[[int], None]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from aboard.agent import frames
 from aboard.agent.transfer.piece_exchange import MOST_PIECES
-from aboard.core.decoding import Matching, MaxLength, decode
+from aboard.core.decoding import IpAddress, Matching, MaxLength, PortNumber, decode
 from aboard.diagnoses import ProtocolError, Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
@@ -28,8 +28,8 @@ _Peers = Annotated[tuple[int, ...], MaxLength(_MOST_PEERS)]
 class PeerEndpoint:
     """Where a node listens for its peers."""
 
-    address: Annotated[str, Matching(r"[0-9A-Fa-f:.]{2,45}")]
-    ports: Annotated[tuple[int, ...], MaxLength(8)]
+    address: IpAddress
+    ports: Annotated[tuple[PortNumber, ...], MaxLength(8)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from aboard.agent import frames
 from aboard.agent.transfer.file_names import NAME_BYTES
@@ -15,8 +15,11 @@ from aboard.transport.files.file_sender import SYNC_SECONDS, FileSender, SendWin
 # Paths of a request: all of them must fit into one frame, even if JSON escapes each character with six.
 REQUEST_CHARACTERS = 500_000
 PACK_BYTES = 512 * 1024
-# Limits what a node can make us hold.
+# Limits how long a node can make us listen, and how many entries of its own it can make us hold.
 MOST_ENTRIES = 20_000_000
+MOST_EXTRA = 1_000_000
+# A page of a listing is full, or took a second: it has at least as many rows unless it is the last.
+LEAST_ROWS = 100
 PATH_CHARACTERS = 4096
 
 T = TypeVar("T")
@@ -44,14 +47,19 @@ class Pack:
 class TreeSender(FileSender):
     """Also sends trees: `root` is a directory on the node, and paths are relative to it."""
 
-    async def list_entries(self, root: str, folders: Sequence[str]) -> dict[str, TreeEntry]:
-        """What is in these directories, by path; links are not followed, and missing directories are empty."""
-        found: dict[str, TreeEntry] = {}
+    async def list_entries(
+        self, root: str, folders: Sequence[str], *, known: Callable[[str], bool], most_extra: int = 0
+    ) -> dict[str, TreeEntry]:
+        """What is in these directories, by path; links are not followed, and missing directories are empty.
+
+        Entries that are not `known` here are left out, or counted up to a limit.
+        """
+        listing = _Listing(known, most_extra)
         for some in _split_requests(folders, len):
             reply = await self._ask("tree-list", root, folders=some)
-            while self._read(reply, lambda reply: _add_entries(found, some, reply)):  # noqa: B023 - used here
+            while self._read(reply, lambda reply: listing.add(some, reply)):  # noqa: B023 - used here
                 reply = await self._ask("tree-more", root)
-        return found
+        return listing.found
 
     async def hash_files(self, root: str, paths: Sequence[str]) -> dict[str, str]:
         """The sha256 of each file; "" for an unreadable one."""
@@ -131,12 +139,36 @@ class TreeSender(FileSender):
             raise build_hash_error(self.link.node.name, path, wanted=pack.sha256, found=digest)
 
 
-def _add_entries(found: dict[str, TreeEntry], folders: Sequence[str], reply: frames.Message) -> bool:
-    """Adds the rows of a listing; True if there are more. By hand, since a tree may have a million rows."""
-    rows, more = reply["found"], reply["more"]
-    if not isinstance(rows, list) or not isinstance(more, bool) or len(found) + len(rows) > MOST_ENTRIES:
-        raise ValueError("a listing of the wrong shape")
-    before = len(found)
+class _Listing:
+    """What a node lists, as far as it is kept."""
+
+    def __init__(self, known: Callable[[str], bool], most_extra: int) -> None:
+        self.found: dict[str, TreeEntry] = {}
+        self._known = known
+        self._most_extra = most_extra
+        self._rows = self._extra = 0
+
+    def add(self, folders: Sequence[str], reply: frames.Message) -> bool:
+        """Adds the rows of a reply; True if there are more."""
+        rows, more = reply["found"], reply["more"]
+        if not isinstance(rows, list) or not isinstance(more, bool):
+            raise TypeError("a listing of the wrong shape")
+        if more and len(rows) < LEAST_ROWS:
+            raise ValueError("a listing without progress")
+        self._rows += len(rows)
+        for path, entry in _parse_rows(folders, rows):
+            if not self._known(path):
+                self._extra += 1
+                if not self._most_extra:
+                    continue
+            self.found[path] = entry
+        if self._rows > MOST_ENTRIES or self._extra > self._most_extra > 0:
+            raise ValueError(f"a listing of more than {self._most_extra or MOST_ENTRIES:,} files that are not here")
+        return more
+
+
+def _parse_rows(folders: Sequence[str], rows: list[Any]) -> Iterator[tuple[str, TreeEntry]]:
+    """By hand, since a tree may have a million rows."""
     for number, name, mode, size, mtime_ns, *rest in rows:
         if not (type(number) is type(mode) is type(size) is type(mtime_ns) is int and type(name) is str):
             raise ValueError("a row of the wrong shape")
@@ -151,11 +183,10 @@ def _add_entries(found: dict[str, TreeEntry], folders: Sequence[str], reply: fra
             raise ValueError("a row with impossible values")
         if rest and (len(rest) > 1 or type(rest[0]) is not str or len(rest[0]) > PATH_CHARACTERS):
             raise ValueError("a link without a target")
-        folder = folders[number]
-        found[f"{folder}/{name}" if folder else name] = TreeEntry(mode, size, mtime_ns, rest[0] if rest else None)
-    if more and len(found) == before:
-        raise ValueError("a listing without progress")
-    return more
+        path = f"{folders[number]}/{name}" if folders[number] else name
+        if len(path) > PATH_CHARACTERS:
+            raise ValueError("a path that is too long")
+        yield path, TreeEntry(mode, size, mtime_ns, rest[0] if rest else None)
 
 
 def _parse_sums(paths: Sequence[str], reply: frames.Message) -> dict[str, str]:

@@ -44,7 +44,8 @@ class NodeShell:
         self._stream = stream
         self._host_key = host_key
         self._token = secrets.token_hex(12)
-        self._rest = b""
+        # Grows in place: a reply that comes byte by byte must not take quadratic time.
+        self._rest = bytearray()
 
     @property
     def host_key(self) -> tuple[str, str] | None:
@@ -78,15 +79,16 @@ class NodeShell:
             if not part or len(self._rest) > _LONGEST_REPLY:
                 raise self._explain_end(await self._stream.close())
             self._rest += part
-        output, self._rest = self._rest[: match.start()], self._rest[match.end() :]
-        return ShellReply(code=int(match[1]), output=output)
+        reply = ShellReply(code=int(match[1]), output=bytes(self._rest[: match.start()]))
+        self._rest = self._rest[match.end() :]
+        return reply
 
     def _explain_end(self, ending: StreamEnding) -> Unreachable:
         """Why the shell has ended; after the login, what it printed says more than ssh, such as whom to log in as."""
         reason, said = classify_failure(ending)
         if "logged-in" not in ending.phases:
             return Unreachable(reason, said)
-        last = ShellReply(code=ending.exit_code or 0, output=self._rest[-4096:]).message
+        last = ShellReply(code=ending.exit_code or 0, output=bytes(self._rest[-4096:])).message
         return Unreachable(UnreachableReason.GARBAGE, f"the shell on the node ended: {last.visible(200)}")
 
 

@@ -21,6 +21,11 @@ def parse_deepy(words: Sequence[str], context: LauncherContext) -> LauncherComma
     if at is None or any(not word.startswith("-") for word in words[1:at]):
         return None
     script = escape_text(words[at])
+    if context.scripts:
+        # Scripts are followed, and start nothing: whoever wrote this one would choose the program.
+        seen = f"{escape_text(context.scripts[-1])} starts deepy.py, and Aboard runs no program that a script names"
+        fix = pasted_commands.DEEPY.fix("script", script=context.scripts[-1])
+        raise InputError(pasted_commands.DEEPY, [Problem(where=script, seen=seen, fix=fix)])
     if context.run_deepy is None:
         seen = "deepy.py is inside a container, and Aboard runs it on this machine to see its command"
         fix = pasted_commands.DEEPY.fix("container")

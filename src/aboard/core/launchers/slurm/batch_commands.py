@@ -75,6 +75,7 @@ def parse_batch_commands(script: BatchScript, arguments: Sequence[str], context:
     Before the job starts, values that only the job knows are shown as `$NAME`; the job reads the script again.
     """
     job_nodes = list_job_nodes(context.environ)
+    context = replace(context, scripts=(*context.scripts, script.name))
     try:
         reading = _follow(script.text, arguments, job_nodes, context)
         reading = _expand_task_shells(reading, context)

@@ -91,10 +91,11 @@ def read_task_shell(words: Sequence[str], context: LauncherContext) -> TaskComma
     program = reading.programs[0]
     files = WrittenFiles(files=context.files, written=reading.files)
     env = drop_rank_variables(program.env)
+    script = () if find_command_text(words) is not None else (words[-len(found[1]) - 1],)
     return TaskCommand(
         words=program.words,
         env=env,
-        context=replace(context, files=files, cwd=program.cwd),
+        context=replace(context, files=files, cwd=program.cwd, scripts=(*context.scripts, *script)),
         written=reading.files,
         workdir=program.cwd if reading.changes_directory else None,
     )
