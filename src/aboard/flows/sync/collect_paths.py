@@ -2,14 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from aboard.config.this_machine import abbreviate_home
 from aboard.core.cluster.file_sync import CollectedPath
 from aboard.core.cluster.node import Node
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.trainer import file_fetch
 from aboard.flows.sync.download import NodeDownload, download_tree
 from aboard.flows.sync.source_tree import GITIGNORE
 from aboard.transport.node_dialer import NodeDialer
@@ -38,19 +36,10 @@ async def collect_from_nodes(
 
 
 def _make_folders(folder: Path, names: Sequence[str]) -> None:
-    _make_own_folder(folder)
-    with suppress(FileExistsError), (folder / GITIGNORE).open("x") as file:
-        file.write("*\n")
-    for name in names:
-        _make_own_folder(folder / name)
-
-
-def _make_own_folder(folder: Path) -> None:
-    """Refuses a link that was cloned with the directory: nodes would write to where it leads."""
     folder.mkdir(exist_ok=True)
-    if folder.is_symlink():
-        seen = f"{folder} is a link, and files of nodes are not written through it"
-        raise AboardError(file_fetch.TARGET, seen, "write", path=folder, folder=folder.parent)
+    (folder / GITIGNORE).write_text("*\n")
+    for name in names:
+        (folder / name).mkdir(exist_ok=True)
 
 
 async def _collect_path(node: Node, path: PurePosixPath, folder: Path, dialer: NodeDialer) -> CollectedPath:

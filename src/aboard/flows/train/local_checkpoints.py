@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-from aboard.data.store.atomic_files import read_regular_file
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.untrusted import escape_text
@@ -11,7 +10,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import read_document, read_training
 from aboard.record.runs import Runs
 from aboard.train.checkpoint.best_evaluation import BestEvaluation, find_best_checkpoint, get_wanted_best
-from aboard.train.checkpoint.commit_marker import MAX_BYTES, CommitMarker, MarkerError, parse_marker
+from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError, parse_marker
 
 MARKER = "manifest.json"
 _STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")
@@ -64,7 +63,7 @@ def choose_checkpoint(folder: Path, name: str | None) -> ChosenCheckpoint | None
 def read_intact_marker(path: Path) -> CommitMarker | None:
     """None if it can't be read: the exporter reports why."""
     try:
-        return parse_marker(read_regular_file(path / MARKER, MAX_BYTES))
+        return parse_marker((path / MARKER).read_bytes())
     except (OSError, MarkerError):
         return None
 

@@ -9,7 +9,7 @@ from secrets import token_hex
 from shutil import rmtree
 from time import monotonic, sleep
 
-from aboard.data.store.atomic_files import open_without_link, read_regular_file
+from aboard.data.store.atomic_files import open_without_link
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
@@ -50,14 +50,14 @@ def list_checkpoints(folder: Path, names: Iterable[str] | None = None) -> Checkp
     skipped: dict[str, str] = {}
     for name in [path.name for path in _list_steps(folder)] if names is None else names:
         try:
-            good[name] = commit_marker.parse_serial(read_marker_bytes(folder / name))
+            good[name] = commit_marker.parse_serial(_read_marker_bytes(folder / name))
         except MarkerError as error:
             skipped[name] = str(error)
     return CheckpointListing(good=good, skipped=skipped)
 
 
 def read_marker(path: Path) -> CommitMarker:
-    return commit_marker.parse_marker(read_marker_bytes(path))
+    return commit_marker.parse_marker(_read_marker_bytes(path))
 
 
 def choose_step_name(step: int, used_names: set[str]) -> str:
@@ -119,10 +119,9 @@ class FolderLock:
         )
 
 
-def read_marker_bytes(path: Path) -> bytes:
-    """The marker of a checkpoint; MarkerError says why there is none."""
+def _read_marker_bytes(path: Path) -> bytes:
     try:
-        return read_regular_file(path / commit_marker.NAME, commit_marker.MAX_BYTES)
+        return (path / commit_marker.NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         interrupted = "it was never completed: its save was interrupted"
         raise MarkerError(interrupted if path.is_dir() else "there is no such directory") from error

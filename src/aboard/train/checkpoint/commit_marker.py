@@ -15,8 +15,6 @@ from aboard.lazy_dataclass import dataclass
 NAME = "manifest.json"
 FORMAT = "aboard-checkpoint"
 VERSION = 1
-# That of a large model on a thousand ranks has a few hundred MB.
-MAX_BYTES = 2 << 30
 _SERIAL = re.compile(rb'^"serial":(\d{1,18}),$', re.MULTILINE)
 
 # The start of a slice in its whole tensor and its extent, per dimension.

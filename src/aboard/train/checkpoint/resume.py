@@ -13,7 +13,7 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint import commit_marker
-from aboard.train.checkpoint.checkpoint_folder import CheckpointListing, list_checkpoints, read_marker_bytes
+from aboard.train.checkpoint.checkpoint_folder import CheckpointListing, list_checkpoints
 from aboard.train.checkpoint.commit_marker import CheckpointFile, CommitMarker
 from aboard.train.checkpoint.durable_write import write_marker
 from aboard.train.checkpoint.rank_group import CheckpointRanks
@@ -122,7 +122,7 @@ def _share_marker(group: CheckpointRanks, folder: Path, offer: _Offer) -> Commit
 
     def fetch() -> dict[str, Any]:
         if group.rank == source:
-            own.append(read_marker_bytes(path))
+            own.append((path / commit_marker.NAME).read_bytes())
         return {}
 
     group.run_collectively(fetch)
