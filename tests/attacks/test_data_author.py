@@ -1,5 +1,6 @@
-"""Attacks by the author of a data set: small files that describe gigabytes."""
+"""Attacks by the author of a data set or a tokenizer: small files that describe gigabytes."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from aboard.data.store import shard_index
 from aboard.data.store.shard_index import ShardIndex
+from aboard.data.tokens.text_growth import MOST_GROWTH, measure_growth
+from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import AboardError
 
 ROWS = 260
@@ -56,3 +59,23 @@ def test_an_index_of_token_shards_with_huge_row_groups_is_refused(
     pq.write_table(pa.table(columns), tmp_path / "index.parquet")
     with pytest.raises(AboardError, match="1,001 rows, more than 1,000"):
         ShardIndex(tmp_path / "index.parquet")
+
+
+@pytest.mark.parametrize("pattern", [{"String": "a"}, {"Regex": ""}])
+def test_a_tokenizer_whose_replacements_multiply_is_refused(tmp_path: Path, pattern: dict[str, str]) -> None:
+    """Nine replacements of a letter by ten of it make a gigabyte of each letter: refused before anything is encoded."""
+    step = {"type": "Replace", "pattern": pattern, "content": "a" * 10}
+    content = {"normalizer": {"type": "Sequence", "normalizers": [step] * 9}, "model": {"type": "BPE"}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(AboardError, match="times as long") as refused:
+        load_vocabulary(str(tmp_path))
+    assert refused.value.code == "data-tokenizer"
+
+
+def test_the_replacements_of_usual_tokenizers_are_accepted() -> None:
+    """Those of Llama, ALBERT and T5 are far below the limit."""
+    replace = [("``", '"'), ("''", '"'), (" ", "\u2581")]
+    steps = [{"type": "Replace", "pattern": {"String": old}, "content": new} for old, new in replace]
+    regex = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    usual = {"type": "Sequence", "normalizers": [{"type": "Precompiled"}, *steps, regex, {"type": "Lowercase"}]}
+    assert measure_growth(usual) < MOST_GROWTH / 10
