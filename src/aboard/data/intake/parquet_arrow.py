@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.jsonl_and_text import Record
+from aboard.data.intake.memory_limit import limit_memory
 from aboard.data.rows import InvalidRow, RowLocation
-from aboard.data.tokens.render_limits import limit_memory
 from aboard.diagnoses.untrusted import Untrusted
 
 _BATCH = 256

@@ -1,14 +1,13 @@
-"""Bounds the time and the memory of what somebody else wrote: a chat template for one row, a compressed batch."""
+"""Bounds the time and the memory that a chat template takes for one row: it is somebody else's program."""
 
 import resource
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
 from typing import Self, TypeVar
 
 from aboard.core.text.byte_sizes import GIB
+from aboard.data.intake.memory_limit import set_memory_limit
 
 T = TypeVar("T")
 # A row of the largest size takes below a second, and 20 MB.
@@ -74,25 +73,4 @@ class RenderLimits:
             raise _OvertimeError
 
     def _limit_memory(self) -> None:
-        _set_memory_limit(self._before, RENDER_BYTES)
-
-
-@contextmanager
-def limit_memory(more: int) -> Iterator[None]:
-    """Raises MemoryError where the process would take so many bytes more than it has now."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    _set_memory_limit(before, more)
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def _set_memory_limit(before: tuple[int, int], more: int) -> None:
-    soft, hard = before
-    # A system without /proc, such as macOS, has no limit for memory.
-    with suppress(ValueError, OSError):
-        # What the limit counts: the address space in use.
-        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
-        limit = min(each for each in (soft, hard, used + more) if each != resource.RLIM_INFINITY)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+        set_memory_limit(self._before, RENDER_BYTES)
