@@ -25,9 +25,20 @@ from aboard.diagnoses import AboardError
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
 from aboard.flows.why.bundle_replay import replay_bundle
 from aboard.train.adapter.inject_adapter import inject_adapter
+from aboard.train.checkpoint.commit_marker import TensorSpec, format_marker
+from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
 from aboard.train.model.meta_model import build_on_meta
 from aboard.train.model.weight_files import open_weights
 
+PART: dict[str, Any] = {
+    "name": "r0",
+    "rank": 0,
+    "node": "n1",
+    "disk": 0,
+    "bytes": 8,
+    "sha256": "0" * 64,
+    "slices": {"model/w": [[0], [2]]},
+}
 MANIFEST = b'{"format": 1, "aboard": "0", "run": "r"}'
 
 
@@ -322,3 +333,26 @@ def test_an_adapter_with_an_endless_pattern_is_refused_by_name(tmp_path: Path, m
     with pytest.raises(AboardError) as refused:
         inject_adapter(model, _make_training(tmp_path, adapter=adapter), adapter)
     assert refused.value.code == "adapter-targets"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"tensors": {"model/w": ["F4096", [2]]}}, "unknown type F4096"),
+        ({"ties": {"a": "nowhere"}}, "a tied tensor is missing"),
+        ({"files": [{**PART, "slices": {"model/w": [[0, 0], [1, 1]]}}]}, "a slice that fits no tensor"),
+        ({"files": [{**PART, "name": "../../x"}]}, "not a plain file name"),
+        ({"files": [{**PART, "bytes": 1 << 80}]}, "bytes: expected a number"),
+    ],
+)
+def test_a_checkpoint_whose_manifest_lies_is_refused_by_name(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    """What it names must exist in it, and beside it."""
+    about: dict[str, Any] = {name: {} for name in ("progress", "training", "versions", "ties")}
+    about |= {"serial": 1, "step": 1, "step_size": 1, "world": 1, "sharding": "none", "data": "", "config": None}
+    content = {**about, "tensors": {"model/w": ["F32", [2]]}, "files": [PART], **change}
+    tensors = {name: TensorSpec(dtype=dtype, shape=shape) for name, (dtype, shape) in content.pop("tensors").items()}
+    lines = [json.dumps(part) for part in content.pop("files")]
+    (tmp_path / "manifest.json").write_text(format_marker(content, tensors, lines))
+    with pytest.raises(AboardError, match=why) as refused:
+        SavedCheckpoint.open(tmp_path)
+    assert refused.value.code == "checkpoint-unusable"

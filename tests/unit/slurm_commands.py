@@ -8,6 +8,7 @@ import pytest
 
 from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
+from aboard.record.slurm_job import read_slurm_job
 
 _PROGRAM = """\
 #!/bin/sh
@@ -44,7 +45,11 @@ class SlurmStandIns:
         path.write_text(_PROGRAM.format(calls=shlex.quote(str(self._calls)), body=body, env=note))
         path.chmod(0o755)
 
-    def show(self, job: int, fields: str, name: str = "x") -> None:
+    def show(self, job: int, fields: str, name: str | None = None) -> None:
+        """Adds a job; without a name, that of the run that recorded it."""
+        if name is None:
+            runs = Runs.of(os.environ).all()
+            name = next((run.id for run in runs if (own := read_slurm_job(run)) and own.id == job), "x")
         (self.folder / f"job-{job}").write_text(f"JobId={job} JobName={name} {fields} StdOut=/x\n")
         with (self.folder / "queue").open("a") as queue:
             queue.write(f"{job} {name}\n")

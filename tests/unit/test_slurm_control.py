@@ -133,6 +133,16 @@ def test_stop_cancels_a_job_that_waits(slurm: SlurmStandIns) -> None:
     assert stopped.stdout == f"{RUN} has stopped: job 12 was cancelled before its conductor started\n"
 
 
+def test_a_job_that_got_the_id_of_a_run_later_is_not_stopped(slurm: SlurmStandIns) -> None:
+    """Ids start again when Slurm's state was lost: another job of the user has the id then, and not the run's name."""
+    make_job_run(RUN, JOB)
+    slurm.show(12, PENDING, name="precious")
+    assert "Slurm no longer knows job 12" in aboard("status").stdout
+    assert aboard("stop", RUN).code != 0
+    assert "[stop-none]" in aboard("stop").stderr
+    assert slurm.calls == []
+
+
 @pytest.mark.parametrize(("code", "cancelled"), [(0, []), (3, [["scancel", "12"]])])
 def test_stop_asks_the_conductor_first(slurm: SlurmStandIns, code: int, cancelled: list[list[str]]) -> None:
     """Only a job whose conductor does not reply is cancelled."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from itertools import count
@@ -13,14 +14,23 @@ from typing import Any, Self, TextIO
 
 from aboard.core.plan.training_settings import Training
 from aboard.core.text.durations import format_duration
-from aboard.data.store.atomic_files import HashedFile, fsync_directory
+from aboard.data.store.atomic_files import HashedFile, fsync_directory, open_without_link
 from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.trainer import training as diagnoses
 from aboard.train.distributed.rank_consensus import RankConsensus
 from aboard.train.metrics.head_beacon import send_metrics
 from aboard.train.trackers.send_metrics import list_undelivered
 from aboard.train.trackers.sender_process import TrackerSenders
-from aboard.train.trackers.tracked_run import METRICS, MODULES, Cursor, choose_run_id, count_lines, describe_run
+from aboard.train.trackers.tracked_run import (
+    FOLDER,
+    METRICS,
+    MODULES,
+    Cursor,
+    choose_run_id,
+    count_lines,
+    describe_run,
+)
 
 _MIN_SHARE = 0.01
 
@@ -55,6 +65,8 @@ class MetricsReporter:
         self, step: int, peers: RankConsensus | None = None, state: Mapping[str, Any] = MappingProxyType({})
     ) -> None:
         """Called on every rank before the first line, when the step to continue from and its state are known."""
+        if self._main:
+            _refuse_links(self._folder)
         if self._training.report_to:
             chosen = choose_run_id(self._folder, step, state) if self._main else ""
             self._tracker_run = chosen if peers is None else peers.words([chosen])[0][0]
@@ -67,7 +79,8 @@ class MetricsReporter:
             self.say(f"moved the metrics of lost steps (after step {step}) to {aside}")
             for name, lines in missed.items():
                 self.say(f"{name} has not confirmed {lines} of these lines, and this run starts a new curve")
-        self._file = (self._folder / METRICS).open("a", encoding="utf-8")
+        handle = open_without_link(self._folder / METRICS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._file = os.fdopen(handle, "a", encoding="utf-8")
         self._start_trackers(step)
 
     @property
@@ -160,6 +173,14 @@ def _require_trackers(training: Training) -> None:
         if find_spec(MODULES[name]) is None:
             seen = f"train.report_to has {name}, but Python on rank 0's node doesn't have it"
             raise AboardError(diagnoses.TRACKER_PACKAGE, seen, package=name, where="rank 0's node")
+
+
+def _refuse_links(folder: Path) -> None:
+    """A directory that was cloned may have links to the user's own files in place of those that are written here."""
+    for path in (folder / METRICS, folder / FOLDER):
+        if path.is_symlink():
+            seen = f"{path} is a link, which Aboard doesn't follow"
+            raise AboardError(checkpoint.WRITE, seen, folder=folder, node=socket.gethostname())
 
 
 _OLD = "metrics.old-{}.jsonl"

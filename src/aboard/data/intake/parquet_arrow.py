@@ -1,6 +1,7 @@
 """Parquet and Arrow files: read as batches of columns, yielded row by row."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,13 @@ import pyarrow.parquet as pq
 
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.jsonl_and_text import Record
+from aboard.data.intake.memory_limit import limit_memory
 from aboard.data.rows import InvalidRow, RowLocation
 from aboard.diagnoses.untrusted import Untrusted
 
 _BATCH = 256
+# What a batch may take: a file of 2 KB can describe 100 GB.
+BATCH_BYTES = 2 << 30
 _FILE_MAGIC = b"ARROW1"
 ARROW_ERRORS = (OSError, EOFError, ValueError, OverflowError, MemoryError, pa.ArrowException)
 
@@ -49,10 +53,10 @@ def read_parquet_records(chunk: Chunk, columns: tuple[str, ...] | None = None) -
     try:
         with _open_parquet(chunk.path) as parquet:
             selected = None if columns is None else [name for name in columns if name in parquet.schema_arrow.names]
-            groups = list(range(chunk.start, chunk.stop))
-            for batch in parquet.iter_batches(_BATCH, row_groups=groups, columns=selected, use_threads=False):
-                yield from _convert_batch(batch, chunk.file, row)
-                row += batch.num_rows
+            for group in range(chunk.start, chunk.stop):
+                for batch in _read_group(parquet, group, selected):
+                    yield from _convert_batch(batch, chunk.file, row)
+                    row += batch.num_rows
     except ARROW_ERRORS as error:
         yield _make_cut_off_row(chunk.file, row, error)
 
@@ -76,6 +80,29 @@ def _open_parquet(path: str) -> pq.ParquetFile:
     return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
 
 
+def _read_group(parquet: pq.ParquetFile, group: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+    """The batches of a row group; of one row each where a batch would take too much memory."""
+    done = 0
+    try:
+        for batch in _limit_each(parquet.iter_batches(_BATCH, [group], columns=columns, use_threads=False)):
+            yield batch
+            done += batch.num_rows
+    except MemoryError:
+        singly = _limit_each(parquet.iter_batches(1, [group], columns=columns, use_threads=False))
+        yield from islice(singly, done, None)
+
+
+def _limit_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same batches; raises MemoryError for one that takes too much."""
+    iterator = iter(batches)
+    while True:
+        with limit_memory(BATCH_BYTES):
+            batch = next(iterator, None)
+        if batch is None:
+            return
+        yield batch
+
+
 def _read_batches(path: str, start: int, stop: int) -> Iterator[pa.RecordBatch]:
     """Record batches without a copy: of the file format, or of the stream format that `datasets` writes."""
     with Path(path).open("rb") as file:
@@ -83,10 +110,9 @@ def _read_batches(path: str, start: int, stop: int) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(path) as source:
         if is_file:
             reader = pa.ipc.open_file(source)
-            for at in range(start, stop or reader.num_record_batches):
-                yield reader.get_batch(at)
+            yield from _limit_each(map(reader.get_batch, range(start, stop or reader.num_record_batches)))
             return
-        for at, batch in enumerate(pa.ipc.open_stream(source)):
+        for at, batch in enumerate(_limit_each(pa.ipc.open_stream(source))):
             if stop and at >= stop:
                 return
             if at >= start:
@@ -126,7 +152,13 @@ def _convert_batch(batch: pa.RecordBatch, file: Untrusted, first: int) -> Iterat
 
 def _convert_column(column: pa.Array) -> list[Any]:
     """Python values; integer lists stay arrays, since one object per token costs more than the token."""
-    kind = column.type
+    kind = _find_plain_type(column.type)
+    if kind != column.type:
+        # Rows that share a value become copies of it in Python: they fit if the written-out column does. A cast would
+        # write out the items of other rows too.
+        column = column.take(pa.array(range(len(column))))
+        with limit_memory(BATCH_BYTES):
+            column = column.cast(kind)
     if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_integer(kind.value_type):
         values, offsets = column.values, column.offsets.to_numpy()
         if values.null_count == 0:
@@ -136,6 +168,22 @@ def _convert_column(column: pa.Array) -> list[Any]:
             return [flat[start:stop] if present else None for start, stop, present in pairs]
     items = column.to_pylist()
     return [_drop_nulls(value) for value in items] if pa.types.is_nested(kind) else items
+
+
+def _find_plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which no two rows share the bytes of a value."""
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _find_plain_type(kind.value_type)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.large_string() if types.is_string_view(kind) else pa.large_binary()
+    if types.is_list_view(kind) or types.is_large_list_view(kind) or types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_find_plain_type(kind.value_type)))
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_find_plain_type(kind.value_type)))
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_find_plain_type(field.type)) for field in kind])
+    return kind
 
 
 def _drop_nulls(value: object) -> Any:

@@ -1,8 +1,10 @@
-"""Writes files atomically: hashed while written, synced, then renamed."""
+"""Writes files atomically: hashed while written, synced, then renamed. No link is followed: it may be cloned."""
 
+import errno
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,30 @@ from aboard.diagnoses.trainer import data
 _BLOCK = 1 << 20
 
 
+def open_without_link(path: Path, flags: int) -> int:
+    """Opens a regular file; raises OSError if somebody planted a link, a device or a pipe in its place."""
+    try:
+        # Not blocking, for a pipe.
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ELOOP, "it is a link, which Aboard doesn't follow", str(path)) from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return handle
+
+
+def read_regular_file(path: Path, limit: int) -> bytes:
+    """The content of a file of at most `limit` bytes; raises OSError for a larger one, a link, a device or a pipe."""
+    with os.fdopen(open_without_link(path, os.O_RDONLY), "rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
+    return content
+
+
 class HashedFile:
     """Written sequentially under a temporary name; `publish` renames it."""
 
@@ -22,7 +48,7 @@ class HashedFile:
         self._path = path
         # Named by process: no other process takes over the file of a killed one.
         self._draft = path.with_name(f".{path.name}.{os.getpid()}")
-        self._file = self._draft.open("wb")
+        self._file = os.fdopen(open_without_link(self._draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
         self._hash = hashlib.sha256()
         self.bytes = 0
 
@@ -77,7 +103,7 @@ def compute_sha256(path: Path) -> str:
 @contextmanager
 def hold_lock(path: Path, *, patience: float) -> Iterator[None]:
     """Admits one process at a time; the kernel releases the lock when its holder dies."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = open_without_link(path, os.O_RDWR | os.O_CREAT)
     try:
         _acquire_lock(handle, path, monotonic() + patience)
         os.truncate(handle, 0)

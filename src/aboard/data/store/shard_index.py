@@ -28,6 +28,8 @@ DOCUMENT_DTYPE = np.dtype(
 Documents = NDArray[np.void]
 # Small enough that a random document costs about a millisecond, large enough for Parquet to be compact.
 ROW_GROUP_SIZE = 1 << 15
+# Of other writers; a file of a few KB can claim any number.
+MAX_ROW_GROUP = 1 << 24
 
 _NAMES: tuple[str, ...] = DOCUMENT_DTYPE.names or ()
 _SCHEMA = pa.schema(
@@ -74,6 +76,8 @@ class ShardIndex:
         if missing:
             raise make_damage_error(path, f"it has no column {', '.join(missing)}")
         counts = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
+        if max(counts, default=0) > MAX_ROW_GROUP:
+            raise make_damage_error(path, f"a row group has {max(counts):,} rows, more than {MAX_ROW_GROUP:,}")
         self._ends = np.cumsum(counts, dtype=np.int64)
         self._group = lru_cache(maxsize=4)(self._read)
 

@@ -4,11 +4,10 @@ import resource
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Self, TypeVar
 
 from aboard.core.text.byte_sizes import GIB
+from aboard.data.intake.memory_limit import set_memory_limit
 
 T = TypeVar("T")
 # A row of the largest size takes below a second, and 20 MB.
@@ -74,10 +73,4 @@ class RenderLimits:
             raise _OvertimeError
 
     def _limit_memory(self) -> None:
-        soft, hard = self._before
-        # A system without /proc, such as macOS, has no limit for memory.
-        with suppress(ValueError, OSError):
-            # What the limit counts: the address space in use.
-            used = int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
-            limit = min(each for each in (soft, hard, used + RENDER_BYTES) if each != resource.RLIM_INFINITY)
-            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+        set_memory_limit(self._before, RENDER_BYTES)

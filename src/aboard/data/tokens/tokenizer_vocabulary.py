@@ -9,6 +9,7 @@ import tokenizers
 from aboard.core.text.hub_names import is_path, looks_like_path, strip_hub_prefix
 from aboard.data.intake.hub_reachability import is_hub_reachable
 from aboard.data.intake.model_code import TOKENIZER_SETTINGS, find_code_error
+from aboard.data.tokens.text_growth import refuse_growth
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import escape_text
@@ -85,6 +86,8 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
         if where is None:
             raise _make_unreachable_error(name)
     _refuse_foreign_links(where)
+    if isinstance(where, Path):
+        refuse_growth(where / "tokenizer.json")
     from transformers import AutoTokenizer  # noqa: PLC0415 - brings torch with it, which takes seconds
 
     try:

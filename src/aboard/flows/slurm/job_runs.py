@@ -67,7 +67,9 @@ async def find_job_runs(runs: Iterable[RunDirectory], environ: Mapping[str, str]
 
     async def find(run: RunDirectory, job: SlurmJob) -> JobRun:
         job = _choose_newest(job, [] if queue is None else queue.get(run.id, []))
-        known = queue is not None and any(job.id in numbers for numbers in queue.values())
+        # The name tells a run's own job from one that got its id later, when Slurm's state was lost.
+        named = [] if queue is None else [queue.get(run.id, [])] if job.script else queue.values()
+        known = any(job.id in numbers for numbers in named)
         async with turns:
             # A forgotten job costs no question: there may be many.
             status = await ask_job_status(job.id) if known else None

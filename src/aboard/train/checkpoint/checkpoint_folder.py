@@ -9,6 +9,7 @@ from secrets import token_hex
 from shutil import rmtree
 from time import monotonic, sleep
 
+from aboard.data.store.atomic_files import open_without_link
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
@@ -83,7 +84,7 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         path = folder / ".lock"
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._handle = open_without_link(path, os.O_RDWR | os.O_CREAT)
         try:
             self._take(path)
         except BaseException:

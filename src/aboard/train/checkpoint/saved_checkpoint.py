@@ -35,10 +35,12 @@ class SavedCheckpoint:
     @classmethod
     def open(cls, folder: Path) -> "SavedCheckpoint":
         try:
-            return cls(folder=folder, marker=read_marker(folder))
+            marker = read_marker(folder)
+            _check_references(marker)
         except MarkerError as error:
             seen = f"{folder} is not a checkpoint: {error}"
             raise AboardError(checkpoint.UNUSABLE, seen, parent=folder.parent) from error
+        return cls(folder=folder, marker=marker)
 
     @cached_property
     def here(self) -> Mapping[str, CheckpointFile]:
@@ -72,7 +74,8 @@ class SavedCheckpoint:
     def tensor(self, name: str) -> Tensor:
         """One whole tensor, by its name in the marker."""
         whole = self.marker.tensors[name]
-        tensor = torch.empty(whole.shape, dtype=TORCH_DTYPES[whole.dtype])
+        # Not empty: a marker whose slices overlap would leave some of this process's memory in it.
+        tensor = torch.zeros(whole.shape, dtype=TORCH_DTYPES[whole.dtype])
         with SliceReader(self) as reader:
             reader.fill(tensor, name, ((0,) * len(whole.shape), whole.shape))
         return tensor
@@ -156,6 +159,19 @@ class SliceReader:
             "resume",
             folder=self._saved.folder,
         )
+
+
+def _check_references(marker: CommitMarker) -> None:
+    """A marker may come from somebody else: what it names must exist in it, with as many dimensions."""
+    if unknown := next((each.dtype for each in marker.tensors.values() if each.dtype not in TORCH_DTYPES), None):
+        raise MarkerError(f"its tensors have the unknown type {escape_text(unknown)}")
+    shapes = {name: len(each.shape) for name, each in marker.tensors.items()}
+    if not all(f"{MODEL_PREFIX}{name}" in shapes for name in marker.ties.values()):
+        raise MarkerError("a tied tensor is missing")
+    for file in marker.files:
+        for name, (start, size) in file.slices.items():
+            if not shapes.get(name) == len(start) == len(size):
+                raise MarkerError(f"{file.name} has a slice that fits no tensor: {escape_text(name)}")
 
 
 def _intersect_boxes(one: Box, other: Box) -> Box:

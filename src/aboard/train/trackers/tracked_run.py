@@ -10,7 +10,7 @@ from typing import Any, Self
 from aboard.core.plan.training_settings import Training
 from aboard.core.secrets.secret_names import is_secret
 from aboard.core.secrets.secret_scrubber import MASK, SecretScrubber
-from aboard.data.store.atomic_files import write_atomically
+from aboard.data.store.atomic_files import read_regular_file, write_atomically
 from aboard.lazy_dataclass import dataclass
 
 # The module that each tracker needs on rank 0's node.
@@ -20,6 +20,7 @@ FOLDER = "trackers"
 # JSON from the head: git state and facts about the cluster.
 FACTS = "ABOARD_TRACKER_FACTS"
 _RUN = "run.json"
+_MAX_BYTES = 16 << 20
 # A shorter value would mask ordinary words, and is no secret.
 _SHORTEST = 6
 
@@ -126,7 +127,7 @@ class Cursor:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular_file(path, _MAX_BYTES))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
