@@ -22,7 +22,6 @@ OTHER_READERS = {
     "cli/logs.py": "/dev/null",
     "cli/runs/attached_and_detached.py": "the run's own log, in the state directory",
     "data/intake/": "rows in bounded pieces, after source_chunks.py has refused what is no regular file",
-    "data/tokens/render_limits.py": "/proc",
     "flows/bundle.py": "writes",
     "flows/check/inspect_slurm.py": "slurm.conf of the system, or of SLURM_CONF",
     "flows/environment/": "the Python environment of the user, which Aboard itself runs from",
