@@ -17,7 +17,7 @@ _PARAMETER = re.compile(
 )
 # What may be an assignment in an arithmetic expression.
 _CHANGES = re.compile(r"=|\+\+|--")
-_GLOB = re.compile(r"[*?]|\[[^\]]*\]|\{[^}]*(,|\.\.)[^}]*\}")
+_GLOB = re.compile(r"[*?]|\[[^\[\]]*\]")
 CapturedOutput = Callable[[str, int], str]
 
 
@@ -43,7 +43,7 @@ class Expander:
         is_open = False
         for part in self._with_home(word):
             if part.kind == "text":
-                if not part.quoted and not globs and _GLOB.search(part.text):
+                if not part.quoted and not globs and _has_pattern(part.text):
                     raise UnreadableScriptError(
                         line, f"the pattern '{part.text}', which depends on the files of the node"
                     )
@@ -168,14 +168,21 @@ def _join_values(values: list[str], index: str) -> list[str]:
     return [" ".join(values)] if index == "*" and values else values
 
 
+def _has_pattern(text: str) -> bool:
+    """Whether a shell would expand it: stars, sets of characters, and braces with a comma or two dots."""
+    inner = (part.partition("{")[2] for part in text.split("}")[:-1])
+    return _GLOB.search(text) is not None or any("," in part or ".." in part for part in inner)
+
+
 def _strip_quotes(text: str) -> str:
     return re.sub(r"^(['\"])(.*)\1$", r"\2", text, flags=re.DOTALL)
 
 
 def _compile_pattern(pattern: str) -> "re.Pattern[str]":
-    return re.compile(
-        "".join(".*" if char == "*" else "." if char == "?" else re.escape(char) for char in pattern), re.DOTALL
-    )
+    """Of the texts between stars, only the last may stand in several places: as far right as possible."""
+    first, *others = ("".join("." if char == "?" else re.escape(char) for char in part) for part in pattern.split("*"))
+    middle = "".join(f"(?>.*?{part})" for part in others[:-1])
+    return re.compile(first + middle + "".join(f".*{part}" for part in others[-1:]), re.DOTALL)
 
 
 def _strip_pattern(text: str, sign: str, pattern: str) -> str:
