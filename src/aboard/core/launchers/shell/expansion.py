@@ -11,7 +11,7 @@ from aboard.core.launchers.shell.tokens import parse_text
 from aboard.core.launchers.shell.variables import Variables, find_unknown, mark_unknown
 
 _PARAMETER = re.compile(
-    r"(?P<length>#(?=[A-Za-z_]))?(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!])(?:\[(?P<index>[^\]]*)\])?"
+    r"(?P<length>#(?=[A-Za-z_]))?(?P<name>[A-Za-z_]\w*|[0-9]{1,9}|[@*#?$!])(?:\[(?P<index>[^\]]*)\])?"
     r"(?P<operator>:[-=?+]|[-=?+]|##|#|%%|%|//|/|:(?=[\s0-9$]))?(?P<argument>.*)",
     re.DOTALL,
 )
@@ -19,6 +19,10 @@ _PARAMETER = re.compile(
 _CHANGES = re.compile(r"=|\+\+|--")
 _GLOB = re.compile(r"[*?]|\[[^\[\]]*\]")
 CapturedOutput = Callable[[str, int], str]
+# What all expansions of a script may cost, in characters: a value that is doubled 40 times has a million million.
+_BUDGET = 20_000_000
+# Comparing a pattern with every part of a text costs the square of its length, divided by this.
+_PARTS_PER_CHARACTER = 20
 
 
 class Expander:
@@ -27,6 +31,7 @@ class Expander:
     def __init__(self, variables: Variables, capture: CapturedOutput) -> None:
         self._variables = variables
         self._capture = capture
+        self._budget = _BUDGET
 
     def expand_text(self, word: Word, line: int) -> str:
         """The word as one text, as in an assignment."""
@@ -80,7 +85,17 @@ class Expander:
         home = Part(kind="text", text=self._variables.get("HOME") or "~", quoted=True)
         return (home, *((replace(first, text=first.text[1:]),) if first.text[1:] else ()), *word[1:])
 
+    def _spend(self, characters: int, line: int) -> None:
+        self._budget -= characters
+        if self._budget < 0:
+            raise UnreadableScriptError(line, f"values of more than {_BUDGET:,} characters")
+
     def _expand_part(self, kind: str, text: str, line: int) -> list[str]:
+        values = self._compute_part(kind, text, line)
+        self._spend(sum(map(len, values)), line)
+        return values
+
+    def _compute_part(self, kind: str, text: str, line: int) -> list[str]:
         if kind == "arithmetic":
             try:
                 return [str(self.expand_arithmetic(text, line))]
@@ -151,6 +166,7 @@ class Expander:
             first, _, count = argument.partition(":")
             start = self.expand_arithmetic(first, line)
             return [value[start:][: self.expand_arithmetic(count, line) if count else None] for value in values]
+        self._spend(sum(len(value) ** 2 for value in values) // _PARTS_PER_CHARACTER, line)
         if sign in {"/", "//"}:
             pattern, _, new = argument.partition("/")
             found = _compile_pattern(pattern)
