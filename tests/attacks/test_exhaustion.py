@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from deadlines import within
 
+from aboard.checks.train import resumable_checkpoints
 from aboard.config.yaml_tree import parse_tree
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.core.launchers.shell.captured_output import JobNodes
 from aboard.core.launchers.shell.evaluation import ScriptReader
 from aboard.core.launchers.shell.syntax import UnreadableScriptError
 from aboard.core.launchers.shell.variables import Variables
+from aboard.core.probes.probe import CommandOutput
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.core.text.gitignore import IgnoreRules
 from aboard.core.trust.public_keys import find_known_keys
@@ -131,3 +133,11 @@ def test_patterns_of_a_known_hosts_file_take_no_time() -> None:
     content = (",".join(["*a" * 50 + "b"] * 100) + f" {KEY}\n").encode()
     with within(SECONDS):
         assert not find_known_keys(content, ["a" * 250])
+
+
+def test_a_manifest_of_a_million_brackets_is_skipped() -> None:
+    """A checkpoint whose manifest is nested too deeply counts as damaged, as any other that can't be parsed."""
+    manifest = f"{resumable_checkpoints._MARK}/data/step-1\n" + '{"serial": 1, "a": ' + "[" * 1_000_000
+    answer = CommandOutput(code=0, stdout=manifest, stderr="", timed_out=False)
+    with within(SECONDS):
+        assert not resumable_checkpoints.parse_checkpoints(answer)

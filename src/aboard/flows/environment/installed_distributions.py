@@ -154,7 +154,7 @@ def _read_editable_project(metadata: Path) -> str | None:
         origin = json.loads((metadata / _DIRECT_URL).read_bytes())
         editable = origin["dir_info"]["editable"] is True
         url = str(origin["url"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return url.removeprefix("file://") if editable else None
 
