@@ -22,7 +22,7 @@ _EVERYWHERE = {"finditer", "findall", "sub", "subn", "split"}
 # ASCII, a blank that only `\s` of Unicode takes, a letter and a digit beyond ASCII.
 _LETTERS = [*map(chr, range(128)), "\u2003", "\u00e9", "\u0664"]
 _ENDS = ("", "\x00", "\n")
-_FILTER_SIZE = 600
+_FILTER_SIZE = 400
 _MOST_PREFIXES, _MOST_LETTERS = 8, 8
 
 _Calls = dict[str, set[str]]
@@ -102,7 +102,9 @@ def time_pattern(used: UsedPattern, size: int, larger: int, *, limit: float) -> 
         timed.append((seconds, method, make))
     seconds, method, make = max(timed, key=lambda each: each[0])
     text = make(size)
-    later = _time_once(used.regex, method, make(larger), limit) if seconds < limit and larger > size else seconds
+    # What is so fast that even the square of its growth would be harmless is not measured again.
+    is_worth_it = larger > size and limit / 2000 < seconds < limit
+    later = _time_once(used.regex, method, make(larger), limit) if is_worth_it else seconds
     return PumpTime(seconds, later, method, f"{text[:80]!r} … {text[-20:]!r}")
 
 
