@@ -33,7 +33,7 @@ from aboard.diagnoses.untrusted import Untrusted, escape_text
 _MOST_MOUNTS = 8
 _NONCE_SECONDS = 5.0
 # Needs no quotes in YAML.
-_INTERFACE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*[0-9][A-Za-z0-9_-]*")
+_INTERFACE = re.compile(r"(?=[^0-9]*[0-9])[A-Za-z_][A-Za-z0-9_-]*")
 
 
 def parse_mounts(answer: ProbeAnswer) -> frozenset[tuple[Untrusted, Untrusted]]:

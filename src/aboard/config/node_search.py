@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Where Kubernetes operators and DeepSpeed put the hostfile of a job.
 JOB_HOSTFILE = "/job/hostfile"
-_KEYWORD = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*?)\s*")
+_KEYWORD = re.compile(r"(\w+)(?:\s*=\s*|\s+)(.*)")
 _PATTERN = re.compile(r"[*?!]")
 # Hosts of git, which run no training.
 _FORGES = ("github.com", "gitlab.com", "bitbucket.org", "ssh.dev.azure.com", "codeberg.org", "hf.co")
@@ -107,8 +107,8 @@ def _list_lines(directory: Path, name: str, depth: int = 0) -> "Iterator[tuple[s
     if not path.is_file():
         return
     for line in read_text(str(path), fix=commands.INIT.fix("none")).splitlines():
-        match = _KEYWORD.fullmatch(line)
-        if match is None or line.lstrip().startswith("#"):
+        match = _KEYWORD.fullmatch(line.strip())
+        if match is None:
             continue
         keyword, value = match[1].lower(), match[2]
         if keyword != "include":

@@ -39,6 +39,11 @@ class PatternSource(Flag):
     DEATH = auto()
 
 
+# A character, an escaped one or a set, and whether it is repeated; and how often it may be.
+_PART = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.)([*+]?)", re.DOTALL)
+_BOUNDS = {"*": "{0,500}", "+": "{1,500}"}
+
+
 @dataclass(frozen=True)
 class OutputPattern:
     """A pattern of a diagnosis. Groups with a meaning: node, rank, local, pid, peer (an address or a name), at.
@@ -64,7 +69,8 @@ class OutputPattern:
     @cached_property
     def regex(self) -> re.Pattern[str]:
         """The pattern, compiled on first use."""
-        return re.compile(self.pattern)
+        # A line that repeats the beginning of a message would otherwise take the square of its length in time.
+        return re.compile(_PART.sub(lambda part: part[1] + _BOUNDS.get(part[2], ""), self.pattern))
 
 
 # Where a failure began.

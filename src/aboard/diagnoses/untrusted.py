@@ -13,6 +13,8 @@ from typing import NoReturn
 _DISPLAY_LIMIT = 80
 # Longer than any path that a kernel accepts.
 LONGEST_WORD = 4096
+# As long as the longest line of a rank that is recorded.
+LONGEST_SEARCHED = 65_536
 
 
 def escape_text(text: str, limit: int = _DISPLAY_LIMIT) -> str:
@@ -55,8 +57,8 @@ class Untrusted:
         return quote_word(self._text)
 
     def match(self, pattern: str | re.Pattern[str]) -> re.Match[str] | None:
-        """The first match; its groups are as safe as the pattern makes them."""
-        return re.search(pattern, self._text)
+        """The first match in its first 64 KB; its groups are as safe as the pattern makes them."""
+        return re.search(pattern, self._text[:LONGEST_SEARCHED])
 
     def as_address(self) -> str | None:
         """The text, if it is an IP address."""

@@ -18,20 +18,20 @@ _PREFIX = re.compile(r"^(?:\[[^\]]*\] )?(?:\S+:\d+:\d+ )?(?:\[\d+\] )?(?:\S+:\d+
 _VERSION = re.compile(r"^NCCL version (\d+\.\d+(?:\.\d+)?)")
 # `Bootstrap : Using` up to 2.23, `Bootstrap: Using` since; `eth0:10.0.0.1<0>`, or an IPv6 address.
 _BOOTSTRAP = re.compile(r"^Bootstrap ?: Using ([\w.@+-]{1,32}):")
-_NETWORK = re.compile(r"^Using network (.+?)\s*$")
+_NETWORK = re.compile(r"^Using network (.+)$")
 _HCAS = re.compile(r"^NET/IB ?: Using (.*?);? ?OOB ")
 # `[0]mlx5_0:1/IB`, `={[0] mlx5_0:1/IB, …}` in 2.20 to 2.23, `:rail:plane` before the slash in 2.30.
-_HCA = re.compile(r"([A-Za-z][\w.-]*):\d+(?::[\w-]+)*/(IB|RoCE)")
+_HCA = re.compile(r"([A-Za-z][\w.-]{0,63}):\d{1,9}(?::[\w-]{1,64}){0,8}/(IB|RoCE)")
 _SOCKET = re.compile(r"^NET/Socket ?: Using (.*)$")
 _CARD = re.compile(r"\[\d+\]([\w.@+-]{1,32}):")
 # `NET/Plugin : Loaded net plugin X (vN)` in all; the missing one's name stands differently in each.
 _LOADED = re.compile(r"^NET/Plugin ?: Loaded net plugin (.+?) \(v\d+\)")
 _ABSENT = (
-    re.compile(r"^NET/Plugin: Could not find: ([^.]{0,300}?(?:\.so)?[\w.]{0,32}?)\.?(?: Using .*)?\s*$"),
+    re.compile(r"^NET/Plugin: Could not find: ([^.]{0,300}?(?:\.so)?[\w.]{0,32}?)\.?(?: Using .*)?$"),
     re.compile(r"^NET/Plugin ?: No plugin found \(([^)]+)\)"),
     re.compile(r"^NET/Plugin ?: Plugin load returned \d+ : (\S+?): "),
 )
-_WANTED = re.compile(r"^NCCL_NET(?:_PLUGIN)? set by environment to (.+?)\.?\s*$")
+_WANTED = re.compile(r"^NCCL_NET(?:_PLUGIN)? set by environment to (.+?)\.?$")
 _NOT_FOUND = re.compile(r"^Error: network (.+?) not found")
 # `NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'`; sockets print it too, where it means nothing.
 _DIRECT = re.compile(
@@ -39,10 +39,10 @@ _DIRECT = re.compile(
 )
 # `Channel 00/0 : 0[3000] -> 8[3000] [send] via NET/IB/0(1)/GDRDMA(PCI)/Shared`, `00/16 :` in some, `P2P/IPC`, `SHM/…`.
 _CHANNEL = re.compile(r"^Channel \d+(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[(send|receive)\])? via (\S.*)$")
-_TOPOLOGY = re.compile(r"^(?:NCCL_TOPO_FILE set by environment to|Loading topology file) (.+?)\s*$")
+_TOPOLOGY = re.compile(r"^(?:NCCL_TOPO_FILE set by environment to|Loading topology file) (.+)$")
 # A WARN up to 2.1x, an INFO since.
 _NO_TOPOLOGY = re.compile(r"^Could not open XML topology file (.+?) : (.+)$")
-_COMPLETION = re.compile(r"Got completion from peer .*?(?:with error|status=)\s*(?:\w+\()?(\d+)")
+_COMPLETION = re.compile(r"Got completion from peer .{0,400}?(?:with error|status=)\s{0,8}(?:\w{1,64}\()?\d")
 _HCA_OF_ERROR = re.compile(r" hca ([\w.:-]{1,64})")
 # Warnings that every healthy log may have.
 _NOISE = ("Call to bind failed", "iommu", "HSA_FORCE_FINE_GRAIN_PCIE", "NET/Plugin")

@@ -118,8 +118,8 @@ def _is_named_port(port: RdmaPort, name: Untrusted, spec: Untrusted) -> bool:
 
 
 def _parse_settings(text: str) -> dict[str, Untrusted]:
-    found = re.findall(r"^\s*(NCCL_[A-Z0-9_]{1,80})\s*=[ \t]*(.*?)\s*$", text, re.MULTILINE)
-    return {key: Untrusted(value[:_LONGEST]) for key, value in found}
+    found = re.findall(r"^[ \t]*(NCCL_[A-Z0-9_]{1,80})[ \t]*=(.*)$", text, re.MULTILINE)
+    return {key: Untrusted(value.strip()[:_LONGEST]) for key, value in found}
 
 
 NCCL_CONF = Probe(name="nccl-conf", question=ProbeFiles(globs=(CONF, TOPOLOGY)), parse=parse_conf)

@@ -36,7 +36,7 @@ def parse_nvlinks(answer: ProbeAnswer) -> tuple[NvLinks, ...]:
     for block in re.split(r"^(?=GPU [0-9])", answer.stdout, flags=re.MULTILINE):
         head = re.match(r"GPU ([0-9]{1,3}): (.*?)(?: \(UUID.*)?$", block, re.MULTILINE)
         if head:
-            links = re.findall(r"^\s+Link [0-9]{1,3}: (.+?)\s*$", block, re.MULTILINE)
+            links = re.findall(r"^[ \t]+Link [0-9]{1,3}: (.+)$", block, re.MULTILINE)
             up = [link for link in links if re.match(r"[0-9.]+ GB/s", link) and not re.match(r"0(\.0+)? ", link)]
             found.append(NvLinks(gpu=int(head[1]), model=Untrusted(head[2]), up=len(up), all=len(links)))
     return tuple(found)

@@ -139,8 +139,8 @@ def _split_sections(block: str) -> Iterator[tuple[str, Mapping[str, str]]]:
     for part in re.split(r"^ {4}(?=\S)", block, flags=re.MULTILINE)[1:]:
         title, _, rest = part.partition("\n")
         if ":" not in title:
-            pairs = re.findall(r"^ +(\S.*?) +: (.*)$", rest, re.MULTILINE)
-            yield title.strip(), {key: value.strip() for key, value in pairs}
+            pairs = (line.partition(" : ") for line in rest.splitlines() if line.startswith(" "))
+            yield title.strip(), {key.strip(): value.strip() for key, colon, value in pairs if colon and key.strip()}
 
 
 GPUS = Probe(

@@ -152,7 +152,7 @@ def _build_fix(facts: Facts, node: Node, contact: UnreachedNode) -> Fix:
     key = _KEY_FILE.match(contact.said)
     if contact.reason is UnreachableReason.KEY_REFUSED and key:
         return reach.KEY_REFUSED.fix("mode", path=key[1])
-    newer = re.findall(r"/[\w./-]+/python3\.(?:9|[1-9][0-9])(?=\s|$)", contact.said)
+    newer = re.findall(r"(?<![\w./-])/[\w./-]+/python3\.(?:9|[1-9][0-9])(?=\s|$)", contact.said)
     if contact.reason is UnreachableReason.OLD_PYTHON and newer:
         best = max(newer, key=lambda path: int(path.rpartition(".")[2]))
         return reach.OLD_PYTHON.fix("newer", path=best, node=node.name)

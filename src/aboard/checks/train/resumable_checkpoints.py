@@ -53,6 +53,6 @@ def _parse_manifest(head: str) -> dict[str, Any] | None:
     """A manifest's fields before its tensors; each is on a line of its own."""
     try:
         content = json.loads(head.rstrip().rstrip(",") + "}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) and isinstance(content.get("serial"), int) else None

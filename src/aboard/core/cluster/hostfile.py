@@ -22,10 +22,10 @@ MAX_SLOTS = 65_536
 
 _ENTRY = re.compile(r"(\S+)\s+slots=(\d+)")
 _MAX_SLOT_DIGITS = 5
-_BRACKETS = re.compile(r"\[[^\]]*\]")
+_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 # Describing a million wrong lines takes a minute, and nobody reads them.
 MAX_PROBLEMS = 100
-# The pattern above takes the square of a line's length in time.
+# Of a line that can't be read.
 _MAX_LINE = 2_000
 # The line ends of Python's text files: fewer than those of str.splitlines.
 _LINE_END = re.compile(r"\r\n|\r|\n")

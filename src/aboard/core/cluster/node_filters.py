@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _INCLUDE, _EXCLUDE = format_shell("--include"), format_shell("--exclude")
 _SLOTS = re.compile(r"\s*[0-9]{1,5}\s*(?:,\s*[0-9]{1,5}\s*)*")
-_BRACKETS = re.compile(r"\[[^\]]*\]")
+_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
 
 def filter_nodes(nodes: "Sequence[Node]", *, include: str = "", exclude: str = "") -> "tuple[Node, ...]":

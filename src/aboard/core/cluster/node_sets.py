@@ -22,7 +22,7 @@ MAX_DIGITS = 18
 # Node sets that need no shell quotes.
 _SAFE = re.compile(r"[\w.:@\[][\w.:@,\[\]-]*", re.ASCII)
 _ITEM = re.compile(r"(?:\[[^\]]*(?:\]|$)|[^\s,\[])+")
-_PART = re.compile(r"\[(?P<ranges>[^\]]*)\]|(?P<literal>[^\[\]]+)|(?P<stray>[\[\]])")
+_PART = re.compile(r"\[(?P<ranges>[^\]]*)\]|(?P<literal>[^\[\]]+)|(?P<stray>[\[\]]).*", re.DOTALL)
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _OPEN_RANGE = re.compile(rf"([0-9]{{1,{MAX_DIGITS}}})-$")
 _NAME_AND_NUMBER = re.compile(r"([^:]+):([0-9]+)")
@@ -133,7 +133,7 @@ def _expand_parts(hosts: str, column: int, room: int) -> "Iterator[list[str]]":
         if match["literal"] is not None:
             yield [match["literal"]]
         elif match["stray"] == "[":
-            raise _Trouble(at, *_describe_unclosed(hosts[: match.start()], hosts[match.end() :]))
+            raise _Trouble(at, *_describe_unclosed(hosts[: match.start()], hosts[match.start() + 1 :]))
         elif match["stray"] == "]":
             raise _Trouble(at, "this bracket was never opened", configuration.NODESET.fix("opened"))
         else:

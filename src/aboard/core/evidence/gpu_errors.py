@@ -89,7 +89,8 @@ _XID = re.compile(
 )
 # A switch repeats each error with its registers; only the first line has the severity.
 _SXID = re.compile(rf"SXid \(PCI:{_DEVICE}\): (?P<number>\d{{1,6}}), Fatal\b")
-_NO_XID = re.compile(rf"NVRM: .*?GPU (?:at )?(?:PCI:)?{_DEVICE}.*?(?P<how>fallen off the bus|RmInitAdapter failed)")
+_LOST_DEVICE = re.compile(rf"GPU (?:at )?(?:PCI:)?{_DEVICE}")
+_HOW = re.compile(r"fallen off the bus|RmInitAdapter failed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,10 +120,7 @@ def parse_gpu_error(line: str) -> GpuError | None:
         return GpuError(device=_get_device(found), meaning=meaning, number=number, pid=int(pid) if pid else None)
     if found := _SXID.search(line):
         return GpuError(device=_get_device(found), meaning=_SWITCH, number=int(found["number"]), switch=True)
-    if found := _NO_XID.search(line):
-        fell = found["how"].startswith("fallen")
-        return GpuError(device=_get_device(found), meaning=XIDS[79] if fell else _NO_START)
-    return None
+    return _parse_numberless_error(line.partition("NVRM: ")[2])
 
 
 def find_xid_meaning(xid: int) -> XidMeaning:
@@ -138,6 +136,14 @@ def build_gpu_fix(error: GpuError, node: str) -> Fix:
     if error.meaning.part is FaultyPart.LINK:
         return gpu.XID.fix("link", node=node)
     return gpu.XID.fix("reset", device=error.device, node=node)
+
+
+def _parse_numberless_error(text: str) -> GpuError | None:
+    device = _LOST_DEVICE.search(text)
+    how = _HOW.search(text, device.end()) if device else None
+    if device is None or how is None:
+        return None
+    return GpuError(device=_get_device(device), meaning=XIDS[79] if how[0].startswith("fallen") else _NO_START)
 
 
 def _get_device(found: re.Match[str]) -> str:

@@ -20,7 +20,7 @@ from aboard.lazy_dataclass import dataclass
 
 _NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
 _NUMBER = re.compile(r"[-+]?\d{1,18}")
-_DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_DECIMAL = re.compile(r"[-+]?(\d+(?:\.\d*)?|\.\d+)([eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ _MODEL_TOKENS = re.compile(
 _PASS_OWNERS = re.compile(rb"(?:^|[^a-z]|db|user|pg|root|admin|sql|ssh|ftp|smtp|mail|http|proxy|ldap|redis|my|http)\Z")
 
 _PLAIN = re.compile(
-    rb"(?i)true|false|none|null|nil|nan|undefined|unset|yes|no|on|off|str|int|bool|bytes|string|optional\b.*|\*+.*|x{3,}"
+    rb"(?i)true|false|none|null|nil|nan|undefined|unset|yes|no|on|off|str|int|bool|bytes|string|optional\b.*|\*.*|x{3,}"
     rb"|\.{2,}|\xe2\x80\xa6.*|\[(?:secret|redacted|hidden|masked|left out|filtered|removed)\].*|redacted|hidden|masked"
     rb"|<[^<>]*>?|<\|.*|\$\{.*|\$[a-z_]\w*|\$\(.*|%[a-z_]\w*%|%\(\w+\)s|%s|\{\w*\}?|\{\{.*|\[[a-z0-9_]{1,20}\]?|\(.*|#.*|-+"
     rb"|(?:sha256|md5|sha512|sha1):.*|ssh-\w+|-----begin cert.*|vault:.*|arn:.*|env:.*|file:.*|secretkeyref.*|\\+[nrt]?"

@@ -9,7 +9,7 @@ from aboard.core.text.durations import DAY, format_duration
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
-_FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=(.*?)(?=\s+[A-Z][\w/:]*=|\s*$)")
+_FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:]*)=")
 # What Slurm prints for a missing value.
 _NO_VALUES = ("", "(null)", "N/A", "Unknown", "None", "UNLIMITED")
 # Names of nodes, partitions and states; anything else is not shown and not used in a command.
@@ -74,7 +74,7 @@ _SAID_IN_FULL = re.compile(r"None|WaitingForScheduling|(?i:nodes.required.for.jo
 _NO_REASON = ("None", "WaitingForScheduling")
 # Reasons that only a person can remove; the others pass by themselves.
 _STUCK = re.compile(
-    r"(?i:DependencyNeverSatisfied|PartitionConfig|PartitionTimeLimit|JobHeld\w+|launch.failed.requeued.held|JobLaunchFailure"
+    r"(?is:DependencyNeverSatisfied|PartitionConfig|PartitionTimeLimit|JobHeld\w+|launch.failed.requeued.held|JobLaunchFailure"
     r"|job.requeued.in.held.state|BadConstraints|InvalidAccount|InvalidQOS|QOSMax\w*PerJob|AssocMax\w*PerJob.*)"
 )
 
@@ -127,7 +127,7 @@ def parse_job_status(text: str) -> JobStatus | None:
     Of a heterogeneous job or an array, the first part.
     """
     lines = text.strip().splitlines()
-    fields = dict(_FIELD.findall(lines[0])) if lines else {}
+    fields = _split_fields(lines[0]) if lines else {}
     job, state = fields.get("JobId", ""), _read_name(fields, "JobState")
     if not job.isdecimal() or not state:
         return None
@@ -202,6 +202,13 @@ def _parse_exit_code(text: str) -> int | None:
     if not (code.isdecimal() and signal.isdecimal()):
         return None
     return 128 + int(signal) if int(signal) else int(code)
+
+
+def _split_fields(line: str) -> dict[str, str]:
+    """Values have blanks of their own: each ends where the next name begins."""
+    names = list(_FIELD.finditer(line))
+    ends = [*(name.start() for name in names[1:]), len(line)]
+    return {name[1]: line[name.end() : end].rstrip() for name, end in zip(names, ends, strict=False)}
 
 
 def _read_name(fields: Mapping[str, str], key: str) -> str:

@@ -13,7 +13,7 @@ _NODE = re.compile(
 )
 _TIME = re.compile(r"(?:^|\s)(?P<key>StartTime|EndTime)=(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?=\s|$)")
 _PORTS = re.compile(r"^\s*SrunPortRange\s*=\s*(\d{1,5})-(\d{1,5})\s*(?:#.*)?$", re.MULTILINE | re.IGNORECASE)
-_MUNGE = re.compile(r"^(STATUS|ENCODE_TIME|DECODE_TIME):\s+([^\n(]+?) \((\d{1,12})\)$", re.MULTILINE)
+_MUNGE = re.compile(r"^(STATUS|ENCODE_TIME|DECODE_TIME):[ \t]+([^\s(][^\n(]*?) \((\d{1,12})\)$", re.MULTILINE)
 _DOWN = frozenset({"DOWN", "NOT_RESPONDING", "FAIL", "POWERED_DOWN", "POWERING_DOWN"})
 
 

@@ -27,7 +27,7 @@ TEMPLATE_DATE = date(2024, 7, 26)
 Span = tuple[int, int]
 
 _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
-_CLOCK = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
+_CLOCK = re.compile(r"""strftime_now\(\s{0,20}(['"])(.{0,100}?)\1\s{0,20}\)""")
 _TRIAL_QUESTION, _TRIAL_ANSWER = "qzask", "qzanswer"
 
 

@@ -49,7 +49,7 @@ DEVICE_ASSERT = Diagnosis(
     fixes="export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
     "assert max(input_ids) < model.config.vocab_size    # in the script: checks for the usual cause",
     patterns=cause(
-        r"CUDA error: device-side assert triggered|Assertion `[^`]*` failed.*\n?.*blockIdx|indexSelectLargeIndex"
+        r"CUDA error: device-side assert triggered|Assertion `[^`]*` failed[\s\S]*blockIdx|indexSelectLargeIndex"
         r"|ScatterGatherKernel\.cu",
         weight=2,
     ),
@@ -219,7 +219,9 @@ TOKEN_RANGE = Diagnosis(
     explanation="The tokenizer's vocabulary is larger than the model's embedding table, so some token ids have no"
     " row in that table.",
     fixes="model.resize_token_embeddings(len(tokenizer))    # or use the model's own tokenizer",
-    patterns=cause(r"IndexError: index out of range in self|Token indices.*vocab.*(?:exceed|larger)", weight=2),
+    patterns=cause(
+        r"IndexError: index out of range in self|Token indices.{0,200}vocab.{0,100}(?:exceed|larger)", weight=2
+    ),
 )
 
 UNUSED_PARAMETERS = Diagnosis(

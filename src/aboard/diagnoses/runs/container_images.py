@@ -146,7 +146,7 @@ NO_SPACE = Diagnosis(
             fix="unpack",
         ),
         refusal(
-            r"(?:Error: |docker: ).*(?:writing blob|storing blob|creating container|layer|storage|mounting)"
+            r"(?:Error: |docker: ).{0,300}(?:writing blob|storing blob|creating container|layer|storage|mounting)"
             r".*no space left on device",
             fix="store",
         ),

@@ -140,7 +140,7 @@ EXITED = Diagnosis(
         end(
             r"failed \(exitcode: (?P<code>\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"
             r"|exits with return code = (?P<code2>\d+)|exitcode +: (?P<code3>[1-9]\d*) "
-            r"|CalledProcessError: Command .* returned non-zero exit status (?P<code4>\d+)|ChildFailedError",
+            r"|CalledProcessError: Command .{0,8000} returned non-zero exit status (?P<code4>\d+)|ChildFailedError",
             "The launcher reports that a rank ended, but not why.",
             fix="output",
         ),

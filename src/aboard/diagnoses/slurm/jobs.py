@@ -6,7 +6,7 @@ from aboard.diagnoses.output_patterns import cause, info, odd
 
 # A line of squeue, which ends in the reason, and a line of `scontrol show job`.
 # Runs of bounded length: a line of digits must not take seconds.
-_QUEUED = r"(?<![\d_+])(?P<job{n}>\d[\d_+]{0,40})\s.{0,300}\s(?:PD|PENDING)\s.{0,300}"
+_QUEUED = r"(?<![\d_+])(?P<job{n}>\d[\d_+]{0,40})\s.{0,150}\s(?:PD|PENDING)\s.{0,150}"
 
 WAITING = Diagnosis(
     code="slurm-waiting",
@@ -65,7 +65,7 @@ HELD = Diagnosis(
         _QUEUED.replace("{n}", "")
         + r"\(JobHeld(?:User|Admin)\)\s*$|"
         + _QUEUED.replace("{n}", "2")
-        + r"\([\w -]*requeued[ _]held\)\s*$|Reason=JobHeld(?:User|Admin)|Reason=launch_failed_requeued_held"
+        + r"\([\w -]{0,40}requeued[ _]held\)\s*$|Reason=JobHeld(?:User|Admin)|Reason=launch_failed_requeued_held"
     ),
 )
 

@@ -20,7 +20,7 @@ _PREFIX = re.compile(r"^(sbatch: )?(error: |allocation failure: )?(Batch job sub
 _REFUSALS = (
     ("there is no sbatch", "missing"),
     ("did not end within|Unable to contact slurm controller|Socket timed out|Connection refused", "controller"),
-    ("(?i)invalid partition|partition .*(required|configuration)", "partition"),
+    ("(?i)invalid partition|partition .{0,200}(required|configuration)", "partition"),
     ("(?i)invalid account", "account"),
     ("(?i)qos", "qos"),
     ("(?i)time limit", "time"),
@@ -28,7 +28,7 @@ _REFUSALS = (
         "(?i)node configuration|node count|more processors|not available|invalid feature|gres|memory specification",
         "nodes",
     ),
-    ("(?i)unrecognized option|invalid option|invalid argument|invalid .* specification", "option"),
+    ("(?i)unrecognized option|invalid option|invalid argument|invalid .{0,100} specification", "option"),
 )
 
 

@@ -33,13 +33,14 @@ _UNNAMED = (UnreachableReason.NOT_IN_JOB, UnreachableReason.STEP_REFUSED)
 # The first line of our own in the messages of a step of several nodes.
 SHARED_STEP = "aboard: a step of several nodes"
 _ABOUT_NODES = re.compile(
-    r"failed on node (?P<one>[\w.-]+): |Node failure on (?P<lost>\S+)|^srun: error: (?P<tasks>[\w.,\[\]-]+): tasks?"
-    r" [\d,-]+:|slurmstepd-(?P<daemon>[\w.-]+): |slurm_receive_msgs?: \[\[(?P<peer>[\w.-]+)\]:\d+\] failed"
+    r"failed on node (?P<one>[\w.-]{1,255}): |Node failure on (?P<lost>\S+)"
+    r"|^srun: error: (?P<tasks>[\w.,\[\]-]+): tasks? [\d,-]+:|slurmstepd-(?P<daemon>[\w.-]{1,255}): "
+    r"|slurm_receive_msgs?: \[\[(?P<peer>[\w.-]{1,255})\]:\d{1,5}\] failed"
 )
 _EXIT_CODE = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: Exited with exit code (\d+)$", re.MULTILINE)
 # slurmstepd could not start Python; the task's exit code is then errno.
-_NOT_STARTED = re.compile(r"^.*error: (?:execve\(\)|.*chdir)[^\n]*$", re.MULTILINE)
-_CANCELLED = re.compile(r"^.*\*\*\* (?:STEP|JOB) .* CANCELLED AT [^\n]*$", re.MULTILINE)
+_NOT_STARTED = re.compile(r"^(?:(?>.*?error: ).*chdir|.*error: execve\(\)).*$", re.MULTILINE)
+_CANCELLED = re.compile(r"^(?>.*?\*\*\* (?:STEP|JOB) ).* CANCELLED AT .*$", re.MULTILINE)
 # One node that can't start its task ends the step on all of them; a line above names the node and its reason.
 _ABORTED = re.compile(r"^srun: (?:Job step aborted|Force Terminated).*$", re.MULTILINE)
 # What srun says when we end it while it waits.

@@ -5,7 +5,9 @@ import re
 from weakref import WeakKeyDictionary
 
 # A lost node is noticed by its silence, and named by it.
-_CANCELLED = re.compile(r"slurmstepd\S*: error: \*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT (?!.*DUE TO NODE FAILURE)")
+_CANCELLED = re.compile(
+    r"slurmstepd\S{0,255}: error: \*\*\* (?:JOB|STEP) \S{1,64} ON \S{1,255} CANCELLED AT (?!.*DUE TO NODE FAILURE)"
+)
 
 
 class CancelNotice:

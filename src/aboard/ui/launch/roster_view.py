@@ -48,7 +48,7 @@ _STYLES = {
     MissingReason.SILENT: "red",
     MissingReason.LATE: "yellow",
 }
-_SITE = re.compile(r"[^\s;,]+:(?:\d+|\?\?\?) in [^\s;,]+")
+_SITE = re.compile(r"(?<![^\s;,])[^\s;,]+:(?:\d+|\?\?\?) in [^\s;,]+")
 _DIRECTORIES = re.compile(r"(?<![^\s(])/(?:[^\s/:]+/)+(?=[^\s/])")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 

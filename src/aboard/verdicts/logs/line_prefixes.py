@@ -44,7 +44,7 @@ _PREFIXES = (
     re.compile(r"\[\w+\.py:\d+:[\w<>]+\] "),
     re.compile(r"\[Rank (?P<rank>-?\d{1,18})\] (?=\S)"),
     # glog in all its forms: [E ProcessGroupNCCL.cpp:828], [E1115 08:00:00.123 ProcessGroupNCCL.cpp:616], E1115 … 882].
-    re.compile(r"\[(?P<level>[IWEF])(?:\d{3,4} [\d:.]+)? ?[\w./-]+:\d+\] "),
+    re.compile(r"\[(?P<level>[IWEF])(?:\d{3,4} [\d:.]{1,32})? ?[\w./-]+:\d+\] "),
     re.compile(r"(?P<level>[IWEF])\d{3,4} [\d:.]+ (?P<pid>\d{1,18}) [\w./-]+:\d+\] "),
     # Python's logging: the time with a level, or the level with the logger's name.
     re.compile(r"\d{4}-\d\d-\d\d [\d:,.]+ ?(?:[-|] )?(?:(?P<level>INFO|WARNING|ERROR|CRITICAL|DEBUG)\b[ :|-]*)?"),
@@ -54,7 +54,7 @@ _PREFIXES = (
     re.compile(r"\[(?P<level>INFO|WARNING|ERROR)\|[^\]]{1,60}\] (?:[\d:, -]+>> )?"),
     re.compile(_HOST + r": (?=\S)"),
 )
-_PG_RANK = re.compile(r"\[(?:PG [^\]]*?)?Rank (\d{1,18})\]")
+_PG_RANK = re.compile(r"\[(?:PG [^\[\]]*?)?Rank (\d{1,18})\]")
 _RANK_WITHIN = re.compile(r"\[rank(\d{1,18})\]:|\[Rank (\d{1,18})\]")
 
 

@@ -19,7 +19,7 @@ _LINE = re.compile(
 _VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
 # `Bootstrap : Using [0]eth0:…` up to 2.7, `Bootstrap : Using eth0:…` up to 2.23, `Bootstrap: Using …` since.
 _BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?:\[\d\])?([^:\s]+):([\w.:]+?)(?:%\w+)?<\d+>")
-_NETWORK = re.compile(r"Using (?:internal )?[Nn]etwork (.+?)\s*$")
+_NETWORK = re.compile(r"Using (?:internal )?[Nn]etwork (.+)")
 # `comm 0x… rank 3 nranks 8 cudaDev 3 … - Init START` from 2.18 on; `Init COMPLETE` in all.
 _COMM = re.compile(r"\brank (\d{1,18}) n[Rr]anks (\d{1,18})")
 _START, _COMPLETE, _ABORT = "Init START", "Init COMPLETE", "Abort"
@@ -32,7 +32,9 @@ _WORK = re.compile(
 _LAST = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>\d{1,18}), last completed (?:NCCL )?work: (?P<completed>\d{1,18})"
 )
-_GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\S+?)(?: PG GUID (?P<guid>[^\s(]+))?(?: ?\((?P<name>[^)]*)\))? Rank \d+\]")
+_GROUP = re.compile(
+    r"\[PG (?:ID )?(?P<id>[^\s(]+)(?: PG GUID (?P<guid>[^\s(]+))?(?: ?\((?P<name>[^)]{0,300})\))? Rank \d+\]"
+)
 MOST_RANKS = 100_000
 
 
@@ -200,7 +202,7 @@ def _update_rank(known: NcclRank, text: str) -> None:
     if found := _BOOTSTRAP.search(text):
         known.interface, known.address = found[1], found[2]
     elif found := _NETWORK.search(text):
-        known.network = found[1]
+        known.network = found[1].rstrip()
     elif text.startswith("NET/IB") and "Using" in text:
         known.hcas = tuple(_HCA.findall(text))
     elif found := _COMM.search(text):

@@ -13,7 +13,7 @@ _STEP = re.compile(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*)
 _NUMBER = re.compile(r"[-+]?\d{1,18}")
 _LONGEST = 1000
 # All that an expression may contain.
-_TOKEN = re.compile(r"\s+|\d+\b|[A-Za-z_]\w*|[-+*/%()<>=!]")
+_TOKEN = re.compile(r"\s+|(?<!\d)\d+\b|[A-Za-z_]\w*|[-+*/%()<>=!]")
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

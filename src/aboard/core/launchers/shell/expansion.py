@@ -11,14 +11,18 @@ from aboard.core.launchers.shell.tokens import parse_text
 from aboard.core.launchers.shell.variables import Variables, find_unknown, mark_unknown
 
 _PARAMETER = re.compile(
-    r"(?P<length>#(?=[A-Za-z_]))?(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!])(?:\[(?P<index>[^\]]*)\])?"
+    r"(?P<length>#(?=[A-Za-z_]))?(?P<name>[A-Za-z_]\w*|[0-9]{1,9}|[@*#?$!])(?:\[(?P<index>[^\]]*)\])?"
     r"(?P<operator>:[-=?+]|[-=?+]|##|#|%%|%|//|/|:(?=[\s0-9$]))?(?P<argument>.*)",
     re.DOTALL,
 )
 # What may be an assignment in an arithmetic expression.
 _CHANGES = re.compile(r"=|\+\+|--")
-_GLOB = re.compile(r"[*?]|\[[^\]]*\]|\{[^}]*(,|\.\.)[^}]*\}")
+_GLOB = re.compile(r"[*?]|\[[^\[\]]*\]")
 CapturedOutput = Callable[[str, int], str]
+# What all expansions of a script may cost, in characters: a value that is doubled 40 times has a million million.
+_BUDGET = 20_000_000
+# Comparing a pattern with every part of a text costs the square of its length, divided by this.
+_PARTS_PER_CHARACTER = 20
 
 
 class Expander:
@@ -27,6 +31,7 @@ class Expander:
     def __init__(self, variables: Variables, capture: CapturedOutput) -> None:
         self._variables = variables
         self._capture = capture
+        self._budget = _BUDGET
 
     def expand_text(self, word: Word, line: int) -> str:
         """The word as one text, as in an assignment."""
@@ -43,7 +48,7 @@ class Expander:
         is_open = False
         for part in self._with_home(word):
             if part.kind == "text":
-                if not part.quoted and not globs and _GLOB.search(part.text):
+                if not part.quoted and not globs and _has_pattern(part.text):
                     raise UnreadableScriptError(
                         line, f"the pattern '{part.text}', which depends on the files of the node"
                     )
@@ -80,7 +85,17 @@ class Expander:
         home = Part(kind="text", text=self._variables.get("HOME") or "~", quoted=True)
         return (home, *((replace(first, text=first.text[1:]),) if first.text[1:] else ()), *word[1:])
 
+    def _spend(self, characters: int, line: int) -> None:
+        self._budget -= characters
+        if self._budget < 0:
+            raise UnreadableScriptError(line, f"values of more than {_BUDGET:,} characters")
+
     def _expand_part(self, kind: str, text: str, line: int) -> list[str]:
+        values = self._compute_part(kind, text, line)
+        self._spend(sum(map(len, values)), line)
+        return values
+
+    def _compute_part(self, kind: str, text: str, line: int) -> list[str]:
         if kind == "arithmetic":
             try:
                 return [str(self.expand_arithmetic(text, line))]
@@ -151,6 +166,7 @@ class Expander:
             first, _, count = argument.partition(":")
             start = self.expand_arithmetic(first, line)
             return [value[start:][: self.expand_arithmetic(count, line) if count else None] for value in values]
+        self._spend(sum(len(value) ** 2 for value in values) // _PARTS_PER_CHARACTER, line)
         if sign in {"/", "//"}:
             pattern, _, new = argument.partition("/")
             found = _compile_pattern(pattern)
@@ -168,14 +184,21 @@ def _join_values(values: list[str], index: str) -> list[str]:
     return [" ".join(values)] if index == "*" and values else values
 
 
+def _has_pattern(text: str) -> bool:
+    """Whether a shell would expand it: stars, sets of characters, and braces with a comma or two dots."""
+    inner = (part.partition("{")[2] for part in text.split("}")[:-1])
+    return _GLOB.search(text) is not None or any("," in part or ".." in part for part in inner)
+
+
 def _strip_quotes(text: str) -> str:
     return re.sub(r"^(['\"])(.*)\1$", r"\2", text, flags=re.DOTALL)
 
 
 def _compile_pattern(pattern: str) -> "re.Pattern[str]":
-    return re.compile(
-        "".join(".*" if char == "*" else "." if char == "?" else re.escape(char) for char in pattern), re.DOTALL
-    )
+    """Of the texts between stars, only the last may stand in several places: as far right as possible."""
+    first, *others = ("".join("." if char == "?" else re.escape(char) for char in part) for part in pattern.split("*"))
+    middle = "".join(f"(?>.*?{part})" for part in others[:-1])
+    return re.compile(first + middle + "".join(f".*{part}" for part in others[-1:]), re.DOTALL)
 
 
 def _strip_pattern(text: str, sign: str, pattern: str) -> str:

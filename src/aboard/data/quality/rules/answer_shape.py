@@ -16,7 +16,7 @@ _SHAPES = tuple(
     for name, pattern in (
         ("UUIDs", r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"),
         ("hashes", r"(?:0x|sha\d+:|md5:)?(?=\S*\d)(?=\S*[a-fA-F])[0-9a-fA-F]{12,128}"),
-        ("URLs", r"(?:https?|ftp|s3|gs|file)://\S+|www\.\S+\.\S+"),
+        ("URLs", r"(?:https?|ftp|s3|gs|file)://\S+|www\.(?=\S+\.\S)\S+"),
         (
             "paths",
             r"(?:[A-Za-z]:\\|~?/|\.{1,2}/)?(?:[\w. -]{1,60}[/\\]){1,12}[\w. -]+\.\w{1,5}|/(?:[\w.-]{1,60}/){2,12}\S*",

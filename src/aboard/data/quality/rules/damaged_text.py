@@ -32,7 +32,7 @@ _TOKENS = compile_pattern(
     r"|\[(?:PAD|CLS|SEP|UNK|MASK)\]|\u0120\w|\u2581\w|\w ##\w|\w@@ "
 )
 _TURNS = compile_pattern(
-    r"(?:^|\n)\s*(?:###? ?)?(?:Human|User|Assistant|System|Bot|AI|USER|ASSISTANT|Instruction|Response):"
+    r"(?:^|\n)[^\S\n]*(?:###? ?)?(?:Human|User|Assistant|System|Bot|AI|USER|ASSISTANT|Instruction|Response):"
 )
 _BLOB = compile_pattern(r"[A-Za-z0-9+/_=-]{24,}")
 _VOWELS = compile_pattern(r"[aeiouyáéíóúàèìòùäöüâêîôûãõåæøœ]")

@@ -1,0 +1,65 @@
+"""No text from outside makes a regular expression slow: each is pumped with texts that are made from its own parts."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deadlines import slowness
+from pattern_pumps import UsedPattern, find_patterns, time_pattern
+
+from aboard.core.slurm import job_state
+from aboard.diagnoses.catalogue import all_diagnoses
+from aboard.flows.slurm import submit_job
+from aboard.transport import ssh_log
+from aboard.transport.subprocess_stream import LINE_LIMIT
+from aboard.verdicts import slurm_jobs
+from aboard.verdicts.logs.log_scanner import LINE_LIMIT as SCANNED
+
+PACKAGE = Path(__file__).parents[2] / "src" / "aboard"
+SIZE, LARGE = 16_384, 262_144
+MOST_SECONDS = 0.05
+# Patterns that meet only texts of at most so many characters, and why.
+BOUNDED = {
+    "aboard.core.secrets.private_keys._TRAILER": (16, "_find_material searches the end of a line"),
+    "aboard.core.secrets.private_keys._HEADER": (1000, "_find_material searches the beginning of a line"),
+    "aboard.core.secrets.secret_commands._PIPED": (300, "_FARTHEST bytes before an option"),
+    "aboard.data.intake.source_chunks: \"Unknown split .* Should be one of \\\\['(.*)'\\\\]\\\\.\"": (
+        300,
+        "escape_text",
+    ),
+    "aboard.data.tokens.word_splitter: '(?<=\\\\[)([^]]*)a'": (1000, "our own KNOWN_PATTERNS"),
+    "aboard.diagnoses.output_patterns._PART": (1000, "our own patterns"),
+    "aboard.ui.why.diagnosis_view._COMMAND": (1000, "our own fixes"),
+}
+
+
+def _list_patterns() -> Iterator[UsedPattern]:
+    yield from find_patterns(PACKAGE)
+    for code, diagnosis in all_diagnoses().items():
+        for message in diagnosis.messages:
+            yield UsedPattern(f"{code}: {message.pattern}", message.regex, frozenset({"search"}), longest=SCANNED)
+    for words, _variant in submit_job._REFUSALS:
+        yield UsedPattern(f"submit_job: {words}", re.compile(words), frozenset({"search"}))
+    for words, _meaning in job_state._PENDING_REASONS:
+        yield UsedPattern(f"job_state: {words}", re.compile(words), frozenset({"fullmatch"}))
+    for words, *_rest in slurm_jobs._WAITING:
+        yield UsedPattern(f"slurm_jobs: {words}", re.compile(words, re.IGNORECASE), frozenset({"fullmatch"}))
+    for _reason, patterns in ssh_log._REASONS:
+        regex = re.compile("|".join(patterns), re.IGNORECASE | re.MULTILINE)
+        yield UsedPattern(f"ssh_log: {'|'.join(patterns)}", regex, frozenset({"search"}), longest=LINE_LIMIT)
+
+
+@pytest.mark.ci
+def test_no_pattern_takes_more_than_linear_time() -> None:
+    """Each takes at most 50 ms for 16 KB, and 16 times that for 16 times as much, or has a reason to be exempt."""
+    slow = {}
+    patterns = list(_list_patterns())
+    assert {used.name for used in patterns} >= BOUNDED.keys()
+    for used in patterns:
+        longest, _why = BOUNDED.get(used.name, (used.longest, ""))
+        worst = time_pattern(used, min(SIZE, longest), min(LARGE, longest), limit=2.0)
+        most = MOST_SECONDS * slowness()
+        if worst.seconds > most or worst.larger > most * max(1.0, min(LARGE, longest) / SIZE):
+            slow[used.name] = worst
+    assert not slow
