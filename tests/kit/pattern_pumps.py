@@ -26,6 +26,8 @@ _FILTER_SIZE = 400
 _MOST_PREFIXES, _MOST_LETTERS = 8, 8
 
 _Calls = dict[str, set[str]]
+# The letters that each part of a pattern takes.
+_KNOWN_SETS: dict[str, frozenset[str]] = {}
 
 
 class UsedPattern(NamedTuple):
@@ -297,10 +299,13 @@ class _Pieces:
         return self._choose(op, value)
 
     def _choose(self, op: Any, value: Any) -> str:
-        one = sre_parser.SubPattern(sre_parser.State())
-        one.append((op, value))
-        compiled = sre_compiler.compile(one, self._flags)
-        letters = frozenset(letter for letter in _LETTERS if compiled.fullmatch(letter))
+        key = repr((op, value, self._flags))
+        if key not in _KNOWN_SETS:
+            one = sre_parser.SubPattern(sre_parser.State())
+            one.append((op, value))
+            compiled = sre_compiler.compile(one, self._flags)
+            _KNOWN_SETS[key] = frozenset(letter for letter in _LETTERS if compiled.fullmatch(letter))
+        letters = _KNOWN_SETS[key]
         self._sets.append(letters)
         liked = [letter for letter in "a1 /=:-.\"'_" if letter in letters]
         return (liked or sorted(letters) or ["a"])[0]

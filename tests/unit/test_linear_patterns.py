@@ -63,3 +63,11 @@ def test_no_pattern_takes_more_than_linear_time() -> None:
         if worst.seconds > most or worst.larger > most * max(1.0, min(LARGE, longest) / SIZE):
             slow[used.name] = worst
     assert not slow
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("pattern", [r"Using (.+?)\s*$", r"\[PG [^\]]*Rank", r"NVRM: .*GPU .*fell", r"\d+[\d,-]*: x"])
+def test_a_slow_pattern_would_be_seen(pattern: str) -> None:
+    """The look above has teeth: each of these takes the square of the length on some text."""
+    used = UsedPattern("slow", re.compile(pattern), frozenset({"search"}))
+    assert time_pattern(used, SIZE, SIZE, limit=0.1).seconds > MOST_SECONDS
