@@ -62,14 +62,23 @@ def test_an_index_of_token_shards_with_huge_row_groups_is_refused(
 
 
 @pytest.mark.parametrize("pattern", [{"String": "a"}, {"Regex": ""}])
-def test_a_tokenizer_whose_replacements_multiply_is_refused(tmp_path: Path, pattern: dict[str, str]) -> None:
-    """Nine replacements of a letter by ten of it make a gigabyte of each letter: refused before anything is encoded."""
+def test_a_tokenizer_whose_replacements_multiply_is_refused(
+    tmp_path: Path, pattern: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine replacements of a letter by ten of it make a gigabyte of each letter: refused before anything is encoded.
+
+    Also if it is on the hub, of which only the download is replaced here.
+    """
     step = {"type": "Replace", "pattern": pattern, "content": "a" * 10}
     content = {"normalizer": {"type": "Sequence", "normalizers": [step] * 9}, "model": {"type": "BPE"}}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(AboardError, match="times as long") as refused:
         load_vocabulary(str(tmp_path))
     assert refused.value.code == "data-tokenizer"
+    monkeypatch.setattr("aboard.data.tokens.tokenizer_vocabulary.is_hub_reachable", lambda: True)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda _name, file: str(tmp_path / file))
+    with pytest.raises(AboardError, match="times as long"):
+        load_vocabulary("hub:eve/tokenizer")
 
 
 def test_the_replacements_of_usual_tokenizers_are_accepted() -> None:

@@ -86,8 +86,9 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
         if where is None:
             raise _make_unreachable_error(name)
     _refuse_foreign_links(where)
-    if isinstance(where, Path):
-        refuse_growth(where / "tokenizer.json")
+    vocabulary = where / "tokenizer.json" if isinstance(where, Path) else _fetch_vocabulary(name)
+    if vocabulary is not None:
+        refuse_growth(vocabulary)
     from transformers import AutoTokenizer  # noqa: PLC0415 - brings torch with it, which takes seconds
 
     try:
@@ -101,6 +102,16 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
         # A shell doesn't expand what is quoted.
         folder = path if name.startswith("~") else name
         raise AboardError(data.TOKENIZER, seen, "broken", file=f"{folder}/tokenizer.json") from error
+
+
+def _fetch_vocabulary(name: str) -> Path | None:
+    """The tokenizer.json on the hub, which is looked at before it is loaded; None if there is none."""
+    from huggingface_hub import hf_hub_download  # noqa: PLC0415 - as in `hub_reachable`
+
+    try:
+        return Path(hf_hub_download(name, "tokenizer.json"))
+    except Exception:  # noqa: BLE001 - whatever its downloader raises: the loader reports it
+        return None
 
 
 def _refuse_foreign_links(where: Path | str | None) -> None:
