@@ -152,7 +152,7 @@ def test_gpus_that_the_job_does_not_have() -> None:
 def test_named_nodes_of_the_job(files: Path) -> None:
     """They are reached by srun under Slurm's names; slots that were written stay, and ssh's port and user are gone."""
     (files / "aboard.yaml").write_text("cluster: {nodes: ['n1 slots=1', n2], user: alice, port: 2222}")
-    cluster = load(allocation=job(2, 2, 2))
+    cluster = load("aboard.yaml", allocation=job(2, 2, 2))
     assert (cluster.source, slots(cluster)) == ("aboard.yaml", {"n1": 1, "n2": 2})
     assert {(node.port, node.user) for node in cluster} == {(None, None)}
     assert load("n2.cluster.example", allocation=job(2, 2)).nodes == (
