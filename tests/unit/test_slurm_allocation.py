@@ -165,7 +165,7 @@ def test_named_nodes_of_the_job(files: Path) -> None:
             transport=TransportKind.SLURM,
         ),
     )
-    assert guess_nodes(here=HERE, allocation=job(2, 2, 2)) == cluster.nodes
+    assert guess_nodes(here=HERE, allocation=job(2, 2, 2), allow_file=True) == cluster.nodes
 
 
 def test_a_step_gets_all_gpus_of_the_job_on_its_nodes() -> None:

@@ -57,7 +57,7 @@ def require_allowed(file: str, settings: Sequence[GuardedSetting], environ: Mapp
         shown = describe_settings(settings[:_SHOWN_SETTINGS], _VALUE_LENGTH)
         if len(settings) > _SHOWN_SETTINGS:
             shown.append(f"and {len(settings) - _SHOWN_SETTINGS} more")
-        lines = "".join(f"\n    {line}" for line in shown)
+        lines = "".join(f"\n{line}" for line in shown)
         seen = f"{escape_text(file, 200)} has settings that need your consent, and you have not allowed them:{lines}"
         raise AboardError(configuration.NOT_ALLOWED, seen + describe_owner(file), file=file)
 
