@@ -330,6 +330,9 @@ PRINTED = {
     "as a list of lines": repr(PEM.split("\n")),
     "as a list over lines": "[" + ",\n ".join(repr(f"{line}\n") for line in PEM.split("\n")) + "]",
     "indented": PEM.replace("\n", "\n      "),
+    "in colours": "\n".join(f"\x1b[32m{line}\x1b[0m" for line in PEM.split("\n")),
+    "in a box": "\n".join(f"│ {line:<96} │" for line in PEM.split("\n")),
+    "in a table": "\n".join(f"| {line:<96} |" for line in PEM.removesuffix(END).split("\n")),
     "for PuTTY": PUTTY,
     "for PGP": PGP,
     "without an end": PEM.removesuffix(END),
@@ -379,7 +382,10 @@ def test_a_key_in_an_exception_is_not_in_a_bundle(tmp_path: Path) -> None:
 def test_secrets_that_a_rank_prints_are_not_in_a_bundle(tmp_path: Path) -> None:
     """Those of all formats of the corpus, printed one after the other; innocent lines between them stay."""
     cases = [case for case in read_corpus() if "\n" not in case.text and not re.search("/home/|/root/", case.text)]
-    text = bundle_output(tmp_path, [(0, "stdout", "".join(f"{case.text}\n" for case in cases))])
+    # A bundle has the last 400 lines of each rank.
+    halves = [(0, "stdout", cases[: len(cases) // 2]), (1, "stdout", cases[len(cases) // 2 :])]
+    pieces = [(rank, stream, "".join(f"{case.text}\n" for case in half)) for rank, stream, half in halves]
+    text = bundle_output(tmp_path, pieces)
     printed = [json.loads(line)["text"] for line in text.splitlines() if line.startswith('{"at"')]
     lines = list(zip(cases, printed, strict=True))
     assert [case.id for case, line in lines if case.secret is not None and case.secret in line] == []
