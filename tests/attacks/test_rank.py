@@ -20,13 +20,18 @@ from other_users import PYTHON, VICTIM
 from secret_corpus import read_corpus
 
 from aboard.agent import frames, process_tree
+from aboard.cli.runs.launch_view import LineBacklog
 from aboard.core.run.events import Event
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.flows.bundle import pack_run
+from aboard.flows.logs import LogFollower, LogQuery
+from aboard.record.rank_logs.log_reader import LogReader
+from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.sandbox import Sandbox
 from aboard.transport import agent_bootstrap
+from aboard.ui.log_lines import LogLineFormatter
 
 # Made up: random bytes in the shape of a key. Marker lines are assembled, so that no code host takes them for a key.
 # Made up: random bytes in the shape of a key. The marker lines are assembled, so that no code host objects to them.
@@ -457,3 +462,22 @@ def test_a_key_that_two_ranks_print_in_pieces_is_not_in_their_bundle(box: Sandbo
     unpacked = box.head.run(["tar", "-xzOf", "keys.tar.gz"], cwd=launches.folder).stdout
     assert list_leaked_lines(unpacked) == []
     assert unpacked.count("the end of rank") == 2
+
+
+def test_a_rank_that_floods_its_output_leaves_the_head_time_for_ctrl_c(tmp_path: Path) -> None:
+    """Lines are shown for a limited time in each turn of the head's loop; none is lost, and none is shown twice."""
+    run = RunDirectory(tmp_path / "20261115-0800-brave-otter")
+    run.make()
+    record = Record.open(run, ranks=1)
+    record.add_output("n1", 0, "stdout", b"a\rb\r" * 10_000, 1.0)
+    record.tick(2.0)
+    record.close()
+    reader = LogReader(run.logs)
+    backlog = LineBacklog(LogFollower(reader, LogQuery(selection=LineSelection())), LogLineFormatter(styled=False))
+    shown: list[str] = []
+    assert not backlog.show(shown.append, 0.0)
+    assert len(shown) == 1
+    assert not backlog.show(shown.append, 0.001)
+    assert backlog.show(shown.append, 60.0, last=True)
+    assert [line[-1] for line in shown] == ["a", "b"] * 10_000
+    reader.close()
