@@ -20,13 +20,18 @@ from other_users import PYTHON, VICTIM
 from secret_corpus import read_corpus
 
 from aboard.agent import frames, process_tree
+from aboard.cli.runs.launch_view import LineBacklog
 from aboard.core.run.events import Event
 from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.flows.bundle import pack_run
+from aboard.flows.logs import LogFollower, LogQuery
+from aboard.record.rank_logs.log_reader import LogReader
+from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.sandbox import Sandbox
 from aboard.transport import agent_bootstrap
+from aboard.ui.log_lines import LogLineFormatter
 
 # Made up: random bytes in the shape of a key. Marker lines are assembled, so that no code host takes them for a key.
 # Made up: random bytes in the shape of a key. The marker lines are assembled, so that no code host objects to them.
@@ -330,6 +335,9 @@ PRINTED = {
     "as a list of lines": repr(PEM.split("\n")),
     "as a list over lines": "[" + ",\n ".join(repr(f"{line}\n") for line in PEM.split("\n")) + "]",
     "indented": PEM.replace("\n", "\n      "),
+    "in colours": "\n".join(f"\x1b[32m{line}\x1b[0m" for line in PEM.split("\n")),
+    "in a box": "\n".join(f"│ {line:<96} │" for line in PEM.split("\n")),
+    "in a table": "\n".join(f"| {line:<96} |" for line in PEM.removesuffix(END).split("\n")),
     "for PuTTY": PUTTY,
     "for PGP": PGP,
     "without an end": PEM.removesuffix(END),
@@ -379,7 +387,10 @@ def test_a_key_in_an_exception_is_not_in_a_bundle(tmp_path: Path) -> None:
 def test_secrets_that_a_rank_prints_are_not_in_a_bundle(tmp_path: Path) -> None:
     """Those of all formats of the corpus, printed one after the other; innocent lines between them stay."""
     cases = [case for case in read_corpus() if "\n" not in case.text and not re.search("/home/|/root/", case.text)]
-    text = bundle_output(tmp_path, [(0, "stdout", "".join(f"{case.text}\n" for case in cases))])
+    # A bundle has the last 400 lines of each rank.
+    halves = [(0, "stdout", cases[: len(cases) // 2]), (1, "stdout", cases[len(cases) // 2 :])]
+    pieces = [(rank, stream, "".join(f"{case.text}\n" for case in half)) for rank, stream, half in halves]
+    text = bundle_output(tmp_path, pieces)
     printed = [json.loads(line)["text"] for line in text.splitlines() if line.startswith('{"at"')]
     lines = list(zip(cases, printed, strict=True))
     assert [case.id for case, line in lines if case.secret is not None and case.secret in line] == []
@@ -451,3 +462,22 @@ def test_a_key_that_two_ranks_print_in_pieces_is_not_in_their_bundle(box: Sandbo
     unpacked = box.head.run(["tar", "-xzOf", "keys.tar.gz"], cwd=launches.folder).stdout
     assert list_leaked_lines(unpacked) == []
     assert unpacked.count("the end of rank") == 2
+
+
+def test_a_rank_that_floods_its_output_leaves_the_head_time_for_ctrl_c(tmp_path: Path) -> None:
+    """Lines are shown for a limited time in each turn of the head's loop; none is lost, and none is shown twice."""
+    run = RunDirectory(tmp_path / "20261115-0800-brave-otter")
+    run.make()
+    record = Record.open(run, ranks=1)
+    record.add_output("n1", 0, "stdout", b"a\rb\r" * 10_000, 1.0)
+    record.tick(2.0)
+    record.close()
+    reader = LogReader(run.logs)
+    backlog = LineBacklog(LogFollower(reader, LogQuery(selection=LineSelection())), LogLineFormatter(styled=False))
+    shown: list[str] = []
+    assert not backlog.show(shown.append, 0.0)
+    assert len(shown) == 1
+    assert not backlog.show(shown.append, 0.001)
+    assert backlog.show(shown.append, 60.0, last=True)
+    assert [line[-1] for line in shown] == ["a", "b"] * 10_000
+    reader.close()

@@ -55,6 +55,12 @@ def test_the_corpus_is_large_enough() -> None:
         "machine a login b password c\n",
         "QUJDREVGR0hJSktMTU5PUFFS ",
         "token: ['a', ",
+        "\x1b[32m",
+        "\x1b[",
+        "│ token ",
+        "password |\n",
+        "password'," + " " * 30,
+        "AKIAIOSFODNN7EXAMPLE,",
         f"echo{' ' * 8_000}sudo -",
     ],
 )

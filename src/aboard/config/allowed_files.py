@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from aboard.agent.private_folders import make_private_folder
 from aboard.config.consent_rules import GuardedSetting, list_guarded_settings, list_guarded_variables
 from aboard.config.input_files import DEFAULT_FILE, MAX_BYTES, FoundFile, read_text
 from aboard.config.this_machine import get_state_folder
@@ -109,7 +110,7 @@ def record_allowed(file: str, digest: str, environ: Mapping[str, str]) -> None:
     """Allows these settings of this file from now on."""
     record = _find_record(file, digest, environ)
     try:
-        record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(record.parent)
         with suppress(FileExistsError):
             handle = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(handle, "wb") as file_:

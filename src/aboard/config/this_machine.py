@@ -15,6 +15,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from aboard.agent.private_folders import make_private_folder
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
 from aboard.diagnoses import AboardError
@@ -95,7 +96,7 @@ def record_environment_place(prefix: Path, place: str, environ: "Mapping[str, st
         del places[str(prefix)]
     if places == known:
         return
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(file.parent)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     draft.write_text(json.dumps(places), "utf-8")
     draft.rename(file)

@@ -10,12 +10,13 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
+from aboard.agent.private_folders import make_private_folder
 from aboard.core.text.input_text import suggest_fix
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import run_records
 from aboard.lazy_dataclass import dataclass
-from aboard.record.run_directory import PRIVATE, PRIVATE_FILE, RunDirectory
+from aboard.record.run_directory import PRIVATE_FILE, RunDirectory
 
 KEEP_RUNS = 100
 KEEP_BYTES = 32 * 2**30
@@ -37,7 +38,7 @@ class Runs:
     def create(self, now: datetime, random: Random) -> RunDirectory:
         """Creates a run directory with an unused name."""
         try:
-            self.base.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            make_private_folder(self.base)
             for _ in range(_NAMES_TRIED):
                 run = self.open_run(make_run_id(now, random))
                 try:
@@ -54,7 +55,7 @@ class Runs:
         """The directory of a run that was named elsewhere, such as by the machine that submitted it."""
         directory = self.open_run(run)
         try:
-            self.base.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            make_private_folder(self.base)
             with suppress(FileExistsError):
                 directory.make()
         except OSError as error:

@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+from aboard.agent.private_folders import make_private_folder
 from aboard.core.cluster.node import Node
 from aboard.core.decoding import DecodeError, HostName, Matching, MaxLength, UserName, decode
 from aboard.core.trust.file_changes import FileChange
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.nodes import trust
 from aboard.lazy_dataclass import dataclass
-from aboard.record.run_directory import PRIVATE, PRIVATE_FILE
+from aboard.record.run_directory import PRIVATE_FILE
 from aboard.record.runs import find_state_directory
 
 _Base64 = Annotated[str, Matching(r"[A-Za-z0-9+/]*={0,2}"), MaxLength(2**24)]
@@ -87,7 +88,7 @@ class TrustRecords:
     def lock(self) -> Iterator[None]:
         """Only one `aboard trust` at a time."""
         try:
-            self.base.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            make_private_folder(self.base)
             fd = os.open(self.base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise _build_record_error(self.base, error) from None

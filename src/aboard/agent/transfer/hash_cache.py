@@ -9,6 +9,8 @@ import os
 import stat
 import time
 
+from aboard.agent.private_folders import make_private_folder
+
 BLOCK = 1024 * 1024
 # A file written this recently can change again without a new time stamp (git's "racy" entries).
 SETTLED_NS = 2_000_000_000
@@ -49,7 +51,7 @@ class HashCache:
         self._new = False
         draft = "%s.%d" % (self._path, os.getpid())
         with contextlib.suppress(OSError):
-            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            make_private_folder(os.path.dirname(self._path))
             with open(draft, "w") as file:
                 json.dump(self._known, file)
             os.rename(draft, self._path)

@@ -61,7 +61,8 @@ def _walk(path: str, *, make: bool) -> tuple[int, str, bool]:
                 if not make:
                     return fd, at, True
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=fd)
+                    # ~/.cache and ~/.local, as the XDG specification requires; others as the umask says.
+                    os.mkdir(name, 0o700 if name.startswith(".") else 0o777, dir_fd=fd)
                 found = _open_entry(fd, name)
             target = _read_link(found, is_top=is_top, strict=strict or links == _MOST_LINKS)
             if target:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 
+from aboard.agent.private_folders import make_private_folder
 from aboard.agent.transfer.file_names import OWN_PREFIX
 
 
@@ -13,7 +14,7 @@ def record_tree(root: int) -> None:
     """Records an open directory. If that fails, the next `--delete` is refused, which is safe."""
     path = _locate_record(root)
     with contextlib.suppress(OSError):
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        make_private_folder(os.path.dirname(path))
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
 
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from time import monotonic
 
 from rich.console import Console
 from rich.live import Live
@@ -39,6 +40,10 @@ from aboard.verdicts.logs.folded_tracebacks import TracebackFolder
 EXIT_BLOCKED = 2
 # The launch picks another port by itself.
 AUTO_FIXED_CODE = network.PORT_TAKEN.code
+# How long new lines may be shown at a time: Ctrl-C and the nodes wait meanwhile. A rank can print faster than that.
+SHOW_SECONDS = 0.5
+# At the end: nobody reads more on a terminal; a file should have all, but for a flood.
+LAST_SECONDS = {True: 2.0, False: 20.0}
 
 
 class SilentView:
@@ -59,6 +64,31 @@ class SilentView:
             self._on_tick(self._conductor)
 
 
+class LineBacklog:
+    """The lines of all ranks that were not shown yet; the next turn begins with those that there was no time for."""
+
+    def __init__(self, follower: LogFollower, lines: LogLineFormatter) -> None:
+        self._follower = follower
+        self._lines = lines
+        self._rest: Iterator[str] = iter(())
+
+    def show(self, say: Callable[[str], None], seconds: float, *, last: bool = False) -> bool:
+        """Shows lines for that long; returns whether these were all."""
+        deadline = monotonic() + seconds
+        for is_new in (False, True):
+            if is_new:
+                self._rest = self._list_new(last=last)
+            for line in self._rest:
+                say(line)
+                if monotonic() > deadline:
+                    return False
+        return True
+
+    def _list_new(self, *, last: bool) -> Iterator[str]:
+        for log_line in self._follower.more(last=last):
+            yield from self._lines.text(log_line)
+
+
 class LaunchView:
     """A terminal shows the rank table below the ranks' lines; a pipe gets plain lines."""
 
@@ -69,7 +99,7 @@ class LaunchView:
         self._styled = console.is_terminal
         self._lines = LogLineFormatter(styled=self._styled)
         self._reader: LogReader | None = None
-        self._follower: LogFollower | None = None
+        self._backlog: LineBacklog | None = None
         self._live = LaunchLiveView(console) if self._styled else None
         self._plain = PlainLaunchWriter(self._write)
         self._check = CheckLiveView()
@@ -107,7 +137,8 @@ class LaunchView:
         # A run that a further Slurm job continues has output already.
         earlier = self._reader.list_segments()
         query, tracebacks = LogQuery(selection=LineSelection()), TracebackFolder(self._run.id)
-        self._follower = LogFollower(self._reader, query, behind=earlier, tracebacks=tracebacks)
+        follower = LogFollower(self._reader, query, behind=earlier, tracebacks=tracebacks)
+        self._backlog = LineBacklog(follower, self._lines)
 
     def event(self, event: Event) -> None:
         pass
@@ -115,7 +146,8 @@ class LaunchView:
     def tick(self, now: float) -> None:
         if self._conductor is None:
             return
-        self._show_new_lines()
+        if self._backlog is not None:
+            self._backlog.show(self.say, SHOW_SECONDS)
         roster = build_live_roster(self._conductor)
         if self._live is not None:
             self._live.update(roster)
@@ -127,16 +159,11 @@ class LaunchView:
             self._looking.stop()
         if self._reader is not None:
             # Output written after the last tick.
-            self._show_new_lines(last=True)
+            if self._backlog is not None and not self._backlog.show(self.say, LAST_SECONDS[self._styled], last=True):
+                self.say(f"… the rest is not shown: aboard logs {self._run.id}")
             self._reader.close()
         if self._live is not None:
             self._live.close()
-
-    def _show_new_lines(self, *, last: bool = False) -> None:
-        if self._follower is not None:
-            for log_line in self._follower.more(last=last):
-                for line in self._lines.text(log_line):
-                    self.say(line)
 
     def _write(self, text: str) -> None:
         sys.stdout.write(f"{text}\n")

@@ -20,7 +20,7 @@ _DER = re.compile(rb"MII[A-Za-z0-9]{2}[A-Za-z]?IBA(?:AKC|DANBgkqhkiG9w0BAQEFAASC
 _DER_ANCHORS = (b"IBAAKC", b"IBADANBgkqhkiG9w0BAQEFAASC", b"b3BlbnNzaC1rZXktdjE")
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 # What Python, JSON and shells put behind a line of a key: quotes, commas, escaped line ends.
-_TRAILER = re.compile(rb"(?:\\+[nrt]|[\s\"'`,+)\]};\\])*\Z")
+_TRAILER = re.compile(rb"(?:\\+[nrt]|[\s\"'`,+)\]};|\\])*\Z")
 _LONGEST_TRAILER = 16
 # The rest of a key that is printed as one line: words, or escaped line ends.
 _SAME_LINE = re.compile(rb"(?:(?:\\+[nrt]|[ \t\"',]){0,8}[A-Za-z0-9+/=]{16,65536}){0,2000}")
@@ -149,6 +149,8 @@ def _find_lines(
 def _find_material(data: bytes, start: int, end: int, prefix: bytes) -> Span | None:
     """The key material on this line: empty on a blank line, None if the line is somebody else's."""
     line = data[start:end]
+    # A box has blanks up to its edge.
+    line = line.rstrip(b" \t\r|")
     trailer = _TRAILER.search(line, max(0, len(line) - _LONGEST_TRAILER))
     text = line[: trailer.start()] if trailer is not None else line
     before = text.rstrip(_BASE64)

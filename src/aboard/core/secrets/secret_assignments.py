@@ -22,14 +22,15 @@ class NameStrength(IntEnum):
     ALL = 4
 
 
-_SUFFIX = rb"(?:[_-]?(?:value|string|str|base64|b64|hash|raw|text|plain|prod|dev|test|staging|\d{1,3}))?"
+_SUFFIX = rb"(?:[_-]?(?:value|string|str|base64|b64|hash|raw|text|plain|prod|dev|test|staging|\d{1,3})|[ ]\d)?"
 _CLOSE = rb"(?:\\{0,8}[\"'`\]]){0,2}\)?"
 # `=`, `: `, ` is `, and `"name": NAME, "value": …`.
-_VALUE_FIELD = rb",?[ \t]{0,4}\\{0,8}[\"']?value\\{0,8}[\"']?[ \t]?[:=]"
+_VALUE_FIELD = rb",?[ \t]{0,4}(?:\r?\n[ \t]{0,40})?\\{0,8}[\"']?value\\{0,8}[\"']?[ \t]?[:=]"
 _SIGN = (
-    rb"[ \t]{0,8}(?P<sign>=>|:=|={1,2}|:|>|(?<=[ \t])(?:is|was|are|(?:set|changed|reset) to)\b:?|"
+    rb"[ \t]{0,32}(?P<sign>[=-]>|:=|={1,2}|:|>|\||(?<=[ \t])(?:is|was|are|(?:set|changed|reset) to)\b:?|"
     + _VALUE_FIELD
-    + rb")[ \t]{0,8}(?=[^\s,;)])"
+    # A formatter of JSON may put a quoted value on the next line, YAML a block.
+    + rb"|(?<=[\"']),)[ \t]{0,32}(?:\r?\n[ \t]{0,40}(?=[\"'])|[|>][+-]?\r?\n[ \t]{1,40})?(?=[^\s,;)])"
 )
 # Training logs are full of `tokens: 123` and `tokens 1.2M`.
 _NO_NUMBER = rb"(?![\d.,:_+/-]{1,40}[a-z%]{0,3}(?:[\s,;)\]}|/]|\Z))"
@@ -57,8 +58,9 @@ def _compile_name(name: bytes, *, numbers: bool = False) -> "re.Pattern[bytes]":
 
 
 _KEY_KINDS = re.compile(
-    rb"(?:api|access|account|secret|private|priv|shared|encryption|decryption|signing|auth|master|client|deploy|license"
-    rb"|subscription|service|hmac|jwt|fernet|aes|consumer|app|application|wandb|hf|openai|anthropic|stripe)[_. -]?\Z"
+    rb"(?:api|access|account|secret|private|priv|shared|encryption|decryption|signing|auth|master|client|deploy"
+    rb"|license|subscription|service|unseal|hmac|jwt|fernet|aes|consumer|app|application|wandb|hf|openai|anthropic"
+    rb"|stripe)[_. -]?\Z"
 )
 _NAME_CLASS = b"abcdefghijklmnopqrstuvwxyz0123456789_.$-"
 # Where a value begins and ends, and whether it is a secret.
@@ -96,7 +98,7 @@ _PROSE = frozenset(
     b" never longer shorter always disabled enabled manager policy rotation error warning string bytes already still"
     b" now has had have does do did when where which who how what but because than then there here so no".split()
 )
-_OPEN = re.compile(rb"(?:[bur]{0,2}|(?:pydantic\.)?secret(?:str|bytes|value)?\()(?P<quote>\\{0,8}[\"'`])")
+_OPEN = re.compile(rb"(?:[bur]{0,2}|(?:pydantic\.)?secret(?:str|bytes|value)?\()(?P<quote>\"{3}|'{3}|\\{0,8}[\"'`])")
 _BARE = re.compile(
     rb"(?:[^\s\"'`,;&<>|(){}\[\]\\]|[,;&|()\[\]{}\\<>](?![\s\"'`,;)}\]<\\]|\Z|[\w.-]{1,32}[\"']?[ ]?[=:])){1,4096}"
 )
@@ -166,7 +168,14 @@ _RULES: tuple[tuple["re.Pattern[bytes]", Callable[[bytes, bytes], NameStrength]]
     (_compile_name(rb"key(?:s|[_-]?data)?+"), _trust_key),
     (_compile_name(rb"cred(?:ential)?s?"), lambda _name, _before: NameStrength.UNUSUAL),
     (_compile_name(rb"auth(?:orization|[_-]?header)?"), _trust_auth),
-    (_compile_name(rb"pwd", numbers=True), lambda _name, _before: NameStrength.UNUSUAL),
+    (
+        _compile_name(rb"pwd?", numbers=True),
+        lambda name, before: (
+            NameStrength.UNUSUAL
+            if name.startswith(b"pwd") or not before[-1:].isalpha() or before.endswith(b"bind")
+            else NameStrength.NOTHING
+        ),
+    ),
     (
         _compile_name(rb"phrase"),
         lambda _name, before: (
@@ -219,8 +228,11 @@ def _find_values(
     if trust is NameStrength.NOTHING:
         return
     sign = found["sign"] or b" "
-    if sign == b" ":
+    if sign in (b" ", b"|", b","):
         option = before[len(before.rstrip(_NAME_CLASS)) :].startswith(b"-")
+        # Without a dash, a list of names.
+        trust = trust if option or sign != b"," else NameStrength.RANDOM
+        sign = b" "
         if option or (trust is NameStrength.ALL and _is_netrc(low[max(0, start - 600) : start])):
             sign = b"="
     elif found[0].startswith(b"auth"):

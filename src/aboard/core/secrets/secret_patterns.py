@@ -4,6 +4,7 @@ Every word that a rule looks for costs a pass over the text, so the rules share 
 decides. Each pattern is bounded: hostile text takes linear time.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -21,6 +22,18 @@ _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _MOST_SHAPES = 20_000
 # Shorter lines may belong to the next one, as those of a netrc do, and are cheap.
 _SHORTEST_SHAPE = 40
+# Colours, also as `repr` and JSON write them, which may stand anywhere in a secret.
+_STYLE = re.compile(rb"(?:\x1b|\\x1b|\\u001b)\[[0-9;:]{0,40}[mK]")
+_STYLE_ANCHOR = b"1b["
+# What stands around names, values and lines of keys in tables and boxes, in ASCII of the same length.
+_SIGNS = {
+    **dict.fromkeys("│┃║▏▕", b" | "),
+    **dict.fromkeys("→⇒➜", b"-> "),
+    **dict.fromkeys("\uff1a\uff1d", b"=  "),
+    "\u2003": b"   ",
+    "\u00a0": b"  ",
+}
+_FOREIGN_SIGN = re.compile("|".join(_SIGNS).encode())
 
 
 class SecretFinder:
@@ -33,6 +46,11 @@ class SecretFinder:
 
     def find(self, data: bytes, *, cut: bool = False) -> list[Span]:
         """The places of all secrets, in order, without overlaps; `cut`: the beginning of the text is missing."""
+        plain, ends, removed = _remove_styles(data)
+        spans = self._find_in_plain(plain, cut=cut)
+        return [(_move(start, ends, removed), _move(stop - 1, ends, removed) + 1) for start, stop in spans]
+
+    def _find_in_plain(self, data: bytes, *, cut: bool) -> list[Span]:
         spans, keyed = self._find_in_windows(data)
         keys = list(find_private_keys(data, cut=cut)) if keyed or cut else []
         if keys:
@@ -92,6 +110,30 @@ class SecretFinder:
 def is_secret_value(name: str, value: str, *, typed: bool = False) -> bool:
     """Whether a value is a secret because of its name; `typed`: of an option or a variable that a user set."""
     return judge_value(name.encode("utf-8", "replace"), value.encode("utf-8", "replace"), typed=typed)
+
+
+def _remove_styles(data: bytes) -> tuple[bytes, list[int], list[int]]:
+    """The text without colours and with usual signs; where parts of it end, and how much was removed up to there."""
+    if not data.isascii():
+        data = _FOREIGN_SIGN.sub(lambda sign: _SIGNS[sign[0].decode()], data)
+    if b"\x1b[" not in data and _STYLE_ANCHOR not in data:
+        return data, [], []
+    parts: list[bytes] = []
+    ends, removed = [], []
+    last = size = 0
+    for style in _STYLE.finditer(data):
+        parts.append(data[last : style.start()])
+        size += style.start() - last
+        last = style.end()
+        ends.append(size)
+        removed.append(last - size)
+    return b"".join([*parts, data[last:]]), ends, removed
+
+
+def _move(place: int, ends: list[int], removed: list[int]) -> int:
+    """Where a byte of the text without colours was in the original."""
+    number = bisect_right(ends, place)
+    return place + (removed[number - 1] if number else 0)
 
 
 def _cut_windows(data: bytes) -> Iterator[Span]:

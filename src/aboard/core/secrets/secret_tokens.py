@@ -32,6 +32,8 @@ _PREFIXED = re.compile(
 )
 # Three in a hundred ids of AWS have no digit.
 _AWS_ID = re.compile(rb"(?:AKIA|ASIA|AROA|AIDA)[A-Z]{16}")
+# The id and the key as a table or a tuple has them.
+_AWS_PAIR = re.compile(rb"A[KS]IA[A-Z0-9]{16}[\s\"',:;|]{1,16}(?P<key>[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])")
 # Where one of them can begin.
 _PREFIX_STARTS = re.compile(rb"(?:\A|[_-])(?=[a-zA-Z][a-zA-Z0-9_-])")
 _DOTTED = re.compile(
@@ -87,6 +89,8 @@ def find_tokens(data: bytes, known: Collection[bytes] = ()) -> Iterator[tuple[in
 
     `known` are runs of keys that were found elsewhere.
     """
+    for pair in _AWS_PAIR.finditer(data):
+        yield *pair.span("key"), b""
     encoded_until = 0
     for start, end in _find_runs(data):
         if known and data[start:end] in known:

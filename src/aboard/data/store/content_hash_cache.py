@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time_ns
 
+from aboard.agent.private_folders import make_private_folder
 from aboard.data.store.atomic_files import compute_sha256, hold_lock, write_atomically
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
@@ -63,7 +64,7 @@ class ContentHashCache:
     def _save(self) -> None:
         if not self._new:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self._path.parent)
         with hold_lock(self._path.with_suffix(".lock"), patience=_PATIENCE):
             # Other processes may have added entries. The oldest are dropped if there are too many.
             self._known = {**_load_hashes(self._path), **self._new}

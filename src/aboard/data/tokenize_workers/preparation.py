@@ -9,6 +9,7 @@ from dataclasses import asdict, astuple
 from itertools import islice
 from pathlib import Path
 
+from aboard.agent.private_folders import make_private_folder
 from aboard.core.decoding import decode
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.row_formats import RowFormat
@@ -115,7 +116,8 @@ class Preparation:
     def make(self, progress: Callable[[TokenizeProgress], None]) -> None:
         """Makes what is missing and publishes it; after an interruption, the next attempt continues from there."""
         for folder in (self._making / "units", self._making / "shards"):
-            folder.mkdir(parents=True, exist_ok=True)
+            # On nodes, too, nobody else reads the user's data: they get the modes of these.
+            make_private_folder(folder)
             _remove_drafts(folder)
         shards = self._shards()
         schedule = PreparationSchedule(self._units, shards)

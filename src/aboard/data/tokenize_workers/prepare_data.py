@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from aboard.agent.private_folders import make_private_folder
 from aboard.data.quality import prepared_statistics
 from aboard.data.quality.row_statistics import DataStatistics
 from aboard.data.sampling.document_segments import OverflowPolicy
@@ -63,7 +64,7 @@ def prepare_data(
     """
     check_max_length(max_length)
     cores = workers or len(os.sched_getaffinity(0))
-    cache.mkdir(parents=True, exist_ok=True)
+    make_private_folder(cache)
     prints = ContentHashCache(cache / "fingerprints.json")
     work = Preparation(sources, encoder, cache, prints=prints, workers=cores, shard_bytes=shard_bytes)
     with hold_lock(cache / f"{work.key}.lock", patience=_PATIENCE):

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from aboard.agent.packages.installed_packages import RECORD, parse_metadata_name
 from aboard.agent.packages.wheel_install import SHEBANG, WheelLayout, format_record
+from aboard.agent.private_folders import make_private_folder
 from aboard.core.decoding import try_decode
 from aboard.data.store.atomic_files import compute_sha256
 from aboard.data.store.content_hash_cache import make_changed_error, read_file_stamp
@@ -110,7 +111,7 @@ class _WheelPlace:
 
 def pack_distribution(distribution: InstalledDistribution, cache: Path, prefix: Path, site: str) -> PackedWheel:
     """Packs what changed since the last time; `site` is relative to the prefix."""
-    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(cache)
     place = _WheelPlace(distribution, cache, prefix, site)
     path, known = place.path, place.load()
     if known is not None:

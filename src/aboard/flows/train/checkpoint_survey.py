@@ -227,13 +227,6 @@ def describe_parts(parts: Sequence[LackingPart]) -> str:
     return "; ".join(texts) + more
 
 
-def make_private_folder(path: Path) -> None:
-    """A directory two levels below the cache, which only this user can enter."""
-    path.parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.parent.mkdir(exist_ok=True, mode=0o700)
-    path.mkdir(exist_ok=True, mode=0o700)
-
-
 def add_progress(on_total: Callable[[int, int], None]) -> OnDownload:
     """Adds up the bytes of all nodes that are receiving."""
     latest: dict[str, DownloadProgress] = {}

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from aboard.agent.private_folders import make_private_folder
 from aboard.checks.list_formatting import format_list
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.diagnoses import AboardError
@@ -15,7 +16,6 @@ from aboard.flows.train.checkpoint_survey import (
     CheckpointSurvey,
     LackingPart,
     describe_parts,
-    make_private_folder,
 )
 from aboard.flows.train.local_checkpoints import build_no_best_error
 from aboard.flows.train.recorded_checkpoints import RecordedTraining

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from hashlib import sha256
 from pathlib import Path
 
+from aboard.agent.private_folders import make_private_folder
 from aboard.checks.list_formatting import format_list
 from aboard.core.cluster.file_sync import OnProgress
 from aboard.core.cluster.node import Node
@@ -22,7 +23,6 @@ from aboard.flows.train.checkpoint_survey import (
     CheckpointOffer,
     CheckpointSurvey,
     describe_parts,
-    make_private_folder,
 )
 from aboard.flows.train.recorded_checkpoints import RecordedTraining
 from aboard.lazy_dataclass import dataclass
