@@ -114,7 +114,10 @@ SLURM_NAME = Rule(
 SLURM_OPTION = Rule(
     harmless="an option that says which nodes a job gets, and when: --exclusive, --mem=0, --gres=gpu:8",
     effect="gives sbatch options that can run programs, set variables or write files",
-    is_harmless=lambda text, _folder: text.partition("=")[0] in _RESOURCE_OPTIONS and "/" not in text,
+    # A second option after a blank would be one of sbatch's, too.
+    is_harmless=lambda text, _folder: (
+        text.partition("=")[0] in _RESOURCE_OPTIONS and re.fullmatch(r"[^\s/]+", text) is not None
+    ),
 )
 _NEVER = "never"
 PYTHON = Rule(harmless=_NEVER, effect="starts this program on each node, with your rights")

@@ -1,0 +1,76 @@
+"""Attacks by harmless-looking values of a file that Aboard found: names, options and links that mean something else."""
+
+import shutil
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from aboard.config.consent_rules import list_guarded_settings
+from aboard.config.yaml_tree import parse_tree
+from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.diagnoses import AboardError
+from aboard.flows.train.tracker_inputs import read_git_state
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home" / "clone"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def list_guarded_keys(text: str) -> list[str]:
+    return [setting.key for setting in list_guarded_settings(parse_tree(text, file="aboard.yaml"), Path())]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["text", "hub:text", "pandas"])
+def test_a_format_of_datasets_is_no_data_set_of_the_hub(clone: Path, tmp_path: Path, name: str) -> None:
+    """`load_dataset("text")` reads, and "pandas" unpickles, the files of the working directory: neither is loaded."""
+    (tmp_path / "secret").write_text("hunter2\n")
+    (clone / "train.txt").symlink_to(tmp_path / "secret")
+    (clone / "train.pkl").symlink_to(tmp_path / "secret")
+    with pytest.raises(AboardError) as refused:
+        list_source_chunks(SourceSpec(path=name))
+    assert refused.value.code == "data-missing"
+
+
+@pytest.mark.parametrize(
+    "option", ["--mem=0 --error=.bashrc", "--mem=0\t--chdir=..", "--exclusive --mail-user=a@b", "--gres=gpu:8 -D.."]
+)
+def test_an_option_of_sbatch_brings_no_second_one(option: str) -> None:
+    """All options of an #SBATCH line count: one that needs consent can't stand behind one that doesn't."""
+    assert list_guarded_keys(f'cluster: {{slurm: {{nodes: 1, extra: ["{option}"]}}}}') == ["cluster.slurm.extra[0]"]
+    assert not list_guarded_keys("cluster: {slurm: {nodes: 1, extra: [--mem=0, --gres=gpu:8, --exclusive]}}")
+
+
+def test_a_repository_allows_git_no_protocol(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`protocol.ext.allow` and a remote for missing objects in .git/config run nothing, also with an older git."""
+    run = partial(subprocess.run, cwd=clone, check=True, stdout=subprocess.PIPE, text=True)
+    run(["git", "init", "-q", "."])
+    (clone / "a").write_text("a\n")
+    run(["git", "add", "a"])
+    run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"])
+    tree = run(["git", "rev-parse", "HEAD^{tree}"]).stdout.strip()
+    (clone / ".git/objects" / tree[:2] / tree[2:]).unlink()
+    for key, value in (
+        ("core.repositoryformatversion", "1"),
+        ("extensions.partialClone", "evil"),
+        ("remote.evil.promisor", "true"),
+        ("remote.evil.url", f"ext::touch {tmp_path}/mark"),
+        ("protocol.ext.allow", "always"),
+    ):
+        run(["git", "config", key, value])
+    # Git before 2.39.4 does not know this variable.
+    (tmp_path / "bin").mkdir()
+    old = tmp_path / "bin" / "git"
+    old.write_text(f'#!/bin/sh\nunset GIT_NO_LAZY_FETCH\nexec {shutil.which("git")} "$@"\n')
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{old.parent}:/usr/bin:/bin")
+    assert read_git_state(clone)["dirty"] is None
+    assert not (tmp_path / "mark").exists()
+    subprocess.run(["git", "diff-index", "--cached", "HEAD"], cwd=clone, check=False, capture_output=True)
+    assert (tmp_path / "mark").exists(), "the attack itself does not work"
