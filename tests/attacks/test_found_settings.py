@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from aboard.config.allowed_files import compute_digest, describe_settings, list_settings_to_allow
 from aboard.config.consent_rules import list_guarded_settings
 from aboard.config.yaml_tree import parse_tree
 from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import NO_FIX, AboardError
 from aboard.flows.train.tracker_inputs import read_git_state
 
 
@@ -45,6 +46,27 @@ def test_an_option_of_sbatch_brings_no_second_one(option: str) -> None:
     """All options of an #SBATCH line count: one that needs consent can't stand behind one that doesn't."""
     assert list_guarded_keys(f'cluster: {{slurm: {{nodes: 1, extra: ["{option}"]}}}}') == ["cluster.slurm.extra[0]"]
     assert not list_guarded_keys("cluster: {slurm: {nodes: 1, extra: [--mem=0, --gres=gpu:8, --exclusive]}}")
+
+
+def test_consent_to_a_link_ends_when_the_link_leads_elsewhere(clone: Path, tmp_path: Path) -> None:
+    """The question shows where a link of the repository leads, and another target needs `aboard allow` again."""
+    (clone / "aboard.yaml").write_text("data: {files: [first/rows]}\n")
+    (clone / "first").symlink_to("second")
+    shown = []
+    for place in ("shared", "home/.ssh"):
+        (clone / "second").unlink(missing_ok=True)
+        (clone / "second").symlink_to(tmp_path / place)
+        (setting,) = list_settings_to_allow("aboard.yaml", fix=NO_FIX)
+        shown.append(compute_digest([setting]))
+        assert str(tmp_path / place / "rows") in "".join(describe_settings([setting]))
+    assert shown[0] != shown[1]
+
+
+def test_a_link_through_proc_is_no_path_in_the_directory(clone: Path) -> None:
+    """/proc/self/cwd is the repository for the command that asks, and the user's home for an agent on a node."""
+    (clone / "out").symlink_to("/proc/self/cwd/.ssh")
+    assert list_guarded_keys("train: {output_dir: out}") == ["train.output_dir"]
+    assert list_guarded_keys("train: {model: ~unknown-user/x}") == ["train.model"]
 
 
 def test_a_repository_allows_git_no_protocol(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
