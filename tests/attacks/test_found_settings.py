@@ -1,5 +1,6 @@
 """Attacks by harmless-looking values of a file that Aboard found: names, options and links that mean something else."""
 
+import json
 import shutil
 import subprocess
 from functools import partial
@@ -11,6 +12,7 @@ from aboard.config.allowed_files import compute_digest, describe_settings, list_
 from aboard.config.consent_rules import list_guarded_settings
 from aboard.config.yaml_tree import parse_tree
 from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import NO_FIX, AboardError
 from aboard.flows.train.tracker_inputs import read_git_state
 
@@ -67,6 +69,26 @@ def test_a_link_through_proc_is_no_path_in_the_directory(clone: Path) -> None:
     (clone / "out").symlink_to("/proc/self/cwd/.ssh")
     assert list_guarded_keys("train: {output_dir: out}") == ["train.output_dir"]
     assert list_guarded_keys("train: {model: ~unknown-user/x}") == ["train.model"]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("key", ["vocab", "vocab_file", "init_inputs", "gguf_file"])
+def test_settings_of_a_tokenizer_name_no_file_of_the_user(clone: Path, tmp_path: Path, key: str) -> None:
+    """tokenizer_config.json has arguments of a class: a private key named there would be the vocabulary."""
+    (tmp_path / "secret").write_text("hunter2\n[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\n")
+    name = [str(tmp_path / "secret")] if key == "init_inputs" else str(tmp_path / "secret")
+    (clone / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", key: name}))
+    (clone / "vocab.txt").write_text("a\n[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\n")
+    with pytest.raises(AboardError) as refused:
+        load_vocabulary(str(clone))
+    assert refused.value.code == "data-tokenizer"
+    assert "outside of its directory" in refused.value.seen
+
+
+def test_a_path_with_the_prefix_of_the_hub_is_no_name_of_the_hub(clone: Path) -> None:
+    """`hub:/home/…` is neither a path, which would need consent, nor a name."""
+    with pytest.raises(AboardError, match="is a path, and no name"):
+        load_vocabulary(f"hub:{clone.parent}")
 
 
 def test_a_repository_allows_git_no_protocol(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
