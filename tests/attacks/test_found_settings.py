@@ -15,6 +15,8 @@ from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
 from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import NO_FIX, AboardError
 from aboard.flows.train.tracker_inputs import read_git_state
+from aboard.train.trackers.send_metrics import Sender
+from aboard.train.trackers.tracked_run import TrackedRun
 
 
 @pytest.fixture
@@ -91,6 +93,16 @@ def test_a_path_with_the_prefix_of_the_hub_is_no_name_of_the_hub(clone: Path) ->
     with pytest.raises(AboardError) as refused:
         load_vocabulary("hub:../model")
     assert "is a path" in refused.value.seen
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "tensorboard"])
+def test_trackers_write_through_no_link_in_the_output_directory(clone: Path, tracker: str) -> None:
+    """A committed output/wandb or output/tensorboard that leads elsewhere gets no file of W&B or TensorBoard."""
+    TrackedRun(id="x", name="x", project=None, model="m", config={}).save(clone)
+    (clone / tracker).symlink_to(clone.parent)
+    with pytest.raises(OSError, match="it is a link"):
+        Sender(clone, tracker, print)
+    assert [path.name for path in clone.parent.iterdir()] == ["clone"]
 
 
 def test_a_repository_allows_git_no_protocol(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
