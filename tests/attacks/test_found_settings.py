@@ -43,6 +43,25 @@ def test_a_format_of_datasets_is_no_data_set_of_the_hub(clone: Path, tmp_path: P
     assert refused.value.code == "data-missing"
 
 
+def test_a_data_directory_has_no_rows_from_outside(clone: Path, tmp_path: Path) -> None:
+    """A link in a directory of data, or beside the index of a token file, makes no private file a row."""
+    (tmp_path / "secret").write_text("hunter2\n")
+    (clone / "data").mkdir()
+    for name, named in (("rows.txt", "data"), ("tokens.bin", "data/tokens.bin"), ("tokens.bin", "data")):
+        (clone / "data/tokens.idx").write_bytes(b"")
+        (clone / "data" / name).symlink_to(tmp_path / "secret")
+        if name == "rows.txt":
+            (clone / "data/tokens.idx").unlink()
+        with pytest.raises(AboardError) as refused:
+            list_source_chunks(SourceSpec(path=named))
+        assert refused.value.code == "spread-link-out"
+        (clone / "data" / name).unlink()
+    (clone / "rows.txt").write_text("a\n")
+    (clone / "data/tokens.idx").unlink()
+    (clone / "data/rows.txt").symlink_to("../rows.txt")
+    assert len(list_source_chunks(SourceSpec(path="data"))) == 1
+
+
 @pytest.mark.parametrize(
     "option", ["--mem=0 --error=.bashrc", "--mem=0\t--chdir=..", "--exclusive --mail-user=a@b", "--gres=gpu:8 -D.."]
 )
