@@ -15,6 +15,7 @@ from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
 from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import NO_FIX, AboardError
 from aboard.flows.train.tracker_inputs import read_git_state
+from aboard.train.model.export import TOKENIZER, _copy_files
 from aboard.train.trackers.send_metrics import Sender
 from aboard.train.trackers.tracked_run import TrackedRun
 
@@ -103,6 +104,21 @@ def test_settings_of_a_tokenizer_name_no_file_of_the_user(clone: Path, tmp_path:
     with pytest.raises(AboardError) as refused:
         load_vocabulary(str(clone))
     assert refused.value.code == "data-tokenizer"
+    assert "outside of its directory" in refused.value.seen
+
+
+def test_a_link_among_more_chat_templates_is_not_read_or_copied(clone: Path, tmp_path: Path) -> None:
+    """`additional_chat_templates` has templates only: no private file gets into rows, or by its own name into exports."""
+    (tmp_path / "id_key").write_text("hunter2\n")
+    folder = clone / "additional_chat_templates"
+    folder.mkdir()
+    (folder / "id_key").symlink_to(tmp_path / "id_key")
+    (tmp_path / "out").mkdir()
+    _copy_files(clone, tmp_path / "out", TOKENIZER)
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    (folder / "default.jinja").symlink_to(tmp_path / "id_key")
+    with pytest.raises(AboardError) as refused:
+        load_vocabulary(str(clone))
     assert "outside of its directory" in refused.value.seen
 
 

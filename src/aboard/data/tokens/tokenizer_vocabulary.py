@@ -109,7 +109,8 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
 
 def _refuse_foreign_links(where: Path | str | None) -> None:
     """A template or a vocabulary that is a link to a file of the user would put that file into every row."""
-    for file in sorted(where.glob("*")) if isinstance(where, Path) else ():
+    # Templates may be in a directory of their own.
+    for file in sorted([*where.glob("*"), *where.glob("*/*.jinja")]) if isinstance(where, Path) else ():
         try:
             if file.is_symlink() and file.suffix in _TEXT_SUFFIXES:
                 find_link_target(file, in_model=True)
