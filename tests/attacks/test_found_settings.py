@@ -86,6 +86,21 @@ def test_consent_to_a_link_ends_when_the_link_leads_elsewhere(clone: Path, tmp_p
     assert shown[0] != shown[1]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("cluster: {env: {SSH_ASKPASS: ../evil}}", "cluster: {env: {SSLKEYLOGFILE: ../evil}}"),
+        *("cluster: {nodes: [{name: n1, env: {MY_TOKEN_PATH: ../evil}}]}", "data: {tokenizer: ../evil}"),
+    ],
+)
+def test_a_program_can_not_hide_as_a_credential_in_the_question(text: str) -> None:
+    """Values of credentials are not shown; a program, a file or a tokenizer is none."""
+    (setting,) = list_guarded_settings(parse_tree(text, file="aboard.yaml"), Path())
+    shown = "".join(describe_settings([setting]))
+    assert "../evil" in shown
+    assert "credential" not in shown
+
+
 def test_a_link_through_proc_is_no_path_in_the_directory(clone: Path) -> None:
     """/proc/self/cwd is the repository for the command that asks, and the user's home for an agent on a node."""
     (clone / "out").symlink_to("/proc/self/cwd/.ssh")
@@ -108,7 +123,7 @@ def test_settings_of_a_tokenizer_name_no_file_of_the_user(clone: Path, tmp_path:
 
 
 def test_a_link_among_more_chat_templates_is_not_read_or_copied(clone: Path, tmp_path: Path) -> None:
-    """`additional_chat_templates` has templates only: no private file gets into rows, or by its own name into exports."""
+    """`additional_chat_templates` has templates only: no private file gets into rows, or by its name into exports."""
     (tmp_path / "id_key").write_text("hunter2\n")
     folder = clone / "additional_chat_templates"
     folder.mkdir()

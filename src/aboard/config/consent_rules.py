@@ -255,6 +255,7 @@ HARMLESS_VARIABLES: Mapping[str, str] = {
     "TZ": r"[A-Za-z]{1,20}(/[A-Za-z_]{1,30})?",
 }
 _ADDRESS_ENDINGS = ("_ADDR", "_HOST", "_PORT", "_URL", "_URI", "_ENDPOINT", "_PROXY", "_SERVER", "DOMAIN")
+_PROGRAM_ENDINGS = ("ASKPASS", "FILE", "PATH", "DIR", "COMMAND", "CMD", "PROGRAM", "HELPER")
 
 
 def list_guarded_settings(tree: Table, folder: Path) -> list[GuardedSetting]:
@@ -278,11 +279,16 @@ def describe_variable_effect(name: str, value: str) -> str:
         return ""
     if name.startswith("MASTER_"):
         return "moves the rendezvous of the ranks to another address"
-    if is_secret(name):
+    if is_credential(name):
         return "gives programs this credential"
     if name.upper().endswith(_ADDRESS_ENDINGS):
         return "makes programs send data, and perhaps tokens, to this address"
     return "programs on the nodes may load code, write files or send data elsewhere because of it"
+
+
+def is_credential(name: str) -> bool:
+    """Whether the value is a secret itself, and no program or file such as that of SSH_ASKPASS or SSLKEYLOGFILE."""
+    return is_secret(name) and not name.upper().endswith(_PROGRAM_ENDINGS)
 
 
 def _walk_section(section: Table, key: str, path: str, folder: Path) -> "Iterator[GuardedSetting]":
