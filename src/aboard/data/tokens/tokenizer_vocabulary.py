@@ -8,8 +8,9 @@ from typing import Any
 import tokenizers
 
 from aboard.core.text.hub_names import is_path, looks_like_path, strip_hub_prefix
+from aboard.data.intake import model_code
 from aboard.data.intake.hub_reachability import is_hub_reachable
-from aboard.data.intake.model_code import TOKENIZER_SETTINGS, find_code_error, read_settings
+from aboard.data.intake.model_code import TOKENIZER_SETTINGS, find_code_error
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import escape_text
@@ -90,8 +91,8 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
         where = name if is_hub_reachable() else _find_cached(name)
         if where is None:
             raise _make_unreachable_error(name)
-    _refuse_foreign_links(where)
     _refuse_foreign_names(where if isinstance(where, Path) else _fetch_settings(name))
+    _refuse_foreign_links(where)
     from transformers import AutoTokenizer  # noqa: PLC0415 - brings torch with it, which takes seconds
 
     try:
@@ -122,7 +123,7 @@ def _refuse_foreign_links(where: Path | str | None) -> None:
 def _refuse_foreign_names(folder: Path | None) -> None:
     """The settings are arguments of the tokenizer's class, which opens the files that they name, wherever they are."""
     try:
-        settings = {} if folder is None else read_settings(folder / TOKENIZER_SETTINGS)
+        settings = {} if folder is None else model_code.read_settings(folder / TOKENIZER_SETTINGS)
     except (OSError, ValueError, RecursionError):  # loading it says why
         return
     for key, value in settings.items():
