@@ -6,10 +6,16 @@ What has the name of a small text file may be a link to a secret, a pipe that ne
 import errno
 import os
 import stat
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from aboard.core.text.byte_sizes import format_size
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import file_sync
 from aboard.diagnoses.untrusted import escape_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 # Of a JSON file of a model; the largest index of weights has 10 MB.
 MOST_JSON = 32 * 1024 * 1024
@@ -77,3 +83,20 @@ def require_regular_file(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "a link")
         raise ForeignFileError(errno.EINVAL, f"it is {kind}, not a regular file")
+
+
+def refuse_outside_link(path: "Path", folders: "Iterable[Path]") -> None:
+    """Raises for a link to a file that is in none of these directories and in no Hugging Face cache.
+
+    A directory in the working directory may have links to all of that: git-annex and DVC make them.
+    """
+    real, allowed = path.resolve(), [folder.resolve() for folder in folders]
+    blobs = real.parent
+    is_cached = blobs.name == "blobs" and blobs.parent.name.startswith(("models--", "datasets--"))
+    if is_cached or any(real.is_relative_to(folder) for folder in allowed):
+        return
+    here = path.cwd()
+    if real.is_relative_to(here) and path.is_relative_to(here):
+        return
+    seen = f"{escape_text(str(path), 300)} is a link to {escape_text(str(real), 300)}, which is outside of"
+    raise AboardError(file_sync.LINK_OUT, f"{seen} {escape_text(str(allowed[0]), 300)}", path=path, target=real)

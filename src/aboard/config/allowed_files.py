@@ -11,12 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from aboard.agent.private_folders import make_private_folder
-from aboard.config.consent_rules import GuardedSetting, list_guarded_settings, list_guarded_variables
+from aboard.config.consent_rules import (
+    GuardedSetting,
+    is_credential,
+    list_guarded_settings,
+    list_guarded_variables,
+)
 from aboard.config.input_files import DEFAULT_FILE, MAX_BYTES, FoundFile, read_text
 from aboard.config.this_machine import get_state_folder
 from aboard.config.yaml_tree import Table, parse_tree
 from aboard.core.plan.deepspeed_env_file import parse_env_file
-from aboard.core.secrets.secret_names import is_secret
 from aboard.diagnoses import AboardError, Fix
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
@@ -77,7 +81,10 @@ def describe_settings(settings: Sequence[GuardedSetting], limit: int = MAX_BYTES
 
 def _show_value(setting: GuardedSetting, limit: int) -> str:
     """Not that of a credential: the question may be in a log."""
-    return "(hidden)" if is_secret(setting.key.rpartition(".")[2]) else escape_text(str(setting.value), limit)
+    section, _, name = setting.key.rpartition(".")
+    # A key such as data.tokenizer is no variable.
+    is_hidden = (not section or section.endswith(".env")) and is_credential(name)
+    return "(hidden)" if is_hidden else escape_text(str(setting.value), limit)
 
 
 def describe_owner(file: str) -> str:

@@ -41,14 +41,44 @@ class Rule:
 def is_inside(text: str, folder: Path) -> bool:
     """Whether a path, with its links resolved, lies in the directory. A Hub name does, too: it is no path."""
     whole = folder.resolve()
-    if text.startswith(("/proc", "/sys", "/dev")):  # another place on each node
-        return False
     try:
-        # Not Path.expanduser, which raises for an unknown user.
-        paths = [whole / os.path.expanduser(path) for path in (text, DataReference.parse(text).path)]  # noqa: PTH111
-        return all(path.resolve().is_relative_to(whole) for path in paths)
+        for path in (text, DataReference.parse(text).path):
+            *steps, end = _follow_links(path, whole)
+            # Below /proc is another place on each node.
+            if any(str(step) in _SYSTEM_FOLDERS for step in (*steps, end)) or not end.resolve().is_relative_to(whole):
+                return False
     except (OSError, ValueError, RuntimeError):  # a NUL, or links in a circle
         return False
+    return True
+
+
+def describe_path(text: str, folder: Path) -> str:
+    """The path, and where links in the directory lead it: consent is to that place, not to the name of a link."""
+    path, whole = DataReference.parse(text).path, folder.resolve()
+    try:
+        *_, end = _follow_links(path, whole)
+    except (OSError, ValueError):
+        return text
+    plain = os.path.normpath(whole / os.path.expanduser(path))  # noqa: PTH111 - as below
+    return text if str(end) == plain else f"{text} (a link to {end})"
+
+
+def _follow_links(path: str, whole: Path) -> "Iterator[Path]":
+    """The steps of a path. Links in the directory are followed; those elsewhere are not the repository's."""
+    expanded = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises for an unknown user
+    if expanded.startswith("~"):  # whose home may be on a node
+        raise OSError
+    at, pending = Path("/"), [*reversed((whole / expanded).parts[1:])]
+    for _ in range(_MOST_STEPS):
+        yield at
+        if not pending:
+            return
+        part = pending.pop()
+        at, link = (at.parent, None) if part == ".." else (at / part, at / part)
+        if link is not None and link.is_relative_to(whole) and link.is_symlink():
+            # Joined to an absolute target, the directory no longer counts.
+            pending, at = [*pending, *reversed((link.parent / link.readlink()).parts[1:])], Path("/")
+    raise OSError
 
 
 def list_logins(text: str, folder: Path) -> list[str]:
@@ -60,6 +90,8 @@ def list_logins(text: str, folder: Path) -> list[str]:
     return [line.strip() for line in lines if "@" in line.partition("#")[0]]
 
 
+_SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
+_MOST_STEPS = 1000
 _PATH_EFFECT = "reads files outside of this directory, and may send them to the nodes"
 _WORD = re.compile(r"[\w .:+-]{1,200}")
 # Options of sbatch that start nothing and write nowhere; with a slash, some read a file.
@@ -114,7 +146,10 @@ SLURM_NAME = Rule(
 SLURM_OPTION = Rule(
     harmless="an option that says which nodes a job gets, and when: --exclusive, --mem=0, --gres=gpu:8",
     effect="gives sbatch options that can run programs, set variables or write files",
-    is_harmless=lambda text, _folder: text.partition("=")[0] in _RESOURCE_OPTIONS and "/" not in text,
+    # A second option after a blank would be one of sbatch's, too.
+    is_harmless=lambda text, _folder: (
+        text.partition("=")[0] in _RESOURCE_OPTIONS and re.fullmatch(r"[^\s/]+", text) is not None
+    ),
 )
 _NEVER = "never"
 PYTHON = Rule(harmless=_NEVER, effect="starts this program on each node, with your rights")
@@ -220,6 +255,7 @@ HARMLESS_VARIABLES: Mapping[str, str] = {
     "TZ": r"[A-Za-z]{1,20}(/[A-Za-z_]{1,30})?",
 }
 _ADDRESS_ENDINGS = ("_ADDR", "_HOST", "_PORT", "_URL", "_URI", "_ENDPOINT", "_PROXY", "_SERVER", "DOMAIN")
+_PROGRAM_ENDINGS = ("ASKPASS", "FILE", "PATH", "DIR", "COMMAND", "CMD", "PROGRAM", "HELPER")
 
 
 def list_guarded_settings(tree: Table, folder: Path) -> list[GuardedSetting]:
@@ -243,11 +279,16 @@ def describe_variable_effect(name: str, value: str) -> str:
         return ""
     if name.startswith("MASTER_"):
         return "moves the rendezvous of the ranks to another address"
-    if is_secret(name):
+    if is_credential(name):
         return "gives programs this credential"
     if name.upper().endswith(_ADDRESS_ENDINGS):
         return "makes programs send data, and perhaps tokens, to this address"
     return "programs on the nodes may load code, write files or send data elsewhere because of it"
+
+
+def is_credential(name: str) -> bool:
+    """Whether the value is a secret itself, and no program or file such as that of SSH_ASKPASS or SSLKEYLOGFILE."""
+    return is_secret(name) and not name.upper().endswith(_PROGRAM_ENDINGS)
 
 
 def _walk_section(section: Table, key: str, path: str, folder: Path) -> "Iterator[GuardedSetting]":
@@ -281,11 +322,11 @@ def _apply_rule(rule: Rule, tree: Tree, key: str, path: str, folder: Path) -> "I
     elif isinstance(tree, Table):
         yield from _walk_section(tree, key, path, folder)
     elif tree.value is not None and not rule.is_harmless(tree.text, folder):
-        setting = _build_setting(key, tree, rule.effect)
+        value = _build_setting(key, tree, rule.effect).value
+        if rule in (PATH, OUTPUT, HOSTFILE):
+            value = describe_path(tree.text, folder)
         logins = list_logins(tree.text, folder) if rule is HOSTFILE else []
-        yield GuardedSetting(
-            key=key, value=[setting.value, *logins] if logins else setting.value, where=tree.where, effect=rule.effect
-        )
+        yield GuardedSetting(key=key, value=[value, *logins] if logins else value, where=tree.where, effect=rule.effect)
 
 
 def _is_undeclared(path: str, name: str) -> bool:

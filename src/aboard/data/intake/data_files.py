@@ -10,6 +10,7 @@ from aboard.data.intake.compressed_files import strip_compression_suffix
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.foreign_files import refuse_outside_link
 
 STORE_BY_SUFFIX: dict[str, Store] = {
     ".jsonl": "jsonl",
@@ -20,6 +21,7 @@ STORE_BY_SUFFIX: dict[str, Store] = {
     ".arrow": "arrow",
     ".idx": "megatron",
 }
+_INDEX = ".idx"
 # Metadata that `datasets` writes beside its rows.
 _NO_ROWS = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"})
 # Parts of file names that indicate a split, as the hub reads them.
@@ -60,6 +62,8 @@ def find_data_files(path: str, split: str | None) -> list[DataFile]:
     if ending not in STORE_BY_SUFFIX:
         seen = f"'{escape_text(path)}' has no known suffix, so Aboard can't tell its format"
         raise AboardError(data.ENDING, seen, "known", endings=" ".join(STORE_BY_SUFFIX))
+    if ending == _INDEX:
+        _refuse_outside_link(name.removesuffix(_INDEX) + ".bin", [Path(name).parent, Path(name).resolve().parent])
     return [DataFile(Untrusted(name), name, ending)]
 
 
@@ -76,6 +80,9 @@ def _list_directory(path: str, split: str | None) -> list[DataFile]:
         raise AboardError(data.MISSING, seen, "no-rows", endings=" ".join(STORE_BY_SUFFIX))
     split_by_file = {file: _guess_split(os.path.relpath(file.path, path)) for file in files}
     splits = sorted({name for name in split_by_file.values() if name})
+    for file in files:
+        for name in (file.path, file.path.removesuffix(_INDEX) + ".bin"):
+            _refuse_outside_link(name, [Path(path)])
     if split is None and len(splits) <= 1:
         return files
     # Training on a test set shows in no curve: if names indicate splits, only one of them is read.
@@ -90,6 +97,12 @@ def _list_directory(path: str, split: str | None) -> list[DataFile]:
             raise AboardError(data.SPLIT, seen, "other", split=splits[0])
         raise AboardError(data.SPLIT, seen, "none")
     return selected
+
+
+def _refuse_outside_link(name: str, folders: list[Path]) -> None:
+    """A link to a private file would be a row; a file that is named itself may be a link."""
+    if Path(name).is_symlink():
+        refuse_outside_link(Path(name).absolute(), folders)
 
 
 def _walk_directory(path: str) -> list[str]:

@@ -35,19 +35,19 @@ def require_known_type(folder: Path) -> None:
     # Imported here: it takes a second, and few models bring code.
     from transformers import CONFIG_MAPPING  # noqa: PLC0415
 
-    if _read_settings(folder / MODEL_SETTINGS).get("model_type") not in CONFIG_MAPPING:
+    if read_settings(folder / MODEL_SETTINGS).get("model_type") not in CONFIG_MAPPING:
         raise error
 
 
 def _list_references(path: Path) -> Iterator[str]:
     try:
-        references = _read_settings(path).get("auto_map")
+        references = read_settings(path).get("auto_map")
     except (OSError, ValueError, RecursionError):
         return
     for value in references.values() if isinstance(references, dict) else (references,):
         yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str))
 
 
-def _read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
     content = json.loads(read_foreign_file(path, MOST_JSON, in_model=True))
     return content if isinstance(content, dict) else {}

@@ -203,7 +203,13 @@ def list_hub_chunks(
 
 def _load_hub_dataset(name: str, config: str | None, split: str, revision: str | None) -> Any:
     import datasets  # noqa: PLC0415 - takes seconds to import, which a local file needn't wait for
+    from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES  # noqa: PLC0415 - as above
 
+    if name in _PACKAGED_DATASETS_MODULES:
+        # `pandas`, `text` and so on are no names of the hub for `datasets`: it would read, and with `pandas` even
+        # unpickle, what it finds in the working directory.
+        seen = f"'{name}' is a format of the library datasets, and no data set of the Hugging Face Hub"
+        raise AboardError(data.MISSING, seen, "unclear", name=f"OWNER/{name}")
     if not datasets.config.HF_HUB_OFFLINE and not is_hub_reachable():
         # Otherwise each of its files is tried for half a minute before the cache is used.
         datasets.config.HF_HUB_OFFLINE = True

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from aboard.core.decoding import DecodeError, decode
@@ -10,7 +9,7 @@ from aboard.data.store.content_hash_cache import ContentHashCache
 from aboard.data.store.shard_manifest import FORMAT, MANIFEST_NAME, FileEntry, make_manifest_error, read_manifest
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data, file_sync
-from aboard.diagnoses.untrusted import escape_text
+from aboard.foreign_files import refuse_outside_link
 from aboard.lazy_dataclass import dataclass
 
 # Prefixes of the format names in our manifests: shards and packed sequences.
@@ -32,23 +31,6 @@ class SyncDirectory:
     @property
     def bytes(self) -> int:
         return sum(file.bytes for file in self.files)
-
-
-def refuse_outside_link(path: Path, folders: Iterable[Path]) -> None:
-    """Raises for a link to a file that is in none of these directories and in no Hugging Face cache.
-
-    A directory in the working directory may have links to all of that: git-annex and DVC make them.
-    """
-    real, allowed = path.resolve(), [folder.resolve() for folder in folders]
-    blobs = real.parent
-    is_cached = blobs.name == "blobs" and blobs.parent.name.startswith(("models--", "datasets--"))
-    if is_cached or any(real.is_relative_to(folder) for folder in allowed):
-        return
-    here = Path.cwd()
-    if real.is_relative_to(here) and path.is_relative_to(here):
-        return
-    seen = f"{escape_text(str(path), 300)} is a link to {escape_text(str(real), 300)}, which is outside of"
-    raise AboardError(file_sync.LINK_OUT, f"{seen} {escape_text(str(allowed[0]), 300)}", path=path, target=real)
 
 
 def build_sync_directory(folder: Path, *, hashes: Path, to: str | None = None) -> SyncDirectory:

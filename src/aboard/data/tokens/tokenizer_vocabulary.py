@@ -1,5 +1,6 @@
 """The parts of a tokenizer that encoding needs: the fast tokenizer, its special tokens, its chat templates."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import tokenizers
 
 from aboard.core.text.hub_names import is_path, looks_like_path, strip_hub_prefix
+from aboard.data.intake import model_code
 from aboard.data.intake.hub_reachability import is_hub_reachable
 from aboard.data.intake.model_code import TOKENIZER_SETTINGS, find_code_error
 from aboard.data.tokens.text_growth import refuse_growth
@@ -18,6 +20,8 @@ from aboard.lazy_dataclass import dataclass
 
 # Every tokenizer directory has one of these.
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
+# Arguments of tokenizers that may be files, beside all that end in `_file`.
+_FILE_ARGUMENTS = ("vocab", "merges", "init_inputs", "tokenizer_object")
 _TEXT_SUFFIXES = (".json", ".jinja", ".txt", ".model")
 # A tokenizer encodes this to tokens that are not the start or end of others.
 _PROBE_TEXT = "a"
@@ -82,9 +86,13 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
             seen = f"there is no tokenizer at '{escape_text(name)}', and the name looks like a path"
             raise AboardError(data.TOKENIZER, seen, "unclear", name=name)
         name = strip_hub_prefix(name)
+        if is_path(name):
+            seen = f"'{escape_text(name)}' is a path, and no name on the Hugging Face Hub"
+            raise AboardError(data.TOKENIZER, seen, "missing", folder=Path(name).parent)
         where = name if is_hub_reachable() else _find_cached(name)
         if where is None:
             raise _make_unreachable_error(name)
+    _refuse_foreign_names(where if isinstance(where, Path) else _fetch_settings(name))
     _refuse_foreign_links(where)
     vocabulary = where / "tokenizer.json" if isinstance(where, Path) else _fetch_vocabulary(name)
     if vocabulary is not None:
@@ -116,13 +124,45 @@ def _fetch_vocabulary(name: str) -> Path | None:
 
 def _refuse_foreign_links(where: Path | str | None) -> None:
     """A template or a vocabulary that is a link to a file of the user would put that file into every row."""
-    for file in sorted(where.glob("*")) if isinstance(where, Path) else ():
+    # Templates may be in a directory of their own.
+    for file in sorted([*where.glob("*"), *where.glob("*/*.jinja")]) if isinstance(where, Path) else ():
         try:
             if file.is_symlink() and file.suffix in _TEXT_SUFFIXES:
                 find_link_target(file, in_model=True)
         except ForeignFileError as error:
             seen = f"{escape_text(str(file), 400)} can't be read: {error.strerror}"
             raise AboardError(data.TOKENIZER, seen, "broken", file=file) from None
+
+
+def _refuse_foreign_names(folder: Path | None) -> None:
+    """The settings are arguments of the tokenizer's class, which opens the files that they name, wherever they are."""
+    try:
+        settings = {} if folder is None else model_code.read_settings(folder / TOKENIZER_SETTINGS)
+    except (OSError, ValueError, RecursionError):  # loading it says why
+        return
+    for key, value in settings.items():
+        for name in value if isinstance(value, list) else (value,):
+            is_file = key in _FILE_ARGUMENTS or key.endswith("_file")
+            if is_file and isinstance(name, str) and name and not _is_own_file(Path(name), folder):
+                seen = f"{folder}/{TOKENIZER_SETTINGS} names a file outside of its directory: {escape_text(key, 100)}"
+                raise AboardError(data.TOKENIZER, seen, "broken", file=f"{folder}/{TOKENIZER_SETTINGS}")
+
+
+def _is_own_file(path: Path, folder: Path | None) -> bool:
+    """Also true of a path that doesn't exist: many settings have one of their author's machine."""
+    try:
+        return not os.path.lexists(path) or path.resolve().is_relative_to(Path(folder or "").resolve())
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def _fetch_settings(name: str) -> Path | None:
+    from huggingface_hub import hf_hub_download  # noqa: PLC0415 - as in `hub_reachable`
+
+    try:
+        return Path(hf_hub_download(name, TOKENIZER_SETTINGS)).parent
+    except Exception:  # noqa: BLE001 - loading it says why
+        return None
 
 
 def _make_missing_error(name: str) -> AboardError:

@@ -52,9 +52,9 @@ LINK_OUT = Diagnosis(
     code="spread-link-out",
     title="a symbolic link in a data or model directory leads out of it",
     symptoms=("which is outside of",),
-    explanation="Aboard sends a link in such a directory as the file that it leads to, but only if that file is in the"
-    " directory, in another path that is sent, in the working directory, or in a Hugging Face cache: a cloned directory"
-    " may have a link to your keys.",
+    explanation="Aboard reads and sends a link in such a directory as the file that it leads to, but only if that file"
+    " is in the directory, in another path that is sent, in the working directory, or in a Hugging Face cache: a"
+    " cloned directory may have a link to your keys.",
     fixes="cp --remove-destination {target} {path}    # the file in place of the link; or send it too: --data {target}",
 )
 

@@ -13,10 +13,9 @@ from aboard.agent.transfer.file_names import OWN_PREFIX
 from aboard.core.cluster.file_sync import LeftOutPath
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.gitignore import IgnoreRules
-from aboard.data.store.sync_directory import refuse_outside_link
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
-from aboard.foreign_files import read_foreign_file
+from aboard.foreign_files import read_foreign_file, refuse_outside_link
 from aboard.lazy_dataclass import dataclass
 
 GITIGNORE = ".gitignore"

@@ -229,12 +229,14 @@ def _ask_git(here: Path, *words: str) -> str | None:
     # directory that only looks like a bare repository may be part of a clone.
     settings = (
         *("core.fsmonitor=false", f"core.hooksPath={os.devnull}"),
-        *("safe.bareRepository=explicit", "protocol.allow=never"),
+        "safe.bareRepository=explicit",
     )
     # Its references may be links to /dev/zero, which git would read into memory.
     argv = ["sh", "-c", f'ulimit -d {_GIT_MEMORY // 1024}; exec "$@"', "sh"]
     argv += ["git", *(word for setting in settings for word in ("-c", setting)), "-C", str(here), *words]
     env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}
+    # Unlike the setting protocol.allow, it overrides what the repository allows for one protocol.
+    env["GIT_ALLOW_PROTOCOL"] = "none"
     try:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):

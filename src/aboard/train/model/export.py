@@ -254,7 +254,8 @@ def _copy_files(folder: Path, out: Path, patterns: tuple[str, ...]) -> None:
     for path in {path for pattern in patterns for path in folder.glob(pattern)}:
         if path.is_dir() and not path.is_symlink():
             (out / path.name).mkdir()
-            _copy_files(path, out / path.name, ("*",))
+            # Only templates: a link to a file of the same name is followed, and any other name may be that of a key.
+            _copy_files(path, out / path.name, ("*.jinja",))
         else:
             _copy_file(path, out / path.name)
 

@@ -1,5 +1,6 @@
 """Sends the lines of metrics.jsonl to one tracker, from where it stopped, for as long as it takes."""
 
+import errno
 import json
 import os
 import sys
@@ -33,6 +34,8 @@ class Sender:
         if run is None:
             raise FileNotFoundError(f"{output_dir / FOLDER} describes no run")
         self._run = run
+        if (output_dir / tracker).is_symlink():  # of a cloned directory: the libraries would write through it
+            raise OSError(errno.ELOOP, "it is a link, which Aboard doesn't follow", str(output_dir / tracker))
         self._client: TrackerClient = CLIENTS[tracker](output_dir)
         self._cursor = Cursor.load(output_dir, tracker, run.id)
         self._tail: MetricsTail | None = None
