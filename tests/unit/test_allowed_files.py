@@ -185,6 +185,7 @@ def test_a_variable_that_is_not_on_the_list_needs_consent() -> None:
         ("CUDA_VISIBLE_DEVICES", "0,1"),
         ("TZ", "Europe/Berlin"),
         ("LANG", "C.UTF-8"),
+        ("PYTHONIOENCODING", "utf-8:replace"),
     ],
 )
 def test_usual_variables_need_no_consent(name: str, value: str) -> None:
@@ -196,6 +197,10 @@ def test_no_value_of_a_harmless_variable_is_a_path_or_an_address(name: str) -> N
     """A file, a URL, another host's port, a shell line or a control character needs consent under any name."""
     for value in ("/tmp/x", "./x", "a/b/c", "../x", "http://x", "tcp://x:1", "$(id)", "a b", "a\nb", "~", "a" * 300):
         assert describe_variable_effect(name, value), value
+
+
+def test_ranks_print_in_no_encoding_that_hides_secrets() -> None:
+    assert describe_variable_effect("PYTHONIOENCODING", "utf-7")
 
 
 def test_the_value_of_a_credential_is_not_shown() -> None:
