@@ -132,7 +132,7 @@ def test_an_old_command_is_pasted(here: Here) -> None:
         (("--json", "--", "say.py"), "launch-dry", "--dry-run --json"),
         (("--dry-run", "--as", "torchrun", "--json", "--", "say.py"), "launch-dry", "remove --json"),
         (("--env", "NOT_THERE", "--", "say.py"), "launch-env", "--env NOT_THERE=VALUE"),
-        (("--env-file", "nowhere", "--", "say.py"), "launch-env", "ls -l nowhere"),
+        (("--env-file", "nowhere", "--", "say.py"), "file", "ls -l nowhere"),
         (("--env", "RANK=3", "--", "say.py"), "launch-plan", "remove RANK"),
     ],
 )

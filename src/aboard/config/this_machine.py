@@ -246,18 +246,17 @@ def _find_user_name() -> str:
 
 
 def require_own_folders(env: "Mapping[str, str]") -> None:
-    """Makes the folders of records and caches; raises if another user has made one, and could write to it."""
+    """Raises if another user has made the folder of records or caches, or could write to it."""
     by = env.get("SUDO_UID", "")
     owners = {os.geteuid(), 0, *({int(by)} if os.geteuid() == 0 and by.isdecimal() else ())}
     for folder in (get_state_folder(env), get_cache_folder(env).parent):
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             link, status = folder.lstat(), folder.stat()
             if status.st_uid == os.geteuid() and status.st_mode & _OTHERS_WRITE:
                 folder.chmod(status.st_mode & 0o7777 & ~_OTHERS_WRITE)
                 status = folder.stat()
         except OSError:
-            # On a full or read-only disk; whoever needs the folder says so.
+            # Mostly: there is none yet. Whoever needs it makes it.
             continue
         if {link.st_uid, status.st_uid} <= owners and not status.st_mode & _OTHERS_WRITE:
             continue

@@ -470,12 +470,16 @@ class Conductor:
             code = INTERRUPTED
         elif end.stuck:
             code = STUCK
-        elif cause is not None:
+        elif cause is not None and not self._is_nested():
             code = map_exit_code(cause.code)
         else:
             code = 1 if any(finding.severity is Severity.BLOCK for finding in findings) else 0
         self._note("finished", why=end.why, code=code, step=self.run.step)
         return RunOutcome(why=end.why, findings=findings, code=code)
+
+    def _is_nested(self) -> bool:
+        """Whether Aboard ended the run because ranks started launchers; clocks may put their deaths before that."""
+        return self.run.generation.nested is not None and len(self._ranks) > 1
 
 
 def _measure_idle_time() -> float:
