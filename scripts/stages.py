@@ -82,8 +82,8 @@ def bench_stage(name: str, *options: str, minutes: float) -> Stage:
 
 def list_ci_stages() -> list[Stage]:
     return [
-        Stage(name="check", argv=("scripts/check",), limit=600, essential=True),
-        pytest_stage("unit, ci", "tests/unit", "ci", workers=UNIT_WORKERS, minutes=10, retry=True),
+        Stage(name="check", argv=("scripts/check",), limit=900, essential=True),
+        pytest_stage("unit, ci", "tests/unit", "ci", workers=UNIT_WORKERS, minutes=15, retry=True),
         pytest_stage(
             "ground", "tests/ground", "not nightly and not serial", workers=GROUND_WORKERS, minutes=40, retry=True
         ),
