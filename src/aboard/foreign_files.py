@@ -14,13 +14,15 @@ from aboard.diagnoses.trainer import file_sync
 from aboard.diagnoses.untrusted import escape_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 # Of a JSON file of a model; the largest index of weights has 10 MB.
 MOST_JSON = 32 * 1024 * 1024
 # Of the list of slices in a checkpoint of thousands of ranks.
 MOST_MARKER = 512 * 1024 * 1024
+# Links included; a circle of links ends here.
+_MOST_STEPS = 1000
 _KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -83,6 +85,23 @@ def require_regular_file(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "a link")
         raise ForeignFileError(errno.EINVAL, f"it is {kind}, not a regular file")
+
+
+def follow_links(path: "Path", within: "Path | None" = None) -> "Iterator[Path]":
+    """The steps from `/` to where an absolute path leads; `within` a directory, only links in it are followed."""
+    # Not of the path itself, which may begin with `//`.
+    at = top = type(path)("/")
+    pending = [*reversed(path.parts[1:])]
+    for _ in range(_MOST_STEPS):
+        yield at
+        if not pending:
+            return
+        part = pending.pop()
+        at = at.parent if part == ".." else at / part
+        if part != ".." and (within is None or at.is_relative_to(within)) and at.is_symlink():
+            # Joined to an absolute target, the directory no longer counts.
+            pending, at = [*pending, *reversed((at.parent / at.readlink()).parts[1:])], top
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
 
 def refuse_outside_link(path: "Path", folders: "Iterable[Path]") -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 # The directory of all our records or caches, in the user's own or in $XDG_STATE_HOME and $XDG_CACHE_HOME.
 OWN = "aboard"
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def make_private_folder(path: str | os.PathLike[Any]) -> None:
@@ -33,9 +33,14 @@ def make_private_folder(path: str | os.PathLike[Any]) -> None:
     if not os.path.isdir(folder):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
     while OWN in folder.split(os.sep):
-        status = os.stat(folder)
-        if status.st_uid == os.geteuid() and status.st_mode & _OTHERS_WRITE:
-            os.chmod(folder, stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)
+        close_to_others(folder)
         if os.path.basename(folder) == OWN:
             return
         folder = os.path.dirname(folder)
+
+
+def close_to_others(folder: str | os.PathLike[Any]) -> None:
+    """Takes from others the right to write to a directory, if it is the user's own."""
+    status = os.stat(folder)
+    if status.st_uid == os.geteuid() and status.st_mode & OTHERS_WRITE:
+        os.chmod(folder, stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE)

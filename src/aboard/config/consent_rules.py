@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from aboard.agent.transfer.root_folder import SYSTEM_FOLDERS
 from aboard.config.input_files import FoundFile, read_text
 from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins
 from aboard.core.secrets.secret_names import is_secret
 from aboard.core.text.data_reference import DataReference
 from aboard.diagnoses import NO_FIX, InputError
+from aboard.foreign_files import follow_links
 from aboard.lazy_dataclass import dataclass
 
 
@@ -32,10 +34,10 @@ class GuardedSetting:
 class Rule:
     """Which values need no consent, and why; `effect` says what any other value makes possible."""
 
-    harmless: str
+    harmless: str = "never"
     effect: str = ""
-    # For a text and the directory of its file.
-    is_harmless: Callable[[str, Path], bool] = lambda _text, _folder: False
+    # For a text and the directory of its file; None if no value is.
+    is_harmless: Callable[[str, Path], bool] | None = None
 
 
 def is_inside(text: str, folder: Path) -> bool:
@@ -45,7 +47,7 @@ def is_inside(text: str, folder: Path) -> bool:
         for path in (text, DataReference.parse(text).path):
             *steps, end = _follow_links(path, whole)
             # Below /proc is another place on each node.
-            if any(str(step) in _SYSTEM_FOLDERS for step in (*steps, end)) or not end.resolve().is_relative_to(whole):
+            if any(str(step) in SYSTEM_FOLDERS for step in (*steps, end)) or not end.resolve().is_relative_to(whole):
                 return False
     except (OSError, ValueError, RuntimeError):  # a NUL, or links in a circle
         return False
@@ -68,17 +70,7 @@ def _follow_links(path: str, whole: Path) -> "Iterator[Path]":
     expanded = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises for an unknown user
     if expanded.startswith("~"):  # whose home may be on a node
         raise OSError
-    at, pending = Path("/"), [*reversed((whole / expanded).parts[1:])]
-    for _ in range(_MOST_STEPS):
-        yield at
-        if not pending:
-            return
-        part = pending.pop()
-        at, link = (at.parent, None) if part == ".." else (at / part, at / part)
-        if link is not None and link.is_relative_to(whole) and link.is_symlink():
-            # Joined to an absolute target, the directory no longer counts.
-            pending, at = [*pending, *reversed((link.parent / link.readlink()).parts[1:])], Path("/")
-    raise OSError
+    yield from follow_links(whole / expanded, whole)
 
 
 def list_logins(text: str, folder: Path) -> list[str]:
@@ -90,8 +82,6 @@ def list_logins(text: str, folder: Path) -> list[str]:
     return [line.strip() for line in lines if "@" in line.partition("#")[0]]
 
 
-_SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
-_MOST_STEPS = 1000
 _PATH_EFFECT = "reads files outside of this directory, and may send them to the nodes"
 _WORD = re.compile(r"[\w .:+-]{1,200}")
 # Options of sbatch that start nothing and write nowhere; with a slash, some read a file.
@@ -151,14 +141,13 @@ SLURM_OPTION = Rule(
         text.partition("=")[0] in _RESOURCE_OPTIONS and re.fullmatch(r"[^\s/]+", text) is not None
     ),
 )
-_NEVER = "never"
-PYTHON = Rule(harmless=_NEVER, effect="starts this program on each node, with your rights")
-SETUP = Rule(harmless=_NEVER, effect="runs these shell lines on each node, with your rights")
-CONTAINER = Rule(harmless=_NEVER, effect="runs your ranks in this image, with these directories, variables and options")
-USER = Rule(harmless=_NEVER, effect="logs in to the nodes under this name, and sends your files there")
-PORT = Rule(harmless=_NEVER, effect="logs in at another ssh server of the node")
-ADDRESS = Rule(harmless=_NEVER, effect="connects ssh to this host in place of the node")
-FABRIC = Rule(harmless=_NEVER, effect="sends training traffic to these hosts")
+PYTHON = Rule(effect="starts this program on each node, with your rights")
+SETUP = Rule(effect="runs these shell lines on each node, with your rights")
+CONTAINER = Rule(effect="runs your ranks in this image, with these directories, variables and options")
+USER = Rule(effect="logs in to the nodes under this name, and sends your files there")
+PORT = Rule(effect="logs in at another ssh server of the node")
+ADDRESS = Rule(effect="connects ssh to this host in place of the node")
+FABRIC = Rule(effect="sends training traffic to these hosts")
 MODEL_CODE = Rule(
     harmless="false",
     effect="runs Python code that comes with the model, here and on each node",
@@ -315,7 +304,7 @@ def _walk_variables(env: Tree, key: str) -> "Iterator[GuardedSetting]":
 
 
 def _apply_rule(rule: Rule, tree: Tree, key: str, path: str, folder: Path) -> "Iterator[GuardedSetting]":
-    if rule.harmless == _NEVER:
+    if rule.is_harmless is None:
         if not (isinstance(tree, Leaf) and tree.value is None):
             yield _build_setting(key, tree, rule.effect)
     elif isinstance(tree, Items):

@@ -15,7 +15,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from aboard.agent.private_folders import make_private_folder
+from aboard.agent.private_folders import OTHERS_WRITE, close_to_others, make_private_folder
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
 from aboard.diagnoses import AboardError
@@ -32,7 +32,6 @@ RESOLVE_SECONDS = 1.0
 MAX_PEERS = 16
 
 _DISCARD_PORT = 9
-_OTHERS_WRITE = 0o022
 # Environments that nodes have at a path of their own, and the most that is read of it.
 _PLACES = "environments.json"
 _PLACES_BYTES = 1024 * 1024
@@ -251,14 +250,12 @@ def require_own_folders(env: "Mapping[str, str]") -> None:
     owners = {os.geteuid(), 0, *({int(by)} if os.geteuid() == 0 and by.isdecimal() else ())}
     for folder in (get_state_folder(env), get_cache_folder(env).parent):
         try:
+            close_to_others(folder)
             link, status = folder.lstat(), folder.stat()
-            if status.st_uid == os.geteuid() and status.st_mode & _OTHERS_WRITE:
-                folder.chmod(status.st_mode & 0o7777 & ~_OTHERS_WRITE)
-                status = folder.stat()
         except OSError:
             # Mostly: there is none yet. Whoever needs it makes it.
             continue
-        if {link.st_uid, status.st_uid} <= owners and not status.st_mode & _OTHERS_WRITE:
+        if {link.st_uid, status.st_uid} <= owners and not status.st_mode & OTHERS_WRITE:
             continue
         where = escape_text(str(folder), 300)
         seen = f"{where} belongs to uid {link.st_uid}" if link.st_uid not in owners else f"others can write to {where}"

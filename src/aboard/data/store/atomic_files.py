@@ -32,15 +32,6 @@ def open_without_link(path: Path, flags: int) -> int:
     return handle
 
 
-def read_regular_file(path: Path, limit: int) -> bytes:
-    """The content of a file of at most `limit` bytes; raises OSError for a larger one, a link, a device or a pipe."""
-    with os.fdopen(open_without_link(path, os.O_RDONLY), "rb") as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
-    return content
-
-
 class HashedFile:
     """Written sequentially under a temporary name; `publish` renames it."""
 

@@ -5,10 +5,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from aboard.data.store.atomic_files import read_regular_file
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import escape_text
+from aboard.foreign_files import read_foreign_file
 
 # Real ones replace a space by a mark, or a quote by another.
 MOST_GROWTH = 1000
@@ -24,7 +24,7 @@ def refuse_growth(file: Path) -> None:
     One that is not JSON is left to the loader, which says what is wrong.
     """
     try:
-        content = json.loads(read_regular_file(file.resolve(), _MOST_BYTES))
+        content = json.loads(read_foreign_file(file.resolve(), _MOST_BYTES))
         growth = max(measure_growth(content.get(part)) for part in ("normalizer", "decoder"))
     except (OSError, ValueError, RecursionError, TypeError, AttributeError):
         return

@@ -13,6 +13,7 @@ from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands, configuration
 from aboard.flows.sync.source_tree import SourceTree, scan_code, scan_data, scan_file
+from aboard.foreign_files import follow_links
 from aboard.lazy_dataclass import dataclass
 
 # Below the home directory. Tools keep a key, a password or a token of the user there.
@@ -33,8 +34,6 @@ _CREDENTIALS = (
     ".cache/huggingface/token",
     ".cache/huggingface/stored_tokens",
 )
-# Links included; a loop of links ends here.
-_MOST_STEPS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,18 +86,12 @@ def refuse_private_paths(paths: Sequence[Path]) -> None:
 
 def refuse_system_path(path: Path) -> None:
     """Raises for a path that leads through /proc, /dev or /sys, be it through links: on a node it is another file."""
-    at, pending = Path("/"), [*reversed(path.absolute().parts[1:])]
-    for _ in range(_MOST_STEPS):
-        if not pending:
-            return
-        part = pending.pop()
-        at = at.parent if part == ".." else at / part
-        if str(at) in SYSTEM_FOLDERS:
-            break
-        if at.is_symlink():
-            # Joined to an absolute target, the directory no longer counts.
-            pending, at = [*pending, *reversed((at.parent / at.readlink()).parts[1:])], Path("/")
-    raise AboardError(commands.SYNC_SYSTEM, f"{escape_text(str(path), 300)} leads through {at}", path=path)
+    try:
+        through = next((str(at) for at in follow_links(path.absolute()) if str(at) in SYSTEM_FOLDERS), "")
+    except OSError:
+        through = "a circle of links"
+    if through:
+        raise AboardError(commands.SYNC_SYSTEM, f"{escape_text(str(path), 300)} leads through {through}", path=path)
 
 
 def list_left_out(trees: Sequence[SourceTree]) -> list[LeftOutPath]:

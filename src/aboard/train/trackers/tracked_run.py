@@ -10,7 +10,8 @@ from typing import Any, Self
 from aboard.core.plan.training_settings import Training
 from aboard.core.secrets.secret_names import is_secret
 from aboard.core.secrets.secret_scrubber import MASK, SecretScrubber
-from aboard.data.store.atomic_files import read_regular_file, write_atomically
+from aboard.data.store.atomic_files import write_atomically
+from aboard.foreign_files import read_foreign_file
 from aboard.lazy_dataclass import dataclass
 
 # The module that each tracker needs on rank 0's node.
@@ -127,7 +128,7 @@ class Cursor:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(read_regular_file(path, _MAX_BYTES))
+        content = None if path.is_symlink() else json.loads(read_foreign_file(path, _MAX_BYTES))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
