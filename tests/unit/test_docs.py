@@ -1,5 +1,6 @@
 """The documentation: what its sources name exists, and the site that is built of them has a page for every code."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -55,6 +56,34 @@ def test_every_attack_is_on_the_page_about_security() -> None:
         re.findall(r"^(?:async )?def (test_\w+)", attacks, re.MULTILINE)
     )
     assert [name for name in re.findall(r"`(tests/[\w/]+\.py)`", page) if not (ROOT / name).exists()] == []
+
+
+def test_the_layout_page_lists_every_package() -> None:
+    """It is what scripts/layout prints: each package, described by its docstring."""
+    printed = subprocess.run([sys.executable, ROOT / "scripts" / "layout"], capture_output=True, text=True, check=True)
+    assert PAGES[DOCS / "layout.md"] == printed.stdout
+    assert "|  |" not in printed.stdout
+
+
+def test_every_file_and_name_of_the_tour_exists() -> None:
+    """A step of the tour names files below src/aboard, and functions, classes or methods that they define."""
+    named = re.findall(r"`([\w/]+(?:\.py|/))(?:: ([\w.]+))?`", PAGES[DOCS / "tour.md"])
+    missing = []
+    for file, name in named:
+        path = ROOT / "src" / "aboard" / file
+        scope = ast.parse(path.read_text("utf-8")).body if path.is_file() and name else []
+        for part in name.split(".") if name else ():
+            found = [each for each in scope if part in _get_names(each)]
+            scope = getattr(found[0], "body", []) if found else []
+            missing += [] if found else [(file, name)]
+        missing += [] if path.exists() else [(file, "")]
+    assert missing == []
+    assert len(named) > 40
+
+
+def _get_names(node: ast.stmt) -> list[str]:
+    targets = [*getattr(node, "targets", ()), getattr(node, "target", None)]
+    return [getattr(node, "name", ""), *(each.id for each in targets if isinstance(each, ast.Name))]
 
 
 @pytest.mark.ci
