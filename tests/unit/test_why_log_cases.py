@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from aboard import diagnoses
 from aboard.diagnoses import Finding, Severity, catalogue
 from aboard.diagnoses.catalogue import KnownMessage, all_diagnoses, list_output_patterns
 from aboard.diagnoses.output_patterns import PatternSource
@@ -79,7 +80,7 @@ def shuffle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shuffle]:
 
     def reorder(seed: int) -> None:
         random = Random(seed)  # noqa: S311 - only the order of a test
-        modules = list(walk_packages(catalogue.aboard.diagnoses.__path__, "aboard.diagnoses."))
+        modules = list(walk_packages(diagnoses.__path__, "aboard.diagnoses."))
         random.shuffle(modules)
         monkeypatch.setattr(catalogue, "walk_packages", lambda *_: modules)
         for module, names in declared.items():
