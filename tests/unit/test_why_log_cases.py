@@ -1,13 +1,19 @@
 """Recorded logs, each with the verdict that it must get, also in the wrappings that launchers put around lines."""
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations
 from pathlib import Path
+from pkgutil import walk_packages
+from random import Random
 
 import pytest
 
-from aboard.diagnoses import Finding, Severity
-from aboard.diagnoses.catalogue import all_diagnoses, list_output_patterns
+from aboard import diagnoses
+from aboard.diagnoses import Finding, Severity, catalogue
+from aboard.diagnoses.catalogue import KnownMessage, all_diagnoses, list_output_patterns
 from aboard.diagnoses.output_patterns import PatternSource
+from aboard.diagnoses.runs import container_images, containers
 from aboard.flows.why.diagnosis_index import ALL_SUBJECTS
 from aboard.verdicts.logs.judge_log import judge_log
 from aboard.verdicts.logs.line_prefixes import split_terminal_line
@@ -55,6 +61,87 @@ def test_no_wrapping_changes_a_verdict(wrap: str) -> None:
     wrong = {case.name: _alarms(_judged(case, WRAPS[wrap]))[:1] for case in CASES}
     wanted = {case.name: [all_diagnoses()[case.code].code] if case.code else [] for case in CASES}
     assert wrong == wanted
+
+
+Shuffle = Callable[[int], None]
+FAMILIES = ((), (containers, container_images))
+
+
+@pytest.fixture
+def shuffle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shuffle]:
+    """Shuffles the modules of the catalogue, and the declarations in each; both are restored afterwards."""
+    all_diagnoses()
+    families = [module for name, module in sys.modules.items() if name.startswith("aboard.diagnoses.")]
+    declared = {module: list(vars(module)) for module in families}
+
+    def forget() -> None:
+        all_diagnoses.cache_clear()
+        list_output_patterns.cache_clear()
+
+    def reorder(seed: int) -> None:
+        random = Random(seed)  # noqa: S311 - only the order of a test
+        modules = list(walk_packages(diagnoses.__path__, "aboard.diagnoses."))
+        random.shuffle(modules)
+        monkeypatch.setattr(catalogue, "walk_packages", lambda *_: modules)
+        for module, names in declared.items():
+            for name in random.sample(names, len(names)):
+                vars(module)[name] = vars(module).pop(name)
+        forget()
+
+    yield reorder
+    for module, names in declared.items():
+        for name in names:
+            vars(module)[name] = vars(module).pop(name)
+    monkeypatch.undo()
+    forget()
+
+
+def _rank(known: KnownMessage) -> tuple[int, int]:
+    diagnosis, message = known
+    return diagnosis.precedence if message.precedence is None else message.precedence, message.weight
+
+
+@pytest.mark.parametrize("families", FAMILIES, ids=["all", "containers"])
+def test_patterns_are_tried_in_the_declared_order(families: tuple[object, ...], shuffle: Shuffle) -> None:
+    """Neither the names of modules nor the order of declarations matter."""
+    orders = []
+    codes = []
+    for seed in range(6):
+        shuffle(seed)
+        codes.append(list(all_diagnoses()))
+        orders.append([(known.code, message.pattern) for known, message in list_output_patterns(
+            PatternSource.LOG | PatternSource.DEATH, *families)])  # fmt: skip
+    assert codes[0] != codes[1]
+    assert all(order == orders[0] for order in orders)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("seed", range(3))
+def test_no_verdict_depends_on_the_order_of_modules(seed: int, shuffle: Shuffle) -> None:
+    """Each recorded case gets the same findings, whatever the order of modules and of declarations."""
+    findings = [_judged(case) for case in CASES]
+    shuffle(seed)
+    assert [_judged(case) for case in CASES] == findings
+    assert not [str(scored) for scored in score_cases(CASES) if not scored.right]
+
+
+def test_no_text_has_two_diagnoses_of_equal_precedence() -> None:
+    """Where two diagnoses match a recorded line or a symptom, their numbers decide, not their codes."""
+    texts = {text for case in CASES for name in case.logs for line in Path(name).read_bytes().split(b"\n")
+             for text in split_terminal_line(line)}  # fmt: skip
+    texts |= {symptom for diagnosis in all_diagnoses().values() for symptom in diagnosis.symptoms}
+    known = list_output_patterns(PatternSource.LOG)
+    for text in texts:
+        matches = [each for each in known if each[1].regex.search(text)]
+        for one, other in combinations(matches, 2):
+            assert one[0] is other[0] or _rank(one) != _rank(other), (one[0].code, other[0].code, text)
+
+
+def test_every_refusal_of_a_container_has_a_number_of_its_own() -> None:
+    """A runtime prints several lines: of two that match, on whichever line, the smaller number decides."""
+    messages = list_output_patterns(PatternSource.LOG | PatternSource.DEATH, containers, container_images)
+    numbers = {(_rank(known)[0], known[0].code) for known in messages}
+    assert len({number for number, _ in numbers}) == len(numbers)
 
 
 @pytest.mark.ci

@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from aboard import __version__
+from aboard.core.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 from aboard.core.text.input_text import suggest_word
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import LONGEST_WORD, escape_text
@@ -33,9 +34,6 @@ COMMANDS = {
     "bundle": "pack the record of a run into a redacted archive for a bug report",
     "sandbox": "build a practice cluster of real hosts on this machine",
 }
-
-EXIT_ERROR = 3
-EXIT_INTERRUPTED = 130
 
 
 class CommandGroup(click.Group):

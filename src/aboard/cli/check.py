@@ -14,10 +14,11 @@ from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.cli.options.node_arguments import cluster_arguments
 from aboard.config.this_machine import find_environment
 from aboard.core.cluster.cluster import Cluster
+from aboard.core.exit_codes import choose_exit_code
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.rank_environment import RankSpec
 from aboard.core.text.input_text import suggest_fix
-from aboard.diagnoses import InputError, Problem, Severity
+from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import commands
 from aboard.flows.check.check_cluster import CheckReport, check_cluster
 from aboard.transport.open_file_limit import raise_open_file_limit
@@ -26,9 +27,6 @@ from aboard.ui.check.plain_lines import format_check_lines
 from aboard.ui.check.report_view import CheckReportView
 from aboard.ui.check.subject_results import SubjectStatus, summarize_subjects
 from aboard.ui.json_output import format_check_json
-
-EXIT_WARNED = 1
-EXIT_BLOCKED = 2
 
 
 @click.command()
@@ -149,9 +147,6 @@ def _format_report(report: CheckReport, subjects: tuple[Subject, ...], *, as_jso
 
 
 def _compute_exit_code(report: CheckReport, subjects: tuple[Subject, ...], *, strict: bool) -> int:
-    worst = max((finding.severity for finding in report.findings), default=Severity.INFO)
-    if worst is Severity.BLOCK:
-        return EXIT_BLOCKED
     outcomes = summarize_subjects(report.facts, subjects, report.by_subject)
-    skipped = any(outcome.status is SubjectStatus.NOT_TESTED for outcome in outcomes)
-    return EXIT_WARNED if strict and (worst is Severity.WARN or skipped) else 0
+    untested = any(outcome.status is SubjectStatus.NOT_TESTED for outcome in outcomes)
+    return choose_exit_code(report.findings, strict=strict, untested=untested)

@@ -10,7 +10,8 @@ from rich.console import Console
 from aboard.cli.options.train_extra import require_train_extra
 from aboard.config.input_files import YAML_SUFFIXES, FoundFile, find_default_files, read_text
 from aboard.config.training.data_settings import DataSettings, load_data_settings, parse_share
-from aboard.diagnoses import InputError, Problem, Severity
+from aboard.core.exit_codes import choose_exit_code
+from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.trainer import data as failures
 from aboard.diagnoses.usage import configuration
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from aboard.data.tokens.encoder import LossOn
     from aboard.flows.data import DataCheckRequest
 
-EXIT_WARNED, EXIT_BLOCKED = 1, 2
 LOSS_ON = ("answers", "last", "all")
 
 
@@ -67,7 +67,7 @@ def data(files: tuple[str, ...], as_json: bool, strict: bool, stats: bool, verbo
     question = _build_question(files, **options)
     report = _inspect_data(question, quiet=as_json)
     _print_report(report, as_json=as_json, stats=stats, verbose=verbose)
-    sys.exit(_compute_exit_code(report, strict=strict))
+    sys.exit(choose_exit_code(report.findings, strict=strict))
 
 
 def _build_question(
@@ -165,10 +165,3 @@ def _print_report(report: "DataReport", *, as_json: bool, stats: bool, verbose: 
         console.print(DataReportView(report, stats=stats, verbose=verbose), crop=False)
     else:
         click.echo("\n".join(format_data_lines(report, stats=stats)))
-
-
-def _compute_exit_code(report: "DataReport", *, strict: bool) -> int:
-    worst = max((finding.severity for finding in report.findings), default=Severity.INFO)
-    if worst is Severity.BLOCK:
-        return EXIT_BLOCKED
-    return EXIT_WARNED if strict and worst is Severity.WARN else 0

@@ -14,6 +14,7 @@ from aboard.sandbox.host_setup.system_files import ADMIN_KEY
 from aboard.sandbox.layout import HEAD
 from aboard.sandbox.requirements import require_root
 from aboard.sandbox.sandbox import find_active_environment
+from aboard.transport.ssh_arguments import format_options
 
 _NAME = click.option("--name", default="sandbox", envvar=NAME_VARIABLE, show_default=True, help=NAME_HELP)
 _SHARED_DIRECTORY = "/shared is the same on all hosts, /private is each host's own."
@@ -21,10 +22,8 @@ _BARE_HOSTS = """\
 The nodes accept only the key admin.pem on the head; fingerprints has their host keys.
 There is no shared directory."""
 # A shell leaves no trace: the user's known_hosts stays as it is.
-_ADMIN_LOGIN = (
-    *("-i", str(ADMIN_KEY), "-o", "LogLevel=ERROR"),
-    *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
-)
+_ADMIN_OPTIONS = {"LogLevel": "ERROR", "StrictHostKeyChecking": "no", "UserKnownHostsFile": "/dev/null"}
+_ADMIN_LOGIN = ("-i", str(ADMIN_KEY), *format_options(_ADMIN_OPTIONS))
 
 
 @click.group()

@@ -15,6 +15,7 @@ from aboard.cli.runs.sync_workdir import sync_with_progress
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.cluster.file_sync import NodeTreeResult
 from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.exit_codes import EXIT_FAILED
 from aboard.diagnoses import Finding, InputError, Problem
 from aboard.diagnoses.usage import commands
 from aboard.flows.sync.source_tree import SourceTree
@@ -28,8 +29,6 @@ from aboard.ui.setup.sync_view import (
     format_sync_lines,
     render_sync_table,
 )
-
-EXIT_FAILED = 1
 
 
 @click.command()

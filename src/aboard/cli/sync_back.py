@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from aboard.core.cluster.node import Node
+from aboard.core.exit_codes import EXIT_FAILED
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
 from aboard.flows.sync.collect_paths import CollectedPath, collect_from_nodes
@@ -18,7 +19,6 @@ from aboard.ui.number_format import format_count
 from aboard.ui.setup.sync_view import format_collected_json
 
 BACK_FOLDER = Path("back")
-EXIT_FAILED = 1
 
 
 async def collect_paths(nodes: Sequence[Node], paths: Sequence[str], *, as_json: bool) -> int:

@@ -20,6 +20,7 @@ from aboard.config.this_machine import (
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.environment.sync_report import EnvironmentProgress, EnvironmentSyncResult
+from aboard.core.exit_codes import EXIT_FAILED
 from aboard.diagnoses import NO_FIX, InputError, Problem, Severity
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment
@@ -33,8 +34,6 @@ from aboard.ui.setup.environment_view import (
     format_environment_lines,
     list_environment_findings,
 )
-
-EXIT_FAILED = 1
 
 
 def sync_active_environment(nodes: Sequence[Node], *, path: str | None, dry: bool, as_json: bool) -> int:

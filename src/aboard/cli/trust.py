@@ -14,6 +14,7 @@ from rich.status import Status
 
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
 from aboard.config.input_files import read_text
+from aboard.core.exit_codes import choose_exit_code
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.core.trust.expected_fingerprints import parse_fingerprints
 from aboard.core.trust.trust_report import NewHostKey, TrustReport, UndoReport
@@ -27,7 +28,6 @@ from aboard.record.trust_record import TrustRecords
 from aboard.transport.open_file_limit import raise_open_file_limit
 from aboard.ui.setup.trust_view import HostKeyTable, TrustReportView, format_trust_json, format_trust_lines
 
-EXIT_BLOCKED = 2
 _READABLE_BY_OTHERS = 0o077
 
 
@@ -79,7 +79,7 @@ def trust(
         console.print(TrustReportView(report), crop=False)
     else:
         click.echo("\n".join(format_trust_lines(report)))
-    sys.exit(EXIT_BLOCKED if any(each.severity is not Severity.INFO for each in report.findings) else 0)
+    sys.exit(choose_exit_code(report.findings, blocking=Severity.WARN))
 
 
 class TrustProgress:

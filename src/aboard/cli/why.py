@@ -14,10 +14,11 @@ from rich.text import Text
 from aboard import __version__
 from aboard.cli.runs.slurm_forwarding import forward_to_batch_host
 from aboard.cli.why_external_jobs import print_nodes_verdict, print_pids_verdict
+from aboard.core.exit_codes import choose_exit_code
 from aboard.core.slurm.job_state import JobStatus
 from aboard.core.text.durations import format_duration
 from aboard.core.text.input_text import find_nearest
-from aboard.diagnoses import AboardError, InputError, Problem
+from aboard.diagnoses import AboardError, InputError, Problem, Severity
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
 from aboard.flows.launch.control_socket import ask_why
@@ -176,9 +177,6 @@ def _describe_end(run: RunDirectory) -> str:
     return f"{run.id} is {summary.state}{ended}{reason}"
 
 
-EXIT_FOUND = 2
-
-
 def print_log_explanation(names: Sequence[str], *, as_json: bool) -> None:
     """Diagnoses the logs and exits: 0 nothing wrong was found, 2 a verdict."""
     explanation = _read_logs(names)
@@ -195,7 +193,7 @@ def print_log_explanation(names: Sequence[str], *, as_json: bool) -> None:
         )
         if explanation.last:
             click.secho(f"the last line is: {explanation.last[-1].visible(400)}", dim=True)
-    sys.exit(EXIT_FOUND if explanation.findings else 0)
+    sys.exit(choose_exit_code(explanation.findings, blocking=Severity.INFO))
 
 
 def _read_logs(names: Sequence[str]) -> LogExplanation:
@@ -214,4 +212,4 @@ def print_bundle_verdict(name: str, *, verbose: bool) -> None:
         Console(highlight=False).print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
     else:
         click.echo("nothing wrong was found")
-    sys.exit(EXIT_FOUND if judgement.why.findings else 0)
+    sys.exit(choose_exit_code(judgement.why.findings, blocking=Severity.INFO))

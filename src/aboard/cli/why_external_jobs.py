@@ -14,6 +14,7 @@ from aboard.config.this_machine import inspect_this_machine
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names
+from aboard.core.exit_codes import choose_exit_code
 from aboard.diagnoses import InputError, Problem, Severity
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
@@ -21,7 +22,6 @@ from aboard.flows.why.external_jobs import ExternalJobVerdict, diagnose_external
 from aboard.ui.json_output import dump_json
 from aboard.ui.why.external_job_view import ExternalJobView, group_by_place
 
-EXIT_FOUND = 2
 MOST_PID = 2**22
 
 
@@ -62,8 +62,7 @@ def _print_job_verdict(cluster: Cluster, pids: tuple[int, ...], *, as_json: bool
     else:
         view = ExternalJobView(judgement.world, judgement.evidence, judgement.why, verbose=verbose)
         Console(highlight=False).print(view, crop=False)
-    findings = judgement.why.findings
-    sys.exit(EXIT_FOUND if findings and findings[0].severity > Severity.INFO else 0)
+    sys.exit(choose_exit_code(judgement.why.findings[:1], blocking=Severity.WARN))
 
 
 def _build_json(judgement: ExternalJobVerdict) -> dict[str, object]:

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from pkgutil import walk_packages
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import aboard.diagnoses
 from aboard.diagnoses.diagnosis import Diagnosis
@@ -20,6 +20,8 @@ from aboard.diagnoses.fixes import NO_FIX, Fix
 from aboard.diagnoses.nodes import unanswered_probes
 from aboard.diagnoses.output_patterns import OutputPattern, PatternSource
 from aboard.diagnoses.untrusted import escape_lines, escape_text
+
+KnownMessage: TypeAlias = tuple[Diagnosis, OutputPattern]
 
 _SEEN, _VALUE, _VALUES = 8000, 4096, 32
 _PROBE = re.compile(r"[a-z0-9-]{1,40}")
@@ -38,16 +40,26 @@ def all_diagnoses() -> Mapping[str, Diagnosis]:
 
 
 @cache
-def list_output_patterns(source: PatternSource) -> tuple[tuple[Diagnosis, OutputPattern], ...]:
-    """Each message with its diagnosis, in matching order: by `order`, then by falling `weight`."""
+def list_output_patterns(source: PatternSource, *families: ModuleType) -> tuple[KnownMessage, ...]:
+    """Each message from one of these sources with its diagnosis, in matching order; of all families by default.
+
+    The order depends on declared numbers and codes only, never on the order of modules or declarations.
+    """
+    known = [each for family in families for each in list_diagnoses(family)] or all_diagnoses().values()
+    by_code = {diagnosis.code: diagnosis for diagnosis in known}
     found = [
         (diagnosis, message)
-        for code, diagnosis in all_diagnoses().items()
-        if code == diagnosis.code
+        for _code, diagnosis in sorted(by_code.items())
         for message in diagnosis.messages
-        if source in message.source
+        if source & message.source
     ]
-    return tuple(sorted(found, key=lambda each: (each[1].order, -each[1].weight)))
+    return tuple(sorted(found, key=_get_precedence))
+
+
+def _get_precedence(known: KnownMessage) -> tuple[int, int]:
+    diagnosis, message = known
+    own = message.precedence
+    return diagnosis.precedence if own is None else own, -message.weight
 
 
 def recall_diagnosis(code: str) -> Diagnosis:

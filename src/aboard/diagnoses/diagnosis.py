@@ -6,7 +6,7 @@ from dataclasses import field
 from enum import IntEnum
 
 from aboard.diagnoses.fixes import NO_FIX, Fix, FixCommand, FixTemplate, Value, name_blanks
-from aboard.diagnoses.output_patterns import OutputPattern, PatternSource
+from aboard.diagnoses.output_patterns import USUAL_PRECEDENCE, OutputPattern, PatternSource
 from aboard.diagnoses.untrusted import Untrusted, escape_lines
 from aboard.lazy_dataclass import dataclass
 
@@ -34,7 +34,8 @@ class Diagnosis:
     and a single command is just its text. `remedy` describes the fix in prose; without one, the page lists the fixes.
     `leads_to` lists the codes that it explains on the same nodes. `aliases` are former codes, or codes that it has when
     found another way. `patterns` are the program messages that indicate it; their groups may appear in `explanation`,
-    in braces. `log_fix` is the command of the variant "log", for a failure found in a log.
+    in braces. The smallest `precedence` of the patterns that match a text decides: see `output_patterns`. `log_fix` is
+    the command of the variant "log", for a failure found in a log.
     """
 
     code: str
@@ -48,6 +49,7 @@ class Diagnosis:
     leads_to: tuple[str, ...] = ()
     log_fix: str = ""
     patterns: OutputPattern | tuple[OutputPattern, ...] = ()
+    precedence: int = USUAL_PRECEDENCE
 
     def fix(self, variant: str = "", /, **values: Value) -> Fix:
         """One of its fixes, with the values filled in."""

@@ -7,6 +7,15 @@ from functools import cached_property, partial
 
 from aboard.lazy_dataclass import dataclass
 
+# The precedence of a diagnosis that declares none. Of the patterns that match a text, the one with the smallest number
+# decides, then the larger weight, then the code. Choose a number between the two diagnoses that it must come between:
+# 200 to 299: container runtimes; their wording contains that of other refusals ("No space left on device")
+# 300 to 399: the wording of one program: a container's image, then its runtime, then warnings; NCCL's watchdog
+# 400 to 499: messages that quote another rank's, or that name the cause of a general message
+# 500: most messages
+# 600 to 699: general messages, which also match lines that another diagnosis explains better
+USUAL_PRECEDENCE = 500
+
 # Patterns that several diagnoses share: a peer as NCCL prints it, NCCL's work request that completed with a status
 # (`with error 12` up to 2.18, without the peer in older versions and in plugins; `status=12` from 2.20;
 # `status=IBV_WC_RETRY_EXC_ERR(12)` from 2.29), and the start of the driver's message for a GPU error.
@@ -50,9 +59,9 @@ class OutputPattern:
 
     `why` defaults to the explanation of the diagnosis; both may contain any group of the pattern in braces, and {node}
     and {rank} of the process that printed it. `fix` names the variant of the fix: by default "log", or the only one.
-    The first pattern that matches a text decides: a smaller `order` is tried first, then a larger `weight`. `weight`
-    also ranks causes that occur together: 3 names the root cause, 2 what failed, 1 only that something failed. `late`
-    means printed by an observer, after the fact. `refines` lists the codes whose causes a hint distinguishes.
+    `precedence` replaces the one of the diagnosis. `weight` ranks causes that occur together: 3 names the root cause, 2
+    what failed, 1 only that something failed. `late` means printed by an observer, after the fact. `refines` lists the
+    codes whose causes a hint distinguishes.
     """
 
     pattern: str
@@ -62,7 +71,7 @@ class OutputPattern:
     role: PatternRole = PatternRole.CAUSE
     source: PatternSource = PatternSource.LOG
     weight: int = 3
-    order: int = 0
+    precedence: int | None = None
     late: bool = False
     refines: tuple[str, ...] = ()
 
@@ -89,6 +98,5 @@ odd = partial(OutputPattern, role=PatternRole.ODD, weight=1)
 info = partial(OutputPattern, role=PatternRole.INFO, weight=1)
 # The last output of a rank that died of this failure.
 last_words = partial(OutputPattern, source=PatternSource.DEATH)
-# A container runtime's message, in a log or as the last output of a rank. Its wording is specific, so it comes before
-# general messages: without user namespaces, Podman reports "No space left on device".
-refusal = partial(OutputPattern, source=PatternSource.LOG | PatternSource.DEATH, order=-2)
+# A container runtime's message, in a log or as the last output of a rank.
+refusal = partial(OutputPattern, source=PatternSource.LOG | PatternSource.DEATH)

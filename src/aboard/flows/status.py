@@ -7,11 +7,11 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.run.events import Measurement
 from aboard.core.run.run_state import Run
 from aboard.core.slurm.job_state import JobPhase, JobStatus, describe_job
 from aboard.diagnoses import Finding, Shell, format_shell
-from aboard.flows.launch.conductor import INTERRUPTED
 from aboard.flows.slurm.job_runs import JobRun
 from aboard.flows.train.local_checkpoints import list_checkpoints
 from aboard.lazy_dataclass import dataclass
@@ -59,7 +59,7 @@ def summarize_job_run(where: JobRun) -> RunSummary:
     if status.phase is JobPhase.ENDED:
         state = summary.state if where.is_recorded else _translate_end(status)
         # To Slurm, a conductor that was told to stop has failed.
-        stopped = status.exit_code == INTERRUPTED
+        stopped = status.exit_code == EXIT_INTERRUPTED
         ended = summary.note or f"job {status.id} has ended"
         return replace(summary, state=state, note=ended if stopped else note)
     return replace(summary, state="running", note=note, findings=())
@@ -91,7 +91,7 @@ def summarize_run(run: RunDirectory) -> RunSummary:
 
 def _translate_end(status: JobStatus) -> str:
     """How a run ended whose record is elsewhere, by the state of its job; the conductor's exit code is the job's."""
-    if status.state == "CANCELLED" or status.exit_code == INTERRUPTED:
+    if status.state == "CANCELLED" or status.exit_code == EXIT_INTERRUPTED:
         return "stopped"
     return "finished" if status.state == "COMPLETED" else "failed"
 

@@ -5,10 +5,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from aboard.core.exit_codes import EXIT_ERROR
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.errors import pack_error
-
-REFUSED_EXIT_CODE = 3
 
 
 def write_reply(act: Callable[[], dict[str, Any]]) -> int:
@@ -16,6 +15,6 @@ def write_reply(act: Callable[[], dict[str, Any]]) -> int:
     try:
         reply, code = act(), 0
     except AboardError as error:
-        reply, code = {"error": pack_error(error)}, REFUSED_EXIT_CODE
+        reply, code = {"error": pack_error(error)}, EXIT_ERROR
     json.dump(reply, sys.stdout)
     return code

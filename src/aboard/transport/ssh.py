@@ -12,35 +12,10 @@ from aboard.core.text.shell_quoting import join_argv
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.transport import agent_bootstrap
+from aboard.transport.ssh_arguments import STREAM, build_ssh_argv, format_target
 from aboard.transport.ssh_log import SshLoginLog, classify_failure, explain_timeout
 from aboard.transport.subprocess_stream import start_program
 from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
-
-CONNECT_SECONDS = 10
-
-# Whatever ssh_config says, a node gets no agent, display or tunnel. It decides about Kerberos tickets, which homes may
-# need.
-NO_DELEGATION = (
-    *("-o", "ForwardAgent=no"),
-    *("-o", "ForwardX11=no"),
-    *("-o", "ForwardX11Trusted=no"),
-    *("-o", "Tunnel=no"),
-    *("-o", "PermitLocalCommand=no"),
-    *("-o", "ClearAllForwardings=yes"),
-)
-OPTIONS = (
-    "-T",
-    "-v",  # its debug lines show the phases of a slow or failed login
-    *("-o", "BatchMode=yes"),
-    *("-o", "StrictHostKeyChecking=yes"),  # host keys are checked whatever ssh_config says
-    *("-o", "ControlMaster=no"),  # an existing master is used, none is made
-    *NO_DELEGATION,
-    *("-o", "RemoteCommand=none"),
-    *("-o", "RequestTTY=no"),
-    *("-o", "EscapeChar=none"),
-    *("-o", f"ConnectTimeout={CONNECT_SECONDS}"),
-)
-
 
 # OpenSSH offers it, but after one that takes three times as long where the processor has instructions for AES.
 FAST_CIPHER = "aes128-gcm@openssh.com"
@@ -86,9 +61,9 @@ class SshTransport:
 
 
 def build_ssh_command(node: Node, extra: Sequence[str] = ()) -> tuple[str, ...]:
-    """The whole ssh command for a node; nothing in it is secret."""
+    """The ssh command that starts an agent on a node."""
     remote = "exec " + join_argv(agent_bootstrap.build_argv(node.python))
-    return ("ssh", *extra, *OPTIONS, *format_target(node), remote)
+    return build_ssh_argv(node, remote, STREAM, first=extra, verbose=True)
 
 
 async def choose_cipher(node: Node) -> tuple[str, ...]:
@@ -105,15 +80,21 @@ async def choose_cipher(node: Node) -> tuple[str, ...]:
 
 async def _list_ciphers(*arguments: str) -> list[str]:
     """Asks ssh which ciphers it would offer."""
+    _code, output, _errors = await print_settings(*arguments)
+    found = re.search(r"^ciphers (\S+)$", output, re.MULTILINE)
+    return found[1].split(",") if found else []
+
+
+async def print_settings(*arguments: str) -> tuple[int, str, str]:
+    """The exit code, the output and the errors of `ssh -G`, which prints the settings for these arguments."""
     process = await asyncio.create_subprocess_exec(
         *("ssh", "-G", *arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
-    output, _ = await process.communicate()
-    found = re.search(rb"^ciphers (\S+)$", output, re.MULTILINE)
-    return found[1].decode("ascii", "replace").split(",") if found else []
+    output, errors = await process.communicate()
+    return process.returncode or 0, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
 
 
 def _read_processor() -> str:
@@ -121,10 +102,3 @@ def _read_processor() -> str:
         return Path("/proc/cpuinfo").read_text("utf-8", "replace")
     except OSError:  # not Linux
         return ""
-
-
-def format_target(node: Node) -> tuple[str, ...]:
-    """The arguments of ssh that name a node."""
-    port = () if node.port is None else ("-p", str(node.port))
-    user = () if node.user is None else ("-l", node.user)
-    return (*port, *user, "--", node.target)

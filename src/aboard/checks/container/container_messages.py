@@ -1,16 +1,15 @@
 """Names why a container does not start, from what the runtime printed."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 
 from aboard.checks.node_scripts import enter_container, format_container_entry, format_node_command, get_setup_lines
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Diagnosis, Finding, Fix, chain_commands, format_shell
-from aboard.diagnoses.catalogue import list_diagnoses
+from aboard.diagnoses.catalogue import list_output_patterns
 from aboard.diagnoses.fixes import Value, list_blanks
-from aboard.diagnoses.output_patterns import OutputPattern
+from aboard.diagnoses.output_patterns import OutputPattern, PatternSource
 from aboard.diagnoses.runs import container_images, containers
 from aboard.diagnoses.untrusted import Untrusted
 
@@ -38,20 +37,14 @@ def match_messages(
     lines: Sequence[Untrusted],
 ) -> tuple[Diagnosis, OutputPattern | None, Untrusted, dict[str, str]]:
     """The diagnosis whose message is the most specific among these lines, and what it names."""
-    for diagnosis, message in _list_messages():
+    source = PatternSource.LOG | PatternSource.DEATH
+    for diagnosis, message in list_output_patterns(source, containers, container_images):
         for line in lines:
             if found := line.match(message.regex):
                 named = {group.rstrip("234"): text for group, text in found.groupdict().items() if text}
                 return diagnosis, message, line, named
     last = next((line for line in reversed(lines) if line.visible().strip()), Untrusted("it printed nothing"))
     return containers.NOT_STARTED, None, last, {}
-
-
-@cache
-def _list_messages() -> tuple[tuple[Diagnosis, OutputPattern], ...]:
-    known: Iterable[Diagnosis] = (*list_diagnoses(containers), *list_diagnoses(container_images))
-    pairs = [(diagnosis, message) for diagnosis in known for message in diagnosis.messages]
-    return tuple(sorted(pairs, key=lambda pair: (pair[1].order, pair[1].weight)))
 
 
 def _build_fix(

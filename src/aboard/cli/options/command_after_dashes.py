@@ -56,7 +56,7 @@ def _build_missing_command_error(before: list[str], command: list[str], seen: st
 def launch_on_host(host: str, argv: list[str]) -> int:
     """Runs the same command detached on another host, where what the user allowed here is allowed too."""
     from aboard.config.allowed_files import list_confirmed_digests  # noqa: PLC0415 - PyYAML is only needed for a file
-    from aboard.transport.ssh import NO_DELEGATION  # noqa: PLC0415 - only for this option
+    from aboard.transport.ssh_arguments import AS_CONFIGURED, build_ssh_argv  # noqa: PLC0415 - only for this option
 
     allowed = [word for each in list_confirmed_digests(os.environ) for word in (ALLOWED, each)]
     line = (
@@ -64,8 +64,8 @@ def launch_on_host(host: str, argv: list[str]) -> int:
         f" {shell_quoting.join_argv(['aboard', *_replace_on_option(argv, allowed)])}"
     )
     # Over stdin: the line may have values of --env, which other users must not find in a process list.
-    argv = ["ssh", "-T", "-o", "BatchMode=yes", *NO_DELEGATION, "--", host, "exec sh"]
-    return subprocess.run(argv, input=f"{line}\n", text=True, check=False).returncode
+    command = build_ssh_argv(host, "exec sh", {**AS_CONFIGURED, "ConnectTimeout": ""})
+    return subprocess.run(command, input=f"{line}\n", text=True, check=False).returncode
 
 
 def _replace_on_option(argv: list[str], more: list[str]) -> list[str]:

@@ -17,6 +17,7 @@ from aboard.checks import SUBJECTS, software
 from aboard.cli.runs.launch_view import LaunchView, SilentView, format_finished_lines, show_end, show_finished
 from aboard.cli.runs.start_launch import ResolvedLaunch, format_typed_command
 from aboard.config.this_machine import find_environment
+from aboard.core.exit_codes import EXIT_ERROR
 from aboard.core.plan.plan import Plan
 from aboard.core.run.lease import Lease
 from aboard.core.run.rank_phases import Phase
@@ -37,7 +38,6 @@ from aboard.transport.node_dialer import NodeDialer
 from aboard.ui.launch.plan_json import format_plan_json
 from aboard.ui.launch.secret_redaction import build_redactor
 
-EXIT_ERROR = 3
 # Far more than what is said before ranks start, and less than a pipe holds.
 MOST_LOG = 16 * 1024
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from aboard.cli.runs.attached_and_detached import build_preflight
 from aboard.cli.runs.launch_view import format_finished_lines
 from aboard.cli.runs.start_launch import ResolvedLaunch
+from aboard.core.exit_codes import choose_exit_code
 from aboard.core.plan.launcher_export import SETUP_FILE, build_plan_export, format_deepspeed, format_torchrun
 from aboard.core.plan.plan import Plan
 from aboard.diagnoses import Severity
@@ -21,7 +22,6 @@ from aboard.ui.findings_view import FindingsView
 from aboard.ui.launch.plan_json import format_plan_json
 from aboard.ui.launch.plan_view import PlanView
 
-EXIT_BLOCKED = 2
 RUN_PLACEHOLDER = "dry-run"
 
 
@@ -54,7 +54,7 @@ def print_dry_run(arguments: ResolvedLaunch, *, other: str | None, as_json: bool
         Console(highlight=False).print(PlanView(plan), crop=False)
     if findings:
         Console(stderr=True, highlight=False).print(FindingsView(findings, in_full=False), crop=False)
-    return EXIT_BLOCKED if any(finding.severity is Severity.BLOCK for finding in findings) else 0
+    return choose_exit_code(findings)
 
 
 def _format_for_launcher(plan: Plan, other: str) -> str:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from aboard.core.exit_codes import EXIT_BLOCKED
 from aboard.core.run.events import Event
 from aboard.diagnoses import Severity
 from aboard.diagnoses.nodes import network
@@ -37,7 +38,6 @@ from aboard.ui.log_lines import LogLineFormatter
 from aboard.ui.status_marks import FINE
 from aboard.verdicts.logs.folded_tracebacks import TracebackFolder
 
-EXIT_BLOCKED = 2
 # The launch picks another port by itself.
 AUTO_FIXED_CODE = network.PORT_TAKEN.code
 # How long new lines may be shown at a time: Ctrl-C and the nodes wait meanwhile. A rank can print faster than that.

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from aboard.config.allowed_files import list_confirmed_digests
 from aboard.config.this_machine import find_node_python
+from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.slurm.batch_script import BatchCommand, describe_written_secret, format_batch_script
 from aboard.core.slurm.conductor_command import ConductorCommand, build_conductor_command
 from aboard.core.slurm.job_state import NO_OUTPUT_CODE, JobPhase, describe_end
@@ -29,7 +30,6 @@ from aboard.record.runs import Runs
 from aboard.record.slurm_job import SlurmJob
 from aboard.ui.launch.job_view import JobView
 
-EXIT_INTERRUPTED = 130
 # What bash returns for a program that it can't start, and the script for a directory that is missing.
 _START_FAILURES = {126: b"exec: ", 127: b"exec: ", 3: b"cd: "}
 

@@ -7,11 +7,12 @@ from rich.console import Console
 
 from aboard.cli.runs.prepare_training import PreparationReporter
 from aboard.cli.runs.slurm_submission import check_submission, print_batch_script, submit_and_follow
-from aboard.cli.runs.training import EXIT_BLOCKED, find_early_findings
+from aboard.cli.runs.training import find_early_findings
 from aboard.config.this_machine import get_cache_folder
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
+from aboard.core.exit_codes import EXIT_BLOCKED
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.ui.findings_view import FindingsView
 

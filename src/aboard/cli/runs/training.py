@@ -15,6 +15,7 @@ from aboard.config.slurm_allocation import read_allocation
 from aboard.config.this_machine import get_cache_folder
 from aboard.config.training.train_settings import TrainSettings
 from aboard.core.cluster.cluster import Cluster
+from aboard.core.exit_codes import EXIT_BLOCKED
 from aboard.core.plan.launch_request import resolve_request
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
@@ -29,8 +30,6 @@ from aboard.lazy_dataclass import dataclass
 from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
 from aboard.ui.findings_view import FindingsView
-
-EXIT_BLOCKED = 2
 
 
 @dataclass(frozen=True, kw_only=True)

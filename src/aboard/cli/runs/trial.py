@@ -6,8 +6,8 @@ import click
 from rich.console import Console
 
 from aboard.cli.runs.attached_and_detached import build_launch_spec
-from aboard.cli.runs.launch_view import EXIT_BLOCKED
 from aboard.cli.runs.start_launch import ResolvedLaunch
+from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_FAILED
 from aboard.core.run.node_trial import TrialResult, build_trial_finding
 from aboard.diagnoses import Finding, Severity
 from aboard.flows.check.check_cluster import CheckReport, build_dialer, probe_cluster
@@ -31,7 +31,7 @@ def show_trial(arguments: ResolvedLaunch) -> int:
     trial_verdict = build_trial_finding(results)
     if trial_verdict is not None:
         console.print(FindingsView([trial_verdict], in_full=False), crop=False)
-        return 1
+        return EXIT_FAILED
     click.echo(f"every node passed, alone and together; only the record {launch_spec.run.path} is left")
     return 0
 

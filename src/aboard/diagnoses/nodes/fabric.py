@@ -266,7 +266,7 @@ NO_GPUDIRECT = Diagnosis(
         r"[Cc]all to ibv_reg_(?:mr(?:_iova2)?|dmabuf_mr) failed(?: with error)?.*(?:Invalid argument|Bad address)",
         "The adapter can't register GPU memory, usually because the nvidia_peermem module is missing or doesn't match"
         " the driver.",
-        order=1,
+        precedence=600,
     ),
 )
 

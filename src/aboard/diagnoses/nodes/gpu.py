@@ -247,7 +247,9 @@ XID = Diagnosis(
             fix="processor",
             late=True,
         ),
-        cause(KERNEL_XID + r"(?P<xid>\d+)", "The driver reported a GPU error.", fix="listed", late=True, order=1),
+        cause(
+            KERNEL_XID + r"(?P<xid>\d+)", "The driver reported a GPU error.", fix="listed", late=True, precedence=600
+        ),
     ),
 )
 

@@ -216,11 +216,13 @@ SHM = Diagnosis(
             r"|worker.*killed by signal: Bus error|^Bus error|Bus error \(core|unable to write to file </torch_"
             r"|No space left on device.*/dev/shm",
             _SMALL_SHM,
+            precedence=450,
         ),
         cause(
             r"[Ee]rror: failed to extend (?P<file>/dev/shm/\S+) to (?P<size>\d+) bytes|Error while (?:creating"
             r"|attaching to) shared memory",
             _SMALL_SHM,
+            precedence=450,
         ),
         end(
             r"exitcode: -7\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)|return code = -7\b"
@@ -351,6 +353,7 @@ TASKS = Diagnosis(
 
 BUSY_GPU = Diagnosis(
     code="host-busy-gpu",
+    precedence=450,
     title="other processes use GPU memory",
     severity=Severity.WARN,
     symptoms=(

@@ -129,7 +129,7 @@ EPHEMERAL_DROPPED = _declare_connection(
             rf"[Cc]onnect to {NCCL_PEER} (?:failed ?:|returned) ?(?:\d+\()?(?:Connection timed out"
             r"|Operation now in progress)"
             rf"|connect to {NCCL_PEER.replace('peer', 'peer2').replace('port', 'port2')}.*(?:exceeded|timed out)",
-            order=1,
+            precedence=600,
         ),
         cause(r"connect (?:to \S+ )?returned Connection timed out, retrying \((?P<try>\d+)/(?P=try)\)", fix="waiting"),
         cause(

@@ -158,7 +158,7 @@ COLLECTIVE_TIMEOUT = Diagnosis(
     patterns=wait(
         r"(?:Watchdog caught|caught) collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+),"
         r" OpType=(?P<op>\w+)",
-        order=-2,
+        precedence=390,
     ),
 )
 
@@ -292,7 +292,7 @@ MESH = Diagnosis(
     "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, on all nodes\n"
     "aboard check --only network    # tests every pair of nodes",
     # 2.2 to 2.7 don't name the peer that could not be reached.
-    patterns=cause(r"Gloo connectFullMesh failed with", order=1, weight=2),
+    patterns=cause(r"Gloo connectFullMesh failed with", precedence=600, weight=2),
 )
 
 RECV_TIMEOUT = Diagnosis(

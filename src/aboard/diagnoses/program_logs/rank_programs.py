@@ -76,7 +76,7 @@ IO_ERROR = Diagnosis(
         r"\[Errno 5\]|Input/output error|I/O error, dev (?P<device>\w+)|EXT4-fs error|XFS .*(?:[Cc]orruption"
         r"|error)|blk_update_request: I/O error|nvme\d.*(?:timeout|I/O Error)",
         late=True,
-        order=1,
+        precedence=600,
     ),
 )
 

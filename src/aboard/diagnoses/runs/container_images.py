@@ -10,6 +10,7 @@ _UNKNOWN = ("unknown-software", "unknown-torch")
 
 IMAGE_MISSING = Diagnosis(
     code="container-image-missing",
+    precedence=300,
     leads_to=_UNKNOWN,
     title="a node does not have the container's image",
     symptoms=(
@@ -67,6 +68,7 @@ IMAGE_MISSING = Diagnosis(
 
 IMAGE_PERMISSION = Diagnosis(
     code="container-image-permission",
+    precedence=310,
     leads_to=_UNKNOWN,
     title="this user may not read the container's image",
     symptoms=("could not open image /data/train.sif: /data/train.sif is not readable by the current user",),
@@ -81,6 +83,7 @@ IMAGE_PERMISSION = Diagnosis(
 
 IMAGE_INVALID = Diagnosis(
     code="container-image-invalid",
+    precedence=320,
     leads_to=_UNKNOWN,
     title="the container's image is damaged or not an image",
     symptoms=(
@@ -105,6 +108,7 @@ IMAGE_INVALID = Diagnosis(
 
 ARCHITECTURE = Diagnosis(
     code="container-architecture",
+    precedence=330,
     leads_to=_UNKNOWN,
     title="the container's image is for another CPU architecture",
     symptoms=(
@@ -124,6 +128,7 @@ ARCHITECTURE = Diagnosis(
 
 NO_SPACE = Diagnosis(
     code="container-no-space",
+    precedence=340,
     leads_to=_UNKNOWN,
     title="there is no space to unpack the container's image",
     symptoms=(
@@ -155,6 +160,7 @@ NO_SPACE = Diagnosis(
 
 NO_PROGRAM = Diagnosis(
     code="container-program-missing",
+    precedence=350,
     leads_to=_UNKNOWN,
     title="the container's image does not have the ranks' program",
     symptoms=(
@@ -181,6 +187,6 @@ NO_PROGRAM = Diagnosis(
             r"|exec: \"(?P<program4>[^\"]+)\": executable file not found in \$PATH"
             r"|catatonit.*failed to exec pid1: No such file"
         ),
-        last_words(r"\b(?:ba)?sh: (?:line )?\d+: exec: (?P<program>[^:]+): not found", order=-1),
+        last_words(r"\b(?:ba)?sh: (?:line )?\d+: exec: (?P<program>[^:]+): not found", precedence=400),
     ),
 )

@@ -10,6 +10,7 @@ _UNKNOWN = ("unknown-software", "unknown-torch")
 
 NO_RUNTIME = Diagnosis(
     code="container-runtime-missing",
+    precedence=360,
     leads_to=_UNKNOWN,
     title="a node does not have the container runtime",
     symptoms=(
@@ -28,8 +29,8 @@ NO_RUNTIME = Diagnosis(
     },
     patterns=(
         # The name is compared with the run's own runtime.
-        last_words(r"can't start (?P<program>\S+): .*No such file", order=-2),
-        last_words(r"exec: (?P<program>apptainer|singularity|podman|docker): not found", order=-2),
+        last_words(r"can't start (?P<program>\S+): .*No such file"),
+        last_words(r"exec: (?P<program>apptainer|singularity|podman|docker): not found"),
         refusal(
             r"(?:srun: error: .*execve\(\): |command not found: |: )(?P<program>apptainer|singularity|podman|docker)"
             r": (?:command not found|No such file or directory)"
@@ -44,6 +45,7 @@ NO_RUNTIME = Diagnosis(
 
 DAEMON = Diagnosis(
     code="container-daemon",
+    precedence=363,
     leads_to=_UNKNOWN,
     title="Docker's daemon can't be used",
     symptoms=(
@@ -78,6 +80,7 @@ DAEMON = Diagnosis(
 
 USER_NAMESPACES = Diagnosis(
     code="container-user-namespaces",
+    precedence=200,
     leads_to=_UNKNOWN,
     title="a node does not allow user namespaces",
     symptoms=(
@@ -99,12 +102,12 @@ USER_NAMESPACES = Diagnosis(
     patterns=refusal(
         r"Failed to create (?:user|mount) namespace|user namespaces are not enabled|cannot clone: (?:No space left on"
         r" device|Operation not permitted|Invalid argument|Permission denied)|failed to create user namespace",
-        order=-3,
     ),
 )
 
 SUBORDINATE_IDS = Diagnosis(
     code="container-subordinate-ids",
+    precedence=380,
     leads_to=_UNKNOWN,
     title="a user has no subordinate ids for rootless containers",
     symptoms=(
@@ -130,7 +133,7 @@ SUBORDINATE_IDS = Diagnosis(
             r" not found|cannot set up namespace using \"\S*new[ug]idmap\"",
             "Podman could not map the users of the image: newuidmap or newgidmap is missing, or not setuid root.",
             fix="program",
-            order=-3,
+            precedence=210,
         ),
         refusal(
             r"no sub[ug]id ranges found for user|potentially insufficient UIDs or GIDs available in user namespace"
@@ -142,6 +145,7 @@ SUBORDINATE_IDS = Diagnosis(
 
 BIND = Diagnosis(
     code="container-bind",
+    precedence=366,
     leads_to=_UNKNOWN,
     title="a path that the container needs is missing on a node",
     symptoms=(
@@ -176,6 +180,7 @@ BIND = Diagnosis(
 
 STORAGE = Diagnosis(
     code="container-storage",
+    precedence=369,
     leads_to=_UNKNOWN,
     title="Podman's storage does not work on a node",
     symptoms=(
@@ -200,6 +205,7 @@ STORAGE = Diagnosis(
 
 OPTION = Diagnosis(
     code="container-option",
+    precedence=372,
     leads_to=_UNKNOWN,
     title="a container runtime refuses one of its options",
     symptoms=(
@@ -221,6 +227,7 @@ OPTION = Diagnosis(
 
 GPU = Diagnosis(
     code="container-gpu",
+    precedence=375,
     leads_to=_UNKNOWN,
     aliases=("log-container-gpu",),
     title="a container has no GPU",
@@ -276,7 +283,6 @@ NOT_STARTED = Diagnosis(
             r"slurmstepd-(?P<node>[\w.-]+): error: pyxis: |error: pyxis: |enroot.*(?:ERROR|error)",
             "Usually the image is missing on this node, or there is no space to unpack it.",
             weight=2,
-            order=0,
         ),
         last_words(
             r"can't unpack an image to (?P<path>\S+): ",
@@ -293,7 +299,6 @@ NOT_STARTED = Diagnosis(
             r"FATAL: +(?:container creation failed|could not open image|[Uu]nable to handle|image|[Ww]hile \w+ing) ?"
             r"|docker: Error response from daemon: |Error: (?:crun|runc|OCI runtime)[ :]",
             weight=2,
-            order=0,
         ),
     ),
 )

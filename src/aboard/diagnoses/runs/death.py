@@ -124,13 +124,13 @@ EXITED = Diagnosis(
             r"DistBackendError: NCCL error in: ",
             "torch reports an NCCL error. With NCCL_DEBUG=INFO, NCCL logs the cause.",
             fix="nccl",
-            order=1,
+            precedence=600,
         ),
         end(
             r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code (?P<code>\d+)",
             "The command on {node} exited with code {code}. pdsh reports the code, but not the reason.",
             fix="said",
-            order=1,
+            precedence=600,
         ),
         end(
             r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: Exited with exit code (?P<code>\d+)",
@@ -187,7 +187,7 @@ KILLED = Diagnosis(
             r"|died with <Signals\.(?P<name2>SIG\w+)",
             fix="native",
             weight=2,
-            order=1,
+            precedence=600,
         ),
     ),
 )
@@ -345,7 +345,7 @@ FOLLOWED = Diagnosis(
     " cause.",
     remedy="No fix is needed here: see the finding above this one.",
     patterns=(
-        *(echo(each, order=-1) for each in _QUOTING),
+        *(echo(each, precedence=400) for each in _QUOTING),
         *map(echo, _LOST_PEER),
         echo(
             r"(?i)connection (was )?(closed|reset|refused|aborted)|closed by (remote )?peer|broken pipe"

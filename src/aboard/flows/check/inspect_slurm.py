@@ -1,7 +1,7 @@
 """Asks slurmctld about the job and its nodes, while the nodes themselves are checked."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import escape_text
 from aboard.transport.agent_bootstrap import find_last_line
 from aboard.transport.slurm.slurm_commands import run_slurm_command
-from aboard.transport.ssh import NO_DELEGATION
+from aboard.transport.ssh_arguments import AS_CONFIGURED, build_ssh_argv
 
 _SECONDS = 15.0
 _SSH_SECONDS = 5
@@ -79,8 +79,7 @@ async def ask_munge(contacts: Mapping[str, Contact], env: Mapping[str, str]) -> 
 
 
 async def _ask_node(name: str, credential: str, env: Mapping[str, str]) -> MungeReply | None:
-    options: Iterable[str] = ("-oBatchMode=yes", f"-oConnectTimeout={_SSH_SECONDS}", *NO_DELEGATION)
-    command = ("ssh", *options, "--", name, "unmunge")
+    command = build_ssh_argv(name, "unmunge", {**AS_CONFIGURED, "ConnectTimeout": str(_SSH_SECONDS)})
     said = await run_slurm_command(command, stdin=credential, env=env, seconds=2 * _SSH_SECONDS)
     return parse_unmunge(said.stdout)
 

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 from aboard.core.evidence.run_evidence import TAIL_BYTES, Evidence, decode_tail
 from aboard.core.evidence.snapshot import build_snapshot
 from aboard.core.evidence.verdict import Judgement
+from aboard.core.exit_codes import choose_run_exit_code
 from aboard.core.plan.plan import NodePlan, Plan, Start
 from aboard.core.run.end_decision import STOPPED_SECONDS, EndDecision, decide
 from aboard.core.run.events import Event, Measurement
 from aboard.core.run.lease import Lease
 from aboard.core.run.run_state import Run
-from aboard.diagnoses import AgentRequestError, Finding, Severity, TransportError
+from aboard.diagnoses import AgentRequestError, Finding, TransportError
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.launch.collect_evidence import (
     CollectedEvidence,
@@ -50,10 +51,6 @@ OBSERVER_SHARE = 0.1
 SWEEP_SECONDS = 10.0
 # The last output of these first ranks is searched for a non-finite loss: usually rank 0 prints it.
 LOSS_SCAN_RANKS = 8
-# The exit code of a shell after Ctrl-C.
-INTERRUPTED = 130
-# The exit code of timeout(1).
-STUCK = 124
 
 
 class RunObserver(Protocol):
@@ -465,15 +462,8 @@ class Conductor:
         findings = conclude_run(evidence, self._standing_verdict, unhurt=unhurt).findings
         if not unhurt:
             self._record_snapshot(evidence, findings, ended=True)
-        cause = find_first_death(evidence)
-        if end.asked:
-            code = INTERRUPTED
-        elif end.stuck:
-            code = STUCK
-        elif cause is not None and not self._is_nested():
-            code = map_exit_code(cause.code)
-        else:
-            code = 1 if any(finding.severity is Severity.BLOCK for finding in findings) else 0
+        death = None if self._is_nested() else find_first_death(evidence)
+        code = choose_run_exit_code(end, death, findings)
         self._note("finished", why=end.why, code=code, step=self.run.step)
         return RunOutcome(why=end.why, findings=findings, code=code)
 
@@ -487,13 +477,6 @@ def _measure_idle_time() -> float:
     # On Linux the monotonic clock stands still then; macOS has no other one, and there it doesn't.
     clock = getattr(time_functions, "CLOCK_BOOTTIME", time_functions.CLOCK_MONOTONIC)
     return time_functions.clock_gettime(clock) - time_functions.process_time()
-
-
-def map_exit_code(code: int | None) -> int:
-    """The shell's convention: 128 + N for a rank killed by signal N, 127 for one that never started."""
-    if code is None:
-        return 127
-    return code if code >= 0 else 128 - code
 
 
 async def _release(session: NodeSession, port: int) -> None:

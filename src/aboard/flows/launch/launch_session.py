@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any, Self
 
 from aboard.core.cluster.cluster import Cluster
+from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import Plan
 from aboard.core.run.lease import Lease
 from aboard.core.slurm.job_ending import JobEnding
 from aboard.flows.check.check_cluster import CheckReport
 from aboard.flows.check.check_observer import CheckObserver
-from aboard.flows.launch.conductor import INTERRUPTED, Conductor, RunObserver
+from aboard.flows.launch.conductor import Conductor, RunObserver
 from aboard.flows.launch.control_socket import serve_control
 from aboard.flows.launch.launch_run import LaunchResult, Payload, Preflight, launch
 from aboard.flows.slurm.continue_job import continue_training
@@ -106,7 +107,7 @@ async def run_launch_session(
 
 
 async def _continue_job(spec: LaunchSpec, result: LaunchResult) -> str:
-    if spec.watch is None or result.outcome is None or result.outcome.code != INTERRUPTED or result.roster is None:
+    if spec.watch is None or result.outcome is None or result.outcome.code != EXIT_INTERRUPTED or result.roster is None:
         return ""
     way = result.roster.way
     saved = way.saved if way is not None else None

@@ -22,20 +22,21 @@ from aboard.flows.trust.home_files import AUTHORIZED_KEYS, KNOWN_HOSTS, HomeFile
 from aboard.flows.trust.node_access import TrustObserver, explain_failure
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.shell.ssh_login import SshSettings, scan_host_key
+from aboard.transport.ssh_arguments import build_login_options
 
 # Up to this many nodes, every pair is tested.
 ALL_PAIRS = 32
 _LOGIN_SECONDS = 15.0
 _REPLY = re.compile(r"(yes|no) (\d{1,5}) ?(.*)")
 # One after the other, so that no sshd sees more than a few logins at once.
-_TRY_LOGIN = """\
-try_login() {
-    if said=$(ssh -a -x -o BatchMode=yes -o StrictHostKeyChecking=yes -o UpdateHostKeys=no -o ControlPath=none \\
-        -o ConnectTimeout=10 -p "$2" -l "$3" -- "$4" true 2>&1 </dev/null)
+TRY_LOGIN = f"""\
+try_login() {{
+    if said=$(ssh {" ".join(build_login_options({"UpdateHostKeys": "no", "ControlPath": "none"}))} \\
+        -p "$2" -l "$3" -- "$4" true 2>&1 </dev/null)
     then echo "yes $1"
     else echo "no $1 $(printf %s "$said" | tail -n 1)"
     fi
-}"""
+}}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +172,7 @@ async def _try_logins(index: int, joined: Sequence[MeshNode]) -> tuple[int, list
         f"try_login {number} {peer.settings.port} {quote_path(peer.settings.user)} {quote_path(peer.node.target)}"
         for number, peer in enumerate(peers)
     ]
-    script = "\n".join([_TRY_LOGIN, *lines])
+    script = "\n".join([TRY_LOGIN, *lines])
     try:
         reply = await each.files.shell.run(script, seconds=_LOGIN_SECONDS * (len(peers) + 1))
     except Unreachable as error:

@@ -13,24 +13,26 @@ from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import DIAL_SECONDS
 from aboard.transport.shell.node_shell import NodeShell, open_shell
-from aboard.transport.ssh import OPTIONS, format_target
+from aboard.transport.ssh import print_settings
+from aboard.transport.ssh_arguments import STREAM, build_ssh_argv, format_target
 from aboard.transport.ssh_log import SshLoginLog, classify_failure
 from aboard.transport.subprocess_stream import start_program
 
 # sshd's LoginGraceTime is 120 s; somebody has to find the password.
 PASSWORD_SECONDS = 300.0
-# These come first, so that they win: no master connection answers in place of a login, and ssh edits no known_hosts.
-_OWN = ("-o", "ControlPath=none", "-o", "UpdateHostKeys=no")
-_SCAN = (
-    *("-o", "StrictHostKeyChecking=accept-new"),
-    *("-o", "GlobalKnownHostsFile=/dev/null"),
-    *("-o", "HashKnownHosts=no"),
-    *("-o", "CheckHostIP=no"),
-    *("-o", "VerifyHostKeyDNS=no"),
-    *("-o", "PreferredAuthentications=none"),
-    *("-o", "PubkeyAuthentication=no"),
-)
-_ASK = ("-o", "BatchMode=no", "-o", "PreferredAuthentications=publickey,keyboard-interactive,password")
+# No master connection answers in place of a login, and ssh edits no known_hosts.
+LOGIN = {**STREAM, "ControlPath": "none", "UpdateHostKeys": "no"}
+_SCAN = {
+    **LOGIN,
+    "StrictHostKeyChecking": "accept-new",
+    "GlobalKnownHostsFile": "/dev/null",
+    "HashKnownHosts": "no",
+    "CheckHostIP": "no",
+    "VerifyHostKeyDNS": "no",
+    "PreferredAuthentications": "none",
+    "PubkeyAuthentication": "no",
+}
+_ASK = {"BatchMode": "no", "PreferredAuthentications": "publickey,keyboard-interactive,password"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +57,11 @@ class ScannedHostKey:
 
 async def read_settings(node: Node) -> SshSettings:
     """Asks ssh for the settings that it would use."""
-    process = await asyncio.create_subprocess_exec(
-        *("ssh", "-G", *format_target(node)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await process.communicate()
-    if process.returncode != 0:
-        lines = errors.decode("utf-8", "replace").strip().splitlines()
+    code, output, errors = await print_settings(*format_target(node))
+    if code != 0:
+        lines = errors.strip().splitlines()
         raise Unreachable(UnreachableReason.UNKNOWN, lines[-1] if lines else "ssh -G failed")
-    return parse_settings(output.decode("utf-8", "replace"))
+    return parse_settings(output)
 
 
 def parse_settings(text: str) -> SshSettings:
@@ -91,9 +87,8 @@ async def scan_host_key(node: Node, *, types: Sequence[str] = (), extra: Sequenc
     """Learns a host key without logging in and without storing it; works through jump hosts."""
     with tempfile.TemporaryDirectory(prefix="aboard-trust-") as folder:
         path = Path(folder, "known_hosts")
-        algorithms = ("-o", f"HostKeyAlgorithms={','.join(_list_algorithms(types))}") if types else ()
-        argv = ("ssh", *extra, *_OWN, "-o", f'UserKnownHostsFile="{path}"', *algorithms, *_SCAN, *OPTIONS)
-        stream = await start_program((*argv, *format_target(node), "true"), SshLoginLog().phase_of)
+        argv = build_scan_command(node, path, types=types, extra=extra)
+        stream = await start_program(argv, SshLoginLog().phase_of)
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 while await stream.read(65536):
@@ -112,11 +107,27 @@ async def open_login(
     node: Node, *, prelude: str, identity: Path | None = None, extra: Sequence[str] = (), ask: bool = False
 ) -> NodeShell:
     """A shell on the node, with a verified host key; with `ask`, ssh may ask for a password on the terminal."""
-    # Without IdentitiesOnly, sshd may have enough of the agent's keys before it sees this one.
-    with_key = () if identity is None else ("-i", str(identity), "-o", "IdentitiesOnly=yes")
-    argv = ("ssh", *extra, *_OWN, *with_key, *(_ASK if ask else ()), *OPTIONS, *format_target(node), "exec sh")
+    argv = build_login_command(node, identity=identity, extra=extra, ask=ask)
     seconds = PASSWORD_SECONDS if ask else DIAL_SECONDS
     return await open_shell(argv, prelude=prelude, seconds=seconds, keep_terminal=ask)
+
+
+def build_scan_command(
+    node: Node, known_hosts: Path, *, types: Sequence[str] = (), extra: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The command that writes the node's host key to an empty file, and logs in nowhere."""
+    own = {"UserKnownHostsFile": f'"{known_hosts}"', "HostKeyAlgorithms": ",".join(_list_algorithms(types))}
+    return build_ssh_argv(node, "true", {**_SCAN, **own}, first=extra, verbose=True)
+
+
+def build_login_command(
+    node: Node, *, identity: Path | None = None, extra: Sequence[str] = (), ask: bool = False
+) -> tuple[str, ...]:
+    """The command that opens a shell on the node; see `open_login`."""
+    with_key = () if identity is None else ("-i", str(identity))
+    # Without IdentitiesOnly, sshd may have enough of the agent's keys before it sees this one.
+    options = {**LOGIN, "IdentitiesOnly": "yes" if with_key else "", **(_ASK if ask else {})}
+    return build_ssh_argv(node, "exec sh", options, first=(*extra, *with_key), verbose=True)
 
 
 async def open_local_shell(*, prelude: str) -> NodeShell:

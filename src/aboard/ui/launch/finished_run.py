@@ -7,6 +7,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.core.evidence.verdict import SLOW
+from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress
 from aboard.core.run.training_metrics import TrainingStatus
@@ -23,7 +24,6 @@ from aboard.ui.status_marks import FINE, SEVERITY_MARKS, StatusMark
 
 STOPPED = StatusMark(sign="!", style="bold yellow")
 # The exit code of a run that the user stopped.
-INTERRUPTED = 130
 # Up to this many are named one by one.
 MOST_NAMED = 5
 # When a run failed, by the furthest phase that any rank reached.
@@ -151,7 +151,7 @@ def _format_next_steps(ended: FinishedRun) -> str:
 
 def _has_failed(ended: FinishedRun) -> bool:
     """Whether it ended by itself; a run that the user stopped may have been stuck, which its findings say."""
-    if ended.roster.stopping and ended.exit_code == INTERRUPTED:
+    if ended.roster.stopping and ended.exit_code == EXIT_INTERRUPTED:
         return False
     return any(finding.severity is Severity.BLOCK for finding in ended.findings)
 

@@ -1,7 +1,6 @@
 """Ranks whose container did not start: the runtime's own message names the cause."""
 
 from collections.abc import Iterable
-from functools import cache
 
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node_sets import fold_names
@@ -9,7 +8,7 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_state import RankProcess
 from aboard.diagnoses import Diagnosis, Finding, Fix, Shell, format_shell, join_fixes
-from aboard.diagnoses.catalogue import list_diagnoses, list_output_patterns
+from aboard.diagnoses.catalogue import KnownMessage, list_output_patterns
 from aboard.diagnoses.fixes import Value, list_blanks
 from aboard.diagnoses.output_patterns import OutputPattern, PatternSource
 from aboard.diagnoses.runs import container_images, containers, death
@@ -34,7 +33,8 @@ class ContainerRefusal:
 def find_refusal(evidence: Evidence, child: RankProcess) -> ContainerRefusal | None:
     """The most specific message of a runtime in the output of a rank that died before its program started."""
     starts = (start for part in evidence.plan.parts if part.node.name == child.node for start in part.starts)
-    return _match_messages(evidence, child, next((start.container for start in starts), None), _list_messages())
+    known = list_output_patterns(PatternSource.DEATH, containers, container_images)
+    return _match_messages(evidence, child, next((start.container for start in starts), None), known)
 
 
 def build_refusal_finding(evidence: Evidence, refusal: ContainerRefusal) -> Finding:
@@ -64,7 +64,7 @@ def _match_messages(
     evidence: Evidence,
     child: RankProcess,
     container: Container | None,
-    messages: Iterable[tuple[Diagnosis, OutputPattern]],
+    messages: Iterable[KnownMessage],
 ) -> ContainerRefusal | None:
     if not child.dead or child.raised is not None or child.phase > Phase.STARTED:
         return None
@@ -89,12 +89,6 @@ def _is_about_container(
         return True
     missing = diagnosis is containers.NO_RUNTIME
     return container is not None and (not missing or named.get("program") == container.runtime)
-
-
-@cache
-def _list_messages() -> tuple[tuple[Diagnosis, OutputPattern], ...]:
-    known = (*list_diagnoses(containers), *list_diagnoses(container_images))
-    return tuple(each for each in list_output_patterns(PatternSource.DEATH) if each[0] in known)
 
 
 def _build_fix(evidence: Evidence, refusal: ContainerRefusal, nodes: tuple[str, ...]) -> Fix:

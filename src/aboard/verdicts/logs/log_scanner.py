@@ -4,11 +4,9 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TypeAlias
 
-from aboard.diagnoses import Diagnosis
-from aboard.diagnoses.catalogue import list_output_patterns
-from aboard.diagnoses.output_patterns import OutputPattern, PatternRole, PatternSource, cause, end
+from aboard.diagnoses.catalogue import KnownMessage, list_output_patterns
+from aboard.diagnoses.output_patterns import PatternRole, PatternSource, cause, end
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
@@ -32,8 +30,6 @@ _FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)(?: \((?:local_rank
 _LAST_TRY = re.compile(r"retrying \((\d+)/\1\)")
 # Times, ports and process numbers. Short ones decide: errno 111 or 113, Xid 79 or 48, try 34 of 34.
 _LONG_NUMBER = re.compile(r"\d{4,}|(?<=\d\d:\d\d:)\d\d")
-
-KnownMessage: TypeAlias = tuple[Diagnosis, OutputPattern]
 
 RAISED = (
     death.RAISED,
