@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from aboard.core.secrets.secret_scrubber import MASK
+from aboard.core.secrets.secret_names import MASK
 
 # Shorter pieces of a secret occur by chance.
 _SHORTEST_PIECE = 4

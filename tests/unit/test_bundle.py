@@ -13,7 +13,8 @@ from commands import aboard
 from made_findings import made_finding
 
 from aboard.core.run.events import Event
-from aboard.core.secrets.secret_scrubber import MASK, SecretScrubber
+from aboard.core.secrets.secret_names import MASK
+from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.diagnoses import AboardError, Finding, Severity
 from aboard.flows.bundle import REDACTED, pack_run, write_bundle
 from aboard.flows.why import bundle_replay

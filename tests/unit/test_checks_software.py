@@ -261,14 +261,17 @@ def test_noise_before_the_answer(noise: str) -> None:
 
 
 def test_setup_comes_first() -> None:
-    """Its lines run in bash, and what they print stays out of the answer."""
-    node = Node(name="n1", python=sys.executable, setup=("echo noise", "export NCCL_DEBUG=TRACE"))
+    """Its lines run in bash, and what they print stays out of the answer, as do the values of secrets."""
+    node = Node(
+        name="n1", python=sys.executable, setup=("echo noise", "export NCCL_DEBUG=TRACE HF_CREDENTIAL=hunter22")
+    )
     done = subprocess.run(
         build_rank_command(node, "-Sc", SCRIPT, "facts", "").argv, capture_output=True, text=True, check=True
     )
     told = parse_software(CommandOutput(code=0, stdout=done.stdout))
     assert done.stdout.count("\n") == 1
     assert told.variables["NCCL_DEBUG"] == "TRACE"
+    assert told.variables["HF_CREDENTIAL"].startswith("hidden ")
 
 
 @pytest.fixture

@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.agent.secret_redaction import MASK, SHORTEST, Redactor
+from aboard.core.secrets import secret_names
 
 # Parts of one word with few letters: secrets overlap, repeat and begin with one another all the time.
 WORD = "abaabaaabaab"
 SPANS = st.tuples(st.integers(0, len(WORD)), st.integers(0, len(WORD))).map(sorted).map(lambda span: WORD[slice(*span)])
+
+
+def test_nodes_mask_as_the_head_does() -> None:
+    """The agent is shipped alone, so it has its own copy of the mask and of the shortest length."""
+    assert (MASK.decode(), SHORTEST) == (secret_names.MASK, secret_names.SHORTEST_SECRET)
 
 
 @given(st.lists(SPANS.filter(lambda span: len(span) >= SHORTEST), min_size=1, max_size=4), st.lists(SPANS, max_size=12))

@@ -4,8 +4,8 @@ import pytest
 from deadlines import within
 from secret_corpus import SecretCase, read_corpus
 
-from aboard.core.secrets.secret_names import may_hold_secret
-from aboard.core.secrets.secret_scrubber import MASK, SecretScrubber, mask_secrets, mask_words
+from aboard.core.secrets.secret_names import MASK, may_hold_secret
+from aboard.core.secrets.secret_scrubber import SecretScrubber, mask_secrets, mask_words
 
 BEGIN, END = (f"-----{edge} RSA PRIVATE" + " KEY-----" for edge in ("BEGIN", "END"))
 BODY = "MIIEpAIBAAKCAQEA1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8S9t0U1v2W3x4Y"

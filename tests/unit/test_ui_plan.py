@@ -13,10 +13,10 @@ from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_resources import NodeResources
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.secrets.secret_names import HIDDEN
 from aboard.flows.why.recorded_run import parse_recorded_plan
 from aboard.ui.launch.plan_json import format_plan_json
 from aboard.ui.launch.plan_view import format_plan_text
-from aboard.ui.launch.secret_redaction import HIDDEN
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 TOKEN = "hf_AbCdEfGh"  # noqa: S105 - nobody's

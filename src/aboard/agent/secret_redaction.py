@@ -45,11 +45,14 @@ class Redactor:
 
     def feed(self, data: bytes) -> bytes:
         """Returns what is safe to pass on; a possible beginning of a secret at the end is held back."""
-        if not self._filters:
-            return data
-        data = self._held + data
+        return self._mask(self._held + data, last=False) if self._filters else data
+
+    def flush(self) -> bytes:
+        return self._mask(self._held, last=True)
+
+    def _mask(self, data: bytes, *, last: bool) -> bytes:
         safe = []
-        start, open_from = 0, self._beginning(data, 0)
+        start, open_from = 0, len(data) if last else self._beginning(data, 0)
         for first, end in self._find(data):
             # Data that may still become a longer secret is not decided yet.
             if open_from <= first:
@@ -59,16 +62,7 @@ class Redactor:
             if open_from < start:
                 open_from = self._beginning(data, start)
         self._held = data[open_from:]
-        safe.append(data[start:open_from])
-        return b"".join(safe)
-
-    def flush(self) -> bytes:
-        rest, self._held = self._held, b""
-        safe, start = [], 0
-        for first, end in self._find(rest):
-            safe += [rest[start:first], MASK]
-            start = end
-        return b"".join([*safe, rest[start:]])
+        return b"".join([*safe, data[start:open_from]])
 
     def _find(self, data: bytes) -> Iterator[tuple[int, int]]:
         """Where secrets are: of two that overlap the earlier one, of two that start together the longer one."""

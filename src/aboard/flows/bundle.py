@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from aboard import __version__
-from aboard.core.secrets.secret_names import is_secret
-from aboard.core.secrets.secret_scrubber import MASK, SecretScrubber
+from aboard.core.secrets.secret_names import MASK, is_secret
+from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.usage import run_records
 from aboard.flows.why.record_parts import LOGS, encode_json, read_record_parts

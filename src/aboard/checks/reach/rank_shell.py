@@ -15,7 +15,7 @@ from aboard.core.cluster import node_sets
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
-from aboard.core.secrets.secret_names import is_secret
+from aboard.core.secrets.secret_names import build_value_mask, is_secret
 from aboard.core.text.input_text import decode_latin1
 from aboard.diagnoses import Finding, Fix, format_shell
 from aboard.diagnoses.nodes import reach, unanswered_probes
@@ -170,10 +170,9 @@ def _parse_shell_reply(node: Node, reply: Mapping[str, Any] | Unknown) -> ShellR
 def _hide_secrets(node: Node, message: str) -> str:
     """The message without secrets that a shell may repeat."""
     message = re.sub(r"^bash: (eval: )?(line [0-9]+: )?", "", message.strip())
-    for name, value in node.env.items():
-        if value and is_secret(name):
-            message = message.replace(value, f"${name}")
-    return message
+    return build_value_mask({value: f"${name}" for name, value in node.env.items() if value and is_secret(name)})(
+        message
+    )
 
 
 def format_yaml_list(lines: Sequence[str]) -> str:

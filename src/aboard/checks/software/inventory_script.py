@@ -4,6 +4,8 @@
 package and file, and is asked only where digests differ. With a script or module, it also says what that imports.
 """
 
+from aboard.core.secrets.secret_names import SECRET_WORDS
+
 MAX_FILES = 2_000
 MAX_BYTES = 50_000_000
 MAX_SEEN = 20_000
@@ -39,11 +41,10 @@ MODULES = {
 TRACKERS = {"wandb": "wandb", "mlflow": "mlflow", "mlflow-skinny": "mlflow", "tensorboard": "tensorboard"}
 ENV_PREFIXES = ("NCCL_", "CUDA_", "TORCH_", "GLOO_", "OMP_", "HF_", "PYTORCH_")
 ENV_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
-SECRET = "TOKEN|KEY|SECRET|PASSW"  # noqa: S105 - names of secrets, not one
 
 _HEAD = f"""\
 MODULES = {MODULES | TRACKERS!r}
-PREFIXES, NAMES, SECRET = {ENV_PREFIXES!r}, {ENV_NAMES!r}, {SECRET!r}
+PREFIXES, NAMES, SECRET_WORDS = {ENV_PREFIXES!r}, {ENV_NAMES!r}, {SECRET_WORDS!r}
 ENDINGS, SKIPPED = {CODE + CONFIG!r}, {SKIPPED!r}
 MAX_FILES, MAX_BYTES, MAX_SEEN = {MAX_FILES}, {MAX_BYTES}, {MAX_SEEN}
 MAX_SCRIPT, MAX_NAMES = {MAX_SCRIPT}, {MAX_NAMES}
@@ -139,7 +140,7 @@ def variables():
     told = {}
     for name, value in os.environ.items():
         if name.startswith(PREFIXES) or name in NAMES:
-            secret = re.search(SECRET, name.upper())
+            secret = any(word in name.upper() for word in SECRET_WORDS)
             told[name] = "hidden " + digest([value]) if secret else value[:500]
     return told
 

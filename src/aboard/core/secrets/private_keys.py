@@ -50,14 +50,14 @@ def find_private_keys(data: bytes, *, cut: bool = False) -> Iterator[Span]:
     `cut`: the beginning of the text is missing, so that it may begin within a key.
     """
     if cut and (first := _CUT_KEY.match(data)) is not None:
-        yield from _find_lines(b"\n" + data[: first.end() + _LONGEST_LINE], 0, b"", _MOST_LINES, moved=1)
+        yield from _find_lines(data, 0, b"", _MOST_LINES, stop=first.end() + _LONGEST_LINE)
     if any(anchor in data for anchor in _ANCHORS):
         yield from _find_blocks(data)
     if _PUTTY_ANCHOR in data:
         for found in _PUTTY.finditer(data):
-            yield from _find_lines(
-                data, found.end(), _find_prefix(data, found.start()), int(found[1]), stop=found.end() + _LONGEST_LINE
-            )
+            stop = found.end() + _LONGEST_LINE
+            at = _find_next_line(data, found.end(), stop)
+            yield from _find_lines(data, at, _find_prefix(data, found.start()), int(found[1]), stop=stop)
     if any(anchor in data for anchor in _DER_ANCHORS):
         last = 0
         for found in _DER.finditer(data):
@@ -111,39 +111,34 @@ def _find_body(data: bytes, start: int, stop: int, prefix: bytes, *, ended: bool
     if rest is not None and rest.end() > start:
         yield rest.span()
         start = rest.end()
-    yield from _find_lines(data, start, prefix, _MOST_LINES, stop=stop, ended=ended)
+    yield from _find_lines(data, _find_next_line(data, start, stop), prefix, _MOST_LINES, stop=stop, ended=ended)
 
 
-def _find_lines(
-    data: bytes,
-    start: int,
-    prefix: bytes,
-    count: int,
-    *,
-    stop: int | None = None,
-    ended: bool = False,
-    moved: int = 0,
-) -> Iterator[Span]:
-    """Key material on at most `count` lines after the one at `start`.
+def _find_next_line(data: bytes, start: int, stop: int) -> int:
+    """Where the next line begins; `stop` if there is none."""
+    return data.find(b"\n", start, min(stop, start + _LONGEST_LINE)) + 1 or stop
+
+
+def _find_lines(data: bytes, at: int, prefix: bytes, count: int, *, stop: int, ended: bool = False) -> Iterator[Span]:
+    """Key material on at most `count` lines from the one at `at` on.
 
     A key that ended may have lines of others in it; of one that didn't, the first short line is the last.
     """
-    stop = len(data) if stop is None else min(stop, len(data))
-    at = data.find(b"\n", start, min(stop, start + _LONGEST_LINE)) + 1
-    while 0 < at < stop and count > 0:
+    stop = min(stop, len(data))
+    while at < stop and count > 0:
         line_end = data.find(b"\n", at, min(stop, at + _LONGEST_LINE))
         end = line_end if line_end >= 0 else min(stop, at + _LONGEST_LINE)
         span = _find_material(data, at, end, prefix)
         if span is not None and span[0] < span[1]:
             short = not ended and span[1] - span[0] < _FULL_LINE
             if not short or _NO_WORD.search(data, *span):
-                yield span[0] - moved, span[1] - moved
-            if short and span[0] > 1:
+                yield span
+            if short and span[0] > 0:
                 return
         elif span is None and not ended:
             return
         count -= 1
-        at = line_end + 1
+        at = line_end + 1 or stop
 
 
 def _find_material(data: bytes, start: int, end: int, prefix: bytes) -> Span | None:

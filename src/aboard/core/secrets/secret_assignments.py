@@ -22,6 +22,7 @@ class NameStrength(IntEnum):
     ALL = 4
 
 
+_NOTHING, _RANDOM, _UNUSUAL, _NEARLY_ALL, _ALL = NameStrength
 _SUFFIX = rb"(?:[_-]?(?:value|string|str|base64|b64|hash|raw|text|plain|prod|dev|test|staging|\d{1,3})|[ ]\d)?"
 _CLOSE = rb"(?:\\{0,8}[\"'`\]]){0,2}\)?"
 # `=`, `: `, ` is `, and `"name": NAME, "value": …`.
@@ -41,20 +42,8 @@ _SPACE = rb"(?P<space>[ \t]{1,4})(?=[^\s=:,;.|(/\[-])(?!(?:per|of|to|for|in|and|
 
 def _compile_name(name: bytes, *, numbers: bool = False) -> "re.Pattern[bytes]":
     """Matches the last word of a name and what leads from it to the value."""
-    plain = b"" if numbers else _NO_NUMBER
-    return re.compile(
-        name
-        + (b"" if numbers else _NO_COUNT)
-        + _SUFFIX
-        + _CLOSE
-        + rb"(?:"
-        + _SIGN
-        + plain
-        + rb"|"
-        + _SPACE
-        + plain
-        + rb")"
-    )
+    count, plain = (b"", b"") if numbers else (_NO_COUNT, _NO_NUMBER)
+    return re.compile(name + count + _SUFFIX + _CLOSE + rb"(?:" + _SIGN + plain + rb"|" + _SPACE + plain + rb")")
 
 
 _KEY_KINDS = re.compile(
@@ -73,6 +62,10 @@ _MODEL_TOKENS = re.compile(
     rb"|sampled)[_. -]{1,2}\Z"
 )
 _PASS_OWNERS = re.compile(rb"(?:^|[^a-z]|db|user|pg|root|admin|sql|ssh|ftp|smtp|mail|http|proxy|ldap|redis|my|http)\Z")
+_PW_OWNERS = re.compile(rb"(?:\A|[^a-z]|bind)\Z")
+# `oauth`, but not `pauth`.
+_AUTH = re.compile(rb"(?:\A|[^a-np-z])\Z")
+_SEEDS = re.compile(rb"(?:seed[ _]|recovery )\Z")
 
 _PLAIN = re.compile(
     rb"(?i)true|false|none|null|nil|nan|undefined|unset|yes|no|on|off|str|int|bool|bytes|string|optional\b.*|\*.*|x{3,}"
@@ -121,68 +114,45 @@ _LONG_UNUSUAL = 16
 _HEX = re.compile(rb"[0-9a-fA-F]{32,}")
 
 
-def _trust_password(name: bytes, before: bytes) -> NameStrength:
-    if name.startswith((b"passw", b"passp", b"passc")):
-        return NameStrength.ALL
-    return NameStrength.UNUSUAL if _PASS_OWNERS.search(before) else NameStrength.NOTHING
-
-
-def _trust_secret(_name: bytes, before: bytes) -> NameStrength:
-    # What follows in `arn:aws:secretsmanager:…:secret:NAME` is a name.
-    return NameStrength.NOTHING if before.endswith(b":") and b"arn:" in before else NameStrength.NEARLY_ALL
-
-
-def _trust_token(_name: bytes, before: bytes) -> NameStrength:
-    return NameStrength.RANDOM if _MODEL_TOKENS.search(before) else NameStrength.UNUSUAL
-
-
-def _trust_key(_name: bytes, before: bytes) -> NameStrength:
-    return (
-        NameStrength.NEARLY_ALL
-        if _KEY_KINDS.search(before)
-        else NameStrength.RANDOM
-        if before[-1:] in b"_-."
-        else NameStrength.NOTHING
-    )
-
-
-def _trust_auth(name: bytes, before: bytes) -> NameStrength:
-    if name.startswith(b"authorization"):
-        return NameStrength.UNUSUAL
-    return (
-        NameStrength.UNUSUAL if before[-1:] not in b"abcdefghijklmnpqrstuvwxyz" or not before else NameStrength.NOTHING
-    )
-
-
-def _trust_signature(_name: bytes, before: bytes) -> NameStrength:
-    return NameStrength.RANDOM if not before or before[-1:] in b"_-. " else NameStrength.NOTHING
-
-
-_RULES: tuple[tuple["re.Pattern[bytes]", Callable[[bytes, bytes], NameStrength]], ...] = (
-    (_compile_name(rb"pass(?:w(?:or)?ds?|phrases?|codes?)?", numbers=True), _trust_password),
+_Trust = Callable[[bytes, bytes], NameStrength]
+# The last word of a name, and how much it says, by itself and what stands before it.
+_RULES: tuple[tuple["re.Pattern[bytes]", _Trust], ...] = (
+    (
+        _compile_name(rb"pass(?:w(?:or)?ds?|phrases?|codes?)?", numbers=True),
+        lambda name, before: (
+            _ALL
+            if name.startswith((b"passw", b"passp", b"passc"))
+            else _UNUSUAL
+            if _PASS_OWNERS.search(before)
+            else _NOTHING
+        ),
+    ),
     (
         _compile_name(rb"secrets?(?:[_ -]?(?:access[_ -]?)?keys?(?:[_-]?base)?|[_-]?(?:id|token))?"),
-        _trust_secret,
+        # What follows in `arn:aws:secretsmanager:…:secret:NAME` is a name.
+        lambda _name, before: _NOTHING if before.endswith(b":") and b"arn:" in before else _NEARLY_ALL,
     ),
-    (_compile_name(rb"token(?:s|ized)?+"), _trust_token),
-    (_compile_name(rb"key(?:s|[_-]?data)?+"), _trust_key),
-    (_compile_name(rb"cred(?:ential)?s?"), lambda _name, _before: NameStrength.UNUSUAL),
-    (_compile_name(rb"auth(?:orization|[_-]?header)?"), _trust_auth),
+    (
+        _compile_name(rb"token(?:s|ized)?+"),
+        lambda _name, before: _RANDOM if _MODEL_TOKENS.search(before) else _UNUSUAL,
+    ),
+    (
+        _compile_name(rb"key(?:s|[_-]?data)?+"),
+        lambda _name, before: (
+            _NEARLY_ALL if _KEY_KINDS.search(before) else _RANDOM if before[-1:] in b"_-." else _NOTHING
+        ),
+    ),
+    (_compile_name(rb"cred(?:ential)?s?"), lambda _name, _before: _UNUSUAL),
+    (
+        _compile_name(rb"auth(?:orization|[_-]?header)?"),
+        lambda name, before: _UNUSUAL if name.startswith(b"authorization") or _AUTH.search(before) else _NOTHING,
+    ),
     (
         _compile_name(rb"pwd?", numbers=True),
-        lambda name, before: (
-            NameStrength.UNUSUAL
-            if name.startswith(b"pwd") or not before[-1:].isalpha() or before.endswith(b"bind")
-            else NameStrength.NOTHING
-        ),
+        lambda name, before: _UNUSUAL if name.startswith(b"pwd") or _PW_OWNERS.search(before) else _NOTHING,
     ),
-    (
-        _compile_name(rb"phrase"),
-        lambda _name, before: (
-            NameStrength.ALL if before.endswith((b"seed ", b"recovery ", b"seed_")) else NameStrength.NOTHING
-        ),
-    ),
-    (_compile_name(rb"mnemonic"), lambda _name, _before: NameStrength.ALL),
+    (_compile_name(rb"phrase"), lambda _name, before: _ALL if _SEEDS.search(before) else _NOTHING),
+    (_compile_name(rb"mnemonic"), lambda _name, _before: _ALL),
 )
 
 
@@ -200,9 +170,7 @@ def find_assigned_secrets(data: bytes, low: bytes) -> Iterator[Span]:
                 if secret or end - start > _LONG_VALUE:
                     done = end
     for found in _FOR_WHOM.finditer(low):
-        yield from (
-            (start, end) for start, end, secret in _read_value(data, low, found.end(), NameStrength.ALL, b":") if secret
-        )
+        yield from ((start, end) for start, end, secret in _read_value(data, low, found.end(), _ALL, b":") if secret)
 
 
 def judge_value(name: bytes, value: bytes, *, typed: bool) -> bool:
@@ -212,28 +180,26 @@ def judge_value(name: bytes, value: bytes, *, typed: bool) -> bool:
         for found in pattern.finditer(low + b"x"):
             if found.end() == len(low):
                 trust = trust_name(found[0], low[: found.start()])
-                if typed and trust is NameStrength.UNUSUAL:
-                    trust = NameStrength.NEARLY_ALL
+                if typed and trust is _UNUSUAL:
+                    trust = _NEARLY_ALL
                 padded = value.ljust(_SHORTEST, b"_") if typed and value.isalnum() else value
                 return _is_secret(padded, trust, b"=", quoted=True, follower=b"")
     return False
 
 
-def _find_values(
-    data: bytes, low: bytes, found: "re.Match[bytes]", trust_name: Callable[[bytes, bytes], NameStrength]
-) -> Iterator[_Value]:
+def _find_values(data: bytes, low: bytes, found: "re.Match[bytes]", trust_name: _Trust) -> Iterator[_Value]:
     start, value_start = found.span()
     before = low[max(0, start - 64) : start]
     trust = trust_name(found[0], before)
-    if trust is NameStrength.NOTHING:
+    if trust is _NOTHING:
         return
     sign = found["sign"] or b" "
     if sign in (b" ", b"|", b","):
         option = before[len(before.rstrip(_NAME_CLASS)) :].startswith(b"-")
         # Without a dash, a list of names.
-        trust = trust if option or sign != b"," else NameStrength.RANDOM
+        trust = trust if option or sign != b"," else _RANDOM
         sign = b" "
-        if option or (trust is NameStrength.ALL and _is_netrc(low[max(0, start - 600) : start])):
+        if option or (trust is _ALL and _is_netrc(low[max(0, start - 600) : start])):
             sign = b"="
     elif found[0].startswith(b"auth"):
         scheme = _SCHEME.match(low, value_start)
@@ -271,7 +237,7 @@ def _read_value(data: bytes, low: bytes, start: int, trust: NameStrength, sign: 
             if item["end"] is not None:
                 return
             name = "item" if item["item"] is not None else "bare"
-            secret = _is_secret(item[name], min(trust, NameStrength.UNUSUAL), sign, quoted=True, follower=b"")
+            secret = _is_secret(item[name], min(trust, _UNUSUAL), sign, quoted=True, follower=b"")
             yield *item.span(name), secret
         # A list without an end.
         yield start, start + _LONGEST, False
@@ -292,28 +258,28 @@ def _find_closing(data: bytes, quote: bytes, first: int, limit: int) -> int:
 
 def _is_secret(value: bytes, trust: NameStrength, sign: bytes, *, quoted: bool, follower: bytes) -> bool:
     value = value.strip()
-    if len(value) < _SHORTEST or trust is NameStrength.NOTHING or _PLAIN.fullmatch(value):
+    if len(value) < _SHORTEST or trust is _NOTHING or _PLAIN.fullmatch(value):
         return False
     if _NUMBER.fullmatch(value):
-        return trust is NameStrength.ALL and value.isdigit() and sign != b" "
+        return trust is _ALL and value.isdigit() and sign != b" "
     random = is_random(value) or _HEX.fullmatch(value) is not None
-    if trust is NameStrength.RANDOM or random:
+    if trust is _RANDOM or random:
         return random
     if _PATH.fullmatch(value) or _is_prose(value, trust) or (not quoted and _is_code_or_prose(value, sign, follower)):
         return False
-    if sign == b" " and not (quoted and trust >= NameStrength.NEARLY_ALL):
+    if sign == b" " and not (quoted and trust >= _NEARLY_ALL):
         return (
             len(value) >= _SHORTEST_UNUSUAL and _DIGIT.search(value) is not None and _LETTER.search(value) is not None
         )
-    return trust > NameStrength.UNUSUAL or _is_unusual(value)
+    return trust > _UNUSUAL or _is_unusual(value)
 
 
 def _is_prose(value: bytes, trust: NameStrength) -> bool:
     """Whether most words are those that people write about passwords."""
     words = value.lower().split()
-    return (len(words) > 1 and trust <= NameStrength.UNUSUAL) or 2 * sum(
-        word.strip(b".,:") in _PROSE for word in words
-    ) > len(words)
+    return (len(words) > 1 and trust <= _UNUSUAL) or 2 * sum(word.strip(b".,:") in _PROSE for word in words) > len(
+        words
+    )
 
 
 def _is_code_or_prose(value: bytes, sign: bytes, follower: bytes) -> bool:

@@ -53,34 +53,8 @@ _STATEMENTS = (
 _FARTHEST = 300
 # A part of each command's name above.
 _TOOLS = (
-    *(
-        b"mysql",
-        b"mariadb",
-        b"login",
-        b"sshpass",
-        b"mongo",
-        b"cqlsh",
-        b"influx",
-        b"clickhouse",
-        b"cypher",
-        b"ipmitool",
-        b"7z",
-    ),
-    *(
-        b"rar",
-        b"freerdp",
-        b"redis-cli",
-        b"http",
-        b"xh",
-        b"ldap",
-        b"openssl",
-        b"curl",
-        b"wget",
-        b"client",
-        b"skopeo",
-        b"echo",
-    ),
-    b"printf",
+    b"mysql mariadb login sshpass mongo cqlsh influx clickhouse cypher ipmitool 7z rar freerdp redis-cli http xh ldap"
+    b" openssl curl wget client skopeo echo printf".split()
 )
 
 

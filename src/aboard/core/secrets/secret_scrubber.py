@@ -11,9 +11,9 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from aboard.core.secrets.private_keys import Span
+from aboard.core.secrets.secret_names import MASK
 from aboard.core.secrets.secret_patterns import SecretFinder, is_secret_value
 
-MASK = "[secret]"
 _USER = "[user]"
 _SHORTEST_USER = 3
 _HOME = re.compile(

@@ -5,6 +5,8 @@ import re
 from collections.abc import Collection, Iterator
 from string import ascii_letters, digits
 
+from aboard.core.secrets.token_prefixes import DOTTED_TOKEN, PREFIXED_RUN
+
 # Nearly all tokens have a run of this many letters, digits, - and _; most words of a log are shorter.
 _SHORTEST_RUN = 16
 _RUN = b"a" * _SHORTEST_RUN
@@ -15,34 +17,12 @@ _REST_OF_RUN = re.compile(rb"a+")
 _LONGEST = 4096
 _PLAIN_RUN = re.compile(rb"[a-z_-]+|[A-Z_-]+|[0-9_-]+")
 _HEX = re.compile(rb"[0-9a-f-]{16,}|[0-9A-F-]{16,}")
-# The prefix of a provider and a rest of the right length.
-_PREFIXED = re.compile(
-    rb"(?<![A-Za-z0-9])(?:"
-    rb"hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|gl[a-z]{2,8}-[\w-]{16,}"
-    rb"|(?:AKIA|ASIA|AROA|AIDA|ABIA|ACCA|LTAI|AKID)[A-Za-z0-9]{12,}|AIza[\w-]{30,}|GOCSPX-[\w-]{16,}|dapi[a-f0-9]{32}"
-    rb"|xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{16,}|nvapi-[\w-]{20,}|wandb_v\d_[\w-]{16,}|pypi-[A-Za-z][\w-]{16,}"
-    rb"|AGE-SECRET-KEY-\w{16,}|do[opr]_v\d_[a-f0-9]{16,}|shp[a-z]{2,3}_[a-fA-F0-9]{24,}|[srp]k_(?:live|test)_\w{10,}"
-    rb"|whsec_\w{16,}|key-[a-f0-9]{32}|NRAK-[A-Z0-9]{20,}|PMAK-[a-f0-9-]{24,}|dckr_[po]at_[\w-]{16,}|npm_[A-Za-z0-9]{24,}"
-    rb"|AT[AC]TT3[\w-]{16,}|tskey-[\w-]{12,}|sbp_[a-f0-9]{32,}|sq0[a-z]{3}-[\w-]{16,}|lsv2_[a-z]{2}_\w{20,}|nsec1[a-z0-9]{40,}"
-    rb"|sntry[a-z]_[\w-]{16,}|figd_[\w-]{16,}|gls?[ac]_\w{20,}|ops_eyJ[\w-]{16,}|rpa_[A-Z0-9]{20,}|ntn_[A-Za-z0-9]{20,}"
-    rb"|SK[a-f0-9]{32}|oy2[a-z0-9]{43}|sk-(?:ant|proj|or|svcacct|admin)-[\w-]{16,}|lin_(?:api|oauth)_[A-Za-z0-9]{16,}"
-    rb"|A3-[A-Z0-9]{5,6}-[A-Z0-9-]{20,}|pat-[a-z]{2}\d-[a-f0-9-]{30,}|CLOJARS_[a-f0-9]{40,}"
-    rb"|KGAT_[A-Za-z0-9]{16,}|kgat_[A-Za-z0-9]{16,}|dose[a-f0-9]{32}|p8e-[A-Za-z0-9]{20,}|pul-[a-f0-9]{32,}|dt0[a-z]\d\d[\w-]{16,}|rubygems_[a-f0-9]{32,}|EAA[A-Z][A-Za-z0-9]{24,}"
-    rb")"
-)
 # Three in a hundred ids of AWS have no digit.
 _AWS_ID = re.compile(rb"(?:AKIA|ASIA|AROA|AIDA)[A-Z]{16}")
 # The id and the key as a table or a tuple has them.
 _AWS_PAIR = re.compile(rb"A[KS]IA[A-Z0-9]{16}[\s\"',:;|]{1,16}(?P<key>[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])")
 # Where one of them can begin.
 _PREFIX_STARTS = re.compile(rb"(?:\A|[_-])(?=[a-zA-Z][a-zA-Z0-9_-])")
-_DOTTED = re.compile(
-    rb"(?:hv[sbr]\.[\w-]{20,4096}|SG\.[\w-]{16,64}\.[\w-]{16,64}|ya29\.[\w.-]{20,4096}"
-    rb"|dp\.[a-z]{2,5}\.(?:[a-z0-9_]{1,20}\.)?[A-Za-z0-9]{30,64}|eyJ[\w-]{8,4096}\.[\w-]{8,4096}(?:\.[\w-]{0,4096}){0,3}"
-    rb"|v\d\.(?:local|public)\.[\w-]{20,4096}|[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,128}|dt0[a-z]\d\d\.[A-Z0-9]{24}\.[A-Z0-9]{64}"
-    # A bot of Discord: its number, a time and a signature.
-    rb"|[MNO][\w-]{22,28}\.[\w-]{6,7}\.[\w-]{27,40}(?![\w.-]))"
-)
 _DOTTED_CLASS = _ALPHANUMERIC + b"._-"
 _GENERIC_PREFIX = re.compile(rb"[A-Za-z][A-Za-z0-9]{0,11}(?:[_-][A-Za-z0-9]{1,10}){0,3}?[_-](?=[A-Za-z0-9])")
 # Words that make a random value after them a secret.
@@ -160,13 +140,13 @@ def _is_argument(data: bytes, start: int, end: int) -> bool:
 def _judge_run(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, bytes]]:
     run = data[start : min(end, start + _LONGEST)]
     for separator in _PREFIX_STARTS.finditer(run):
-        if (found := _PREFIXED.match(data, start + separator.end(), end)) is not None:
+        if (found := PREFIXED_RUN.match(data, start + separator.end(), end)) is not None:
             yield found.start(), end, b""
             return
     before, after = data[max(0, start - 1) : start], data[end : end + 1]
     if before == b"." or after == b".":
         left = data[max(0, start - _CONTEXT) : start]
-        dotted = _DOTTED.match(data, start - len(left) + len(left.rstrip(_DOTTED_CLASS)))
+        dotted = DOTTED_TOKEN.match(data, start - len(left) + len(left.rstrip(_DOTTED_CLASS)))
         if dotted is not None:
             yield *dotted.span(), b""
     if is_random(run) and (

@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 from typing import Any, Self
 
 from aboard.core.plan.training_settings import Training
-from aboard.core.secrets.secret_names import is_secret
-from aboard.core.secrets.secret_scrubber import MASK, SecretScrubber
+from aboard.core.secrets.secret_names import MASK, SHORTEST_SECRET, build_value_mask, is_secret
+from aboard.core.secrets.secret_scrubber import SecretScrubber
 from aboard.data.store.atomic_files import write_atomically
 from aboard.foreign_files import read_foreign_file
 from aboard.lazy_dataclass import dataclass
@@ -22,8 +22,6 @@ FOLDER = "trackers"
 FACTS = "ABOARD_TRACKER_FACTS"
 _RUN = "run.json"
 _MAX_BYTES = 16 << 20
-# A shorter value would mask ordinary words, and is no secret.
-_SHORTEST = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +78,9 @@ def choose_run_id(output_dir: Path, step: int, state: Mapping[str, Any]) -> str:
 
 def scrub(value: Any, environ: Mapping[str, str]) -> Any:
     """Masks secrets by their shape, and the values of secret environment variables wherever they occur."""
-    text = json.dumps(SecretScrubber().value(value))
-    known = {each for name, each in environ.items() if is_secret(name) and len(each) >= _SHORTEST}
-    for secret in sorted(known, key=len, reverse=True):
-        text = text.replace(json.dumps(secret)[1:-1], MASK)
-    return json.loads(text)
+    known = [each for name, each in environ.items() if is_secret(name) and len(each) >= SHORTEST_SECRET]
+    mask = build_value_mask({json.dumps(each)[1:-1]: MASK for each in known})
+    return json.loads(mask(json.dumps(SecretScrubber().value(value))))
 
 
 @dataclass(frozen=True, kw_only=True)

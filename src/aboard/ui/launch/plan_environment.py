@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from aboard.core.plan.plan import NodePlan, Plan
+from aboard.core.secrets.secret_names import HIDDEN
 from aboard.lazy_dataclass import dataclass
-from aboard.ui.launch.secret_redaction import HIDDEN, PlanRedactor
+from aboard.ui.launch.secret_redaction import PlanRedactor
 
 Value = str | None
 

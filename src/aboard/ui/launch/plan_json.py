@@ -10,9 +10,10 @@ from typing import Any
 from aboard.core.cluster.container import Container, describe_container
 from aboard.core.cluster.node import TransportKind
 from aboard.core.plan.plan import Plan, Start
+from aboard.core.secrets.secret_names import HIDDEN
 from aboard.ui.json_output import describe_interpreter
 from aboard.ui.launch.plan_environment import PlanEnvironment, compare_environments
-from aboard.ui.launch.secret_redaction import HIDDEN, PlanRedactor, build_redactor
+from aboard.ui.launch.secret_redaction import PlanRedactor, build_redactor
 
 SHARED = ("argv", "cwd", "cores", "beacon")
 

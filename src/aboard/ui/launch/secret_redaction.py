@@ -2,24 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from re import compile as compile_pattern
-from re import escape
 
 from aboard.core.plan.plan import Plan
-from aboard.core.secrets.secret_names import may_hold_secret
-
-HIDDEN = "…hidden"
-# A shorter value would blot out ordinary words and numbers, and is hardly a secret.
-SHORTEST = 6
+from aboard.core.secrets.secret_names import HIDDEN, SHORTEST_SECRET, build_value_mask, may_hold_secret
 
 
 class PlanRedactor:
     """Hides the values of secrets; the names of variables and options stay."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        # Longest first: of a secret that begins with another, no tail may remain.
-        known = sorted(map(escape, values), key=len, reverse=True)
-        self._known = compile_pattern("|".join(known)) if known else None
+        self._hide_known = build_value_mask(dict.fromkeys(values, HIDDEN))
         # The same few words occur in the plan of every rank.
         self._hide = lru_cache(maxsize=4096)(self._hide_text)
         self._hide_words = lru_cache(maxsize=4096)(self._hide_argv)
@@ -55,11 +47,8 @@ class PlanRedactor:
 
         return tuple(mask_words(known, HIDDEN))
 
-    def _hide_known(self, text: str) -> str:
-        return self._known.sub(HIDDEN, text) if self._known is not None else text
-
 
 def build_redactor(plan: Plan) -> PlanRedactor:
     """Builds the redactor for every secret value of this plan."""
     values = {start.env.get(name, "") for _node, start in plan.starts() for name in start.secrets}
-    return PlanRedactor(value for value in values if len(value) >= SHORTEST)
+    return PlanRedactor(value for value in values if len(value) >= SHORTEST_SECRET)
