@@ -1,6 +1,6 @@
 """Runs the stages of .ci/run or scripts/nightly, and reports them: seconds, failures, flaky and slow tests.
 
-    python scripts/stages.py ci
+    python scripts/stages.py ci [--save-durations]              # for the order of tests, see tests/kit/durations.py
     python scripts/stages.py nightly [--directory DIRECTORY]    # continues an earlier run of this commit
 
 A test with real hosts or process groups that fails runs once more, alone. If it passes then, it is FLAKY: both outputs
@@ -29,6 +29,9 @@ from typing import Any
 from cpu_group import CpuGroup, open_cpu_group
 
 ROOT = Path(__file__).resolve().parents[1]
+DURATIONS = ROOT / "tests" / "durations.json"
+# Tests of which a few take most of the time, so that their order matters.
+TIMED_FOLDERS = ("tests/attacks/", "tests/ground/", "tests/train/")
 MOST_FLAKY = 2
 MOST_RETRIES = 10
 MOST_OF_BUDGET = 1.5
@@ -41,6 +44,9 @@ td div { background: #69c; height: 1em }
 # Ground tests mostly wait for ssh, leases and timeouts: with six workers two cores are busy 90 % of the time.
 GROUND_WORKERS = 6
 UNIT_WORKERS = 4
+TRAIN_WORKERS = 2
+# In one pool: no worker idles while another ends the last test of the first folder.
+REAL_HOSTS = "tests/ground tests/attacks"
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 
 
@@ -75,6 +81,8 @@ class Result:
     # The output of the first and of the second try.
     flaky: dict[str, list[str]] = field(default_factory=dict)
     slowest: list[tuple[float, str]] = field(default_factory=list)
+    # The average seconds of a test, by module.
+    durations: dict[str, float] = field(default_factory=dict)
     figures: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -82,10 +90,13 @@ class Result:
         return not self.error and not self.failed
 
 
-def pytest_stage(name: str, folder: str, marks: str, *, workers: int, minutes: float, **more: Any) -> Stage:
-    parallel = ("-n", str(workers), "--dist", "loadgroup") if workers else ()
+def pytest_stage(name: str, folders: str, marks: str, *, workers: int, minutes: float, **more: Any) -> Stage:
+    """Tests by groups; those of tests/train by modules, whose fixtures are models and finished trainings."""
+    by = "loadfile" if folders == "tests/train" else "loadgroup"
+    # tests/conftest.py orders them: xdist's own order, by the number of tests, would undo that.
+    parallel = ("-n", str(workers), "--dist", by, "--no-loadscope-reorder") if workers else ()
     selected = ("-m", marks) if marks else ()
-    return Stage(name=name, argv=(*PYTEST, folder, *selected, *parallel), limit=60 * minutes, **more)
+    return Stage(name=name, argv=(*PYTEST, *folders.split(), *selected, *parallel), limit=60 * minutes, **more)
 
 
 def bench_stage(name: str, *options: str, minutes: float) -> Stage:
@@ -97,11 +108,10 @@ def list_ci_stages() -> list[Stage]:
         Stage(name="check", argv=("scripts/check",), limit=900, essential=True),
         pytest_stage("unit, ci", "tests/unit", "ci", workers=UNIT_WORKERS, minutes=15, retry=True),
         pytest_stage(
-            "ground", "tests/ground", "not nightly and not serial", workers=GROUND_WORKERS, minutes=40, retry=True
+            "ground", REAL_HOSTS, "not nightly and not serial", workers=GROUND_WORKERS, minutes=45, retry=True
         ),
-        pytest_stage("ground, serial", "tests/ground", "serial and not nightly", workers=0, minutes=15, retry=True),
-        pytest_stage("attacks", "tests/attacks", "not nightly", workers=GROUND_WORKERS, minutes=15, retry=True),
-        pytest_stage("train", "tests/train", "not nightly", workers=0, minutes=20, retry=True),
+        pytest_stage("ground, serial", REAL_HOSTS, "serial and not nightly", workers=0, minutes=15, retry=True),
+        pytest_stage("train", "tests/train", "not nightly", workers=TRAIN_WORKERS, minutes=20, retry=True),
         bench_stage("faults", "--quick", minutes=5),
         bench_stage("soak", "--quick", minutes=5),
     ]
@@ -112,10 +122,9 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
     tests = [
         Stage(name="check", argv=("scripts/check",), limit=600),
         pytest_stage("unit", "tests/unit", "", workers=UNIT_WORKERS, minutes=60, retry=True, env=size),
-        pytest_stage("ground", "tests/ground", "not serial", workers=GROUND_WORKERS, minutes=120, retry=True, env=size),
-        pytest_stage("ground, serial", "tests/ground", "serial", workers=0, minutes=60, retry=True, env=size),
-        pytest_stage("attacks", "tests/attacks", "", workers=GROUND_WORKERS, minutes=60, retry=True, env=size),
-        pytest_stage("train", "tests/train", "", workers=0, minutes=120, retry=True, env=size),
+        pytest_stage("ground", REAL_HOSTS, "not serial", workers=GROUND_WORKERS, minutes=150, retry=True, env=size),
+        pytest_stage("ground, serial", REAL_HOSTS, "serial", workers=0, minutes=60, retry=True, env=size),
+        pytest_stage("train", "tests/train", "", workers=TRAIN_WORKERS, minutes=120, retry=True, env=size),
     ]
     benches = [
         bench_stage(name, "--json", str(directory / f"bench-{name}.json"), minutes=120)
@@ -165,6 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("size", choices=("ci", "nightly"))
     parser.add_argument("--directory", type=Path, help="nightly: directory of the results and the summary page")
+    parser.add_argument("--save-durations", action="store_true", help="ci: write tests/durations.json")
     options = parser.parse_args()
     os.chdir(ROOT)
     # Otherwise every process would recompile what it imports.
@@ -172,9 +182,20 @@ def main() -> None:
     began = time.monotonic()
     if options.size == "ci":
         results = list(run_stages(list_ci_stages()))
+        if options.save_durations:
+            save_durations(results, DURATIONS)
     else:
         results = run_nightly(options.directory or ROOT / ".nightly")
     sys.exit(print_summary(results, time.monotonic() - began))
+
+
+def save_durations(results: Sequence[Result], path: Path) -> None:
+    """Replaces what was measured, and keeps the rest; modules that are gone go."""
+    durations: dict[str, float] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    for result in results:
+        durations |= {module: took for module, took in result.durations.items() if module.startswith(TIMED_FOLDERS)}
+    there = {module: took for module, took in sorted(durations.items()) if (path.parents[1] / module).exists()}
+    path.write_text(json.dumps(there, indent=1) + "\n", "utf-8")
 
 
 def run_nightly(base: Path) -> list[Result]:
@@ -278,6 +299,10 @@ def _count_tests(report: list[dict[str, Any]], result: Result) -> None:
             outcomes[test] = line["outcome"]
     result.passed = sum(outcome == "passed" and test not in result.failed for test, outcome in outcomes.items())
     result.skipped = sum(outcome == "skipped" for outcome in outcomes.values())
+    modules: dict[str, list[float]] = {}
+    for test, took in seconds.items():
+        modules.setdefault(test.partition("::")[0], []).append(took)
+    result.durations = {module: round(sum(each) / len(each), 1) for module, each in modules.items()}
     result.slowest = sorted(((took, test) for test, took in seconds.items()), reverse=True)[:SLOWEST]
 
 

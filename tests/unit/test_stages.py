@@ -1,12 +1,24 @@
 """The runner of CI's stages: what it counts, what it runs once more, and when the run has failed."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from cpu_group import find_own_group, open_cpu_group, parse_usage
-from stages import MOST_FLAKY, PYTEST, Result, Stage, judge_cpu_seconds, print_summary, run_stage, write_page
+from durations import order_longest_first
+from stages import (
+    MOST_FLAKY,
+    PYTEST,
+    Result,
+    Stage,
+    judge_cpu_seconds,
+    print_summary,
+    run_stage,
+    save_durations,
+    write_page,
+)
 
 TESTS = Path(__file__).parents[1]
 SOURCE = """
@@ -56,6 +68,7 @@ def test_a_test_that_passes_alone_is_flaky_and_printed_with_both_outputs(
     assert (result.passed, result.skipped, result.error) == (2, 1, "")
     (flaky,), (failed,) = result.flaky, result.failed
     assert (flaky.rpartition("::")[2], failed.rpartition("::")[2]) == ("test_flaky", "test_broken")
+    assert [module.rpartition("/")[2] for module in result.durations] == ["test_four.py"]
     assert result.failed[failed].count("E   AssertionError") == 2
     assert print_summary([result], 7.0) == 1
     said = capsys.readouterr().out
@@ -158,3 +171,22 @@ def test_cpu_seconds_of_both_versions_are_read() -> None:
     """A group that nobody entered has measured nothing."""
     usage = ("2500000000\n", "usage_usec 2500000\nuser_usec 7\n", "0\n", "usage_usec 0\n", "nonsense")
     assert list(map(parse_usage, usage)) == [2.5, 2.5, None, None, None]
+
+
+def test_the_longest_group_comes_first() -> None:
+    """Tests of a group stay in their order; a module without a figure counts as average."""
+    tests = [("new", "one"), ("short", "two"), ("long", "three"), ("short", "four"), ("medium", "four")]
+    durations = {"long": 30.0, "medium": 5.0, "short": 1.0}
+    assert order_longest_first(tests, durations) == [2, 3, 4, 0, 1]
+    assert order_longest_first(tests, {}) == [0, 1, 2, 3, 4]
+
+
+def test_saved_durations_keep_what_was_not_measured(tmp_path: Path) -> None:
+    """Unit tests are not ordered; modules that are gone go."""
+    (tmp_path / "tests/ground").mkdir(parents=True)
+    for name in ("old", "new"):
+        (tmp_path / f"tests/ground/{name}.py").touch()
+    path = tmp_path / "tests/durations.json"
+    path.write_text(json.dumps({"tests/ground/old.py": 3.0, "tests/ground/gone.py": 4.0}))
+    save_durations([Result(name="ground", durations={"tests/ground/new.py": 2.0, "tests/unit/x.py": 9.0})], path)
+    assert json.loads(path.read_text()) == {"tests/ground/new.py": 2.0, "tests/ground/old.py": 3.0}
