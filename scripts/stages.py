@@ -1,10 +1,14 @@
 """Runs the stages of .ci/run or scripts/nightly, and reports them: seconds, failures, flaky and slow tests.
 
-    python scripts/stages.py ci
+    python scripts/stages.py ci [--save-durations]              # for the order of tests, see tests/kit/durations.py
     python scripts/stages.py nightly [--directory DIRECTORY]    # continues an earlier run of this commit
 
 A test with real hosts or process groups that fails runs once more, alone. If it passes then, it is FLAKY: both outputs
 are printed and the run continues; more than two flaky tests fail the run.
+
+Each stage runs in a control group of its own, which counts the CPU seconds of all that it starts; other load on the
+machine hardly changes them. A stage that takes more than 1.5 × its budget fails. Where no control group can be made,
+CPU seconds are "not measured" and fail nothing.
 """
 
 import argparse
@@ -22,9 +26,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cpu_group import CpuGroup, open_cpu_group
+
 ROOT = Path(__file__).resolve().parents[1]
+DURATIONS = ROOT / "tests" / "durations.json"
+# Tests of which a few take most of the time, so that their order matters.
+TIMED_FOLDERS = ("tests/attacks/", "tests/ground/", "tests/train/")
 MOST_FLAKY = 2
 MOST_RETRIES = 10
+MOST_OF_BUDGET = 1.5
 SLOWEST = 20
 STYLE = """
 body { font: 15px system-ui; margin: 2em } td, th { padding: .2em .8em; text-align: left }
@@ -34,6 +44,9 @@ td div { background: #69c; height: 1em }
 # Ground tests mostly wait for ssh, leases and timeouts: with six workers two cores are busy 90 % of the time.
 GROUND_WORKERS = 6
 UNIT_WORKERS = 4
+TRAIN_WORKERS = 2
+# In one pool: no worker idles while another ends the last test of the first folder.
+REAL_HOSTS = "tests/ground tests/attacks"
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 
 
@@ -44,6 +57,8 @@ class Stage:
     name: str
     argv: Sequence[str]
     limit: float
+    # CPU seconds.
+    budget: float | None = None
     retry: bool = False
     # If it fails, the stages after it are skipped.
     essential: bool = False
@@ -56,6 +71,9 @@ class Result:
 
     name: str
     seconds: float = 0.0
+    # None if not measured.
+    cpu_seconds: float | None = None
+    budget: float | None = None
     error: str = ""
     passed: int = 0
     skipped: int = 0
@@ -63,6 +81,8 @@ class Result:
     # The output of the first and of the second try.
     flaky: dict[str, list[str]] = field(default_factory=dict)
     slowest: list[tuple[float, str]] = field(default_factory=list)
+    # The average seconds of a test, by module.
+    durations: dict[str, float] = field(default_factory=dict)
     figures: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -70,10 +90,13 @@ class Result:
         return not self.error and not self.failed
 
 
-def pytest_stage(name: str, folder: str, marks: str, *, workers: int, minutes: float, **more: Any) -> Stage:
-    parallel = ("-n", str(workers), "--dist", "loadgroup") if workers else ()
+def pytest_stage(name: str, folders: str, marks: str, *, workers: int, minutes: float, **more: Any) -> Stage:
+    """Tests by groups; those of tests/train by modules, whose fixtures are models and finished trainings."""
+    by = "loadfile" if folders == "tests/train" else "loadgroup"
+    # tests/conftest.py orders them: xdist's own order, by the number of tests, would undo that.
+    parallel = ("-n", str(workers), "--dist", by, "--no-loadscope-reorder") if workers else ()
     selected = ("-m", marks) if marks else ()
-    return Stage(name=name, argv=(*PYTEST, folder, *selected, *parallel), limit=60 * minutes, **more)
+    return Stage(name=name, argv=(*PYTEST, *folders.split(), *selected, *parallel), limit=60 * minutes, **more)
 
 
 def bench_stage(name: str, *options: str, minutes: float) -> Stage:
@@ -85,11 +108,10 @@ def list_ci_stages() -> list[Stage]:
         Stage(name="check", argv=("scripts/check",), limit=900, essential=True),
         pytest_stage("unit, ci", "tests/unit", "ci", workers=UNIT_WORKERS, minutes=15, retry=True),
         pytest_stage(
-            "ground", "tests/ground", "not nightly and not serial", workers=GROUND_WORKERS, minutes=40, retry=True
+            "ground", REAL_HOSTS, "not nightly and not serial", workers=GROUND_WORKERS, minutes=45, retry=True
         ),
-        pytest_stage("ground, serial", "tests/ground", "serial and not nightly", workers=0, minutes=15, retry=True),
-        pytest_stage("attacks", "tests/attacks", "not nightly", workers=GROUND_WORKERS, minutes=15, retry=True),
-        pytest_stage("train", "tests/train", "not nightly", workers=0, minutes=20, retry=True),
+        pytest_stage("ground, serial", REAL_HOSTS, "serial and not nightly", workers=0, minutes=15, retry=True),
+        pytest_stage("train", "tests/train", "not nightly", workers=TRAIN_WORKERS, minutes=20, retry=True),
         bench_stage("faults", "--quick", minutes=5),
         bench_stage("soak", "--quick", minutes=5),
     ]
@@ -100,10 +122,9 @@ def list_nightly_stages(directory: Path) -> list[Stage]:
     tests = [
         Stage(name="check", argv=("scripts/check",), limit=600),
         pytest_stage("unit", "tests/unit", "", workers=UNIT_WORKERS, minutes=60, retry=True, env=size),
-        pytest_stage("ground", "tests/ground", "not serial", workers=GROUND_WORKERS, minutes=120, retry=True, env=size),
-        pytest_stage("ground, serial", "tests/ground", "serial", workers=0, minutes=60, retry=True, env=size),
-        pytest_stage("attacks", "tests/attacks", "", workers=GROUND_WORKERS, minutes=60, retry=True, env=size),
-        pytest_stage("train", "tests/train", "", workers=0, minutes=120, retry=True, env=size),
+        pytest_stage("ground", REAL_HOSTS, "not serial", workers=GROUND_WORKERS, minutes=150, retry=True, env=size),
+        pytest_stage("ground, serial", REAL_HOSTS, "serial", workers=0, minutes=60, retry=True, env=size),
+        pytest_stage("train", "tests/train", "", workers=TRAIN_WORKERS, minutes=120, retry=True, env=size),
     ]
     benches = [
         bench_stage(name, "--json", str(directory / f"bench-{name}.json"), minutes=120)
@@ -153,6 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("size", choices=("ci", "nightly"))
     parser.add_argument("--directory", type=Path, help="nightly: directory of the results and the summary page")
+    parser.add_argument("--save-durations", action="store_true", help="ci: write tests/durations.json")
     options = parser.parse_args()
     os.chdir(ROOT)
     # Otherwise every process would recompile what it imports.
@@ -160,9 +182,20 @@ def main() -> None:
     began = time.monotonic()
     if options.size == "ci":
         results = list(run_stages(list_ci_stages()))
+        if options.save_durations:
+            save_durations(results, DURATIONS)
     else:
         results = run_nightly(options.directory or ROOT / ".nightly")
     sys.exit(print_summary(results, time.monotonic() - began))
+
+
+def save_durations(results: Sequence[Result], path: Path) -> None:
+    """Replaces what was measured, and keeps the rest; modules that are gone go."""
+    durations: dict[str, float] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    for result in results:
+        durations |= {module: took for module, took in result.durations.items() if module.startswith(TIMED_FOLDERS)}
+    there = {module: took for module, took in sorted(durations.items()) if (path.parents[1] / module).exists()}
+    path.write_text(json.dumps(there, indent=1) + "\n", "utf-8")
 
 
 def run_nightly(base: Path) -> list[Result]:
@@ -194,31 +227,52 @@ def run_stages(stages: Sequence[Stage]) -> Iterator[Result]:
 def run_stage(stage: Stage) -> Result:
     """Runs it in its own process group, then retries failed tests."""
     print(f"=== {stage.name}", flush=True)
-    result = Result(name=stage.name)
+    result = Result(name=stage.name, budget=stage.budget)
     began = time.monotonic()
-    code, report = _run_process(stage.argv, stage)
-    _count_tests(report, result)
-    if code is None:
-        result.error = f"still running after {stage.limit:.0f} s" + _name_unfinished(report)
-    elif code != 0 and not result.failed:
-        result.error = f"exit code {code}"
-    if stage.retry:
-        _retry_failed(stage, result)
+    with open_cpu_group(stage.name) as group:
+        code, report = _run_process(stage.argv, stage, group)
+        _count_tests(report, result)
+        if code is None:
+            result.error = f"still running after {stage.limit:.0f} s" + _name_unfinished(report)
+        elif code != 0 and not result.failed:
+            result.error = f"exit code {code}"
+        # What a second try takes is not what the stage takes.
+        result.cpu_seconds = group.read_seconds() if group else None
+        if stage.retry:
+            _retry_failed(stage, result, group)
+    result.error = result.error or judge_cpu_seconds(stage.name, result.cpu_seconds, stage.budget)
     if "--json" in stage.argv:
         figures = Path(stage.argv[stage.argv.index("--json") + 1])
         result.figures = json.loads(figures.read_text())["figures"] if figures.exists() else []
     result.seconds = time.monotonic() - began
     state = "ok" if result.ok else "FAILED"
-    print(f"=== {stage.name}: {state}, {result.seconds:.0f} s {result.error}".rstrip(), flush=True)
+    took = f"{result.seconds:.0f} s, CPU {_format_cpu_seconds(result.cpu_seconds)}"
+    print(f"=== {stage.name}: {state}, {took} {result.error}".rstrip(), flush=True)
     return result
 
 
-def _run_process(argv: Sequence[str], stage: Stage) -> tuple[int | None, list[dict[str, Any]]]:
+def judge_cpu_seconds(name: str, seconds: float | None, budget: float | None) -> str:
+    """The error of a stage that took too much; "" for one that did not, and for one that was not measured."""
+    if seconds is None or budget is None or seconds <= MOST_OF_BUDGET * budget:
+        return ""
+    return (
+        f"{name} took {seconds:.0f} CPU seconds, more than {MOST_OF_BUDGET} × its budget of {budget:.0f}:"
+        " make its tests cheaper, or raise the budget in scripts/stages.py and say why"
+    )
+
+
+def _format_cpu_seconds(seconds: float | None) -> str:
+    return "not measured" if seconds is None else f"{seconds:.0f} s"
+
+
+def _run_process(argv: Sequence[str], stage: Stage, group: CpuGroup | None) -> tuple[int | None, list[dict[str, Any]]]:
     """The exit code, None when the time limit was reached, and the lines that tests/conftest.py wrote."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "report.jsonl")
         env = {**os.environ, **stage.env, "ABOARD_TEST_REPORT": str(path)}
-        process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            group.wrap_command(argv) if group else argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True
+        )
         try:
             code: int | None = process.wait(stage.limit)
         except subprocess.TimeoutExpired:
@@ -245,6 +299,10 @@ def _count_tests(report: list[dict[str, Any]], result: Result) -> None:
             outcomes[test] = line["outcome"]
     result.passed = sum(outcome == "passed" and test not in result.failed for test, outcome in outcomes.items())
     result.skipped = sum(outcome == "skipped" for outcome in outcomes.values())
+    modules: dict[str, list[float]] = {}
+    for test, took in seconds.items():
+        modules.setdefault(test.partition("::")[0], []).append(took)
+    result.durations = {module: round(sum(each) / len(each), 1) for module, each in modules.items()}
     result.slowest = sorted(((took, test) for test, took in seconds.items()), reverse=True)[:SLOWEST]
 
 
@@ -254,12 +312,12 @@ def _name_unfinished(report: list[dict[str, Any]]) -> str:
     return f", in {', '.join(sorted(begun - over))}" if begun - over else ""
 
 
-def _retry_failed(stage: Stage, result: Result) -> None:
+def _retry_failed(stage: Stage, result: Result, group: CpuGroup | None) -> None:
     """Runs failed tests once more, one at a time: a test that passes alone was disturbed by others, or is unstable."""
     for test in list(result.failed)[:MOST_RETRIES]:
         print(f"=== {stage.name}: once more, alone: {test}", flush=True)
         # pytest-xdist adds the group to a test's name.
-        code, report = _run_process((*PYTEST, re.sub(r"@[\w-]+$", "", test)), stage)
+        code, report = _run_process((*PYTEST, re.sub(r"@[\w-]+$", "", test)), stage, group)
         if code == 0:
             result.flaky[test] = [result.failed.pop(test), "passed when run alone"]
             result.passed += 1
@@ -271,9 +329,11 @@ def _retry_failed(stage: Stage, result: Result) -> None:
 
 def print_summary(results: Sequence[Result], seconds: float) -> int:
     """Prints stages, slow, flaky and failed tests, and a summary line; returns the exit code."""
-    print("\nSECONDS OF EACH STAGE")
+    print("\nSECONDS OF EACH STAGE\n    wall           CPU    budget")
     for result in results:
-        print(f"{result.seconds:8.0f}  {result.name}{'' if result.ok else '  FAILED ' + result.error}")
+        budget = "" if result.budget is None else f"{result.budget:.0f} s"
+        columns = f"{result.seconds:6.0f} s  {_format_cpu_seconds(result.cpu_seconds):>12}  {budget:>8}"
+        print(f"{columns}  {result.name}{'' if result.ok else '  FAILED ' + result.error}")
     print(f"\nTHE {SLOWEST} SLOWEST TESTS")
     for took, test in sorted((slow for result in results for slow in result.slowest), reverse=True)[:SLOWEST]:
         print(f"{took:8.1f}  {test}")
@@ -303,6 +363,7 @@ def write_page(commit: str, results: Sequence[Result]) -> str:
             len(result.failed),
             len(result.flaky),
             f"{result.seconds:.0f}",
+            _format_cpu_seconds(result.cpu_seconds),
             f"<div style='width:{300 * result.seconds / most:.0f}px'></div>",
         )
         for result in results
@@ -327,7 +388,7 @@ def write_page(commit: str, results: Sequence[Result]) -> str:
     return (
         f"<!doctype html><meta charset=utf-8><title>Nightly {commit}</title>\n<style>{STYLE}</style>\n"
         f"<h1>Nightly tests of {commit}</h1>\n"
-        + _format_table(("stage", "", "passed", "failed", "flaky", "seconds", ""), stages)
+        + _format_table(("stage", "", "passed", "failed", "flaky", "seconds", "CPU", ""), stages)
         + "<h2>Figures</h2>\n"
         + _format_table(("bench", "figure", "value", "limit", "", ""), figures)
         + f"<h2>Failures</h2>\n{failures or 'None.'}\n<h2>Slowest tests</h2>\n"

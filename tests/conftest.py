@@ -1,4 +1,4 @@
-"""What every test session has: the usual signals and environment, and a report for scripts/stages.py."""
+"""What every test session has: the usual signals and environment, an order, and a report for scripts/stages.py."""
 
 import json
 import os
@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from deadlines import slowness
+from durations import read_durations, sort_longest_first
 
 # Where scripts/stages.py wants one JSON line for each test that starts and for each phase that is over.
 REPORT = os.environ.pop("ABOARD_TEST_REPORT", None)
+DURATIONS = Path(__file__).with_name("durations.json")
 _USUAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
 
@@ -29,6 +31,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # Workers send their reports to the process that started them.
     if REPORT is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Report(Path(REPORT)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Workers take the longest groups first; a session without workers keeps the order of its files."""
+    if hasattr(config, "workerinput"):
+        sort_longest_first(items, read_durations(DURATIONS), by_module=not config.getoption("loadgroup", default=False))
 
 
 class _Report:

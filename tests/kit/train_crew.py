@@ -4,13 +4,16 @@ import os
 import socket
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from secrets import randbelow
 from typing import Any
 
 SIZE = 4
 PATIENCE = 240.0
+_PORTS = range(10_000, 32_000)
 _PRELOADED = ["torch", "torch.distributed.fsdp", "transformers.models.llama", "aboard.train.loop"]
 
 
@@ -74,9 +77,12 @@ def environment(rank: int, size: int, port: int, nodes: int = 1) -> dict[str, st
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port that nobody listens at, below those that the kernel gives to the connections of other tests."""
+    while True:
+        with socket.socket() as listener, suppress(OSError):
+            port = _PORTS.start + randbelow(len(_PORTS))
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 def _serve(line: Connection) -> None:
