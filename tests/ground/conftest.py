@@ -7,7 +7,7 @@ from itertools import count
 from typing import Protocol
 
 import pytest
-from launching import build_sandbox
+from launching import Launches, build_sandbox
 
 from aboard.sandbox import Sandbox, take_down_sandbox
 
@@ -23,6 +23,13 @@ def box() -> Iterator[Sandbox]:
     """Four nodes that tests share: leave them as you found them."""
     with build_sandbox("box", nodes=4) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def four() -> Iterator[Launches]:
+    """Four nodes with one rank each, and a second network for the training, which tests share."""
+    with build_sandbox("four", nodes=4, slots=1, fabric=True) as made:
+        yield Launches(made)
 
 
 @pytest.fixture

@@ -79,15 +79,20 @@ def fabric_box() -> Iterator[Sandbox]:
         yield box
 
 
-@pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
-def test_healthy(box: Sandbox, *, quick: bool) -> None:
-    """Nothing at all is said, three times in a row, and each node's interface is known."""
-    for _ in range(3):
+@pytest.mark.parametrize(
+    ("quick", "times"),
+    [(True, 1), (False, 1), *(pytest.param(quick, 3, marks=pytest.mark.nightly) for quick in (True, False))],
+    ids=["quick", "full", "quick, three times", "full, three times"],
+)
+def test_healthy(box: Sandbox, *, quick: bool, times: int) -> None:
+    """Nothing at all is said, however often, and each node's interface is known."""
+    for _ in range(times):
         report = check(box, quick=quick)
         assert report.findings + report.infos == []
         assert report.interfaces == dict.fromkeys(("n1", "n2", "n3", "n4"), "eth0")
 
 
+@pytest.mark.xdist_group("fabric")
 def test_healthy_with_a_fabric(fabric_box: Sandbox) -> None:
     """The fabric is what was asked for, and what is proposed."""
     report = check(fabric_box, fabric=True, quick=False)
@@ -123,20 +128,40 @@ CASES: list[tuple[str, Fault, str, set[str]]] = [
 ]
 
 
-# One for each code; another fault or place with the same code is nightly.
-_FIRST = {case[2]: case for case in reversed(CASES)}
+# One for each code has a node of its own in one sandbox; alone, and with other faults or places, they are nightly.
+TOGETHER = {code: (where, fault) for where, fault, code, _ in reversed(CASES)}
+HOSTS = {code: f"n{number}" for number, code in enumerate(sorted(TOGETHER, key="network-port-taken".__ne__), 1)}
 
 
+@pytest.fixture(scope="module")
+def together() -> Iterator[tuple[Report, Report]]:
+    """What is said of a sandbox with a fault on each node but two, and when all are healed."""
+    with build_sandbox("network", nodes=len(TOGETHER) + 2) as box:
+        with ExitStack() as stack:
+            for code, (_, fault) in TOGETHER.items():
+                stack.enter_context(inject_temporarily(box, box.host(HOSTS[code]), fault))
+            before = check(box, count=len(box.nodes))
+        yield before, check(box, count=len(box.nodes))
+
+
+@pytest.mark.xdist_group("check-network")
+@pytest.mark.parametrize("code", HOSTS)
+def test_each_is_named_and_mended(together: tuple[Report, Report], code: str) -> None:
+    """Each fault has the one finding that it has alone, on its own node; mended, the next check is green."""
+    report, after = together
+    (finding,) = (each for each in report.findings if each[0] == code)
+    assert finding[2] == [HOSTS[code]]
+    on = re.search(r"# on ([^ :;]+)", finding[4])
+    assert on
+    assert HOSTS[code] in expand_node_set(on[1], where="the fix")
+    assert len(report.findings) == len(HOSTS)
+    assert after.findings == []
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("where", "fault", "code", "nodes"),
-    [
-        pytest.param(
-            *case,
-            id=f"{case[2]}-{case[1].describe()}",
-            marks=[] if _FIRST[case[2]] is case else pytest.mark.nightly,
-        )
-        for case in CASES
-    ],
+    [pytest.param(*case, id=f"{case[2]}-{case[1].describe()}") for case in CASES],
 )
 def test_named_and_mended(box: Sandbox, where: str, fault: Fault, code: str, nodes: set[str]) -> None:
     """One finding, with the right code and node or pair, and nothing else; mended, the next check is green."""
@@ -149,25 +174,39 @@ def test_named_and_mended(box: Sandbox, where: str, fault: Fault, code: str, nod
     assert check(box).findings == []
 
 
-# The same on the fabric, where losing it doesn't lose the node.
-LINKS: list[tuple[Fault, bool, str, list[str]]] = [
-    (LinkDown(network="fabric"), True, "network-link-down", ["network-dropped"]),
-    (MtuBlackHole(network="fabric"), True, "network-mtu", []),
-    (MtuBlackHole(network="fabric", way="in"), True, "network-mtu", []),
-    (LinkRateLimit(mbit=50, network="fabric"), False, "network-slow", []),
-    (PacketLoss(percent=5, network="fabric"), False, "network-loss", []),
-    (FirewallDrop(network="fabric"), True, "network-dropped", []),
+# The same on the fabric, where losing it doesn't lose the node: faults of n3 and n4 that do not disturb each other.
+LINKS: list[tuple[bool, list[tuple[Fault, str, list[str]]]]] = [
+    (
+        True,
+        [
+            (LinkDown(network="fabric"), "network-link-down", ["network-dropped"]),
+            (MtuBlackHole(network="fabric"), "network-mtu", []),
+        ],
+    ),
+    (
+        True,
+        [
+            (MtuBlackHole(network="fabric", way="in"), "network-mtu", []),
+            (FirewallDrop(network="fabric"), "network-dropped", []),
+        ],
+    ),
+    (False, [(LinkRateLimit(mbit=50, network="fabric"), "network-slow", [])]),
+    (False, [(PacketLoss(percent=5, network="fabric"), "network-loss", [])]),
 ]
 
 
-@pytest.mark.parametrize(("fault", "quick", "code", "under"), LINKS, ids=[case[0].describe() for case in LINKS])
-def test_links(fabric_box: Sandbox, fault: Fault, *, quick: bool, code: str, under: list[str]) -> None:
+@pytest.mark.xdist_group("fabric")
+@pytest.mark.parametrize(
+    ("quick", "faults"), LINKS, ids=[", ".join(fault.name for fault, *_ in case[1]) for case in LINKS]
+)
+def test_links(fabric_box: Sandbox, *, quick: bool, faults: list[tuple[Fault, str, list[str]]]) -> None:
     """A bad cable, port or switch is named by its node, with what follows from it below; mended, all is green."""
-    with inject_temporarily(fabric_box, fabric_box.host("n3"), fault):
+    with ExitStack() as stack:
+        for node, (fault, *_) in zip(("n3", "n4"), faults, strict=False):
+            stack.enter_context(inject_temporarily(fabric_box, fabric_box.host(node), fault))
         report = check(fabric_box, fabric=True, quick=quick)
-    assert (code, {"n3"}) in report.named
-    assert {name for name, _ in report.named} <= {code, "network-flaky"}
-    assert report.findings[0][5] == under
+    found = {tuple(each[2]): (each[0], each[5]) for each in report.findings if each[0] != "network-flaky"}
+    assert found == {(node,): (code, under) for node, (_, code, under) in zip(("n3", "n4"), faults, strict=False)}
     assert check(fabric_box, fabric=True, quick=quick).findings == []
 
 
@@ -209,6 +248,7 @@ def test_an_interface_that_is_not_there(box: Sandbox) -> None:
     assert check(box, env={"NCCL_SOCKET_IFNAME": "eth0"}).findings == []
 
 
+@pytest.mark.xdist_group("fabric")
 def test_the_interface_that_the_env_names_is_tried(fabric_box: Sandbox) -> None:
     """A firewall on the other network is found, and one on the network that isn't used is not."""
     with inject_temporarily(fabric_box, fabric_box.host("n2"), FirewallDrop(ports=ALL, network="fabric")):

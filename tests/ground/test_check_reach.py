@@ -1,16 +1,21 @@
-"""`aboard check` on real hosts: every way not to answer is told apart, on the right node, and the others are served."""
+"""`aboard check` on real hosts: every way not to answer is told apart, on the right node, and the others are served.
+
+Faults that do not disturb each other are on different nodes of one sandbox, which one check judges.
+"""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deadlines import slowness, wait_until, within
+from launching import build_sandbox
 
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
@@ -28,8 +33,8 @@ pytestmark = pytest.mark.ground
 NODES = ("n1", "n2", "n3", "n4")
 
 
-def check(box: Sandbox, *options: str) -> dict[str, Any]:
-    done = box.head.run(["aboard", "check", *NODES, "--json", "--skip", "collective", *options], timeout=90)
+def check(box: Sandbox, *options: str, nodes: tuple[str, ...] = NODES) -> dict[str, Any]:
+    done = box.head.run(["aboard", "check", *nodes, "--json", *(options or ("--skip", "collective"))], timeout=90)
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     report["exit"] = done.returncode
@@ -62,35 +67,76 @@ def test_healthy(box: Sandbox) -> None:
         assert abs(node["clock_offset"]) < 1
 
 
-# Where the fault is put, whom the check then names, with which code.
-CASES = [
-    ("n2", SshdStopped(), "n2", "reach-refused"),
-    ("n2", FirewallDrop(), "n2", "reach-timeout"),
-    ("n2", FirewallReject(answer="host-prohibited"), "n2", "reach-no-route"),
-    ("n2", FirewallReject(answer="tcp-reset"), "n2", "reach-refused"),
-    ("head", UnresolvedName(peer="n2"), "n2", "reach-unresolved"),
-    ("n2", KeyRemoved(), "n2", "reach-key-refused"),
-    ("n2", OtherHostKey(), "n2", "reach-host-key-changed"),
-    ("n2", NoPython(), "n2", "reach-no-python"),
-    ("n2", OldPython(), "n2", "reach-old-python"),
-    ("n2", SshdSlow(seconds=60), "n2", "reach-silent"),
-]
+# One for each node of a sandbox: its faults, and the code of its finding if it has one (of a dead host: one of two).
+CASES: dict[str, tuple[tuple[Fault, ...], tuple[str, ...]]] = {
+    "sshd-stopped": ((SshdStopped(),), ("reach-refused",)),
+    "packets-dropped": ((FirewallDrop(),), ("reach-timeout",)),
+    "packets-rejected": ((FirewallReject(answer="host-prohibited"),), ("reach-no-route",)),
+    "connections-reset": ((FirewallReject(answer="tcp-reset"),), ("reach-refused",)),
+    "name-unknown-on-the-head": ((), ("reach-unresolved",)),
+    "key-removed": ((KeyRemoved(),), ("reach-key-refused",)),
+    "other-host-key": ((OtherHostKey(),), ("reach-host-key-changed",)),
+    "no-python": ((NoPython(),), ("reach-no-python",)),
+    "old-python": ((OldPython(),), ("reach-old-python",)),
+    # It says so in other words and with another exit code.
+    "no-python-under-csh": ((LoginShell(shell="csh"), NoPython()), ("reach-no-python",)),  # noqa: S604 - not that shell
+    "silent-sshd": ((SshdSlow(seconds=60),), ("reach-silent",)),
+    "no-power": ((PowerLoss(),), ("reach-no-route", "reach-timeout")),
+    # These are reached. What a noisy shell prints is skipped over and mentioned, no more.
+    "noisy-shell": ((NoisyShell(),), ("reach-noisy-shell",)),
+    "csh": ((LoginShell(shell="csh"),), ()),  # noqa: S604 - not that shell
+    "fish": ((LoginShell(shell="fish"),), ()),  # noqa: S604 - not that shell
+    "dash": ((LoginShell(shell="dash"),), ()),  # noqa: S604 - not that shell
+    "clock-5-s-ahead": ((ClockOffset(seconds=5),), ("host-clock",)),
+    "clock-30-s-behind": ((ClockOffset(seconds=-30),), ("host-clock",)),
+    "healthy": ((), ()),
+}
+HOSTS = {name: f"n{number}" for number, name in enumerate(CASES, 1)}
+REACHED = frozenset(("noisy-shell", "csh", "fish", "dash", "clock-5-s-ahead", "clock-30-s-behind", "healthy"))
 
 
-@pytest.mark.parametrize(
-    ("where", "fault", "node", "code"), CASES, ids=[case[3] + "-" + case[1].name for case in CASES]
-)
-def test_told_apart(box: Sandbox, where: str, fault: Fault, node: str, code: str) -> None:
+@pytest.fixture(scope="module")
+def reports() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """All cases on the nodes of one sandbox, and one check of them; and one when they are healed."""
+    with build_sandbox("reach", nodes=len(CASES)) as box:
+        with ExitStack() as stack:
+            stack.enter_context(
+                inject_temporarily(box, box.head, UnresolvedName(peer=HOSTS["name-unknown-on-the-head"]))
+            )
+            for name, (faults, _) in CASES.items():
+                stack.enter_context(inject_temporarily(box, box.host(HOSTS[name]), *faults))
+            # A node's own timeout, not the sum of all that ssh would wait for.
+            with within(30):
+                before = check(box, nodes=tuple(HOSTS.values()))
+        yield before, check(box, "--only", "reach", "--only", "host", nodes=tuple(HOSTS.values()))
+
+
+@pytest.mark.xdist_group("check-reach")
+@pytest.mark.parametrize("name", CASES)
+def test_told_apart(reports: tuple[dict[str, Any], dict[str, Any]], name: str) -> None:
     """A node that doesn't answer is named with its own reason and a fix; the other nodes answer as ever."""
-    # The node's own timeout, not the sum of all that ssh would wait for.
-    with inject_temporarily(box, box.hosts[where], fault), within(30):
-        report = check(box)
+    (report, after), node, named = reports, HOSTS[name], CASES[name][1]
+    found = [finding for finding in report["findings"] if node in finding["nodes"]]
+    assert [finding["nodes"] for finding in found] == ([[node]] if named else [])
+    assert {finding["code"] for finding in found} <= set(named)
+    assert all(finding["fix"] for finding in found if finding["severity"] != "info")
+    assert (node in reached(report)) == (name in REACHED)
     assert report["exit"] == 2
-    assert codes(report) == {node: code}
-    assert reached(report) == set(NODES) - {node}
-    assert report["findings"][0]["fix"]
-    after = check(box)
+    assert node not in codes(after)
+    assert node in reached(after)
     assert after["exit"] == 0
+
+
+@pytest.mark.xdist_group("check-reach")
+@pytest.mark.parametrize(
+    ("name", "seconds", "severity"), [("clock-5-s-ahead", 5, "warn"), ("clock-30-s-behind", -30, "block")]
+)
+def test_clock_offset(reports: tuple[dict[str, Any], dict[str, Any]], name: str, seconds: int, severity: str) -> None:
+    """A clock that is off is named, with its offset, and the more it is off the worse."""
+    (finding,) = (each for each in reports[0]["findings"] if HOSTS[name] in each["nodes"])
+    assert finding["severity"] == severity
+    offset = next(node["clock_offset"] for node in reports[0]["nodes"] if node["name"] == HOSTS[name])
+    assert abs(offset - seconds) < 1
 
 
 def test_no_key_at_all(box: Sandbox) -> None:
@@ -105,29 +151,6 @@ def test_no_key_at_all(box: Sandbox) -> None:
     assert finding["fix"].startswith("aboard trust ")
 
 
-def test_power_loss(box: Sandbox) -> None:
-    """A node without power is named within seconds."""
-    with inject_temporarily(box, box.host("n3"), PowerLoss()):
-        report = check(box)
-    assert codes(report)["n3"] in ("reach-timeout", "reach-no-route")
-    assert reached(report) == set(NODES) - {"n3"}
-
-
-def test_all_at_once(box: Sandbox) -> None:
-    """Four nodes broken in four ways get four findings, each its own."""
-    faults: dict[str, Fault] = {"n1": KeyRemoved(), "n2": SshdStopped(), "n3": NoPython(), "n4": OtherHostKey()}
-    with ExitStack() as stack:
-        for node, fault in faults.items():
-            stack.enter_context(inject_temporarily(box, box.host(node), fault))
-        report = check(box)
-    assert codes(report) == {
-        "n1": "reach-key-refused",
-        "n2": "reach-refused",
-        "n3": "reach-no-python",
-        "n4": "reach-host-key-changed",
-    }
-
-
 def test_unknown_host_key(box: Sandbox) -> None:
     """A host key that was never seen is not trusted, not even when ssh_config says so."""
     box.head.run(["sh", "-c", "mv ~/.ssh/known_hosts ~/.ssh/kept; echo 'StrictHostKeyChecking no' > ~/.ssh/config"])
@@ -137,31 +160,6 @@ def test_unknown_host_key(box: Sandbox) -> None:
         box.head.run(["sh", "-c", "rm ~/.ssh/config; mv ~/.ssh/kept ~/.ssh/known_hosts"])
     assert set(codes(report).values()) == {"reach-host-key-unknown"}
     assert reached(report) == set()
-
-
-def test_noisy_shell(box: Sandbox) -> None:
-    """A login shell that prints is skipped over and mentioned, no more."""
-    with inject_temporarily(box, box.host("n2"), NoisyShell()):
-        report = check(box)
-    assert report["exit"] == 0
-    assert reached(report) == set(NODES)
-    assert codes(report) == {"n2": "reach-noisy-shell"}
-
-
-@pytest.mark.parametrize("fault", [LoginShell(shell="csh"), LoginShell(shell="fish"), LoginShell(shell="dash")])  # noqa: S604 - not that shell
-def test_login_shells(box: Sandbox, fault: LoginShell) -> None:
-    """The agent starts under any login shell."""
-    with inject_temporarily(box, box.host("n2"), fault):
-        report = check(box)
-    assert report["findings"] == []
-    assert reached(report) == set(NODES)
-
-
-def test_no_python_under_csh(box: Sandbox) -> None:
-    """A missing Python is told apart under csh too, which says it in other words and with another exit code."""
-    with inject_temporarily(box, box.host("n2"), LoginShell(shell="csh"), NoPython()):  # noqa: S604 - not that shell
-        report = check(box)
-    assert codes(report) == {"n2": "reach-no-python"}
 
 
 def test_max_startups(box: Sandbox) -> None:
@@ -207,20 +205,9 @@ print(*(finding.code for finding in report.findings))
 """
 
 
-@pytest.mark.parametrize(("seconds", "severity"), [(5, "warn"), (-30, "block")])
-def test_clock_offset(box: Sandbox, seconds: int, severity: str) -> None:
-    """A clock that is off is named, with its offset, and the more it is off the worse."""
-    with inject_temporarily(box, box.host("n2"), ClockOffset(seconds=seconds)):
-        report = check(box)
-    (finding,) = report["findings"]
-    assert (finding["code"], finding["nodes"], finding["severity"]) == ("host-clock", ["n2"], severity)
-    offset = next(node["clock_offset"] for node in report["nodes"] if node["name"] == "n2")
-    assert abs(offset - seconds) < 1
-
-
 def test_the_head_is_a_node(box: Sandbox) -> None:
     """`localhost` beside other hosts is the head: reached without ssh, with the address that its peers reach."""
-    done = box.head.run(["aboard", "check", "localhost", "n1", "--json"], timeout=60)
+    done = box.head.run(["aboard", "check", "localhost", "n1", "--json", "--skip", "collective"], timeout=60)
     nodes = json.loads(done.stdout)["nodes"]
     assert [node["hostname"] for node in nodes] == ["head", "n1"]
     assert done.returncode == 0
@@ -256,7 +243,7 @@ def test_port(box: Sandbox) -> None:
         box.head.run(["sh", "-c", "cat > ports.yaml"], input="cluster:\n  nodes: [n1, {name: n2, port: 2222}]\n")
         key = box.host("n2").ssh_host_key()
         box.head.run(["sh", "-c", "cp ~/.ssh/known_hosts kept; cat >> ~/.ssh/known_hosts"], input=f"[n2]:2222 {key}\n")
-        done = box.head.run(["aboard", "check", "ports.yaml", "--json"])
+        done = box.head.run(["aboard", "check", "ports.yaml", "--json", "--only", "reach"])
     finally:
         box.host("n2").sshd_restart()
         box.head.run(["sh", "-c", "mv kept ~/.ssh/known_hosts; rm ports.yaml"])

@@ -27,8 +27,19 @@ import os, socket, time
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 if rank == 0:
-    store = socket.create_server(("", where[1]), backlog=world)
-    for peer in [store.accept()[0] for _ in range(world - 1)]:
+    store = socket.create_server(("", where[1]), backlog=64)
+    peers = {}
+    while len(peers) < world - 1:
+        link = store.accept()[0]
+        link.settimeout(5)
+        try:
+            # As torch's store does, it takes nobody for a rank who doesn't say so: a check also connects to the port.
+            name = link.recv(8)
+        except OSError:
+            name = b""
+        if name:
+            peers[name] = link
+    for peer in peers.values():
         peer.sendall(b"!")
 else:
     link = None
@@ -37,6 +48,8 @@ else:
             link = socket.create_connection(where, 5)
         except OSError:
             time.sleep(0.05)
+    link.settimeout(None)
+    link.sendall(b"%d" % rank)
     assert link.recv(1) == b"!"
 for step in range(int(os.environ.get("STEPS", "5"))):
     print(f"step {step}", flush=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from deadlines import slowness, wait_until
-from launching import PYTHON, Launches, build_sandbox, count_saved
+from launching import PYTHON, Launches, build_sandbox, count_ranks
 
 # On one worker: what the fixture sets up is dear.
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm-control")]
@@ -39,6 +39,10 @@ def login(request: pytest.FixtureRequest) -> Iterator[Launches]:
     """The head is the login node of two nodes, which share its home or do not."""
     shape = {"nodes": 2, "slots": 1, "slurm": True, "shared_home": request.param == "shared"}
     with build_sandbox(f"control-{request.param}", **shape) as box:
+        for partition in ("preempt-cancel", "preempt-requeue"):
+            # The default of 5 s is too short for a training that saves on a busy machine; one that has saved leaves.
+            update = ["scontrol", "update", f"partitionname={partition}", "gracetime=60"]
+            box.head.run(update, root=True).check_returncode()
         launches = Launches(box)
         launches.put("aboard.yaml", REQUEST)
         launches.put("saves.py", SAVES)
@@ -48,7 +52,8 @@ def login(request: pytest.FixtureRequest) -> Iterator[Launches]:
 def test_commands_on_the_login_node_reach_the_conductor(login: Launches) -> None:
     """Status, logs, why and stop of a run that was submitted, and of one that waits behind it."""
     run = submit(login, "launch", "--check", "none", "--", "saves.py")
-    wait_until(lambda: "training" in login.aboard("logs", run).stdout, 40, lambda: login.aboard("logs", run).stderr)
+    wait_for_ranks(login, run)
+    assert "training" in login.aboard("logs", run).stdout
     second = submit(login, "launch", "--check", "none", "--", "saves.py")
     states = {line.split("\t")[0]: line.split("\t") for line in login.aboard("status").stdout.splitlines()}
     assert states[run][1] == "running"
@@ -68,12 +73,11 @@ def test_commands_on_the_login_node_reach_the_conductor(login: Launches) -> None
 def test_scancel_leaves_the_ranks_the_time_to_save(login: Launches) -> None:
     """KillWait is five seconds here; the script's output has what they printed last, and the reason."""
     run = submit(login, "launch", "--check", "none", "--", "saves.py")
-    wait_until(lambda: "training" in login.aboard("logs", run).stdout, 40)
-    job = read_job(login, run)
+    job = wait_for_ranks(login, run)
     login.box.head.run(["scancel", str(job)]).check_returncode()
     wait_for_empty_queue(login, 20)
     said = read_output(login, job)
-    assert count_saved(said) == 2, said
+    assert count_ranks(said, "saved") == 2, said
     assert f"job {job} was cancelled; exit code 130" in said.splitlines()[-1]
 
 
@@ -81,18 +85,17 @@ def test_scancel_leaves_the_ranks_the_time_to_save(login: Launches) -> None:
 def test_the_run_saves_before_the_time_limit(login: Launches) -> None:
     """Slurm's signal reaches the conductor, which stops the ranks in the time that is left."""
     run = submit(login, "launch", "--check", "none", "--", "saves.py")
-    wait_until(lambda: "training" in login.aboard("logs", run).stdout, 40)
-    job = read_job(login, run)
+    job = wait_for_ranks(login, run)
     # The script asks for a signal 120 s before; slurmctld looks every 30 s.
     update = ["scontrol", "update", f"jobid={job}", "endtime=now+100"]
     login.box.head.run(update, root=True).check_returncode()
     wait_for_empty_queue(login, 60)
     said = read_output(login, job)
-    assert count_saved(said) == 2, said
+    assert count_ranks(said, "saved") == 2, said
     assert f": job {job} reaches its time limit in " in said.splitlines()[-1]
 
 
-@pytest.mark.parametrize("login", ["apart", pytest.param("shared", marks=pytest.mark.nightly)], indirect=True)
+@pytest.mark.nightly
 def test_a_preempted_training_continues_in_a_further_job(login: Launches) -> None:
     """It saves when Slurm gives notice, and the further job resumes from there when the nodes are free again."""
     run, job = submit_training(login, "preempt-cancel")
@@ -143,8 +146,15 @@ def submit(login: Launches, *words: str) -> str:
     return line.partition(":")[0]
 
 
+def wait_for_ranks(login: Launches, run: str) -> int:
+    """Waits until both ranks have begun; the job. From the script's output: `aboard logs` would keep a core busy."""
+    job = read_job(login, run)
+    wait_until(lambda: count_ranks(read_output(login, job), "training") == 2, 60, lambda: show(login))
+    return job
+
+
 def wait_for_step(login: Launches, partition: str, number: int, seconds: float = 90) -> None:
-    """From the metrics in the shared directory: `aboard logs` in a loop would keep a core busy."""
+    """From the metrics in the shared directory, for the same reason."""
     steps = ["grep", "-o", f'"step": *{number}\\b', f"{login.folder}/{partition}/metrics.jsonl"]
     wait_until(lambda: login.box.head.run(steps).stdout, seconds, lambda: show(login))
 

@@ -1,11 +1,11 @@
-"""A training of eight ranks on four real hosts, and what is said by itself when it stops: who, why, and how soon."""
+"""A training of four ranks on four real hosts, and what is said by itself when it stops: who, why, and how soon."""
 
 import time
 from collections.abc import Iterator
 
 import pytest
 from deadlines import wait_until
-from launching import Launches, build_sandbox
+from launching import Launches
 from stalls import Training, dead_mount, told, training
 
 from aboard.sandbox.faults import Fault, inject_temporarily
@@ -14,15 +14,8 @@ from aboard.sandbox.faults.network.links import LinkDown, LinkRateLimit, MtuBlac
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_a")]
 
-# What a user may wait; the machine of the tests has two cores for eight ranks.
+# What a user may wait; the machine of the tests has two cores for four ranks.
 SOON = 20.0
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Launches]:
-    """Four nodes with two ranks each, and a second network for the training."""
-    with build_sandbox("why", nodes=4, slots=2, fabric=True) as made:
-        yield Launches(made, slots=2)
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +37,10 @@ def test_a_training_that_goes_on_is_never_called_hung(going: Training) -> None:
 @pytest.mark.parametrize(
     ("kind", "rank", "code", "node"),
     [
-        ("sleep", 3, "hang-absent", "n2"),
-        ("lock", 4, "hang-lock", "n3"),
-        ("data", 6, "hang-data", "n4"),
-        ("outside", 1, "hang-outside", "n1"),
+        ("sleep", 1, "hang-absent", "n2"),
+        ("lock", 2, "hang-lock", "n3"),
+        ("data", 3, "hang-data", "n4"),
+        ("outside", 1, "hang-outside", "n2"),
     ],
 )
 def test_a_rank_that_does_not_come(going: Training, kind: str, rank: int, code: str, node: str) -> None:
@@ -58,17 +51,17 @@ def test_a_rank_that_does_not_come(going: Training, kind: str, rank: int, code: 
     told(f"{kind}: {seconds:.1f} s")
     assert (found["code"], found["nodes"], found["ranks"]) == (code, [node], [rank])
     assert "why_job.py:" in found["seen"]
-    assert "7 other ranks" in found["seen"]
+    assert "3 other ranks" in found["seen"]
     going.moves(60)
 
 
 def test_a_rank_that_computes_for_ever(going: Training) -> None:
     """Work is given more time than sleep, and is then told with the line and the cores."""
-    since = going.trouble("loop", 5)
+    since = going.trouble("loop", 2)
     seconds, found = going.verdict(since, 40)
     going.release()
     told(f"loop: {seconds:.1f} s")
-    assert (found["code"], found["nodes"], found["ranks"]) == ("hang-loop", ["n3"], [5])
+    assert (found["code"], found["nodes"], found["ranks"]) == ("hang-loop", ["n3"], [2])
     assert "in loop" in found["seen"]
     going.moves(60)
 
@@ -108,11 +101,11 @@ def test_pauses_that_are_part_of_the_work(going: Training, kind: str) -> None:
 
 def test_why_is_answered_at_once(going: Training) -> None:
     """`aboard why` without a word means the newest run that lives; what was ruled out is told to those who ask."""
-    going.trouble("sleep", 2)
+    going.trouble("sleep", 1)
     wait_until(lambda: "hang-absent" in going.launches.aboard("why").stdout, SOON, "the rank is named")
     said = going.launches.aboard("why", going.run, "-v").stdout
     going.release()
-    assert "rank 2 on n2" in said
+    assert "rank 1 on n2" in said
     assert "not   a stopped rank" in said
     going.moves(60)
 
@@ -120,8 +113,8 @@ def test_why_is_answered_at_once(going: Training) -> None:
 def test_a_mount_that_is_dead(going: Training) -> None:
     """A rank that hangs in the kernel is named with the file and the mount. It comes last: the run ends of it."""
     with dead_mount(going.launches.box.host("n2")):
-        since = going.trouble("file", 3, 0)
+        since = going.trouble("file", 1, 0)
         seconds, found = going.verdict(since, SOON)
     told(f"dead mount: {seconds:.1f} s")
-    assert (found["code"], found["nodes"], found["ranks"]) == ("hang-mount", ["n2"], [3])
+    assert (found["code"], found["nodes"], found["ranks"]) == ("hang-mount", ["n2"], [1])
     assert "/mnt/dead/shard-7" in found["seen"]

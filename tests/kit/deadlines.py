@@ -13,7 +13,8 @@ from functools import cache
 MOST = 4.0
 # What _spin() takes on an idle core of the machines that the deadlines were written on.
 _IDLE_SECONDS = 0.2
-_POLL_SECONDS = 0.05
+# Most conditions start a process to look: the longer the wait, the rarer the looks, which delays it by a twentieth.
+_LEAST_POLL_SECONDS, _MOST_POLL_SECONDS = 0.05, 0.5
 
 
 @cache
@@ -31,17 +32,18 @@ def slowness() -> float:
 def wait_until(condition: Callable[[], object], seconds: float, what: str | Callable[[], object] = "") -> None:
     """Polls until the condition holds; fails with `what` was waited for when the scaled deadline has passed."""
     limit = seconds * slowness()
-    deadline = time.monotonic() + limit
+    began = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"not within {limit:.1f} s: {what() if callable(what) else what}"
-        time.sleep(_POLL_SECONDS)
+        waited = time.monotonic() - began
+        assert waited < limit, f"not within {limit:.1f} s: {what() if callable(what) else what}"
+        time.sleep(min(_MOST_POLL_SECONDS, max(_LEAST_POLL_SECONDS, waited / 20)))
 
 
 async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     """As `wait_until`, for tests that share an event loop with what they wait for."""
     async with asyncio.timeout(seconds * slowness()):
         while not condition():  # noqa: ASYNC110 - polls a process, which has no event
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(_LEAST_POLL_SECONDS)
 
 
 @contextmanager

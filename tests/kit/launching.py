@@ -98,9 +98,9 @@ class Launches:
         return {name: pids for name, pids in found.items() if pids}
 
 
-def count_saved(said: str) -> int:
-    """How many ranks printed that they saved; equal lines are one line if they came together."""
-    found = re.findall(r"\[rank \d+\] saved|\[ranks [\d,-]+ ×(\d+)\] saved", said)
+def count_ranks(said: str, word: str) -> int:
+    """How many ranks printed a line that begins with this word; equal lines are one line if they came together."""
+    found = re.findall(rf"\[rank \d+\] {word}|\[ranks [\d,-]+ ×(\d+)\] {word}", said)
     return sum(int(count or 1) for count in found)
 
 

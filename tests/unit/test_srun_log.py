@@ -31,6 +31,7 @@ NO_CONTROLLER = f"""\
 srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller (connect failure)
 {NOT_CONFIRMED}
 """
+NO_TASK = "srun: error: Task launch for StepId=7.0 failed on node n2: "
 REFUSED = "srun: error: Unable to create step for job 7: "
 # What the stream of n1 keeps of it.
 ABORTED = """\
@@ -54,6 +55,9 @@ REASONS = {
     f"{REFUSED}Socket timed out on send/recv operation": UnreachableReason.NO_SLURMCTLD,
     f"srun: error: Slurm job 7 has expired\n{NOT_CONFIRMED}": UnreachableReason.JOB_ENDED,
     f"{REFUSED}Job/step already completing or completed": UnreachableReason.JOB_ENDED,
+    # A prolog that fails on n1 ends the job while n2 starts its task.
+    f"{NO_TASK}Job credential revoked": UnreachableReason.JOB_ENDED,
+    f"{NO_TASK}Job credential expired": UnreachableReason.SLURMD_REFUSED,
     f"{REFUSED}Requested node configuration is not available": UnreachableReason.NOT_IN_JOB,
     f"{REFUSED}Requested nodes are busy": UnreachableReason.STEP_REFUSED,
     f"{REFUSED}Invalid generic resource (gres) specification": UnreachableReason.STEP_REFUSED,
@@ -63,7 +67,7 @@ REASONS = {
     ),
     "srun: error: slurm_init_msg_engine_ports: all ports in range (60001, 60100) exhausted, cannot establish listening"
     " port": UnreachableReason.SRUN_PORTS,
-    "srun: error: Task launch for StepId=7.0 failed on node n2: Job prolog failed": UnreachableReason.PROLOG,
+    f"{NO_TASK}Job prolog failed": UnreachableReason.PROLOG,
     "srun: error: Node failure on n2": UnreachableReason.NODE_FAILED,
     "srun: error: Node failure on n[2-3]": UnreachableReason.NODE_FAILED,
     "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-16T19:31:00 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR"

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from evidence_builders import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
 
 from aboard.core.evidence.follow_up_queries import build_follow_up_queries
@@ -60,6 +61,28 @@ def test_a_store_that_refuses_although_it_listens() -> None:
     found = first(evidence(ranks, default=Phase.TORCH, phases={0: Phase.STORE}, nodes=nodes))
     assert (found.code, found.nodes) == ("init-store-refused", ("n1",))
     assert "Rank 0 is listening there" in found.why
+
+
+def test_a_refusal_that_may_be_older_than_the_store_is_asked_for_again() -> None:
+    """Nodes dial while rank 0 begins to listen: the second answer counts, and a connection is not repeated."""
+    listens = TcpConnection(local="0.0.0.0:29500", remote="0.0.0.0:0", state="LISTEN")
+    ranks = {rank: RankSnapshot(process=process(), joining=JOINING) for rank in range(1, 8)}
+    ranks[0] = RankSnapshot(process=process(), joining=replace(JOINING, master=True), sockets=(listens,))
+    nodes: dict[str, Any] = {f"n{number}": {"dials": {("10.0.0.1", 29500): "refused"}} for number in (1, 2, 3)}
+    nodes["n4"] = {"dials": {("10.0.0.1", 29500): "connected"}}
+    queries = build_follow_up_queries(evidence(ranks, default=Phase.TORCH, nodes=nodes))
+    assert set(queries) == {"n1", "n2", "n3"}
+    assert {target for query in queries.values() for target in query.targets} == {("10.0.0.1", 29500)}
+
+
+@pytest.mark.parametrize(("seconds", "named"), [(0.1, False), (9.0, True), (None, True)])
+def test_rank_0_has_the_time_to_listen(seconds: float | None, *, named: bool) -> None:
+    """The others have waited long for rank 0, which has just come to its store; a record may not know since when."""
+    ranks = {rank: RankSnapshot(process=process(), joining=JOINING) for rank in range(1, 8)}
+    ranks[0] = RankSnapshot(process=process(), joining=replace(JOINING, master=True, seconds=seconds))
+    nodes: dict[str, Any] = {name: {"dials": {("10.0.0.1", 29500): "refused"}} for name in ("n2", "n3", "n4")}
+    why = judge_evidence(evidence(ranks, default=Phase.TORCH, nodes=nodes, quiet=20.0))
+    assert ("init-store-refused" in [finding.code for finding in why.findings]) == named
 
 
 def test_two_that_join_as_the_same_rank() -> None:

@@ -71,6 +71,7 @@ class BeaconState:
         # What it reports doing instead of steps, its arguments to the store, its flight record and when that arrived.
         self.doing = 0
         self.joining: dict[str, Any] = {}
+        self.joined_at = 0.0
         self.flight: dict[str, Any] = {}
         self.flight_received_at = 0.0
         self.stacks = os.path.join(directory, "%d.stacks" % number)
@@ -99,7 +100,8 @@ class BeaconState:
 
     def describe(self, since: float) -> dict[str, Any]:
         """What it has reported; the flight record only if it arrived since then."""
-        report: dict[str, Any] = {"doing": self.doing, "joining": self.joining}
+        joining = dict(self.joining, seconds=time.monotonic() - self.joined_at) if self.joining else {}
+        report: dict[str, Any] = {"doing": self.doing, "joining": joining}
         report["flight"] = self.flight if self.flight_received_at >= since else {"why": "it sent no flight record"}
         return report
 
@@ -270,6 +272,7 @@ class BeaconReceiver:
 
     def _take_store_request(self, beacon: BeaconState, request: dict[str, Any]) -> None:
         beacon.joining = {key: kind(request[key]) for key, kind in JOIN_FIELDS.items() if request.get(key) is not None}
+        beacon.joined_at = time.monotonic()
         if beacon.joining.get("master"):
             self.on_master()
 

@@ -32,7 +32,9 @@ def build_follow_up_queries(evidence: Evidence) -> Mapping[str, FollowUpQuery]:
     for number, node in enumerate(evidence.snapshots):
         targets = {*_list_store_targets(evidence, node), *_list_peer_targets(evidence, node)}
         names = {host for host, _port in targets if not is_address(host)}
-        new_targets = {target for target in targets if target not in evidence.snapshots[node].dials}
+        # A refusal may be older than rank 0's store: it counts only if it is repeated after rank 0 has been seen.
+        dials = evidence.snapshots[node].dials
+        new_targets = {target for target in targets if dials.get(target, "refused") == "refused"}
         own = {address for _interface, address in evidence.snapshots[node].addresses}
         echoes = {address for address in suspects if address not in own} if number < MOST_SENDERS else set()
         if new_targets or names or echoes:

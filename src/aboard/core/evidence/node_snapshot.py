@@ -111,6 +111,8 @@ class StoreRequest:
     world: int | None = None
     rank: int | None = None
     master: bool = False
+    # Since when; None where that is unknown.
+    seconds: float | None = None
 
 
 def _decode_activity(number: object) -> str:

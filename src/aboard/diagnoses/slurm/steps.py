@@ -70,6 +70,7 @@ JOB_ENDED = Diagnosis(
         r"Slurm job (?P<job>\d+) has expired|Unable to (?:confirm allocation|create step) for job (?P<job2>\d+):"
         r" (?:Invalid job id specified|Job/step already completing or completed|Job credential revoked)"
         r"|Job allocation (?P<job3>\d+) has been revoked"
+        r"|Task launch for [\w.=+-]+ failed on node [\w.-]+: Job credential revoked"
     ),
 )
 
@@ -149,7 +150,8 @@ SLURMD_REFUSED = Diagnosis(
     "sudo systemctl restart munge; date    # on {node}; must show the same time as here",
     log_fix="munge -n | ssh {node} unmunge    # must print `Success`; if not, restart munge and chrony on the node",
     patterns=cause(
-        _STARTED + r"(?:Zero Bytes|Invalid job credential|Job credential|Protocol authentication|Authentication)"
+        _STARTED
+        + r"(?:Zero Bytes|Invalid job credential|Job credential (?!revoked)|Protocol authentication|Authentication)"
         r"|slurm_receive_msgs?: \[\[(?P<node2>[\w.-]+)\]:\d+\] failed: Zero Bytes"
     ),
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.evidence.follow_up_queries import is_address
-from aboard.core.evidence.node_snapshot import TcpConnection, split_endpoint
+from aboard.core.evidence.node_snapshot import StoreRequest, TcpConnection, split_endpoint
 from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes, list_ranks
 from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
 from aboard.core.run.rank_phases import Phase
@@ -188,7 +188,7 @@ def _explain_refusal(evidence: Evidence, host: str, port: int, views: list[RankV
     astray = _find_wrong_place(evidence, host, port, views)
     if astray is not None:
         yield astray
-    elif master.phase >= Phase.TORCH and own is not None and port not in listens and _is_quiet(evidence):
+    elif own is not None and port not in listens and master.phase >= Phase.TORCH and _has_waited(evidence, own):
         yield _build_cause(
             rendezvous.STORE_REFUSED,
             views,
@@ -291,8 +291,10 @@ def _is_on_loopback(evidence: Evidence, view: RankView) -> bool:
     return node.names_itself_loopback and any(place.startswith(("127.", "[::1]")) for place in places)
 
 
-def _is_quiet(evidence: Evidence) -> bool:
-    return evidence.quiet is not None and evidence.quiet >= _LATE_SECONDS
+def _has_waited(evidence: Evidence, own: StoreRequest) -> bool:
+    """Whether rank 0 has had the time to listen: it may have come to its store just now, long after the others."""
+    seconds = [evidence.quiet or 0.0, *([] if own.seconds is None else [own.seconds])]
+    return min(seconds) >= _LATE_SECONDS
 
 
 def _build_cause(
