@@ -28,7 +28,13 @@ RUNS = "home/crew/.local/state/aboard/runs"
 NODES, SLOTS = 4, 2
 RANKS = NODES * SLOTS
 _NODES = "".join(f"    - name: n{number}\n      slots: {SLOTS}\n" for number in range(1, NODES + 1))
-_CONFIG = f"cluster:\n  python: {PYTHON}\n  fabric_address: '{{name}}i'\n  nodes:\n{_NODES}"
+# The ranks' environment belongs to their user, who can install into it what a fix says; the rest comes from ours.
+_ENVIRONMENT = "/shared/environment"
+_MAKE_ENVIRONMENT = f"""
+{PYTHON} -m venv --without-pip {_ENVIRONMENT}
+printf '%s\\n' "$@" > "$(echo {_ENVIRONMENT}/lib/python*/site-packages)/outer.pth"
+"""
+_CONFIG = f"cluster:\n  python: {_ENVIRONMENT}/bin/python\n  fabric_address: '{{name}}i'\n  nodes:\n{_NODES}"
 # As a user would write it: the job's own data are on the nodes' disks.
 _IMAGES = {"apptainer": "/opt/images/train.sif", "podman": "localhost/train"}
 _CONTAINER = "  container: {{runtime: {runtime}, image: {image}, python: {python}, binds: [/private]}}\n"
@@ -75,6 +81,9 @@ class Stage:
         self.root = Path(f"/proc/{box.head.pid}/root")
         self.folder = self.root / FOLDER.lstrip("/")
         assert box.head.run(["mkdir", "-p", FOLDER]).returncode == 0
+        outer = [path for path in sys.path if path.endswith("site-packages")]
+        made = box.head.run(["bash", "-euc", _MAKE_ENVIRONMENT, "environment", *outer])
+        assert made.returncode == 0, made.stderr
         for name in ("fault_job.py", "faults_own.py", "faults_own_deaths.py", "faults_own_more.py"):
             self.put(name, (HERE / name).read_text())
         self.put("licensed_package.py", _BLOCKED)

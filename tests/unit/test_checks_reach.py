@@ -8,6 +8,7 @@ import pytest
 from aboard.checks.reach import ADDRESS_LOOKUP, SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import NO_KEY, Contact, ReachedNode, UnreachedNode
+from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Severity, sort_by_severity
@@ -116,6 +117,26 @@ def test_an_unknown_host_key_is_compared_by_aboard_trust(source: str, command: s
 def test_an_old_python_has_a_newer_one_beside_it(said: str, fix: str) -> None:
     """Then that one is proposed, by its path."""
     (finding,) = _judge(UnreachedNode(reason=UnreachableReason.OLD_PYTHON, said=said))
+    assert finding.fix.startswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("path", "own", "fix"),
+    [
+        ("/opt/env/bin/python", "python3", "python: /opt/env/bin/python "),
+        ("/opt/env/bin/python", "/opt/env/bin/python", "python: /usr/bin/python3.12 "),
+        ("python3", "python3", "python: /usr/bin/python3.12 "),
+    ],
+    ids=["environment", "environment that is too old itself", "login shell"],
+)
+def test_an_old_python_is_replaced_by_the_environment_of_the_other_ranks(path: str, own: str, fix: str) -> None:
+    """A newer Python of the system would lack the packages that all other ranks have."""
+    chosen = Interpreter(path=path, origin=InterpreterSource.ABOARD)
+    nodes = (Node(name="n1", python=own), Node(name="n2", interpreter=chosen), Node(name="n3", interpreter=chosen))
+    said = "3.6.8; also installed: /usr/bin/python3.12"
+    lost = UnreachedNode(reason=UnreachableReason.OLD_PYTHON, said=said)
+    facts = Facts(cluster=Cluster(nodes=nodes), contacts={"n1": lost, "n2": _met(), "n3": _met()})
+    (finding,) = SUBJECT.judge(facts)
     assert finding.fix.startswith(fix)
 
 

@@ -152,16 +152,23 @@ def _build_fix(facts: Facts, node: Node, contact: UnreachedNode) -> Fix:
     key = _KEY_FILE.match(contact.said)
     if contact.reason is UnreachableReason.KEY_REFUSED and key:
         return reach.KEY_REFUSED.fix("mode", path=key[1])
-    newer = re.findall(r"(?<![\w./-])/[\w./-]+/python3\.(?:9|[1-9][0-9])(?=\s|$)", contact.said)
-    if contact.reason is UnreachableReason.OLD_PYTHON and newer:
-        best = max(newer, key=lambda path: int(path.rpartition(".")[2]))
-        return reach.OLD_PYTHON.fix("newer", path=best, node=node.name)
+    if contact.reason is UnreachableReason.OLD_PYTHON and (newer := _find_newer_python(facts, node, contact)):
+        return reach.OLD_PYTHON.fix("newer", path=newer, node=node.name)
     address = _get_known_address(facts, node) or "ADDRESS"
     diagnosis = reach.UNREACHED[contact.reason]
     variant = "srun" if node.transport is TransportKind.SLURM and "srun" in diagnosis.templates else ""
     return diagnosis.fix(
         variant, **_build_fix_values(node), trust=_format_trust_command(facts.cluster), line=f"{address} {node.target}"
     )
+
+
+def _find_newer_python(facts: Facts, node: Node, contact: UnreachedNode) -> str:
+    """The Python of all other nodes' ranks, whose packages this node needs, too; else the newest that it listed."""
+    ranks = {each.rank_python for each in facts.list_reached() if each.container is None}
+    if len(ranks) == 1 and (path := ranks.pop()).startswith("/") and path != node.python:
+        return path
+    newer = re.findall(r"(?<![\w./-])/[\w./-]+/python3\.(?:9|[1-9][0-9])(?=\s|$)", contact.said)
+    return max(newer, key=lambda path: int(path.rpartition(".")[2]), default="")
 
 
 def _build_fix_values(node: Node) -> dict[str, Value]:
