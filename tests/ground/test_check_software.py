@@ -3,10 +3,12 @@
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import build_sandbox
 
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
@@ -16,6 +18,8 @@ pytestmark = pytest.mark.ground
 
 DRIVER = Path(__file__).parent / "drivers" / "some_subjects.py"
 JOB = "/private/job"
+WORKDIR = f"cluster.workdir={JOB}"
+VARIABLES = "export NCCL_DEBUG=INFO NCCL_SOCKET_IFNAME=eth7 HF_TOKEN=hf_nobody_sees_this\n"
 USUAL = ("torch==2.7.1", "nvidia-nccl-cu12==2.26.2", "transformers==4.52.0", "tomli-w==1.2.0")
 # Wheels of packages that aren't what they are called, and that must not be imported by a check.
 MAKE_WHEELS = """
@@ -52,8 +56,8 @@ no-compile = true
 """
 
 
-def check(box: Sandbox, *words: str, how: str = "quick") -> list[dict[str, Any]]:
-    done = box.head.run([sys.executable, "-c", DRIVER.read_text(), how, "software", "n[1-4]", *words], timeout=90)
+def check(box: Sandbox, *words: str, nodes: str = "n[1-8]", how: str = "quick") -> list[dict[str, Any]]:
+    done = box.head.run([sys.executable, "-c", DRIVER.read_text(), how, "software", nodes, *words], timeout=90)
     assert done.stdout, done.stderr
     findings: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
     return findings
@@ -74,132 +78,139 @@ def pip(box: Sandbox, node: str, *packages: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def library(box: Sandbox) -> Iterator[None]:
-    """An environment of the same packages on every node, from an index that all can reach."""
-    box.head.run(["python3", "-c", MAKE_WHEELS])
-    for host in box.nodes:
-        host.run(["sh", "-c", "mkdir -p ~/.config/pip; cat > ~/.config/pip/pip.conf"], input=PIP_CONF)
-        pip(box, host.name, *USUAL)
-    yield
-    for host in box.nodes:
-        host.run(["sh", "-c", "rm -rf ~/.config ~/.local ~/.cache"])
-    box.head.run(["rm", "-rf", "/shared/wheels"])
+def alike() -> Iterator[Sandbox]:
+    """Nodes with the same packages, from an index that all can reach, and the same code in a directory of its own."""
+    with build_sandbox("software", nodes=8) as box:
+        box.head.run(["python3", "-c", MAKE_WHEELS])
+        for host in box.nodes:
+            host.run(["sh", "-c", "mkdir -p ~/.config/pip; cat > ~/.config/pip/pip.conf"], input=PIP_CONF)
+            write = f"mkdir -p {JOB}/lib; cd {JOB}; echo 1 > train.py; echo 2 > lib/model.py; echo 3 > ds_config.json"
+            host.run(["sh", "-c", write])
+        # pip takes a second of a core on each node, a copy does not.
+        pip(box, "n1", *USUAL)
+        box.host("n1").run(["sh", "-c", "cd; tar -cf /shared/packages.tar .local"]).check_returncode()
+        for host in box.nodes[1:]:
+            host.run(["sh", "-c", "cd; tar -xf /shared/packages.tar"]).check_returncode()
+        yield box
 
 
-@pytest.fixture
-def job(box: Sandbox) -> Iterator[str]:
-    """The same code in a directory of its own on each node."""
-    for host in box.nodes:
-        write = f"mkdir -p {JOB}/lib; cd {JOB}; echo 1 > train.py; echo 2 > lib/model.py; echo 3 > ds_config.json"
-        host.run(["sh", "-c", write])
-    yield f"cluster.workdir={JOB}"
-    for host in box.nodes:
-        host.run(["rm", "-rf", JOB])
+@dataclass(frozen=True, kw_only=True)
+class Reports:
+    """What checks said of nodes of which some differ, and when they are mended as they said."""
+
+    differing: list[dict[str, Any]]
+    without_own_packages: list[dict[str, Any]]
+    with_variables: list[dict[str, Any]]
+    half_mended: list[dict[str, Any]]
+    mended: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def reports(alike: Sandbox) -> Reports:
+    """n3 has another torch, n4 another library, n5 other code, n6 another setting, n7 another file, n8 variables."""
+    pip(alike, "n3", "torch==2.6.0", "nvidia-nccl-cu12==2.21.5")
+    pip(alike, "n4", "transformers==4.51.3", "tomli-w==1.1.0")
+    alike.host("n5").run(["sh", "-c", f"cd {JOB}; echo 7 > train.py; rm lib/model.py"])
+    alike.host("n6").run(["sh", "-c", f"echo 9 > {JOB}/ds_config.json"])
+    alike.host("n7").run(["sh", "-c", f"echo 9 > {JOB}/scratch.py"])
+    alike.host("n8").run(["sh", "-c", "cat > ~/.bashrc"], input=VARIABLES)
+    differing = check(alike, WORKDIR)
+    without = check(alike, "cluster.setup=echo hello; export PYTHONNOUSERSITE=1", nodes="n[1-3]")
+    values = ("cluster.env.NCCL_DEBUG=WARN", "cluster.env.HF_TOKEN=x")
+    with_variables = check(alike, *values, nodes="n1,n2,n8")
+    for finding in differing:
+        if finding["code"] != "software-variable" and finding["nodes"] != ["n7"]:
+            mend(alike, finding)
+    alike.host("n8").run(["sh", "-c", ": > ~/.bashrc"])
+    half = check(alike, WORKDIR)
+    for finding in half:
+        if finding["code"] == "software-nccl":
+            mend(alike, finding)
+    alike.host("n7").run(["rm", f"{JOB}/scratch.py"])
+    return Reports(
+        differing=differing,
+        without_own_packages=without,
+        with_variables=with_variables,
+        half_mended=half,
+        mended=check(alike, WORKDIR, how="full"),
+    )
+
+
+def find(findings: list[dict[str, Any]], node: str) -> list[dict[str, Any]]:
+    return [each for each in findings if node in each["nodes"]]
 
 
 def test_no_torch_anywhere(box: Sandbox) -> None:
     """Nodes that have nothing to import are alike."""
-    assert check(box) == []
+    assert check(box, nodes="n[1-4]") == []
 
 
-def test_healthy(box: Sandbox, library: None, job: str) -> None:
-    """The same packages and the same code everywhere: nothing to say."""
-    assert check(box, job) == []
-    assert check(box, job, how="full") == []
+@pytest.mark.xdist_group("check-software")
+@pytest.mark.parametrize(
+    ("node", "named", "seen"),
+    [
+        ("n1", [], ""),
+        ("n2", [], ""),
+        ("n3", [("software-torch", "block")], "torch: n3 has 2.6.0, n[1-2,4-8] have 2.7.1"),
+        ("n4", [("software-package", "warn"), ("software-environment", "info")], "tomli-w 1.1.0 instead of 1.2.0"),
+        ("n5", [("software-code", "block")], "compared with n1: different: train.py; missing: lib/model.py"),
+        ("n6", [("software-config", "warn")], ""),
+        ("n7", [("software-code", "info")], ""),
+        ("n8", [("software-variable", "warn")] * 2, "NCCL_DEBUG: n8 has INFO, n[1-7] have no value"),
+    ],
+    ids=["alike", "alike too", "torch", "library", "code", "settings", "extra file", "variables"],
+)
+def test_each_node_that_differs_is_named(reports: Reports, node: str, named: list[tuple[str, str]], seen: str) -> None:
+    """Each by itself, with what is usual; the fixes, typed as they stand, make all nodes alike again."""
+    found = find(reports.differing, node)
+    assert told(found) == [(code, severity, [node]) for code, severity in named]
+    assert seen in "\n".join(each["seen"] for each in found)
+    assert find(reports.mended, node) == []
 
 
-def test_another_torch(box: Sandbox, library: None) -> None:
-    """The node with another torch is named once, with what came along below it; the fixes install the usual one."""
-    pip(box, "n3", "torch==2.6.0", "nvidia-nccl-cu12==2.21.5")
-    findings = check(box)
-    assert told(findings) == [("software-torch", "block", ["n3"])]
-    assert findings[0]["seen"] == "torch: n3 has 2.6.0, n[1-2,4] have 2.7.1"
-    below = findings[0]["consequences"]
-    assert [each["code"] for each in below] == ["software-cuda", "software-nccl"]
-    mend(box, findings[0])
-    assert told(check(box)) == [("software-nccl", "block", ["n3"])]
-    mend(box, below[1])
-    assert check(box) == []
+@pytest.mark.xdist_group("check-software")
+def test_what_came_along_with_another_torch(reports: Reports) -> None:
+    """It stands below it; where the fix of torch alone is typed, NCCL is named by itself, with its own fix."""
+    (finding,) = find(reports.differing, "n3")
+    assert [each["code"] for each in finding["consequences"]] == ["software-cuda", "software-nccl"]
+    assert told(find(reports.half_mended, "n3")) == [("software-nccl", "block", ["n3"])]
 
 
-def test_torch_is_missing(box: Sandbox, library: None) -> None:
+@pytest.mark.xdist_group("check-software")
+def test_an_extra_file_is_left_to_the_user(reports: Reports) -> None:
+    """All else is mended by then."""
+    assert [told([each]) for each in reports.half_mended if each["nodes"] != ["n3"]] == [
+        [("software-code", "info", ["n7"])]
+    ]
+
+
+@pytest.mark.xdist_group("check-software")
+def test_setup_lines_are_obeyed(reports: Reports) -> None:
+    """What `setup:` sets up is what is compared: without the user's own packages, another torch is none."""
+    assert reports.without_own_packages == []
+
+
+@pytest.mark.xdist_group("check-software")
+def test_variables(reports: Reports) -> None:
+    """A token that one node's start-up file sets is never shown; one value for all mends it."""
+    assert "hf_nobody" not in json.dumps(reports.differing)
+    assert reports.with_variables == []
+
+
+@pytest.mark.xdist_group("check-software")
+def test_torch_is_missing(alike: Sandbox, reports: Reports) -> None:
     """A Python that can't find torch is as bad as one without it."""
-    with inject_temporarily(box, box.host("n2"), OtherPython(without="torch")):
-        findings = check(box)
+    with inject_temporarily(alike, alike.host("n2"), OtherPython(without="torch")):
+        findings = check(alike, nodes="n[1-4]")
         assert told(findings) == [("software-torch", "block", ["n2"]), ("software-python-path", "info", ["n2"])]
         assert findings[0]["seen"] == "torch: n2 has none, n[1,3-4] have 2.7.1"
-    assert check(box) == []
+    assert check(alike, nodes="n[1-4]") == []
 
 
-def test_another_library(box: Sandbox, library: None) -> None:
-    """Another transformers is a warning, another small package worth a line; both can be mended as said."""
-    pip(box, "n4", "transformers==4.51.3", "tomli-w==1.1.0")
-    findings = check(box)
-    assert told(findings) == [("software-package", "warn", ["n4"]), ("software-environment", "info", ["n4"])]
-    assert "tomli-w 1.1.0 instead of 1.2.0" in findings[1]["seen"]
-    for finding in findings:
-        mend(box, finding)
-    assert check(box) == []
-
-
-def test_another_python(box: Sandbox, library: None) -> None:
+@pytest.mark.xdist_group("check-software")
+def test_another_python(alike: Sandbox, reports: Reports) -> None:
     """A python3 that is another program is named, with its version."""
-    with inject_temporarily(box, box.host("n4"), OtherPython(program=sys.executable)):
-        findings = [each for each in check(box) if each["code"].startswith("software-python")]
+    with inject_temporarily(alike, alike.host("n4"), OtherPython(program=sys.executable)):
+        findings = [each for each in check(alike, nodes="n[1-4]") if each["code"].startswith("software-python")]
         assert [each["nodes"] for each in findings] == [["n4"]]
-    assert check(box) == []
-
-
-def test_setup_lines_are_obeyed(box: Sandbox, library: None) -> None:
-    """What `setup:` sets up is what is compared: without the user's own packages, another torch is none."""
-    pip(box, "n3", "torch==2.6.0")
-    found = check(box, "cluster.setup=echo hello; export PYTHONNOUSERSITE=1")
-    pip(box, "n3", "torch==2.7.1")
-    assert found == []
-
-
-def test_code_that_differs(box: Sandbox, library: None, job: str) -> None:
-    """An edit on one node and a file that it lacks are named; the fix copies both from a node that has the usual."""
-    box.host("n3").run(["sh", "-c", f"cd {JOB}; echo 7 > train.py; rm lib/model.py"])
-    findings = check(box, job)
-    assert told(findings) == [("software-code", "block", ["n3"])]
-    assert "compared with n1: different: train.py; missing: lib/model.py" in findings[0]["seen"]
-    mend(box, findings[0])
-    assert check(box, job) == []
-
-
-def test_settings_that_differ(box: Sandbox, library: None, job: str) -> None:
-    """Another ds_config.json is a warning, an extra file worth a line."""
-    box.host("n1").run(["sh", "-c", f"echo 9 > {JOB}/ds_config.json"])
-    box.host("n4").run(["sh", "-c", f"echo 9 > {JOB}/scratch.py"])
-    findings = check(box, job)
-    assert told(findings) == [("software-config", "warn", ["n1"]), ("software-code", "info", ["n4"])]
-    mend(box, findings[0])
-    assert told(check(box, job)) == [("software-code", "info", ["n4"])]
-
-
-def test_two_at_once(box: Sandbox, library: None, job: str) -> None:
-    """Another torch here and other code there are two findings, each on its node."""
-    pip(box, "n2", "torch==2.6.0")
-    box.host("n3").run(["sh", "-c", f"echo 7 > {JOB}/train.py"])
-    findings = check(box, job)
-    assert told(findings) == [("software-torch", "block", ["n2"]), ("software-code", "block", ["n3"])]
-    for finding in findings:
-        mend(box, finding)
-    assert check(box, job) == []
-
-
-def test_variables(box: Sandbox, library: None) -> None:
-    """A variable that one node's start-up file sets is named, a token never shown; one value for all mends it."""
-    lines = "export NCCL_DEBUG=INFO NCCL_SOCKET_IFNAME=eth7 HF_TOKEN=hf_nobody_sees_this\n"
-    box.host("n3").run(["sh", "-c", "cat > ~/.bashrc"], input=lines)
-    try:
-        findings = check(box)
-        mended = check(box, "cluster.env.NCCL_DEBUG=WARN", "cluster.env.HF_TOKEN=x")
-    finally:
-        box.host("n3").run(["sh", "-c", ": > ~/.bashrc"])
-    assert told(findings) == [("software-variable", "warn", ["n3"])] * 2
-    assert findings[1]["seen"] == "NCCL_DEBUG: n3 has INFO, n[1-2,4] have no value"
-    assert "hf_nobody" not in json.dumps(findings)
-    assert mended == []
-    assert check(box) == []
+    assert check(alike, nodes="n[1-4]") == []

@@ -10,7 +10,7 @@ from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.network.firewall import FirewallDrop
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
+pytestmark = [pytest.mark.ground, pytest.mark.nightly, pytest.mark.xdist_group("torch_c")]
 
 
 def test_llama_x(make_box: Callable[..., Sandbox]) -> None:
@@ -28,7 +28,6 @@ def test_llama_x(make_box: Callable[..., Sandbox]) -> None:
     assert "pytorch_model.bin" in guide.type("ls back/n1/output")
 
 
-@pytest.mark.nightly
 def test_lmflow(make_box: Callable[..., Sandbox]) -> None:
     """A script with --deepspeed_args is read into five ranks on uneven hosts; its model loads where it is collected."""
     guide = GuideRun(make_box(nodes=3, slots=2, bare=True), "lmflow", env={"NCCL_SOCKET_IFNAME": "eth0"})
@@ -46,7 +45,6 @@ def test_lmflow(make_box: Callable[..., Sandbox]) -> None:
     assert "torch.float" in guide.type(f'python -c "{code}"')
 
 
-@pytest.mark.nightly
 def test_gpt_neox(make_box: Callable[..., Sandbox]) -> None:
     """deepy.py runs on the head alone, and its deepspeed command on the head and a worker that was bare."""
     box = make_box(nodes=1, slots=1, bare=True)
@@ -63,7 +61,6 @@ def test_gpt_neox(make_box: Callable[..., Sandbox]) -> None:
     assert guide.type("cat checkpoints/latest") == "global_step8"
 
 
-@pytest.mark.nightly
 def test_what_the_guides_leave_to_luck(make_box: Callable[..., Sandbox]) -> None:
     """Each mistake that the guides warn of is named with its node, before any rank starts."""
     box = make_box(nodes=3, slots=2, bare=True)

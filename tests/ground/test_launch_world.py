@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from deadlines import wait_until
-from launching import Launches, build_sandbox
+from launching import Launches, build_sandbox, count_ranks
 
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.network.firewall import FirewallDrop
@@ -234,11 +234,11 @@ time.sleep(300)
     before = four.newest()
     with four.going("launch", "--grace", "20", "--", "saver.py") as process:
         run = _started(four, before)
-        wait_until(lambda: "ready" in four.aboard("logs", run).stdout, 20, "it is ready")
+        wait_until(lambda: count_ranks(process.said, "ready") == 4, 20, lambda: f"it is ready: {process.said}")
         pid = four.read(run, "conductor.pid").strip()
         for _ in range(times):
             four.box.head.run(["kill", "-INT", pid])
-            wait_until(lambda: "saving" in four.aboard("logs", run).stdout, 20, "it is told")
+            wait_until(lambda: "saving" in process.said, 20, lambda: f"it is told: {process.said}")
         assert process.wait(40) == 130
         assert "next aboard launch --grace 20 -- saver.py    # runs it again\n" in process.said
     assert ("saved" in four.aboard("logs", run).stdout) is (times == 1)
@@ -271,7 +271,7 @@ def test_a_second_run_beside_one_that_trains(four: Launches) -> None:
     before = four.newest()
     with four.going("launch", "--env", "STEPS=100000", "--", "meet.py") as first:
         run = _started(four, before)
-        wait_until(lambda: "step 3" in four.aboard("logs", run).stdout, 60, "the first one trains")
+        wait_until(lambda: "step 3" in first.said, 60, lambda: f"the first one trains: {first.said}")
         ran = four.launch("--", "meet.py")
         assert ran.code == 0, ran.said
         four.aboard("stop", run)

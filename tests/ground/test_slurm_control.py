@@ -70,6 +70,7 @@ def test_commands_on_the_login_node_reach_the_conductor(login: Launches) -> None
     assert login.orphans(run) == {}
 
 
+@pytest.mark.parametrize("login", ["apart", pytest.param("shared", marks=pytest.mark.nightly)], indirect=True)
 def test_scancel_leaves_the_ranks_the_time_to_save(login: Launches) -> None:
     """KillWait is five seconds here; the script's output has what they printed last, and the reason."""
     run = submit(login, "launch", "--check", "none", "--", "saves.py")

@@ -101,8 +101,8 @@ def test_pauses_that_are_part_of_the_work(going: Training, kind: str) -> None:
 
 def test_why_is_answered_at_once(going: Training) -> None:
     """`aboard why` without a word means the newest run that lives; what was ruled out is told to those who ask."""
-    going.trouble("sleep", 1)
-    wait_until(lambda: "hang-absent" in going.launches.aboard("why").stdout, SOON, "the rank is named")
+    going.verdict(going.trouble("sleep", 1), SOON)
+    assert "hang-absent" in going.launches.aboard("why").stdout
     said = going.launches.aboard("why", going.run, "-v").stdout
     going.release()
     assert "rank 1 on n2" in said
