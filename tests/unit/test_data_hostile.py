@@ -20,11 +20,12 @@ from aboard.data.rows import RowLocation
 from aboard.data.sampling.document_segments import TruncationLosses
 from aboard.data.sampling.packed_sequences import PackingManifest, format_packing_manifest, read_packing_manifest
 from aboard.data.store import shard_manifest as manifests
-from aboard.data.store.shard_manifest import BrokenRow, FileEntry, OriginFile, Shard, ShardManifest, read_manifest
-from aboard.data.store.sync_directory import build_sync_directory
+from aboard.data.store.shard_manifest import BrokenRow, OriginFile, Shard, ShardManifest, read_manifest
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.durable_files import FileEntry
 from aboard.flows.data import DataCheckRequest, inspect_data
+from aboard.flows.sync.sync_directory import build_sync_directory
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
 from aboard.train.checkpoint.checkpoint_folder import list_checkpoints
 from aboard.train.checkpoint.commit_marker import MarkerError, parse_marker, parse_marker_head

@@ -15,10 +15,10 @@ from preparing import SHARD, Bytes, Size, source, text_of, write_rows
 from aboard.data.sampling.sequence_packing import build_packed_sequences
 from aboard.data.store.node_file_gaps import find_file_gaps
 from aboard.data.store.shard_manifest import format_manifest, read_manifest
-from aboard.data.store.sync_directory import build_sync_directory
 from aboard.data.store.token_shards import TokenShards
 from aboard.data.tokenize_workers.prepare_data import PreparedData, prepare_data
 from aboard.diagnoses import AboardError
+from aboard.flows.sync.sync_directory import build_sync_directory
 
 ROWS = 400
 

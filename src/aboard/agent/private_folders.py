@@ -39,6 +39,15 @@ def make_private_folder(path: str | os.PathLike[Any]) -> None:
         folder = os.path.dirname(folder)
 
 
+def replace_file(path: str, content: bytes | memoryview) -> None:
+    """Replaces a file, readable only by its owner, at once; not durable."""
+    draft = "%s.%d" % (path, os.getpid())
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(content)
+    os.rename(draft, path)
+
+
 def close_to_others(folder: str | os.PathLike[Any]) -> None:
     """Takes from others the right to write to a directory, if it is the user's own."""
     status = os.stat(folder)

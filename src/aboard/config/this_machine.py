@@ -95,10 +95,10 @@ def record_environment_place(prefix: Path, place: str, environ: "Mapping[str, st
         del places[str(prefix)]
     if places == known:
         return
+    from aboard.durable_files import write_atomically  # noqa: PLC0415 - only after such a sync
+
     make_private_folder(file.parent)
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    draft.write_text(json.dumps(places), "utf-8")
-    draft.rename(file)
+    write_atomically(file, json.dumps(places), sync=False)
 
 
 def find_environment_place(prefix: Path, environ: "Mapping[str, str]") -> str:

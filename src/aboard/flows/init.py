@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from aboard.core.probes.rank_environment import RankSpec
 from aboard.diagnoses import NO_FIX, InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
+from aboard.durable_files import write_atomically
 from aboard.flows.check.check_cluster import check_cluster
 from aboard.flows.check.check_observer import CheckObserver
 from aboard.foreign_files import ForeignFileError, find_link_target
@@ -113,18 +113,13 @@ def _build_exists_error(output: str) -> InputError:
 @contextmanager
 def _write_nonce(directory: Path) -> Iterator[tuple[str, str]]:
     """A file that nodes see only if they share the directory; without one, none of them does."""
-    nonce, path = secrets.token_hex(16), ""
+    nonce, path = secrets.token_hex(16), directory / f"{_NONCE}{secrets.token_hex(4)}"
     try:
         with suppress(OSError):
-            handle, path = tempfile.mkstemp(prefix=_NONCE, dir=directory)
-            with os.fdopen(handle, "w") as file:
-                # Nodes may log in as another user.
-                os.fchmod(handle, 0o644)
-                file.write(nonce)
-                file.flush()
-                os.fsync(handle)
-        yield path or str(directory / _NONCE), nonce
+            write_atomically(path, nonce, sync=True)
+            # Nodes may log in as another user.
+            path.chmod(0o644)
+        yield str(path), nonce
     finally:
-        if path:
-            with suppress(OSError):
-                Path(path).unlink()
+        with suppress(OSError):
+            path.unlink()

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 
 from aboard.core.decoding import try_decode
+from aboard.durable_files import write_atomically
 from aboard.lazy_dataclass import dataclass
 from aboard.record.json_documents import read_document
 from aboard.record.run_directory import PRIVATE_FILE, RunDirectory
@@ -27,10 +28,7 @@ class SlurmJob:
 
 def write_slurm_job(run: RunDirectory, job: SlurmJob) -> None:
     """Records the job; the last one counts."""
-    new = run.slurm_job.with_suffix(".new")
-    new.touch(mode=PRIVATE_FILE)
-    new.write_text(json.dumps(asdict(job)))
-    new.rename(run.slurm_job)
+    write_atomically(run.slurm_job, json.dumps(asdict(job)), sync=False, mode=PRIVATE_FILE)
 
 
 def read_slurm_job(run: RunDirectory) -> SlurmJob | None:

@@ -17,6 +17,7 @@ from aboard.core.decoding import DecodeError, HostName, Matching, MaxLength, Use
 from aboard.core.trust.file_changes import FileChange
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.nodes import trust
+from aboard.durable_files import write_atomically
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import PRIVATE_FILE
 from aboard.record.runs import find_state_directory
@@ -187,7 +188,9 @@ class MachineRecord:
             if machine.is_clean:
                 self.path.unlink(missing_ok=True)
             else:
-                _write_durably(self.path, json.dumps(_encode_machine(machine), indent=1).encode())
+                write_atomically(
+                    self.path, json.dumps(_encode_machine(machine), indent=1), sync=True, mode=PRIVATE_FILE
+                )
         except OSError as error:
             raise _build_record_error(self.path, error) from None
 
@@ -215,21 +218,6 @@ def _encode_machine(machine: TrustedMachine) -> dict[str, Any]:
             for change in machine.changes
         ],
     }
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.new")
-    try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(fd)
-        draft.replace(path)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink()
-        raise
 
 
 def _build_record_error(path: Path, error: OSError) -> AboardError:

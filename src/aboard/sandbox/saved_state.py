@@ -14,6 +14,7 @@ from time import monotonic, sleep
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
+from aboard.durable_files import write_atomically
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox.layout import SandboxLayout, validate_name
 from aboard.sandbox.namespaces.process_identity import ProcessIdentity, read_boot_id
@@ -72,9 +73,7 @@ def write_state(state: SandboxState) -> None:
         "hosts": {host: asdict(process) for host, process in state.hosts.items()},
     }
     target = get_directory(state.layout.name) / "state.json"
-    draft = target.with_suffix(".new")
-    draft.write_text(json.dumps(raw))
-    draft.replace(target)
+    write_atomically(target, json.dumps(raw), sync=False)
 
 
 def list_sandboxes() -> list[str]:

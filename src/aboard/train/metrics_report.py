@@ -14,10 +14,10 @@ from typing import Any, Self, TextIO
 
 from aboard.core.plan.training_settings import Training
 from aboard.core.text.durations import format_duration
-from aboard.data.store.atomic_files import HashedFile, fsync_directory, open_without_link
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.trainer import training as diagnoses
+from aboard.durable_files import HashedFile, open_without_link, sync_folder
 from aboard.train.distributed.rank_consensus import RankConsensus
 from aboard.train.metrics.head_beacon import send_metrics
 from aboard.train.trackers.send_metrics import list_undelivered
@@ -201,7 +201,7 @@ def drop_lost_lines(folder: Path, step: int) -> Path | None:
         (remaining if _is_valid_line(line, step) else removed).write(line)
     removed.publish(sync=True)
     remaining.publish(sync=True)
-    fsync_directory(folder)
+    sync_folder(folder)
     return aside
 
 

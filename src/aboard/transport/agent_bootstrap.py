@@ -120,6 +120,7 @@ _PRECOMPILED = (
     "aboard.agent.network.interface_addresses",
     "aboard.agent.run_directory",
     "aboard.agent.process_spawn",
+    "aboard.agent.private_folders",
     "aboard.agent.forked_work",
     "aboard.agent.process_tree",
     "aboard.agent.beacon.report_receiver",

@@ -15,8 +15,8 @@ from time import monotonic
 from typing import Any
 
 from aboard.core.cluster.node import Node
-from aboard.data.store.sync_directory import build_sync_directory
 from aboard.diagnoses import AboardError, TransportError
+from aboard.flows.sync.sync_directory import build_sync_directory
 from aboard.flows.sync.sync_files import UploadProgress, sync_files
 from aboard.transport.node_dialer import DialResult, NodeDialer
 

@@ -13,6 +13,7 @@ from math import isfinite
 
 from aboard.agent import frames
 from aboard.agent.event_loop import EventLoop
+from aboard.agent.private_folders import replace_file
 from aboard.agent.secret_redaction import Redactor
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
@@ -141,11 +142,7 @@ class BeaconReceiver:
 
     def release(self, port: int) -> None:
         """Lets ranks connect to their master: rank 0 listens on its port. Repeating it is harmless."""
-        path = os.path.join(self._directory, LISTENING)
-        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with open(fd, "w", encoding="ascii") as file:
-            file.write("%d" % port)
-        os.rename(path + ".new", path)
+        replace_file(os.path.join(self._directory, LISTENING), b"%d" % port)
 
     def read_last_reports(self, child: str, code: int) -> dict[str, str]:
         """Reads the rank's last reports before its exit is reported; falls back to torch's error file.

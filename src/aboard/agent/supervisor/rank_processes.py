@@ -10,6 +10,7 @@ import signal
 from aboard.agent import frames, process_tree
 from aboard.agent.beacon.report_receiver import BeaconReceiver
 from aboard.agent.event_loop import EventLoop
+from aboard.agent.private_folders import replace_file
 from aboard.agent.process_spawn import read_start_failure, spawn_process
 from aboard.agent.supervisor.nested_launchers import NestedLaunchers
 from aboard.agent.supervisor.output_spool import OutputSpool
@@ -90,11 +91,7 @@ class RankProcesses:
 
     def bring(self, code: bytes | memoryview) -> None:
         """Stores modules for children that need them; repeating it is harmless."""
-        path = os.path.join(self._directory, CODE)
-        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(fd, "wb") as file:
-            file.write(code)
-        os.rename(path + ".new", path)
+        replace_file(os.path.join(self._directory, CODE), code)
 
     def start(self, message: frames.Message) -> None:
         """Starts one child; does nothing for a known name, so that a repeat is harmless."""

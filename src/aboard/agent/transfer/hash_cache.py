@@ -9,7 +9,7 @@ import os
 import stat
 import time
 
-from aboard.agent.private_folders import make_private_folder
+from aboard.agent.private_folders import make_private_folder, replace_file
 
 BLOCK = 1024 * 1024
 # A file written this recently can change again without a new time stamp (git's "racy" entries).
@@ -49,12 +49,9 @@ class HashCache:
         if not self._new:
             return
         self._new = False
-        draft = "%s.%d" % (self._path, os.getpid())
         with contextlib.suppress(OSError):
             make_private_folder(os.path.dirname(self._path))
-            with open(draft, "w") as file:
-                json.dump(self._known, file)
-            os.rename(draft, self._path)
+            replace_file(self._path, json.dumps(self._known).encode())
 
     def _one(self, folder: int, name: str, deadline: float) -> str | None:
         stamp = _build_stamp(os.stat(name, dir_fd=folder))

@@ -16,8 +16,9 @@ from aboard.data.rows import Ids, Mask
 from aboard.data.sampling.document_segments import SEGMENT_DTYPE, OverflowPolicy, TruncationLosses
 from aboard.data.store.file_integrity import check_file_hash, check_file_size, make_damage_error
 from aboard.data.store.random_access_file import RandomAccessFile
-from aboard.data.store.shard_manifest import MANIFEST_NAME, FileEntry, make_manifest_error, read_manifest
+from aboard.data.store.shard_manifest import MANIFEST_NAME, make_manifest_error, read_manifest
 from aboard.data.store.token_shards import TokenShards
+from aboard.durable_files import FileEntry
 from aboard.lazy_dataclass import dataclass
 
 Packing = Literal["packed", "padded"]

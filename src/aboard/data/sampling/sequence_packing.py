@@ -15,12 +15,12 @@ from aboard.data.sampling.packed_sequences import (
     PackingManifest,
     format_packing_manifest,
 )
-from aboard.data.store.atomic_files import HashedFile, fsync_directory, hold_lock, write_atomically
 from aboard.data.store.shard_index import DOCUMENT_DTYPE, Documents
 from aboard.data.store.shard_manifest import MANIFEST_NAME
 from aboard.data.store.token_shards import TokenShards
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.trainer import data
+from aboard.durable_files import HashedFile, hold_lock, sync_folder, write_atomically
 
 # Documents that are packed together: enough for full sequences, few enough to bound memory and stay close on disk.
 _WINDOW = 1 << 18
@@ -50,9 +50,9 @@ def build_packed_sequences(
             draft.mkdir()
             manifest = _write_sequences(shards, draft, max_length, packing, cut)
             write_atomically(draft / MANIFEST_NAME, format_packing_manifest(manifest), sync=True)
-            fsync_directory(draft)
+            sync_folder(draft)
             draft.rename(folder)
-            fsync_directory(home)
+            sync_folder(home)
     return PackedSequences(folder, shards)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from time import time_ns
 
 from aboard.agent.private_folders import make_private_folder
-from aboard.data.store.atomic_files import compute_sha256, hold_lock, write_atomically
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
+from aboard.durable_files import compute_sha256, hold_lock, write_atomically
 from aboard.lazy_dataclass import dataclass
 
 # A file written this recently can change again within the same time stamp (git's "racy" entries).

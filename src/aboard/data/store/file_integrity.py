@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from aboard.data.store.atomic_files import compute_sha256
-from aboard.data.store.shard_manifest import FileEntry
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
+from aboard.durable_files import FileEntry, compute_sha256
 
 
 def make_damage_error(path: Path, why: str) -> AboardError:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from aboard.data.store.shard_manifest import FileEntry
+from aboard.durable_files import FileEntry
 from aboard.lazy_dataclass import dataclass
 
 

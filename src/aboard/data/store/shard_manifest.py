@@ -1,16 +1,16 @@
 """The manifest of a set of token shards: its content, its origins, and the hash of every file."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from aboard.core.decoding import CustomDecoder, DecodeError, Matching, MaxLength, Word, decode
+from aboard.core.decoding import DecodeError, MaxLength, Word, decode
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
-from aboard.diagnoses.untrusted import Untrusted, encode_text, escape_text
+from aboard.diagnoses.untrusted import Untrusted, encode_text
+from aboard.durable_files import FileEntry, Sha256
 from aboard.lazy_dataclass import dataclass
 
 FORMAT = "aboard-token-shards"
@@ -20,25 +20,7 @@ MANIFEST_NAME = "manifest.json"
 MAX_BROKEN_ROWS = 100
 
 
-def parse_file_name(name: object) -> str:
-    """A manifest may come from elsewhere: it may name only files beside itself."""
-    if not isinstance(name, str) or not re.fullmatch(r"[\w+@-][\w.+@-]{0,254}", name):
-        raise DecodeError(f"{escape_text(str(name))} is not a plain file name")
-    return name
-
-
-FileName = Annotated[str, CustomDecoder(parse_file_name)]
-Sha256 = Annotated[str, Matching(r"[0-9a-f]{64}")]
 MAX_ITEMS = MaxLength(1 << 24)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileEntry:
-    """A file of the set, by its name beside the manifest."""
-
-    name: FileName
-    bytes: int
-    sha256: Sha256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,10 +16,10 @@ from aboard.data.quality.encoding_settings import EncodingSettings
 from aboard.data.quality.row_statistics import CheckedRow, DataStatistics
 from aboard.data.quality.statistics_json import encode_statistics
 from aboard.data.rows import DataRow, EncodedRow, InvalidRow, Mask
-from aboard.data.store.atomic_files import HashedFile, write_atomically
 from aboard.data.store.shard_index import DOCUMENT_DTYPE
-from aboard.data.store.shard_manifest import MAX_BROKEN_ROWS, BrokenRow, FileEntry
+from aboard.data.store.shard_manifest import MAX_BROKEN_ROWS, BrokenRow
 from aboard.diagnoses.untrusted import Untrusted, encode_text
+from aboard.durable_files import FileEntry, HashedFile, write_atomically
 from aboard.lazy_dataclass import dataclass
 
 # The indexes of a unit's files in its record.

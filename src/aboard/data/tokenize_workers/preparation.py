@@ -16,14 +16,12 @@ from aboard.data.intake.row_formats import RowFormat
 from aboard.data.intake.validation_split import SplitSide
 from aboard.data.quality.row_statistics import DataStatistics
 from aboard.data.quality.statistics_json import EDITION, decode_statistics, encode_statistics, make_numbered_location
-from aboard.data.store.atomic_files import HashedFile, fsync_directory, write_atomically
 from aboard.data.store.content_hash_cache import ContentHashCache
 from aboard.data.store.file_integrity import check_file_hash
 from aboard.data.store.shard_manifest import (
     MANIFEST_NAME,
     MAX_BROKEN_ROWS,
     VERSION,
-    FileEntry,
     OriginFile,
     Shard,
     ShardManifest,
@@ -51,6 +49,7 @@ from aboard.data.tokens.encoder import Encoder
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.durable_files import FileEntry, HashedFile, sync_folder, write_atomically
 from aboard.lazy_dataclass import dataclass
 
 # Bytes of a source in one shard.
@@ -242,9 +241,9 @@ class Preparation:
         shards = self._making / "shards"
         _remove_drafts(shards)
         write_atomically(shards / MANIFEST_NAME, format_manifest(manifest), sync=True)
-        fsync_directory(shards)
+        sync_folder(shards)
         shards.rename(self.folder)
-        fsync_directory(self.folder.parent)
+        sync_folder(self.folder.parent)
         self.clean()
 
 

@@ -11,14 +11,13 @@ from aboard.data.quality.row_statistics import DataStatistics
 from aboard.data.sampling.document_segments import OverflowPolicy
 from aboard.data.sampling.packed_sequences import PackedSequences, Packing
 from aboard.data.sampling.sequence_packing import build_packed_sequences, check_max_length
-from aboard.data.store.atomic_files import hold_lock
 from aboard.data.store.content_hash_cache import ContentHashCache
 from aboard.data.store.file_integrity import check_file_hash
-from aboard.data.store.shard_manifest import FileEntry
 from aboard.data.store.token_shards import TokenShards
 from aboard.data.tokenize_workers.encoded_unit import RowEncoder
 from aboard.data.tokenize_workers.preparation import SHARD_BYTES, Preparation, PreparationSource
 from aboard.data.tokenize_workers.tokenize_progress import TokenizeProgress
+from aboard.durable_files import FileEntry, hold_lock
 from aboard.lazy_dataclass import dataclass
 
 __all__ = ["PreparationSource", "PreparedData", "TokenizeProgress", "prepare_data"]

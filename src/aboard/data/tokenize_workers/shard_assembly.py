@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from aboard.data.store.atomic_files import HashedFile, compute_sha256
 from aboard.data.store.shard_index import DOCUMENT_DTYPE, ShardIndexWriter
-from aboard.data.store.shard_manifest import FileEntry, Shard
+from aboard.data.store.shard_manifest import Shard
 from aboard.data.tokenize_workers.encoded_unit import DOCUMENTS, MASK, TOKENS, MaskWriter, UnitRecord, read_unit
+from aboard.durable_files import FileEntry, HashedFile, compute_sha256
 
 _BLOCK = 1 << 20
 

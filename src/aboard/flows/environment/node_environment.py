@@ -29,13 +29,13 @@ from aboard.core.environment.sync_report import (
     NodeEnvironmentResult,
 )
 from aboard.core.text.input_text import format_count
-from aboard.data.store.shard_manifest import FileEntry
-from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, Finding, ProtocolError, Severity
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import environment
+from aboard.durable_files import FileEntry
 from aboard.flows.environment.wheel_packing import PackedWheel, compute_record
 from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
+from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.flows.sync.sync_files import SPARE, sync_files
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.environment_requests import EnvironmentRequests, EnvironmentSurvey

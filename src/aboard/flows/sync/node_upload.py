@@ -13,14 +13,14 @@ from typing import Self, TypeVar
 from aboard.core.cluster.file_sync import OnProgress, UploadPhase, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_busy_error, build_hash_error
 from aboard.core.cluster.node import Node
-from aboard.data.store.atomic_files import compute_sha256
 from aboard.data.store.content_hash_cache import make_changed_error, read_file_stamp
 from aboard.data.store.file_integrity import make_damage_error
 from aboard.data.store.node_file_gaps import find_file_gaps
-from aboard.data.store.shard_manifest import MANIFEST_NAME, FileEntry
-from aboard.data.store.sync_directory import SyncDirectory
+from aboard.data.store.shard_manifest import MANIFEST_NAME
 from aboard.diagnoses import AboardError, ProtocolError
+from aboard.durable_files import FileEntry, compute_sha256
 from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
+from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.file_sender import FileSender, FolderContents
 from aboard.transport.node_dialer import NodeDialer

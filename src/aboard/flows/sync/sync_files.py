@@ -12,11 +12,11 @@ from aboard.core.cluster.file_sync import OnProgress, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_hash_error, build_no_room_error, build_permission_error
 from aboard.core.cluster.node import Node
 from aboard.data.store.node_file_gaps import find_file_gaps
-from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, join_fixes
 from aboard.diagnoses.diagnosis import Finding
 from aboard.flows.sync.node_upload import NodeUpload
 from aboard.flows.sync.peers.peer_findings import PeerReport
+from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.node_dialer import NodeDialer
 

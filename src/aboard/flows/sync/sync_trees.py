@@ -14,12 +14,12 @@ from aboard.agent.transfer.root_folder import TREE_SEPARATOR
 from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress, UploadProgress
 from aboard.core.cluster.node import Node
 from aboard.data.store.content_hash_cache import ContentHash, ContentHashCache
-from aboard.data.store.shard_manifest import FileEntry
-from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, Finding
+from aboard.durable_files import FileEntry
 from aboard.flows.sync.file_packs import FilePacks
 from aboard.flows.sync.node_trees import NodeTrees
 from aboard.flows.sync.source_tree import SourceTree
+from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.flows.sync.sync_files import NodeSyncResult, sync_files
 from aboard.flows.sync.tree_difference import SMALL_BYTES
 from aboard.transport.node_dialer import NodeDialer

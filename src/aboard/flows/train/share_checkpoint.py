@@ -13,11 +13,11 @@ from aboard.core.cluster.file_sync import OnProgress
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
-from aboard.data.store.shard_manifest import FileEntry
-from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
+from aboard.durable_files import FileEntry
 from aboard.flows.sync.download import OnDownload, run_locally
+from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.flows.sync.sync_files import sync_files
 from aboard.flows.train.checkpoint_survey import (
     CheckpointOffer,

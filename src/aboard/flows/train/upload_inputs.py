@@ -9,7 +9,7 @@ from pathlib import Path
 from aboard.config.this_machine import locate_on_nodes
 from aboard.core.cluster.node import TransportKind
 from aboard.core.plan.plan import Plan
-from aboard.data.store.sync_directory import SyncDirectory, build_sync_directory
+from aboard.flows.sync.sync_directory import SyncDirectory, build_sync_directory
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
 from aboard.flows.sync.sync_sources import refuse_system_path
 from aboard.flows.train.fetch_model import CODE, CONFIG, FILES, WEIGHTS

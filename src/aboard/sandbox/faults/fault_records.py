@@ -12,6 +12,7 @@ from typing import Any
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
+from aboard.durable_files import write_atomically
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox import saved_state
 from aboard.sandbox.host import Host
@@ -61,9 +62,7 @@ def read_records(box: Sandbox, name: str) -> list[FaultRecord]:
 def save_records(box: Sandbox, host: Host, entries: list[FaultRecord]) -> None:
     """Writes the records atomically."""
     target = _get_directory(box) / f"{host.name}.json"
-    draft = target.with_suffix(".new")
-    draft.write_text(json.dumps([asdict(entry) for entry in entries]))
-    draft.replace(target)
+    write_atomically(target, json.dumps([asdict(entry) for entry in entries]), sync=False)
 
 
 def _get_directory(box: Sandbox) -> Path:

@@ -9,15 +9,14 @@ from secrets import token_hex
 from shutil import rmtree
 from time import monotonic, sleep
 
-from aboard.data.store.atomic_files import open_without_link
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.durable_files import open_without_link, sync_folder
 from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint import commit_marker
 from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError
-from aboard.train.checkpoint.durable_write import sync_folder
 
 # `step-000123`, and `step-000123-2` if the first one exists.
 _STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")

@@ -1,6 +1,7 @@
 """One save in the background, as each rank runs it: open, write, publish; all ranks agree on each step."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -9,6 +10,7 @@ from typing import Any
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
+from aboard.durable_files import FileEntry, HashedFile, sync_folder, write_atomically
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint import commit_marker
 from aboard.train.checkpoint.best_evaluation import find_best_checkpoint, get_wanted_best
@@ -20,10 +22,12 @@ from aboard.train.checkpoint.checkpoint_folder import (
     remove_checkpoint,
 )
 from aboard.train.checkpoint.commit_marker import CheckpointFile, TensorSpec
-from aboard.train.checkpoint.durable_write import sync_folder, write_files, write_marker
 from aboard.train.checkpoint.rank_group import PROBE_PREFIX, CheckpointRanks
 from aboard.train.checkpoint.staging_buffers import StagedFile
 from aboard.train.metrics.head_beacon import send_saved
+
+# One hashes while the other waits for the disk.
+_WRITERS = 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,7 +112,7 @@ class CheckpointWriter:
         where: dict[str, Any] = {"rank": group.rank, "node": group.node, "disk": group.disks.leaders[group.rank]}
 
         def write() -> dict[str, Any]:
-            sealed = write_files(path, drafts)
+            sealed = _write_files(path, drafts)
             parts = [
                 CheckpointFile(name=one.name, **where, bytes=one.bytes, sha256=one.sha256, slices=draft.slices)
                 for one, draft in zip(sealed, drafts, strict=True)
@@ -121,7 +125,9 @@ class CheckpointWriter:
         self, path: Path, about: dict[str, Any], tensors: dict[str, TensorSpec], lines: Sequence[str]
     ) -> dict[str, Any]:
         if self._group.leads:
-            write_marker(path, commit_marker.NAME, commit_marker.format_marker(about, tensors, lines))
+            # The checkpoint doesn't exist before this, and is complete after it.
+            marker = commit_marker.format_marker(about, tensors, lines)
+            write_atomically(path / commit_marker.NAME, marker, sync=True)
         return {}
 
     def _retain(self, newest: str, about: Mapping[str, Any]) -> list[str]:
@@ -172,3 +178,19 @@ def find_superfluous(
     fixed = {newest, best} - {None}
     older = sorted(good.keys() - fixed - {*broken}, key=lambda name: good[name])
     return older[: max(0, len(older) - max(0, keep - len(fixed)))]
+
+
+def _write_files(folder: Path, drafts: Sequence[StagedFile]) -> list[FileEntry]:
+    """Writes all drafts as files and syncs them and their names; the first error ends it."""
+
+    def write(draft: StagedFile) -> FileEntry:
+        # Always a new file: an existing one may belong to a checkpoint.
+        file = HashedFile(folder / draft.name, in_place=True)
+        file.write(draft.header)
+        file.write(draft.body)
+        return file.publish(sync=True)
+
+    with ThreadPoolExecutor(_WRITERS, thread_name_prefix="checkpoint-write") as pool:
+        sealed = list(pool.map(write, drafts))
+    sync_folder(folder)
+    return sealed

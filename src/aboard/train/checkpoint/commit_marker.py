@@ -8,8 +8,9 @@ from hashlib import sha256
 from typing import Annotated, Any, cast
 
 from aboard.core.decoding import CustomDecoder, DecodeError, Word, decode
-from aboard.data.store.shard_manifest import MAX_ITEMS, FileName, Sha256
+from aboard.data.store.shard_manifest import MAX_ITEMS
 from aboard.diagnoses.untrusted import escape_text
+from aboard.durable_files import FileName, Sha256
 from aboard.lazy_dataclass import dataclass
 
 NAME = "manifest.json"

@@ -11,12 +11,12 @@ from torch import nn
 
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
+from aboard.durable_files import write_atomically
 from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint import commit_marker
 from aboard.train.checkpoint.checkpoint_folder import CheckpointListing, list_checkpoints
 from aboard.train.checkpoint.commit_marker import CheckpointFile, CommitMarker
-from aboard.train.checkpoint.durable_write import write_marker
 from aboard.train.checkpoint.rank_group import CheckpointRanks
 from aboard.train.checkpoint.restore_state import RestoreFiles, find_files, list_regions, restore_state
 from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
@@ -132,7 +132,7 @@ def _share_marker(group: CheckpointRanks, folder: Path, offer: _Offer) -> Commit
 
     def complete_marker() -> dict[str, Any]:
         if group.leads and group.rank not in offer.ranks and SavedCheckpoint(folder=path, marker=found).here:
-            write_marker(path, commit_marker.NAME, text.decode())
+            write_atomically(path / commit_marker.NAME, text, sync=True)
         return {}
 
     group.run_collectively(complete_marker)

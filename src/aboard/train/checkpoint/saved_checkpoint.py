@@ -12,10 +12,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from aboard.data.store.atomic_files import compute_sha256
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import escape_text
+from aboard.durable_files import compute_sha256
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.checkpoint_folder import read_marker
 from aboard.train.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from aboard.data.store.atomic_files import hold_lock
 from aboard.diagnoses import Fix
 from aboard.diagnoses.trainer import training
 from aboard.diagnoses.untrusted import escape_text
+from aboard.durable_files import hold_lock
 from aboard.train.trackers.tracked_run import FOLDER, METRICS, Cursor, TrackedRun, count_lines, scrub
 from aboard.train.trackers.tracker_clients import CLIENTS, TrackerClient
 

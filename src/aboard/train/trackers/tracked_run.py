@@ -10,7 +10,7 @@ from typing import Any, Self
 from aboard.core.plan.training_settings import Training
 from aboard.core.secrets.secret_names import MASK, SHORTEST_SECRET, build_value_mask, is_secret
 from aboard.core.secrets.secret_scrubber import SecretScrubber
-from aboard.data.store.atomic_files import write_atomically
+from aboard.durable_files import write_atomically
 from aboard.foreign_files import read_foreign_file
 from aboard.lazy_dataclass import dataclass
 

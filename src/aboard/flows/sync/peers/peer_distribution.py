@@ -12,12 +12,12 @@ from time import monotonic
 
 from aboard.checks.network.mesh_probe import read_rendezvous_port, select_peers
 from aboard.core.cluster.file_transfer_errors import build_busy_error
-from aboard.data.store.sync_directory import SyncDirectory
 from aboard.diagnoses import AboardError, AgentRequestError
 from aboard.flows.sync.node_upload import ASK_AGAIN_SECONDS, BUSY_SECONDS, NodeUpload
 from aboard.flows.sync.peers.peer_findings import PeerObservations, PeerReport, build_peer_report
 from aboard.flows.sync.peers.piece_plan import PlanMember, choose_piece, find_group
 from aboard.flows.sync.peers.piece_rounds import PieceRound, SharedFile, choose_shared_files, group_rounds, open_round
+from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.file_sender import FileSender
 from aboard.transport.files.peer_control import PeerControl, PeerEndpoint, PeerStatus

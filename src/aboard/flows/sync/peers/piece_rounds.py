@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from aboard.data.store.shard_manifest import FileEntry
-from aboard.data.store.sync_directory import SyncDirectory
+from aboard.durable_files import FileEntry
 from aboard.flows.sync.node_upload import NodeUpload, UploadSource
+from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.lazy_dataclass import dataclass
 from aboard.transport.files.peer_control import PieceTable
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from aboard.core.decoding import DecodeError, decode
 from aboard.data.store.content_hash_cache import ContentHashCache
-from aboard.data.store.shard_manifest import FORMAT, MANIFEST_NAME, FileEntry, make_manifest_error, read_manifest
+from aboard.data.store.shard_manifest import FORMAT, MANIFEST_NAME, make_manifest_error, read_manifest
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data, file_sync
+from aboard.durable_files import FileEntry
 from aboard.foreign_files import refuse_outside_link
 from aboard.lazy_dataclass import dataclass
 
