@@ -1,18 +1,22 @@
 """What a file that nobody named may set without `aboard allow` (decision 0032).
 
-Each key of aboard.yaml is declared here with a rule. A key, a variable or a value that no rule calls harmless needs the
-user's consent. The schema has the same keys, but importing pydantic takes 100 ms, and no node may be contacted before.
+Each key of aboard.yaml has a rule here, or in its declaration if it is a setting of `train`. A key, a variable or a
+value that no rule calls harmless needs the user's consent. The schema has the same keys, but importing pydantic takes
+100 ms, and no node may be contacted before.
 """
 
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from aboard.agent.transfer.root_folder import SYSTEM_FOLDERS
 from aboard.config.input_files import FoundFile, read_text
 from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins
+from aboard.core.plan.declared_setting import Setting
+from aboard.core.plan.training_settings import ADAPTER_SETTINGS, TRAIN_SETTINGS, Adapter, Training
 from aboard.core.secrets.secret_names import is_secret
 from aboard.core.text.data_reference import DataReference
 from aboard.diagnoses import NO_FIX, InputError
@@ -165,15 +169,37 @@ _NODE_RULES = {
     "fabric_address": FABRIC,
 }
 _DATASET_RULES = {"path": PATH, "split": LABEL, "subset": LABEL, "revision": LABEL}
-_TRAINING_NUMBERS = """
-from_scratch num_train_epochs max_steps per_device_train_batch_size per_device_eval_batch_size
-gradient_accumulation_steps global_batch_size optim learning_rate weight_decay adam_beta1 adam_beta2 adam_epsilon
-max_grad_norm lr_scheduler_type warmup_steps warmup_ratio min_lr_ratio decay_ratio num_cycles power
-gradient_checkpointing chunked_loss bf16 fp16 attn_implementation torch_compile sharding cpu_offload logging_steps
-eval_steps save_steps save_total_limit save_async load_best_model_at_end early_stopping_patience
-early_stopping_threshold seed on_nonfinite report_to
-"""
-_ADAPTER_NUMBERS = "type r alpha dropout use_rslora use_dora base_dtype load_in_4bit"
+_DECLARED_RULES = {
+    "harmless": VALIDATED,
+    "label": LABEL,
+    "path": PATH,
+    "output": OUTPUT,
+    "tracker": TRACKER_NAME,
+    "model code": MODEL_CODE,
+}
+
+
+def _collect_rules(owner: type, settings: Mapping[str, Setting]) -> dict[str, Rule]:
+    """The rule of each setting; none for a text, a switch or a section that does not declare its own."""
+    rules = {}
+    for name, setting in settings.items():
+        types = set(_list_types(owner.__annotations__[name]))
+        if setting.consent != "by type":
+            rules[name] = _DECLARED_RULES[setting.consent]
+        elif types <= {int, float, Literal, NoneType}:
+            rules[name] = VALIDATED
+    return rules
+
+
+def _list_types(annotation: Any) -> "Iterator[Any]":
+    """The types of a union, or of the items of a tuple."""
+    if get_origin(annotation) in (UnionType, Union, tuple):
+        for each in get_args(annotation):
+            yield from _list_types(each) if each is not Ellipsis else ()
+    else:
+        yield get_origin(annotation) or annotation
+
+
 # By section; lists have the key of their items. Variables in `env` have rules of their own.
 SETTING_RULES: Mapping[str, Mapping[str, Rule]] = {
     "cluster": {**_NODE_RULES, "nodes": NODES, "hostfile": HOSTFILE},
@@ -192,18 +218,8 @@ SETTING_RULES: Mapping[str, Mapping[str, Rule]] = {
     },
     "data.files": {**_DATASET_RULES, "weight": VALIDATED, "name": LABEL},
     "data.validation": _DATASET_RULES,
-    "train": {
-        **dict.fromkeys(_TRAINING_NUMBERS.split(), VALIDATED),
-        **dict.fromkeys(("model", "resume"), PATH),
-        **dict.fromkeys(("run_name", "project"), TRACKER_NAME),
-        "output_dir": OUTPUT,
-        "trust_remote_code": MODEL_CODE,
-    },
-    "train.adapter": {
-        **dict.fromkeys(_ADAPTER_NUMBERS.split(), VALIDATED),
-        **dict.fromkeys(("target_modules", "modules_to_save"), LABEL),
-        "path": PATH,
-    },
+    "train": _collect_rules(Training, TRAIN_SETTINGS),
+    "train.adapter": {"type": VALIDATED, **_collect_rules(Adapter, ADAPTER_SETTINGS)},
 }
 
 _ENV_SECTIONS = ("cluster.env", "cluster.nodes.env")

@@ -1,6 +1,6 @@
 """The sections `train` and `data` of aboard.yaml as one value: effective settings, and where each comes from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,9 @@ from aboard.config.config_loader import LoadedConfig, load_config_files
 from aboard.config.schema.train_section import AdapterSection, TrainSection
 from aboard.config.training.adapter_files import read_adapter_config
 from aboard.config.training.data_settings import DataSettings, build_data_settings, format_share
-from aboard.config.training.setting_conflicts import ADAM_KEYS, ENDLESS_SCHEDULES, SCHEDULE_KEYS, find_conflicts
 from aboard.config.validation_problems import parse_position
-from aboard.core.plan.training_settings import Adapter, DataPart, Training
+from aboard.core.plan.setting_conflicts import find_conflicts
+from aboard.core.plan.training_settings import TRAIN_SETTINGS, Adapter, DataPart, Training
 from aboard.core.text.hub_names import is_path
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.trainer import training
@@ -21,13 +21,6 @@ DEFAULT_FILE = "aboard.yaml"
 OUTPUT = "output"
 MAX_LENGTH = 2048
 CONFIG = "config.json"
-# Alternatives: one on the command line overrides the other in a file.
-ALTERNATIVES = (
-    ("num_train_epochs", "max_steps"),
-    ("warmup_steps", "warmup_ratio"),
-    ("gradient_accumulation_steps", "global_batch_size"),
-)
-BF16_SOURCE = "default: true on GPUs that support it, false on CPUs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +73,7 @@ def load_train_settings(files: Sequence[str], sets: Sequence[str] = ()) -> Train
     section = _drop_overridden(config, config.document.train or TrainSection())
     config = replace(config, document=config.document.model_copy(update={"train": section}))
     data = build_data_settings(config)
-    problems = [*_find_missing(config, section, data), *find_conflicts(config, section, data)]
+    problems = [*_find_missing(config, section, data), *_find_refused(config, section, data)]
     if problems:
         raise InputError(training.CONFIG, sorted(problems, key=lambda problem: parse_position(problem.where)))
     return _build_settings(config, section, data)
@@ -88,8 +81,8 @@ def load_train_settings(files: Sequence[str], sets: Sequence[str] = ()) -> Train
 
 def _drop_overridden(config: LoadedConfig, section: TrainSection) -> TrainSection:
     """The section without keys in a file whose alternative is on the command line."""
-    for pair in ALTERNATIVES:
-        keys = [name for name in pair if getattr(section, name) is not None]
+    for one, setting in TRAIN_SETTINGS.items():
+        keys = [name for name in (one, setting.alternative) if name and getattr(section, name) is not None]
         from_file = [name for name in keys if not config.where("train", name).startswith("--set ")]
         if len(keys) > len(from_file) == 1:
             section = section.model_copy(update={from_file[0]: None})
@@ -113,6 +106,13 @@ def _find_missing(config: LoadedConfig, section: TrainSection, data: DataSetting
         fix = training.CONFIG.fix("files")
         problems.append(Problem(where=here, seen="data.files is not set", fix=fix))
     return problems
+
+
+def _find_refused(config: LoadedConfig, section: TrainSection, data: DataSettings) -> Iterator[Problem]:
+    """Settings that are set although they can't have an effect; a switch that is off is as good as not set."""
+    for key, seen, fix, values, _ in find_conflicts(section, has_validation=data.has_validation):
+        if seen and getattr(section, key) not in (None, False):
+            yield Problem(where=config.where("train", key), seen=seen, fix=training.CONFIG.fix(fix, **values))
 
 
 def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSettings) -> TrainSettings:
@@ -153,7 +153,7 @@ def _build_adapter(config: LoadedConfig, section: AdapterSection) -> Adapter:
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     given = {name: value for name, value in given.items() if value is not None}
     if section.path is None:
-        return _check_quantized(config, Adapter(**{"alpha": 2.0 * given.get("r", Adapter.r), **given}))
+        return _check_quantized(config, Adapter(**{"alpha": 2.0 * given.get("r", Adapter().r), **given}))
     folder = Path(config.base("train", "adapter", "path"), section.path).absolute()
     saved = read_adapter_config(folder)
     for name, value in given.items():
@@ -204,7 +204,8 @@ def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings
             name: list(value) if isinstance(value, tuple) else value for name, value in vars(train["adapter"]).items()
         }
         train["adapter"] = {name: value for name, value in adapter.items() if value not in (None, [])}
-    unused = {f"train.{name}": why for name, why in _find_unused(settings).items() if name not in settings.given}
+    conflicts = find_conflicts(config.document.train, has_validation=settings.data.has_validation)
+    unused = {f"train.{each.key}": each.unused for each in conflicts if each.unused and each.key not in settings.given}
     choices = []
     for section, values in (("data", data), ("train", train)):
         for name, value in values.items():
@@ -221,46 +222,16 @@ def _list_sources(data: DataSettings) -> tuple[Any, ...] | None:
     return data.files or None
 
 
-def _find_unused(settings: TrainSettings) -> dict[str, str]:
-    """Settings that have no effect because of another one, with the reason."""
-    reasons = {}
-    if "max_steps" in settings.given:
-        reasons["num_train_epochs"] = "not used: max_steps is set"
-    if "global_batch_size" in settings.given:
-        reasons["gradient_accumulation_steps"] = "derived from global_batch_size and the number of ranks"
-    reasons["warmup_steps" if "warmup_ratio" in settings.given else "warmup_ratio"] = (
-        "not used: the other warmup key is used"
-    )
-    if settings.settings["optim"] == "adafactor":
-        reasons |= dict.fromkeys(ADAM_KEYS, "not used: the optimizer is adafactor")
-    schedule = settings.settings["lr_scheduler_type"]
-    reasons |= {key: f"not used: the schedule is not {only}" for key, only in SCHEDULE_KEYS.items() if schedule != only}
-    if schedule in ENDLESS_SCHEDULES:
-        reasons["min_lr_ratio"] = f"not used: the schedule is {schedule}"
-    if settings.settings["fp16"]:
-        reasons["bf16"] = "not used: fp16 is set"
-    if settings.settings["early_stopping_patience"] is None:
-        reasons["early_stopping_threshold"] = "not used: there is no early_stopping_patience"
-    if not settings.data.has_validation:
-        reasons["per_device_eval_batch_size"] = reasons["eval_steps"] = "not used: there is no data.validation"
-    return reasons
-
-
 def _describe_source(config: LoadedConfig, section: str, name: str) -> str:
     values = getattr(config.document, section)
     if values is not None and getattr(values, name, None) is not None:
         return config.where(section, name)
     derived = {
-        "data.tokenizer": "derived: from the model's directory",
-        "data.format": "derived: detected from the rows",
-        "data.template": "derived: the tokenizer's own",
-        "train.bf16": BF16_SOURCE,
-        "train.output_dir": "default, next to the file",
-        "train.eval_steps": "default: at the end",
-        "train.save_steps": "default: at the end",
-        "train.save_total_limit": "default: keep all",
+        "tokenizer": "derived: from the model's directory",
+        "format": "derived: detected from the rows",
+        "template": "derived: the tokenizer's own",
     }
-    return derived.get(f"{section}.{name}", "default")
+    return TRAIN_SETTINGS[name].origin if section == "train" else derived.get(name, "default")
 
 
 def _resolve_path(config: LoadedConfig, name: str, *path: str) -> str:

@@ -4,43 +4,18 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from aboard.core.plan.declared_setting import Setting
+from aboard.core.plan.training_settings import ADAPTER_SETTINGS, SETTINGS
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.commit_marker import CommitMarker
 
-# Settings that decide which token comes when, or what a token is; the reason is shown to the user.
-_SECTIONS = {"max_length": "data", "seed": "train", "optim": "train"}
-_REFUSED = {
-    "max_length": "sequences were packed for a different length, so the data position would be wrong",
-    "optim": "the checkpoint has the state of another optimizer, and without one training would start over",
-    "seed": "it determines the data order: some samples would repeat, others would be skipped",
-}
-_OTHER_ADAPTER = "an adapter of other tensors is another training"
-_SCALE = "it scales the adapter's output, so the model would suddenly compute something else"
-_REFUSED_OF_ADAPTER = {
-    "r": _OTHER_ADAPTER,
-    "target_modules": _OTHER_ADAPTER,
-    "modules_to_save": _OTHER_ADAPTER,
-    "use_dora": _OTHER_ADAPTER,
-    "load_in_4bit": "its weights are rounded differently, so it is an adapter of another model",
-    "alpha": _SCALE,
-    "use_rslora": _SCALE,
-}
-# Where the run is now, and what is compared by content below.
-_OWN = {"resume", "output_dir", "data", "model", "tokenizer", "adapter"}
 # Of the model's configuration: how it is loaded or run, not what it computes.
 _LOADED = {
-    "_name_or_path",
-    "architectures",
-    "attn_implementation",
-    "_attn_implementation",
-    "_attn_implementation_internal",
-    "dtype",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
+    *("_name_or_path", "architectures", "attn_implementation", "_attn_implementation", "_attn_implementation_internal"),
+    *("dtype", "torch_dtype", "transformers_version", "use_cache"),
 }
 
 
@@ -134,7 +109,7 @@ def _compare_adapter(marker: CommitMarker, now: RunSettings) -> Iterator[Setting
             yield SettingDifference(name="trained", old=have, new=want, refused=why)
         return
     for each in _list_changes("", old, new):
-        reason = _REFUSED_OF_ADAPTER.get(each.name)
+        reason = ADAPTER_SETTINGS[each.name].at_resume or None if each.name in ADAPTER_SETTINGS else None
         name = f"adapter.{each.name}"
         # `--set` takes no lists.
         keep = f"train.{name}={_format_value(each.old)}" if reason and not isinstance(each.old, list) else None
@@ -161,12 +136,12 @@ def _compare_config(marker: CommitMarker, now: RunSettings) -> Iterator[SettingD
 
 def _compare_settings(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
     # Checkpoints from before there was a choice are of AdamW.
-    old = {name: value for name, value in {"optim": "adamw", **marker.training}.items() if name not in _OWN}
-    new = {name: value for name, value in now.training.items() if name not in _OWN}
-    for each in _list_changes("", old, new):
-        why = _REFUSED.get(each.name)
-        keep = f"{_SECTIONS[each.name]}.{each.name}={each.old}" if why else None
-        yield SettingDifference(name=each.name, old=each.old, new=each.new, refused=why, keep=keep)
+    for each in _list_changes("", {"optim": "adamw", **marker.training}, now.training):
+        setting = SETTINGS.get(each.name, Setting())
+        if setting.at_resume is not None:  # else it says where the run is now, or is compared by content above
+            keep = f"{setting.section}.{each.name}={each.old}" if setting.at_resume else None
+            refused = setting.at_resume or None
+            yield SettingDifference(name=each.name, old=each.old, new=each.new, refused=refused, keep=keep)
 
 
 def _list_changes(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[SettingDifference]:

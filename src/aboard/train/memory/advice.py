@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from aboard.core.plan.training_settings import Adapter, Training
+from aboard.core.plan.training_settings import SETTINGS, Adapter, Training
 from aboard.core.text.byte_sizes import format_size
 from aboard.lazy_dataclass import dataclass
 from aboard.train.distributed.auto_sharding import find_best_layout
@@ -54,7 +54,7 @@ def suggest_changes(
 def _suggest_adapter(training: Training, nodes: tuple[int, ...], *, room: int | None, gpus: bool) -> Iterator[str]:
     """LoRA trains something else, so it comes last; with as few other changes as it needs."""
     adapted = replace(training, adapter=Adapter())
-    profile, typed = profile_model(adapted), f"--set train.adapter.r={Adapter.r}"
+    profile, typed = profile_model(adapted), f"--set train.adapter.r={Adapter().r}"
     while not _is_fitting(profile, adapted, nodes, room):
         change = next(list_changes(adapted, gpus=gpus, chunks=profile.why_not_chunked is None), None)
         if change is None:
@@ -88,7 +88,7 @@ def list_changes(training: Training, *, gpus: bool = False, chunks: bool = True)
 
 
 def _make_change(training: Training, **fields: Any) -> SettingChange:
-    typed = " ".join(f"--set train.{name}={str(value).lower()}" for name, value in fields.items())
+    typed = " ".join(f"--set {SETTINGS[name].section}.{name}={str(value).lower()}" for name, value in fields.items())
     return SettingChange(typed=typed, training=replace(training, **fields))
 
 
