@@ -93,7 +93,7 @@ class World:
 
 
 def _task(ask: ProbeRequest) -> dict[str, Any]:
-    task: dict[str, Any] = json.loads(ask.fields["argv"][3])
+    task: dict[str, Any] = json.loads(ask.fields["argv"][4])
     return task
 
 

@@ -17,7 +17,6 @@ from aboard.checks.software.interpreter_and_program import (
     find_unknown_interpreter,
     find_unsafe_interpreter,
 )
-from aboard.checks.software.inventory_script import MODULES
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware, build_program_probe
 from aboard.checks.unknown_answers import list_unknown_diagnoses
 from aboard.core.cluster.node import Node
@@ -28,6 +27,7 @@ from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_sh
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import software, unanswered_probes
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.node_scripts.software_inventory import MODULES
 
 UNSET = "no value"
 # Variables that legitimately differ between nodes.

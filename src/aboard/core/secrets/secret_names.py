@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterable
 
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+SECRET_NAME = "KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH"  # noqa: S105 - names of secrets, not one
+_SECRET = re.compile(SECRET_NAME, re.IGNORECASE)
 # Names that match but hold no secret.
 _PLAIN = frozenset({"TOKENIZERS_PARALLELISM"})
 # Words of all rules in `secret_patterns`, and what tokens look like: compiling those rules takes 50 ms.
