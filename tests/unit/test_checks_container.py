@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from aboard.checks import software
-from aboard.checks.container import SUBJECT
 from aboard.checks.container.container_facts import FailedStart, NodeRuntime, ProcessView, parse_inside, parse_runtime
 from aboard.checks.container.container_messages import match_messages
+from aboard.checks.container.subject import SUBJECT
 from aboard.checks.node_scripts import build_rank_command, format_python_command
+from aboard.checks.software import subject as software
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware, build_inventory_command
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.checks.node_scripts import parse_script_output
-from aboard.checks.software import SUBJECT, list_differences
 from aboard.checks.software.code_differences import LISTINGS
 from aboard.checks.software.node_software import SoftwareListing, build_inventory_command, parse_listing, parse_software
+from aboard.checks.software.subject import SUBJECT, list_differences
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
 from aboard.core.cluster.node import Node, TransportKind

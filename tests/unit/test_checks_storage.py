@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.checks.storage import SUBJECT
 from aboard.checks.storage.node_storage import parse_storage
 from aboard.checks.storage.shared_workdir import EXCHANGE, WorkdirSharing, WriteTrial
+from aboard.checks.storage.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts, Unknown

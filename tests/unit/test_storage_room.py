@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from aboard.checks.storage import SUBJECT
 from aboard.checks.storage.node_storage import parse_directory, parse_storage
 from aboard.checks.storage.output_space import OUTPUT_SPACE, measure_output_space
+from aboard.checks.storage.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster, PlannedWrites
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node

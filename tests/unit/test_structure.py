@@ -113,6 +113,17 @@ def test_importing_a_script_does_nothing(path: Path) -> None:
         assert docstring or guarded or isinstance(node, definitions), ast.unparse(node)
 
 
+def test_a_package_has_no_logic_of_its_own() -> None:
+    """What a package does is in modules with a name; its __init__ explains it and may re-export."""
+    # `cli` starts here, `sandbox` re-exports late, and `train` silences loggers before anything imports them.
+    allowed = {PACKAGE / name / "__init__.py" for name in ("cli", "sandbox", "train")}
+    for path in {path for path in _sources(".") if path.name == "__init__.py"} - allowed:
+        for node in ast.parse(path.read_text("utf-8")).body:
+            exported = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"__all__", "__version__"}
+            docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            assert docstring or exported or isinstance(node, (ast.Import, ast.ImportFrom)), path
+
+
 def _list_embedded_programs(source: str) -> list[int]:
     """The lines of string literals that are Python programs: several lines with an import or a function."""
     found = []
