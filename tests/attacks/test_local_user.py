@@ -23,11 +23,11 @@ from test_collective_probe import World, _about
 
 from aboard.agent import run_directory
 from aboard.agent.transfer.partial_file import part_name
-from aboard.checks.collective import rank_roster_script
 from aboard.checks.collective.multi_node_probe import build_collective_probe
 from aboard.config.this_machine import require_own_folders
 from aboard.core.plan.plan import Start
 from aboard.flows.sync.download_target import DownloadTarget, WantedFile
+from aboard.node_scripts.rank_roster import Roster, open_listener
 from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.namespaces import helper_program
 from aboard.transport.node_session import NodeSession
@@ -513,14 +513,6 @@ def test_the_token_of_a_collective_check_is_not_on_a_command_line() -> None:
         assert "cafe" in ask.fields["env"].values()
 
 
-ROSTER = """
-own = listener(0)
-print(own.getsockname()[1], flush=True)
-Roster(own).start()
-time.sleep(60)
-"""
-
-
 @pytest.mark.parametrize(
     "sent",
     [b"x" * (1 << 20), b'{"token": "wrong", "rank": 1, "failed": "store"}\n', b"[]\n"],
@@ -528,22 +520,22 @@ time.sleep(60)
 )
 def test_a_stranger_at_the_port_of_a_collective_check_is_not_heard(sent: bytes) -> None:
     """Endless lines take no memory, and a wrong token ends nothing: the stranger is disconnected, others are served."""
-    task = json.dumps({"rank": 0, "world": 2, "meet": 60, "load": 60})
-    argv = [sys.executable, "-c", rank_roster_script.SOURCE + ROSTER, task]
-    env = {"ABOARD_CHECK_TOKEN": "right"}
-    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as roster:
-        try:
-            assert roster.stdout is not None
-            port = int(roster.stdout.readline())
-            with socket.create_connection(("127.0.0.1", port), 3) as rank:
-                rank.sendall(b'{"token": "right", "rank": 0, "here": true}\n')
-                with socket.create_connection(("127.0.0.1", port), 3) as stranger, suppress(ConnectionError):
-                    stranger.sendall(sent)
-                    assert stranger.recv(1) == b""
-                rank.sendall(b'{"token": "right", "rank": 0, "failed": "store"}\n')
-                assert json.loads(rank.recv(4096)) == {"off": {"phase": "store", "absent": [0]}}
-        finally:
-            roster.kill()
+    listener = open_listener(0)
+    roster = Roster(listener, "right", world=2, meet=60, load=60)
+    roster.start()
+    try:
+        place = ("127.0.0.1", listener.getsockname()[1])
+        with socket.create_connection(place, 3) as rank:
+            rank.sendall(b'{"token": "right", "rank": 0, "here": true}\n')
+            with socket.create_connection(place, 3) as stranger, suppress(ConnectionError):
+                stranger.sendall(sent)
+                assert stranger.recv(1) == b""
+            rank.sendall(b'{"token": "right", "rank": 0, "failed": "store"}\n')
+            assert json.loads(rank.recv(4096)) == {"off": {"phase": "store", "absent": [0]}}
+    finally:
+        roster.over.set()
+        roster.join()
+        listener.close()
 
 
 READ_COMMANDS = """

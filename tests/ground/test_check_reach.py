@@ -188,7 +188,7 @@ sys.stdin.read()
 """
 CHECK_ALOUD = """
 import asyncio
-from aboard.checks import reach
+from aboard.checks.reach import subject as reach
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.flows.check.check_cluster import check_cluster

@@ -12,10 +12,10 @@ import pytest
 from deadlines import within
 
 from aboard.agent import process_tree
-from aboard.checks.network import SUBJECT
 from aboard.checks.network.link_rates import RATES, LinkRates
 from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult, PortKind
+from aboard.checks.network.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node, TransportKind

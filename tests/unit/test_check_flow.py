@@ -14,7 +14,8 @@ import pytest
 from deadlines import slowness, until, wait_until
 
 from aboard.agent import frames, process_tree
-from aboard.checks import host, reach
+from aboard.checks.host import subject as host
+from aboard.checks.reach import subject as reach
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
 from aboard.core.cluster.node import Node, TransportKind

@@ -13,9 +13,9 @@ from aboard.agent.network import interface_addresses
 from aboard.checks.host.busy_gpus import GPU_PROCESSES, GpuProcess, find_busy_gpus
 from aboard.checks.host.leftovers import LEFTOVERS, parse_leftovers
 from aboard.checks.host.memory import AVAILABLE_MEMORY, MEMORY, find_low_memory
-from aboard.checks.network import find_occupied_port
 from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult, OccupiedPort
+from aboard.checks.network.subject import find_occupied_port
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.evidence.node_snapshot import RankSnapshot

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from aboard.checks import software
-from aboard.checks.container import SUBJECT
 from aboard.checks.container.container_facts import FailedStart, NodeRuntime, ProcessView, parse_inside, parse_runtime
 from aboard.checks.container.container_messages import match_messages
-from aboard.checks.container.node_script import INSIDE_SCRIPT, OUTSIDE_SCRIPT
-from aboard.checks.node_scripts import IGNORE_WORKDIR, build_rank_command, format_python_command
+from aboard.checks.container.subject import SUBJECT
+from aboard.checks.node_scripts import build_rank_command, format_python_command
+from aboard.checks.software import subject as software
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware, build_inventory_command
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
@@ -26,6 +25,7 @@ from aboard.core.probes.facts import Facts, Unknown, parse_answer
 from aboard.core.probes.probe import CommandOutput, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.node_scripts.script_source import RUN_NEXT_WORD, read_script
 
 GIB = 1 << 30
 APPTAINER = Container(runtime="apptainer", image="/data/train.sif")
@@ -298,7 +298,7 @@ def test_probes_of_ranks_run_inside() -> None:
     container = replace(APPTAINER, env={"HF_HOME": "/cache"}, python="/opt/py/bin/python")
     node = Node(name="n1", setup=("module load apptainer",), env={"A": "1"}, workdir="/job", container=container)
     fields = build_rank_command(node, "-c", "pass").describe()
-    assert fields["argv"] == ["/opt/py/bin/python", "-c", f"{IGNORE_WORKDIR}pass"]
+    assert fields["argv"] == ["/opt/py/bin/python", "-c", RUN_NEXT_WORD, "pass"]
     assert fields["container"]["image"] == "/data/train.sif"
     assert fields["setup"][:2] == ["bash", "-c"]
     assert (fields["env"], fields["cwd"]) == ({"A": "1", "HF_HOME": "/cache"}, "/job")
@@ -343,18 +343,18 @@ def test_the_scripts_describe_this_machine(tmp_path: Path) -> None:
     runtime.chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
 
-    def run(script: str, *words: str) -> CommandOutput:
-        argv = [sys.executable, "-ISc", script, *words]
+    def run(*words: str) -> CommandOutput:
+        argv = [sys.executable, "-ISc", read_script("container_view"), *words]
         done = subprocess.run(argv, capture_output=True, text=True, env=env, check=True)
         return CommandOutput(code=done.returncode, stdout=done.stdout)
 
-    found = parse_runtime(run(OUTSIDE_SCRIPT, "apptainer", str(image), str(tmp_path)))
+    found = parse_runtime(run("outside", str(tmp_path), "apptainer", str(image)))
     assert isinstance(found, NodeRuntime)
     assert (found.kind, found.size, found.version.visible()) == ("file", 5, "apptainer version 9")
     assert found.image == "6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d"
-    assert parse_inside(run(INSIDE_SCRIPT, str(tmp_path))) == found.view
-    assert parse_runtime(run(OUTSIDE_SCRIPT, "apptainer", str(tmp_path / "no.sif"), "")).kind == "missing"
-    assert parse_runtime(run(OUTSIDE_SCRIPT, "no-runtime", "x", "")).runtime == ""
+    assert parse_inside(run("inside", str(tmp_path))) == found.view
+    assert parse_runtime(run("outside", "", "apptainer", str(tmp_path / "no.sif"))).kind == "missing"
+    assert parse_runtime(run("outside", "", "no-runtime", "x")).runtime == ""
 
 
 @pytest.mark.parametrize("field", ["runtime", "image", "view"])

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from aboard.checks.fabric import SUBJECT
 from aboard.checks.fabric.gpudirect import parse_acs, parse_gpudirect
 from aboard.checks.fabric.nccl_plugins import PLUGINS, parse_plugins
 from aboard.checks.fabric.nccl_settings import list_absent_hcas, parse_env, select_ports
 from aboard.checks.fabric.rdma_ports import PORTS, RdmaPort, parse_rdma_ports
 from aboard.checks.fabric.roce_rails import PINGS, RAILS, send_echoes
+from aboard.checks.fabric.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.container import Container

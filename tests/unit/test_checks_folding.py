@@ -3,7 +3,7 @@
 import pytest
 from made_findings import made_finding
 
-from aboard.checks import SUBJECTS
+from aboard.checks.subjects import SUBJECTS
 from aboard.core.evidence.consequences import fold_consequences
 from aboard.diagnoses import Finding, Severity
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from aboard.checks.gpu import SUBJECT
 from aboard.checks.gpu.hardware_health import NVLINK, parse_nvlinks, parse_service_state
 from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS, parse_driver, parse_gpus, parse_health
+from aboard.checks.gpu.subject import SUBJECT
 from aboard.checks.gpu.visible_devices import VARIABLE, count_visible_gpus, parse_visible_devices
 from aboard.checks.gpu.xid_errors import KERNEL_LOG, parse_xid_log
 from aboard.core.cluster.cluster import Cluster

@@ -2,9 +2,9 @@
 
 import pytest
 
-from aboard.checks.host import ACCELERATORS, PROBES, SUBJECT, parse_accelerators, parse_kernel
 from aboard.checks.host.cpu_cores import CORES, parse_allowed_cores
 from aboard.checks.host.memory import parse_total_memory
+from aboard.checks.host.subject import ACCELERATORS, PROBES, SUBJECT, parse_accelerators, parse_kernel
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node

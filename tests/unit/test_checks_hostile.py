@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from shell_shapes import split
 
-from aboard.checks import SUBJECTS
+from aboard.checks.subjects import SUBJECTS
 from aboard.checks.train.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
 from aboard.core.cluster.cluster import Cluster, PlannedWrites
 from aboard.core.cluster.contact import Contact, ReachedNode, UnreachedNode

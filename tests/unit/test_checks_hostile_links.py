@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from shell_shapes import split
 
-from aboard.checks import collective, fabric, gpu, network
+from aboard.checks.collective import subject as collective
 from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult
 from aboard.checks.collective.nccl_init_log import NcclInitLog, parse_init_log
 from aboard.checks.collective.nccl_rules import NCCL_RULES
 from aboard.checks.collective.participants import TORCH, parse_capabilities
 from aboard.checks.collective.rank_report import RankReport
+from aboard.checks.fabric import subject as fabric
+from aboard.checks.gpu import subject as gpu
+from aboard.checks.network import subject as network
 from aboard.checks.network.interfaces import INTERFACES
 from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult

@@ -14,7 +14,6 @@ from deadlines import wait_until
 
 from aboard.agent import process_tree, run_directory
 from aboard.agent.inspect import leftover_runs
-from aboard.checks.host import SUBJECT
 from aboard.checks.host.leftovers import (
     END_LEFTOVERS,
     LEFTOVERS,
@@ -23,6 +22,7 @@ from aboard.checks.host.leftovers import (
     parse_leftovers,
     terminate_leftovers,
 )
+from aboard.checks.host.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aboard.checks.reach import SUBJECT
+from aboard.checks.reach.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from aboard.checks.reach import ADDRESS_LOOKUP, SUBJECT
+from aboard.checks.reach.subject import ADDRESS_LOOKUP, SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import NO_KEY, Contact, ReachedNode, UnreachedNode
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aboard.checks import host, reach
+from aboard.checks.host import subject as host
 from aboard.checks.host.busy_gpus import GPU_PROCESSES, GpuProcess, parse_gpu_processes
 from aboard.checks.host.conntrack import CONNTRACK, ConntrackTable, parse_conntrack
 from aboard.checks.host.cpu_cores import CORES, ONLINE_CORES, parse_online_cores
@@ -25,6 +25,7 @@ from aboard.checks.host.memory import (
 from aboard.checks.host.own_hostname import OWN_NAME, OwnHostname, parse_own_hostname
 from aboard.checks.host.quota import QUOTA, CgroupQuota, parse_quota
 from aboard.checks.host.shared_memory import SHM, ShmSpace, parse_shm_space
+from aboard.checks.reach import subject as reach
 from aboard.checks.reach.rank_shell import SHELL, ShellReady
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode

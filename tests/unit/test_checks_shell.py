@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from aboard.checks.reach import SUBJECT
 from aboard.checks.reach.rank_shell import SHELL, SetupFailure, ShellReady, _parse_shell_reply
+from aboard.checks.reach.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts, Unknown

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from aboard.checks.slurm import SUBJECT
+from aboard.checks.slurm.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import Contact, ReachedNode, UnreachedNode
 from aboard.core.cluster.node import Node, TransportKind

@@ -10,19 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.checks.node_scripts import build_rank_command, parse_script_output
-from aboard.checks.software import SUBJECT, list_differences
+from aboard.checks.node_scripts import parse_script_output
 from aboard.checks.software.code_differences import LISTINGS
-from aboard.checks.software.inventory_script import SCRIPT
 from aboard.checks.software.node_software import SoftwareListing, build_inventory_command, parse_listing, parse_software
+from aboard.checks.software.subject import SUBJECT, list_differences
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeParseError
+from aboard.core.secrets.secret_names import SECRET_NAME
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.node_scripts.script_source import read_script
 
+SCRIPT = read_script("software_inventory")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -265,9 +267,7 @@ def test_setup_comes_first() -> None:
     node = Node(
         name="n1", python=sys.executable, setup=("echo noise", "export NCCL_DEBUG=TRACE HF_CREDENTIAL=hunter22")
     )
-    done = subprocess.run(
-        build_rank_command(node, "-Sc", SCRIPT, "facts", "").argv, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(build_inventory_command(node).argv, capture_output=True, text=True, check=True)
     told = parse_software(CommandOutput(code=0, stdout=done.stdout))
     assert done.stdout.count("\n") == 1
     assert told.variables["NCCL_DEBUG"] == "TRACE"
@@ -289,7 +289,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _run(*words: str, bare: Path | None = None, **env: str) -> dict[str, Any]:
     python = sys.executable if bare is None else str(bare.parents[2] / "bin/python")
-    argv = [python, "-Sc", SCRIPT, *words]
+    argv = [python, "-Sc", SCRIPT, *words, *((SECRET_NAME,) if words[0] == "facts" else ())]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env=env)
     told: dict[str, Any] = json.loads(done.stdout)
     return told

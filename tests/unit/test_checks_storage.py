@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.checks.storage import SUBJECT
-from aboard.checks.storage.filesystem_script import SCRIPT
 from aboard.checks.storage.node_storage import parse_storage
 from aboard.checks.storage.shared_workdir import EXCHANGE, WorkdirSharing, WriteTrial
+from aboard.checks.storage.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts, Unknown
@@ -21,6 +20,7 @@ from aboard.core.probes.multi_node_probe import ProbeRequest
 from aboard.core.probes.probe import CommandOutput, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.node_scripts.script_source import read_script
 
 GIB = 1 << 30
 JSON = st.recursive(
@@ -259,7 +259,7 @@ def test_no_answer_breaks_the_parser(told: object) -> None:
 
 
 def _run(*words: str) -> dict[str, Any]:
-    argv = [sys.executable, "-ISc", SCRIPT, *words]
+    argv = [sys.executable, "-ISc", read_script("storage_survey"), *words]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20)
     told: dict[str, Any] = json.loads(done.stdout)
     return told

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from aboard.checks.collective import SUBJECT
 from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult, build_collective_probe
 from aboard.checks.collective.participants import TORCH, NodeCapabilities
 from aboard.checks.collective.rank_report import compute_bandwidth, parse_rank_reports
+from aboard.checks.collective.subject import SUBJECT
 from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import ConnectionAttempt, InterfaceAddress, MeshResult, PortKind
 from aboard.core.cluster.cluster import Cluster
@@ -93,7 +93,7 @@ class World:
 
 
 def _task(ask: ProbeRequest) -> dict[str, Any]:
-    task: dict[str, Any] = json.loads(ask.fields["argv"][3])
+    task: dict[str, Any] = json.loads(ask.fields["argv"][4])
     return task
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ASK = """
-from aboard.checks import host
+from aboard.checks.host import subject as host
 from aboard.checks.host.bad_memory import ERRORS
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.probes.facts import Facts

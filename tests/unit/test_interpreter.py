@@ -11,8 +11,8 @@ import pytest
 from test_checks_software import RECORDED, _run, _said
 
 from aboard.agent.inspect import launch_environment
-from aboard.checks.software import SUBJECT
 from aboard.checks.software.node_software import parse_software
+from aboard.checks.software.subject import SUBJECT
 from aboard.config import this_machine
 from aboard.config.this_machine import find_environment
 from aboard.core.cluster.cluster import Cluster

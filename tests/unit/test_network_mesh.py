@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from aboard.checks.network import SUBJECT, build_subject
 from aboard.checks.network.interfaces import INTERFACES, NetworkInterface, parse_interfaces
 from aboard.checks.network.link_rates import RATES, LinkRate, LinkRates, group_bad_pairs, schedule_rounds
 from aboard.checks.network.mesh_explanation import ConnectionFault, FaultShape, explain_mesh
@@ -18,6 +17,7 @@ from aboard.checks.network.mesh_result import (
     Pair,
     PortKind,
 )
+from aboard.checks.network.subject import SUBJECT, build_subject
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from aboard.checks import fabric, gpu
+from aboard.checks.fabric import subject as fabric
 from aboard.checks.fabric.roce_rails import PINGS
+from aboard.checks.gpu import subject as gpu
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.probes.check_subject import Subject

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from aboard.checks.storage import SUBJECT
-from aboard.checks.storage.filesystem_script import SCRIPT
 from aboard.checks.storage.node_storage import parse_directory, parse_storage
 from aboard.checks.storage.output_space import OUTPUT_SPACE, measure_output_space
+from aboard.checks.storage.subject import SUBJECT
 from aboard.core.cluster.cluster import Cluster, PlannedWrites
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.probe import CommandOutput
 from aboard.diagnoses import Finding
+from aboard.node_scripts.script_source import read_script
 
 GIB = 1 << 30
 WRITES = PlannedWrites(path="/data/out", size=200 * GIB)
@@ -165,7 +165,7 @@ def test_the_script_looks_at_what_is_there(tmp_path: Path) -> None:
     """A directory that the run will make is judged by the nearest one above it; a file is none."""
     (tmp_path / "file").touch()
     for path, trouble in ((tmp_path / "a" / "b", ""), (tmp_path, ""), (tmp_path / "file", "Not a directory")):
-        argv = [sys.executable, "-ISc", SCRIPT, "room", str(path)]
+        argv = [sys.executable, "-ISc", read_script("storage_survey"), "room", str(path)]
         done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20)
         place = parse_directory(CommandOutput(code=0, stdout=done.stdout))
         assert (str(place), place.trouble.visible(), place.writable) == (str(path), trouble, not trouble)

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "aboard"
 PURE = ("core", "checks", "verdicts")
+# Of Python in a string.
+MOST_LINES = 5
 # What reaches outside without an import that a contract could see.
 FORBIDDEN = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
 
@@ -87,14 +90,60 @@ def test_the_contracts_hold_and_break(copy: Path) -> None:
     assert "Contracts: 0 kept, 5 broken" in broken.stdout
 
 
-@pytest.mark.parametrize("path", _sources("agent"), ids=lambda path: path.name)
-def test_the_agent_imports_only_itself_and_the_standard_library(path: Path) -> None:
-    """It is shipped over the wire: nothing else will be there."""
+@pytest.mark.parametrize("path", _sources("agent", "node_scripts"), ids=lambda path: path.name)
+def test_what_is_shipped_imports_only_itself_and_the_standard_library(path: Path) -> None:
+    """Nothing else will be on the node, except for torch in a rank of the collective test."""
+    own = f"aboard.{path.relative_to(PACKAGE).parts[0]}"
+    allowed = {*sys.stdlib_module_names, *(["torch"] if path.name == "rank_measurement.py" else [])}
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
         for name in names:
-            assert name.startswith("aboard.agent") or name.partition(".")[0] in sys.stdlib_module_names, name
+            assert name.startswith(own) or name.partition(".")[0] in allowed, name
+
+
+@pytest.mark.parametrize("path", _sources("node_scripts"), ids=lambda path: path.name)
+def test_importing_a_script_does_nothing(path: Path) -> None:
+    """The head imports constants from scripts: what they do on a node is in functions, called if it is the program."""
+    definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
+    tests = {"__name__ == '__main__'", "TYPE_CHECKING"}
+    for node in ast.parse(path.read_text("utf-8")).body:
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        guarded = isinstance(node, ast.If) and ast.unparse(node.test) in tests
+        assert docstring or guarded or isinstance(node, definitions), ast.unparse(node)
+
+
+def test_a_package_has_no_logic_of_its_own() -> None:
+    """What a package does is in modules with a name; its __init__ explains it and may re-export."""
+    # `cli` starts here, `sandbox` re-exports late, and `train` silences loggers before anything imports them.
+    allowed = {PACKAGE / name / "__init__.py" for name in ("cli", "sandbox", "train")}
+    for path in {path for path in _sources(".") if path.name == "__init__.py"} - allowed:
+        for node in ast.parse(path.read_text("utf-8")).body:
+            exported = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"__all__", "__version__"}
+            docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            assert docstring or exported or isinstance(node, (ast.Import, ast.ImportFrom)), path
+
+
+def _list_embedded_programs(source: str) -> list[int]:
+    """The lines of string literals that are Python programs: several lines with an import or a function."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        texts = [part.value if isinstance(part, ast.Constant) else "blank" for part in parts]
+        text = "".join(text for text in texts if isinstance(text, str))
+        if text.count("\n") > MOST_LINES:
+            with suppress(SyntaxError, ValueError):
+                inside = ast.walk(ast.parse(text))
+                if any(isinstance(each, (ast.Import, ast.ImportFrom, ast.FunctionDef)) for each in inside):
+                    found.append(getattr(node, "lineno", 0))
+    return found
+
+
+def test_no_program_is_hidden_in_a_string() -> None:
+    """Code for other interpreters is a module whose source is sent: linted, typed, and tested by importing it."""
+    found = {str(path.relative_to(ROOT)): _list_embedded_programs(path.read_text("utf-8")) for path in _sources(".")}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert _list_embedded_programs(repr("import os\n" + "print(os)\n" * MOST_LINES)) == [1]
 
 
 @pytest.mark.ci
@@ -102,11 +151,20 @@ def test_the_agent_runs_on_python_3_9() -> None:
     """What vermin finds in its sources is not newer than that."""
     ran = subprocess.run(
         ["vermin", "--quiet", "--no-tips", "--violations", "-t=3.9-", "--eval-annotations", "--backport", "typing",
-         str(PACKAGE / "agent")],
+         str(PACKAGE / "agent"), str(PACKAGE / "node_scripts")],
         capture_output=True,
         text=True,
         check=False,
     )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout
+
+
+@pytest.mark.ci
+def test_scripts_for_unknown_interpreters_run_on_python_3_6() -> None:
+    """An image's Python is as old as the image, and so may be what is found on a node."""
+    paths = [PACKAGE / "node_scripts/container_view.py", PACKAGE / "agent/packages/interpreter_description.py"]
+    argv = ["vermin", "--quiet", "--no-tips", "--violations", "-t=3.6-", *map(str, paths)]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout
 
 

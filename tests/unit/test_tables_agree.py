@@ -8,7 +8,7 @@ import pytest
 
 import aboard
 from aboard.agent.beacon import aboard_beacon, report_receiver
-from aboard.checks import reach
+from aboard.checks.reach import subject as reach
 from aboard.cli.data import LOSS_ON
 from aboard.cli.export import DTYPES
 from aboard.config.schema.aboard_yaml import DataSection

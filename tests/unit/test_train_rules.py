@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from aboard.checks.train import TRAIN
 from aboard.checks.train.gpu_specs import GpuSpec, parse_gpu_specs
+from aboard.checks.train.subject import TRAIN
 from aboard.checks.train.training_rules import ModelLimits, RankMemoryNeeds, TrainingPreflight, judge_training
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.core.probes.probe import CommandOutput, ProbeParseError

@@ -11,7 +11,7 @@ import pytest
 from made_findings import made_finding
 from rich.console import Console, RenderableType
 
-from aboard.checks import host
+from aboard.checks.host import subject as host
 from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
 from aboard.core.cluster.contact import Contact, ReachedNode, UnreachedNode
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource

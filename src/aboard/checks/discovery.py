@@ -11,7 +11,6 @@ from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS
 from aboard.checks.network.mesh_probe import ListenReply
 from aboard.checks.network.mesh_result import InterfaceAddress
 from aboard.checks.software.node_software import SOFTWARE
-from aboard.checks.storage.filesystem_script import NETWORK_TYPES
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
 from aboard.core.cluster.discovery import DiscoveredCluster, DiscoveredNode, FabricNetwork
 from aboard.core.cluster.node import Node
@@ -29,6 +28,7 @@ from aboard.core.probes.probe import (
     ProbeParseError,
 )
 from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.node_scripts.storage_survey import NETWORK_TYPES
 
 _MOST_MOUNTS = 8
 _NONCE_SECONDS = 5.0

@@ -16,6 +16,7 @@ from aboard.core.text.input_text import decode_latin1, format_count
 from aboard.core.text.shell_quoting import quote_typed_words, quote_word
 from aboard.diagnoses import Shell, chain_commands, format_shell, join_lines
 from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.node_scripts.script_source import RUN_NEXT_WORD
 
 T = TypeVar("T")
 
@@ -30,13 +31,9 @@ _LINE_CHARS, _LAST_LINES = 4000, 40
 CONTAINER_SECONDS = 120.0
 
 
-# As Python 3.11's -P: a torch.py in the working directory, which may be a cloned repository, is not what ranks import.
-IGNORE_WORKDIR = "import sys; sys.path[:] = [folder for folder in sys.path if folder]\n"
-
-
 def build_rank_command(node: Node, flags: str, script: str, *words: str, timeout: float = 10.0) -> ProbeCommand:
     """Runs a script with the ranks' own Python: after the node's `setup` lines, in its container if it has one."""
-    argv = (node.rank_python, flags, IGNORE_WORKDIR + script, *words)
+    argv = (node.rank_python, flags, RUN_NEXT_WORD, script, *words)
     if node.container is None:
         return ProbeCommand(argv=prepend_setup(node, argv), timeout=timeout)
     return ProbeCommand(argv=argv, timeout=timeout + CONTAINER_SECONDS, inside=node)

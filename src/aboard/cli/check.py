@@ -9,8 +9,10 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from aboard.checks import SUBJECTS, collective, network
+from aboard.checks.collective import subject as collective
 from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS
+from aboard.checks.network import subject as network
+from aboard.checks.subjects import SUBJECTS
 from aboard.cli.options.node_arguments import cluster_arguments
 from aboard.config.this_machine import find_environment
 from aboard.core.cluster.cluster import Cluster

@@ -11,28 +11,13 @@ from aboard.core.launchers.launcher_command import DeepyReport
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
+from aboard.node_scripts.script_source import read_script
 
 # Importing torch, DeepSpeed and megatron from a slow disk takes a minute.
 _SECONDS = 300
 _QUOTED = 300
 # `yaml.scanner.ScannerError: …` at the start of a line; the lines below it say where.
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Interrupt|Warning)\b")
-# deepy.py adds WANDB_API_KEY to the variables that DeepSpeed exports, with a value from ~/.netrc.
-_REPORTING = """
-import json, os, runpy, sys
-out, sys.argv = int(sys.argv[1]), sys.argv[2:]
-sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
-import deepspeed.launcher.runner as runner
-before = dict(os.environ)
-def report(args=None):
-    exported = {name: value for name, value in os.environ.items() if name.startswith(tuple(runner.EXPORT_ENVS))}
-    env = {name: value for name, value in exported.items() if before.get(name) != value}
-    with os.fdopen(out, "w") as file:
-        json.dump({"arguments": sys.argv[1:] if args is None else args, "env": env}, file)
-    sys.exit()
-runner.main = report
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 _SHOWING = (
     "from megatron.neox_arguments import NeoXArgs; NeoXArgs.consume_deepy_args().get_deepspeed_main_args();"
     " print('no error')"
@@ -42,7 +27,7 @@ _SHOWING = (
 def run_deepy(python: Sequence[str], words: Sequence[str], environ: Mapping[str, str]) -> DeepyReport:
     """What `PYTHON deepy.py WORDS` would pass to DeepSpeed; the InputError has the last line of its own error."""
     with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as said:
-        argv = [*python, "-c", _REPORTING, str(told.fileno()), *words]
+        argv = [*python, "-c", read_script("deepy_reporter"), str(told.fileno()), *words]
         try:
             code = subprocess.run(
                 argv,

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from aboard.checks import host
+from aboard.checks.host import subject as host
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts, Unknown

@@ -11,13 +11,14 @@ import os
 import shutil
 import subprocess
 
+from aboard.agent.packages import interpreter_description
 from aboard.agent.packages.installed_packages import describe_packages
-from aboard.agent.packages.interpreter_script import SCRIPT
 from aboard.agent.packages.wheel_install import install_wheel, remove_package
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from aboard.agent import frames
     from aboard.agent.requests import RequestRunner
@@ -147,9 +148,10 @@ def finish_environment(prefix: str, _message: frames.Message) -> frames.Message:
 
 def describe_interpreter(path: str) -> frames.Message | None:
     """What an interpreter says about itself; None if it doesn't run."""
+    loader: Any = interpreter_description.__loader__
     try:
         ran = subprocess.run(
-            [path, "-c", SCRIPT],
+            [path, "-c", loader.get_source(interpreter_description.__name__)],
             env=_build_env(),
             cwd="/",
             stdin=subprocess.DEVNULL,

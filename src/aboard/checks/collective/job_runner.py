@@ -10,7 +10,6 @@ from aboard.checks.collective.fault_bisection import NodeGroup
 from aboard.checks.collective.job_result import CollectiveJob
 from aboard.checks.collective.participants import TORCH, Participants
 from aboard.checks.collective.rank_report import RankReport, parse_rank_reports
-from aboard.checks.collective.rank_script import build_python_arguments
 from aboard.checks.network.connection_text import find_node_address
 from aboard.checks.network.link_rates import schedule_rounds
 from aboard.checks.network.mesh_probe import IFNAMES
@@ -22,6 +21,7 @@ from aboard.core.probes.multi_node_probe import ProbeRequest, Replies, Round
 from aboard.core.probes.probe import ProbeParseError
 from aboard.core.text.byte_sizes import KIB, MIB
 from aboard.lazy_dataclass import dataclass
+from aboard.node_scripts.script_source import RUN_NEXT_WORD, bundle_scripts, read_script
 
 # A `setup` line and a cold disk may take their time at first; torch takes seconds to import.
 MEET_PER_NODE = 0.2
@@ -128,7 +128,12 @@ def _build_asks(
 def _build_ask(context: JobContext, name: str, task: Mapping[str, Any], within: float, token: str) -> ProbeRequest:
     node, ranks = context.facts.cluster.node(name), context.participants.ranks[name]
     text = json.dumps({**task, "locals": ranks, "defaults": _build_rank_defaults(context, node)})
-    command = build_rank_command(node, *build_python_arguments(text, ranks), timeout=within + 5)
+    script = bundle_scripts("rank_program", "rank_measurement", "rank_watch", "rank_roster")
+    words: tuple[str, ...] = (script, text)
+    if ranks > 1:
+        # They are children of one process, which collects what each printed last.
+        words = (read_script("several_ranks"), text, RUN_NEXT_WORD, script)
+    command = build_rank_command(node, "-c", *words, timeout=within + 5)
     fields = {"env": {**node.env, "ABOARD_CHECK_TOKEN": token}, **command.describe()}
     if node.workdir:
         fields["cwd"] = node.workdir

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import field
 
-from aboard.checks.collective.rank_script import CAPABILITIES_SCRIPT
 from aboard.checks.network.link_rates import group_bad_pairs
 from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult
@@ -14,6 +13,7 @@ from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeParseError
 from aboard.core.text.input_text import format_count
 from aboard.lazy_dataclass import dataclass
+from aboard.node_scripts.script_source import read_script
 
 # Importing torch takes two seconds of a core, so a machine that is many nodes (a sandbox) would take minutes.
 MOST_PER_CORE = 8
@@ -41,7 +41,7 @@ def parse_capabilities(answer: ProbeAnswer) -> NodeCapabilities:
 
 TORCH = Probe(
     name="torch",
-    question=lambda node: build_rank_command(node, "-c", CAPABILITIES_SCRIPT),
+    question=lambda node: build_rank_command(node, "-c", read_script("rank_capabilities")),
     parse=parse_capabilities,
     quick=False,
 )

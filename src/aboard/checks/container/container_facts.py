@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Annotated, Literal, TypeAlias
 
-from aboard.checks.container.node_script import INSIDE_SCRIPT, OUTSIDE_SCRIPT
 from aboard.checks.node_scripts import (
     AnyPath,
     Plain,
@@ -20,6 +19,7 @@ from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeFiles, ProbeQuestion
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
+from aboard.node_scripts.script_source import read_script
 
 # Images are hashed, on a file server that others read from as well.
 _OUTSIDE_SECONDS = 60.0
@@ -82,18 +82,18 @@ class FailedStart:
 def _build_outside_command(node: Node) -> ProbeQuestion:
     if node.container is None:
         return ProbeFiles(globs=())
-    words = (node.container.runtime, node.container.image, node.workdir or "")
+    words = ("outside", node.workdir or "", node.container.runtime, node.container.image)
+    script = read_script("container_view")
     if node.setup or node.transport is TransportKind.LOCAL:
-        return ProbeCommand(
-            argv=prepend_setup(node, (node.python, "-ISc", OUTSIDE_SCRIPT, *words)), timeout=_OUTSIDE_SECONDS
-        )
-    return ProbeCommand(argv=("container", *words), timeout=_OUTSIDE_SECONDS, source=OUTSIDE_SCRIPT)
+        return ProbeCommand(argv=prepend_setup(node, (node.python, "-ISc", script, *words)), timeout=_OUTSIDE_SECONDS)
+    return ProbeCommand(argv=("container", *words), timeout=_OUTSIDE_SECONDS, source=script)
 
 
 def _build_inside_command(node: Node) -> ProbeQuestion:
     if node.container is None:
         return ProbeFiles(globs=())
-    return build_rank_command(node, "-Sc", INSIDE_SCRIPT, node.container.workdir or node.workdir or "")
+    workdir = node.container.workdir or node.workdir or ""
+    return build_rank_command(node, "-Sc", read_script("container_view"), "inside", workdir)
 
 
 def _build_software_command(node: Node) -> ProbeQuestion:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from aboard.checks.list_formatting import format_list
 from aboard.checks.node_difference import find_common_value
 from aboard.checks.node_scripts import format_node_command, format_python_command, join_command_lines, parse_run_reply
-from aboard.checks.software.inventory_script import CODE, CONFIG, MAX_FILES, MODULES
 from aboard.checks.software.node_software import (
     SOFTWARE,
     NodeSoftware,
@@ -20,6 +19,7 @@ from aboard.diagnoses import Finding, Severity, Shell, format_shell
 from aboard.diagnoses.nodes import software
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
+from aboard.node_scripts.software_inventory import CODE, CONFIG, MAX_FILES, MODULES
 
 # One node represents all that have the same digests.
 _MAX_LISTINGS = 8

@@ -6,13 +6,14 @@ from functools import partial
 from typing import Annotated
 
 from aboard.checks.node_scripts import AnyPath, Plain, build_rank_command, decode_script_output, parse_script_output
-from aboard.checks.software.inventory_script import SCRIPT
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import Matching, MaxLength
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand
+from aboard.core.secrets.secret_names import SECRET_NAME
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
+from aboard.node_scripts.script_source import read_script
 
 _MANY = MaxLength(20_000)
 # It is used in the commands of fixes.
@@ -69,12 +70,13 @@ def build_inventory_command(node: Node, what: str = "facts", program: Program | 
     """The command that takes the inventory with the ranks' Python."""
     target = () if program is None or program.kind is ProgramKind.PROGRAM else (program.kind.value, program.target)
     workdir = node.workdir if node.container is None else node.container.workdir or node.workdir
-    words = (what, workdir or "", *target)
+    words = (what, workdir or "", *((SECRET_NAME, *target) if what == "facts" else ()))
+    script = read_script("software_inventory")
     outside = node.container is None and not node.setup
     if outside and node.transport is not TransportKind.LOCAL and node.rank_python == node.python:
         # The agent runs on it already: a child of the agent saves each node 40 ms of start-up.
-        return ProbeCommand(argv=("software", *words), timeout=10.0, source=SCRIPT)
-    return build_rank_command(node, "-Sc", SCRIPT, *words)
+        return ProbeCommand(argv=("software", *words), timeout=10.0, source=script)
+    return build_rank_command(node, "-Sc", script, *words)
 
 
 SOFTWARE = Probe(name="software", question=build_inventory_command, parse=parse_software)

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from aboard.checks.node_scripts import AnyPath, Plain, decode_script_output, parse_script_output
-from aboard.checks.storage.filesystem_script import MOUNT_SECONDS, SCRIPT
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.setup_commands import prepend_setup
 from aboard.core.decoding import CustomDecoder, DecodeError, JsonKey, Matching, decode
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
+from aboard.node_scripts.script_source import read_script
+from aboard.node_scripts.storage_survey import MOUNT_SECONDS
 
 
 def _decode_count(value: object) -> int:
@@ -114,7 +115,8 @@ def build_script_command(node: Node, what: str, *words: str, timeout: float) -> 
     It runs outside of a container, which sees the same file systems through its binds.
     """
     python = node.rank_python if node.container is None else node.python
-    return ProbeCommand(argv=prepend_setup(node, (python, "-ISc", SCRIPT, what, *words)), timeout=timeout)
+    argv = (python, "-ISc", read_script("storage_survey"), what, *words)
+    return ProbeCommand(argv=prepend_setup(node, argv), timeout=timeout)
 
 
 def build_storage_command(node: Node) -> ProbeCommand:
@@ -122,7 +124,7 @@ def build_storage_command(node: Node) -> ProbeCommand:
     words, timeout = ("look", node.workdir or ""), MOUNT_SECONDS + 5
     if node.setup:
         return build_script_command(node, *words, timeout=timeout)
-    return ProbeCommand(argv=("storage", *words), timeout=timeout, source=SCRIPT)
+    return ProbeCommand(argv=("storage", *words), timeout=timeout, source=read_script("storage_survey"))
 
 
 STORAGE = Probe(name="storage", question=build_storage_command, parse=parse_storage)

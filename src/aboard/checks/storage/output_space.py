@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 
 from aboard.checks.list_formatting import format_list
 from aboard.checks.node_scripts import format_node_command, parse_run_reply
-from aboard.checks.storage.filesystem_script import MOUNT_SECONDS
 from aboard.checks.storage.node_storage import STORAGE, NodeDirectory, build_script_command, parse_directory
 from aboard.core.cluster import node_sets
 from aboard.core.cluster.cluster import PlannedWrites
@@ -14,6 +13,7 @@ from aboard.core.probes.probe import ProbeParseError
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import Finding, Severity, format_shell
 from aboard.diagnoses.nodes import storage, unanswered_probes
+from aboard.node_scripts.storage_survey import MOUNT_SECONDS
 
 _SECONDS = MOUNT_SECONDS + 5
 

@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 import click
 from rich.console import Console
 
-from aboard.checks import SUBJECTS, software
+from aboard.checks.software import subject as software
+from aboard.checks.subjects import SUBJECTS
 from aboard.cli.runs.launch_view import LaunchView, SilentView, format_finished_lines, show_end, show_finished
 from aboard.cli.runs.start_launch import ResolvedLaunch, format_typed_command
 from aboard.config.this_machine import find_environment

@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from aboard.checks import slurm
+from aboard.checks.slurm import subject as slurm
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import Contact
 from aboard.core.cluster.node import Node

@@ -7,7 +7,6 @@ from pathlib import Path, PurePosixPath
 from time import monotonic
 
 from aboard.agent.packages.virtual_environment import WHEELS
-from aboard.checks.software.inventory_script import MODULES
 from aboard.core.cluster.file_sync import UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_no_room_error
 from aboard.core.cluster.interpreter import is_at_place
@@ -38,6 +37,7 @@ from aboard.flows.sync.reconnecting_channel import ReconnectingChannel
 from aboard.flows.sync.sync_directory import SyncDirectory
 from aboard.flows.sync.sync_files import SPARE, sync_files
 from aboard.lazy_dataclass import dataclass
+from aboard.node_scripts.software_inventory import MODULES
 from aboard.transport.files.environment_requests import EnvironmentRequests, EnvironmentSurvey
 from aboard.transport.files.file_sender import FileSender, FolderContents
 from aboard.transport.node_dialer import NodeDialer

@@ -12,8 +12,8 @@ import aboard
 from aboard.checks.gpu.nvidia_smi import DRIVER
 from aboard.checks.host.memory import MEMORY, MEMORY_CGROUPS
 from aboard.checks.software.node_software import SOFTWARE
-from aboard.checks.train import TRAIN
 from aboard.checks.train.gpu_specs import BF16_SINCE, GPU_SPECS, GpuSpec
+from aboard.checks.train.subject import TRAIN
 from aboard.checks.train.training_rules import (
     ModelLimits,
     RankMemoryNeeds,

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import uniform
 from typing import Protocol, TypeVar
 
-from aboard.checks.reach import find_unreachable_nodes, format_ssh_arguments
+from aboard.checks.reach.subject import find_unreachable_nodes, format_ssh_arguments
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import UnreachedNode
 from aboard.core.cluster.node import Node

@@ -2,8 +2,8 @@
 
 from types import ModuleType
 
-from aboard.checks import SUBJECTS
-from aboard.checks.train import TRAIN
+from aboard.checks.subjects import SUBJECTS
+from aboard.checks.train.subject import TRAIN
 from aboard.core.probes.check_subject import Subject
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import agent_protocol, trust

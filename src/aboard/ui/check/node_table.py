@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from aboard.checks import host
+from aboard.checks.host import subject as host
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names

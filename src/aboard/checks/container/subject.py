@@ -1,0 +1,87 @@
+"""Container: every node can start it from the same image, and ranks inside see what the node has."""
+
+from collections.abc import Iterator, Mapping
+
+from aboard.checks.container.container_facts import INSIDE, OUTSIDE_SOFTWARE, RUNTIME
+from aboard.checks.container.inside_rules import (
+    find_failed_starts,
+    find_hidden_gpus,
+    find_hidden_infiniband,
+    find_lower_limits,
+    find_missing_home,
+    find_missing_workdir,
+    find_other_versions,
+    find_single_user,
+    find_small_shm,
+)
+from aboard.checks.container.runtime_rules import (
+    find_differing_images,
+    find_missing_image,
+    find_missing_runtime,
+    find_unpacked_images,
+    find_unusable_runtime,
+)
+from aboard.checks.node_scripts import format_node_command, format_python_command, get_setup_lines
+from aboard.checks.unknown_answers import list_unknown_diagnoses
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.diagnoses import Finding, chain_commands, format_shell
+from aboard.diagnoses.catalogue import list_diagnoses
+from aboard.diagnoses.nodes import container_inside, unanswered_probes
+
+
+def find_unknown_containers(facts: Facts) -> Iterator[Finding]:
+    """Reports nodes whose container could not be checked."""
+    for probe in (RUNTIME, INSIDE):
+        fact = unanswered_probes.declare_unanswered(probe.name)
+        for name, answer in facts.unknown(probe).items():
+            node = facts.cluster.node(name)
+            if node.container is None:
+                continue
+            version = format_shell("{runtime} --version", runtime=node.container.runtime)
+            line = (
+                format_node_command(node, chain_commands(*get_setup_lines(node), version))
+                if probe is RUNTIME
+                else format_python_command(node, format_shell("--version"))
+            )
+            yield fact.finding(
+                nodes=(name,), seen=f"could not check {probe.name}: {answer.why}", fix=fact.fix(line=line)
+            )
+
+
+def list_untested_nodes(facts: Facts) -> Mapping[str, str]:
+    """The nodes whose ranks run outside of a container."""
+    return {node.name: "no container" for node in facts.cluster if node.container is None}
+
+
+def applies_to(cluster: Cluster) -> bool:
+    """Whether ranks of any node run in a container."""
+    return any(node.container is not None for node in cluster)
+
+
+SUBJECT = Subject(
+    name="container",
+    title="containers start from the same image everywhere, and ranks inside see what the nodes have",
+    probes=(RUNTIME, INSIDE, OUTSIDE_SOFTWARE),
+    rules=(
+        find_missing_runtime,
+        find_unusable_runtime,
+        find_missing_image,
+        find_differing_images,
+        find_failed_starts,
+        find_missing_workdir,
+        find_hidden_gpus,
+        find_hidden_infiniband,
+        find_small_shm,
+        find_lower_limits,
+        find_single_user,
+        find_missing_home,
+        find_unpacked_images,
+        find_other_versions,
+        find_unknown_containers,
+    ),
+    diagnoses=(*list_diagnoses(container_inside), *list_unknown_diagnoses((RUNTIME, INSIDE))),
+    untested=list_untested_nodes,
+    applies=applies_to,
+)
