@@ -19,12 +19,11 @@ from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
-from aboard.core.run.lease import Lease
 from aboard.core.run.rank_phases import Phase
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
 from aboard.flows.launch.control_socket import build_live_roster
-from aboard.flows.launch.launch_run import LaunchResult, Preflight, launch
+from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
@@ -159,13 +158,10 @@ async def _launch_run(
     )
     try:
         return await launch(
-            cluster,
-            request,
-            Preflight(subjects=()),
+            LaunchSpec(cluster=cluster, request=request),
             record,
             watcher=NullCheckObserver(),
             viewer=watch,
-            lease=Lease(),
             transport_for=lambda node: SimulatedTransport(path, faults=parts.get(node.name, WELL)),
         )
     finally:

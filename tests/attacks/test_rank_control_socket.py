@@ -13,11 +13,10 @@ from aboard.core.cluster.node import Node
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.run.events import Event
-from aboard.core.run.lease import Lease
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
 from aboard.flows.launch.control_socket import ask_stop, serve_control
-from aboard.flows.launch.launch_run import LaunchResult, Preflight, launch
+from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
@@ -80,13 +79,13 @@ class _Attacked:
                         await ask_stop(run, "the attack is over", now=True)
 
             launched = await launch(
-                Cluster(nodes=(Node(name="s1", slots=2),)),
-                LaunchRequest(program=Program(kind=ProgramKind.SCRIPT, target="train.py")),
-                Preflight(subjects=()),
+                LaunchSpec(
+                    cluster=Cluster(nodes=(Node(name="s1", slots=2),)),
+                    request=LaunchRequest(program=Program(kind=ProgramKind.SCRIPT, target="train.py")),
+                ),
                 record,
                 watcher=NullCheckObserver(),
                 viewer=_QuietViewer(),
-                lease=Lease(),
                 transport_for=lambda _node: SimulatedTransport(path, faults=FakeNodeFaults()),
                 on_conductor=lambda conductor: tasks.append(asyncio.create_task(use_socket(conductor))),
             )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from aboard.cli import main
+from aboard.cli.main import main
 
 
 class Ran(NamedTuple):

@@ -14,8 +14,7 @@ import pytest
 from commands import aboard
 from deadlines import slowness
 
-from aboard.cli.options.hide_values import find_values
-from aboard.cli.runs.start_launch import format_typed_command
+from aboard.cli.options.typed_words import find_values, format_typed_command
 from aboard.cli.sandbox import _build_terminal_environment
 from aboard.record.runs import Runs
 
@@ -198,7 +197,7 @@ def test_a_run_in_the_background_holds_no_stream_of_the_terminal() -> None:
     """Data that was prepared in worker processes leaves a helper of multiprocessing; it ends with the command."""
     script = """
 import multiprocessing.resource_tracker, os, sys
-from aboard.cli.runs.attached_and_detached import leave_resource_tracker
+from aboard.flows.launch.background_run import leave_resource_tracker
 multiprocessing.resource_tracker.ensure_running()
 if os.fork() == 0:
     null = os.open(os.devnull, os.O_RDWR)

@@ -16,7 +16,7 @@ from aboard.core.plan.program import build_rank_program
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.rank_environment import RankSpec, build_environment_query, move_workdir, parse_environment
 from aboard.diagnoses import Finding, Severity
-from aboard.flows.launch.launch_run import ACCELERATE_CONFIG, Preflight, build_rank_spec
+from aboard.flows.launch.launch_run import ACCELERATE_CONFIG, LaunchSpec, build_rank_spec
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def specify(words: str | list[str], **env: str) -> RankSpec:
     program = build_rank_program(words.split() if isinstance(words, str) else words)
-    return build_rank_spec(Preflight(), LaunchRequest(program=program, env=env))
+    return build_rank_spec(LaunchSpec(cluster=Cluster(nodes=()), request=LaunchRequest(program=program, env=env)))
 
 
 def check(spec: RankSpec, here: Path, **node: Any) -> list[Finding]:

@@ -20,7 +20,7 @@ OTHER_READERS = {
     "config/slurm_allocation.py": "/proc",
     "cli/options/hide_values.py": "/proc",
     "cli/logs.py": "/dev/null",
-    "cli/runs/attached_and_detached.py": "the run's own log, in the state directory",
+    "flows/launch/background_run.py": "the run's own log, in the state directory",
     "data/intake/": "rows in bounded pieces, after source_chunks.py has refused what is no regular file",
     "flows/bundle.py": "writes",
     "flows/check/inspect_slurm.py": "slurm.conf of the system, or of SLURM_CONF",

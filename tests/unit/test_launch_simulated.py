@@ -18,7 +18,7 @@ from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
-from aboard.flows.launch.launch_run import LaunchResult, Preflight, launch
+from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch
 from aboard.record.event_log import read_events
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
@@ -60,13 +60,10 @@ def _launch(
     async def story() -> LaunchResult:
         async with run_simulator() as path:
             return await launch(
-                cluster,
-                REQUEST,
-                Preflight(subjects=()),
+                LaunchSpec(cluster=cluster, request=REQUEST, lease=lease or Lease()),
                 record,
                 watcher=NullCheckObserver(),
                 viewer=onlooker,
-                lease=lease or Lease(),
                 transport_for=lambda node: SimulatedTransport(path, faults=parts.get(node.name, FakeNodeFaults())),
             )
 

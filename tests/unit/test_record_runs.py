@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from aboard.cli.runs.attached_and_detached import build_plan_document
+from aboard.cli.runs.show_launch import build_plan_document
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind

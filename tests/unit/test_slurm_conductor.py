@@ -12,7 +12,7 @@ import pytest
 from commands import aboard
 from slurm_commands import SlurmStandIns, make_job_run
 
-from aboard.cli.options.submitted_run import remove_run_options
+from aboard.cli.options.typed_words import remove_run_options
 from aboard.core.slurm.job_ending import EndingCause, JobEnding
 from aboard.flows.slurm.continue_job import continue_training, requeue_job
 from aboard.flows.slurm.job_conductor import JobWatch, record_own_job

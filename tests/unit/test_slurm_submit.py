@@ -8,7 +8,7 @@ import pytest
 from commands import aboard
 
 from aboard.diagnoses import AboardError
-from aboard.flows.slurm.submit_job import check_request, submit_run, submit_script
+from aboard.flows.slurm.submit_job import check_request, submit_run_script, submit_script
 from aboard.record.run_directory import RunDirectory
 from aboard.record.slurm_job import SlurmJob, read_slurm_job
 
@@ -34,7 +34,7 @@ def test_a_run_is_submitted_and_recorded(programs: Path, tmp_path: Path) -> None
     run = RunDirectory(tmp_path / "20261116-1930-brave-otter")
     run.make()
     environ = {**os.environ, "SBATCH_PARTITION": "other", "SBATCH_ACCOUNT": "mine", "HF_TOKEN": "abc"}
-    job = asyncio.run(submit_run(run, SCRIPT, environ))
+    job = asyncio.run(submit_run_script(run, SCRIPT, environ))
     assert job == read_slurm_job(run) == SlurmJob(id=12, script=str(run.batch_script))
     assert run.batch_script.stat().st_mode & 0o077 == 0
     assert (tmp_path / "argv").read_text() == f"--parsable {run.batch_script}\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aboard.cli.runs.sync_workdir import parse_limit
+from aboard.cli.launch import parse_sync_limit
 from aboard.config.this_machine import locate_on_nodes
 from aboard.core.cluster.file_sync import NodeTreeResult, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_no_room_error
@@ -85,13 +85,13 @@ def test_a_path_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "size"), [("5GB", 5 * 10**9), ("1.5 GiB", 3 * 2**29), ("10kb", 10_000)])
 def test_the_limit_has_a_unit(text: str, size: int) -> None:
     """As sizes in aboard.yaml."""
-    assert parse_limit(text) == size
+    assert parse_sync_limit(text) == size
 
 
 def test_a_limit_without_a_unit_is_refused() -> None:
     """A bare number could be bytes or gigabytes."""
     with pytest.raises(InputError):
-        parse_limit("5")
+        parse_sync_limit("5")
 
 
 def test_the_result_names_nodes_that_failed() -> None:

@@ -28,7 +28,6 @@ from aboard.checks.train.resumable_checkpoints import (
 from aboard.checks.train.training_rules import ModelLimits, TrainingPreflight
 from aboard.cli.export import format_export
 from aboard.cli.runs.launch_view import format_finished_lines
-from aboard.cli.runs.training import build_resume_command, find_early_findings
 from aboard.config.this_machine import abbreviate_home, get_cache_folder
 from aboard.config.training.train_settings import TrainSettings, load_train_settings
 from aboard.core.cluster.cluster import Cluster
@@ -47,6 +46,7 @@ from aboard.flows.train.check_resume import TrainingFinished
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
 from aboard.flows.train.local_checkpoints import ChosenCheckpoint, find_checkpoint
 from aboard.flows.train.prepare_data import PreparedDataset, TrainingDatasets, prepare_training_data
+from aboard.flows.train.prepare_training import build_resume_command, find_early_findings
 from aboard.flows.train.trainer_process import ask_trainer
 from aboard.flows.train.training_payload import (
     TrainingInputs,

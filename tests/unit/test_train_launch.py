@@ -26,7 +26,7 @@ from aboard.diagnoses.trainer import checkpoint, file_sync, model_loading
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor
-from aboard.flows.launch.launch_run import LaunchResult, Preflight, launch, plan_launch
+from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch, plan_launch
 from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 from aboard.testing.fake_supervisor import FakeNodeFaults
@@ -84,14 +84,10 @@ def launched(folder: Path, freight: Freight) -> LaunchResult:
     async def story() -> LaunchResult:
         async with run_simulator() as path:
             return await launch(
-                CLUSTER,
-                REQUEST,
-                Preflight(subjects=()),
+                LaunchSpec(cluster=CLUSTER, request=REQUEST, payload=freight),
                 record,
                 watcher=NullCheckObserver(),
                 viewer=Onlooker(freight.story),
-                lease=Lease(),
-                payload=freight,
                 transport_for=lambda _node: SimulatedTransport(path, faults=FakeNodeFaults()),
             )
 
@@ -129,9 +125,9 @@ def test_a_node_that_can_not_take_it_stops_it(tmp_path: Path) -> None:
 def test_a_dry_run_settles_and_brings_nothing() -> None:
     """What would be refused is in its answer."""
     freight = Freight(Severity.BLOCK)
-    plan = plan_launch(CLUSTER, REQUEST, Preflight(subjects=()), run="r", watcher=NullCheckObserver(), payload=freight)
-    report, settled, findings = asyncio.run(plan)
-    assert (report, settled.program.args, len(findings)) == (None, ("settled",), 1)
+    spec = LaunchSpec(cluster=CLUSTER, request=REQUEST, payload=freight)
+    settled, findings = asyncio.run(plan_launch(spec, watcher=NullCheckObserver()))
+    assert (settled.program.args, len(findings)) == (("settled",), 1)
     assert freight.story == ["settled for 4"]
 
 
@@ -205,13 +201,14 @@ def here(folder: Path, *args: str, stops: bool, ranks: int = 1) -> list[int]:
     try:
         asyncio.run(
             launch(
-                Cluster(nodes=(Node(name="here", transport=TransportKind.LOCAL, slots=ranks),)),
-                LaunchRequest(program=program, beacon=False),
-                Preflight(subjects=()),
+                LaunchSpec(
+                    cluster=Cluster(nodes=(Node(name="here", transport=TransportKind.LOCAL, slots=ranks),)),
+                    request=LaunchRequest(program=program, beacon=False),
+                    lease=Lease(grace=0.1, farewell=30.0),
+                ),
                 record,
                 watcher=NullCheckObserver(),
                 viewer=Stopper(exits, stops=stops),
-                lease=Lease(grace=0.1, farewell=30.0),
             )
         )
     finally:

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.text import Text
 from run_states import RUN, Scene, cluster, dead, plan_of, training
 
-from aboard.cli.runs.attached_and_detached import StartReporter, format_started
 from aboard.core.run.events import Event
 from aboard.core.run.rank_phases import Phase
 from aboard.core.run.run_progress import RunProgress, Stall
 from aboard.core.run.run_state import Run
+from aboard.flows.launch.background_run import StartReporter, format_started
 from aboard.record.run_directory import RunDirectory
 from aboard.ui.launch.live_view import LaunchLiveView
 from aboard.ui.launch.plain_lines import PlainLaunchWriter
@@ -296,7 +296,9 @@ def test_a_run_in_the_background_tells_what_was_said_before_its_ranks_started(tm
     started = Event(node="n1", seq=1, at=1.0, kind="started", child="0")
     read_end, write_end = os.pipe()
     conductor = SimpleNamespace(plan=plan, run=Run.replay("r", [started]))
-    StartReporter(run, write_end).update(cast("Conductor", conductor))
+    reporter = StartReporter(run, write_end)
+    reporter.began(cast("Conductor", conductor))
+    reporter.tick(1.0)
     with os.fdopen(read_end) as pipe:
         said = pipe.read().splitlines()
     assert said[:3] == ["0", "memory 2.1 GiB per rank", "plan 345 steps"]

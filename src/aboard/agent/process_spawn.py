@@ -7,7 +7,7 @@ import signal
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
     from typing import NoReturn
 
 # Python ignores the first two; a child that inherited that would not die of a closed pipe as every program expects.
@@ -45,7 +45,7 @@ def spawn_process(
     return pid, error_fd
 
 
-def drop_relative_folders(env: dict[str, str]) -> None:
+def drop_relative_folders(env: MutableMapping[str, str]) -> None:
     """For programs of ours: with `.` in PATH, a check would run the nvidia-smi of a cloned working directory."""
     env["PATH"] = os.pathsep.join(filter(os.path.isabs, env.get("PATH", os.defpath).split(os.pathsep)))
 

@@ -1,38 +1,40 @@
 """`aboard launch`."""
 
-import os
+import asyncio
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from aboard.cli.options.command_after_dashes import LaunchCommand, launch_on_host
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
-from aboard.cli.options.submitted_run import submitted_run
-from aboard.cli.options.typed_command import TypedCommand, check_script_exists
-from aboard.cli.runs.start_launch import (
-    ResolvedLaunch,
-    dial_while_parsing,
-    format_typed_command,
-    list_typed_words,
-    send_files_first,
+from aboard.cli.options.run_options import (
+    CHECK_OPTION,
+    DETACH_OPTION,
+    ENV_OPTION,
+    NEEDS_DRY_RUN,
+    RANKS_OPTION,
+    RunOptions,
+    require_slurm_settings,
+    run_options,
 )
-from aboard.config.input_files import read_text
-from aboard.core.plan.deepspeed_env_file import parse_env_file
+from aboard.cli.options.typed_command import TypedCommand, check_script_exists
+from aboard.cli.options.typed_words import format_typed_command, list_typed_words
 from aboard.core.plan.launch_request import resolve_request
-from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
+from aboard.core.run.lease import Lease
 from aboard.core.slurm.slurm_settings import SlurmSettings
-from aboard.core.text.input_text import find_env_name_error
-from aboard.diagnoses import AboardError, InputError, Problem
-from aboard.diagnoses.slurm import submission
-from aboard.diagnoses.untrusted import escape_lines
+from aboard.core.text.byte_sizes import parse_size
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import commands
+from aboard.flows.launch.dial_and_launch import RunLaunch, dial_and_launch
 from aboard.transport.open_file_limit import raise_open_file_limit
 
-CHECKS = ("quick", "full", "none")
-NEEDS_DRY_RUN = "this option needs --dry-run; without it, the command would start a run"
+if TYPE_CHECKING:
+    from aboard.flows.launch.launch_run import LaunchSpec
+
 OTHERS = ("torchrun", "deepspeed", "sbatch")
 
 
@@ -40,14 +42,8 @@ OTHERS = ("torchrun", "deepspeed", "sbatch")
 @node_arguments
 @click.option("-m", "--module", is_flag=True, help="Run the command as a Python module.")
 @click.option("--no-python", is_flag=True, help="Run the command directly, even if it ends in .py.")
-@click.option("--ranks", type=click.IntRange(1), metavar="N", help="Ranks per node; default: one per slot.")
-@click.option(
-    "--env",
-    "envs",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="Set a variable for every rank; NAME alone copies it from this shell.",
-)
+@RANKS_OPTION
+@ENV_OPTION
 @click.option(
     "--env-file", multiple=True, metavar="FILE", help="Read variables from a file in the format of .deepspeed_env."
 )
@@ -65,14 +61,7 @@ OTHERS = ("torchrun", "deepspeed", "sbatch")
     metavar="PORT",
     help="Use exactly this port for rank 0; default: a free one.",
 )
-@click.option(
-    "--check",
-    "how",
-    type=click.Choice(CHECKS),
-    default="quick",
-    show_default=True,
-    help="Which preflight check to run.",
-)
+@CHECK_OPTION
 @click.option(
     "--grace",
     type=click.FloatRange(0),
@@ -112,27 +101,25 @@ OTHERS = ("torchrun", "deepspeed", "sbatch")
     metavar="SIZE",
     help="Ask before --sync sends more; without a terminal, stop.",
 )
-@click.option("-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop.")
+@DETACH_OPTION
 @click.option("--on", "host", metavar="HOST", help="Control the run from HOST, detached; needs aboard and ssh there.")
 @click.option("--dry-run", "dry", is_flag=True, help="Show what would be started on each node; start nothing.")
 @click.option(
     "--as", "other", type=click.Choice(OTHERS), help="With --dry-run: print equivalent commands, or a batch script."
 )
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the plan as JSON.")
-@submitted_run
+@run_options
 def launch(
     where: NodeArguments,
+    options: RunOptions,
     command: tuple[str, ...],
     module: bool,
     no_python: bool,
-    ranks: int | None,
-    envs: tuple[str, ...],
     env_file: tuple[str, ...],
     threads: int | None,
     bind: bool,
     master_address: str | None,
     master_port: int | None,
-    how: str,
     grace: float,
     lease: float | None,
     on_stall: str,
@@ -140,13 +127,10 @@ def launch(
     trial: bool,
     sync: bool,
     sync_limit: str,
-    detach: bool,
     host: str | None,
     dry: bool,
     other: str | None,
     as_json: bool,
-    run: str | None,
-    resubmits: int,
 ) -> None:
     """Run a script on all nodes, and show which ranks hold up the start.
 
@@ -171,16 +155,15 @@ def launch(
     typed_words = TypedCommand(
         where=where, command=command, module=module, no_python=no_python, words=tuple(list_typed_words(sys.argv[1:]))
     )
-    seconds = lease or (DETACHED_SECONDS if detach else ATTACHED_SECONDS)
-    limit = _parse_sync_limit(sync_limit) if sync else None
+    limit = parse_sync_limit(sync_limit) if sync else None
 
-    def read() -> ResolvedLaunch:
+    def read() -> "LaunchSpec":
         request, cluster, notes = typed_words.read()
         notes += check_script_exists(request.program, cluster)
         request = replace(
             request,
-            ranks=ranks or request.ranks,
-            env={**request.env, **read_environment(envs, env_file)},
+            ranks=options.ranks or request.ranks,
+            env={**request.env, **options.read_environment(env_file)},
             threads=threads or request.threads,
             bind=bind or request.bind,
             beacon=not no_beacon,
@@ -190,100 +173,65 @@ def launch(
         )
         cluster, request = resolve_request(cluster, request, str(Path.cwd()))
         raise_open_file_limit(len(cluster))
-        last = Lease(seconds=seconds, grace=grace)
         command_again = format_typed_command(sys.argv[1:])
-        notes += where.check_job(command_again, detach=detach)
-        # A job that Aboard submitted has the size that was asked for then.
-        if run is None and not typed_words.has_own_size:
-            notes += where.check_job_size(command_again, ranks=request.ranks)
-        return ResolvedLaunch(
-            cluster=cluster,
-            request=request,
-            check=how,
-            lease=last,
-            command=command_again,
-            notes=notes,
-            sync_limit=limit,
-            run=run,
-            resubmits=resubmits,
-        )
+        notes += where.check_job(command_again, detach=options.detach)
+        if not typed_words.has_own_size:
+            notes += options.check_job_size(where, command_again, request.ranks)
+        last = Lease(seconds=lease or options.lease_seconds, grace=grace)
+        return options.build_spec(cluster, request, last, notes, sync_limit=limit)
 
-    # Imported only when used: a launch dials its nodes first.
     job = typed_words.find_job()
     if job is not None or other == "sbatch":
         if other or as_json:
             _require_dry_run(dry, other, as_json=as_json)
-        read_environment(envs, env_file)
+        options.read_environment(env_file)
         job = job or require_slurm_settings(where)
-        sys.exit(
-            _submit_job(job, typed_words, detach=detach, dry=dry, script_only=not as_json and other in (None, "sbatch"))
-        )
+        script_only = not as_json and other in (None, "sbatch")
+        sys.exit(_submit_job(job, typed_words, detach=options.detach, dry=dry, script_only=script_only))
     if dry or other or as_json:
         _require_dry_run(dry, other, as_json=as_json)
-        from aboard.cli.runs.dry_run import print_dry_run  # noqa: PLC0415 - the reason is above
+    if dry or trial or options.detach:
+        # Imported only when used: a launch dials its nodes first.
+        from aboard.cli.runs.show_launch import print_dry_run, run_detached, show_trial  # noqa: PLC0415 - as above
 
-        sys.exit(print_dry_run(read(), other=other, as_json=as_json))
-    if trial:
-        from aboard.cli.runs.trial import show_trial  # noqa: PLC0415 - the reason is above
+        if dry:
+            sys.exit(print_dry_run(read(), other=other, as_json=as_json))
+        sys.exit(show_trial(read()) if trial else run_detached(read()))
 
-        sys.exit(show_trial(send_files_first(read())))
-    if detach:
-        from aboard.cli.runs.attached_and_detached import run_detached  # noqa: PLC0415 - the reason is above
+    def load() -> "tuple[LaunchSpec, RunLaunch]":
+        spec = read()
+        from aboard.cli.runs.show_launch import run_attached  # noqa: PLC0415 - the nodes are being dialled
 
-        sys.exit(run_detached(send_files_first(read())))
+        return spec, run_attached
+
     nodes = typed_words.guess()
     raise_open_file_limit(len(nodes))
-    sys.exit(dial_while_parsing(nodes, read))
+    sys.exit(asyncio.run(dial_and_launch(nodes, load)))
 
 
 def _submit_job(settings: SlurmSettings, typed: TypedCommand, *, detach: bool, dry: bool, script_only: bool) -> int:
     """Submits the launch as a Slurm job, or prints the script; other plans need the nodes of a job."""
-    from aboard.cli.runs.slurm_submission import print_batch_script, submit_and_follow  # noqa: PLC0415 - only for Slurm
+    from aboard.cli.runs.print_notes import print_notes  # noqa: PLC0415 - only for Slurm
+    from aboard.cli.runs.show_job import print_batch_script, submit_and_follow  # noqa: PLC0415 - only for Slurm
 
     if dry and not script_only:
         from aboard.core.slurm.conductor_command import refuse_outside_job  # noqa: PLC0415 - only for Slurm
 
         refuse_outside_job(settings, sys.argv[1:])
-    for note in typed.check_alone():
-        click.echo(f"note: {escape_lines(note)}", err=True)
+    print_notes(typed.check_alone())
     if dry:
         return print_batch_script(settings, sys.argv[1:])
     return submit_and_follow(settings, sys.argv[1:], detach=detach)
 
 
-def require_slurm_settings(where: NodeArguments) -> SlurmSettings:
-    """The job that cluster.slurm describes; raises if there is none."""
-    if where.slurm_settings is None:
-        seen = "--as sbatch needs the section cluster.slurm"
-        raise AboardError(submission.REQUEST, seen)
-    return where.slurm_settings
-
-
-def _parse_sync_limit(text: str) -> int:
-    from aboard.cli.runs.sync_workdir import parse_limit  # noqa: PLC0415 - only for those who sync
-
-    return parse_limit(text)
-
-
-def read_environment(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
-    """The variables of `--env` and `--env-file`; a NAME alone has its value on this machine."""
-    env: dict[str, str] = {}
-    for file in files:
-        env |= parse_env_file(read_text(file, fix=commands.LAUNCH_ENV.fix("file", file=file)), where=file)
-    problems = []
-    for text in envs:
-        name, equals, value = text.partition("=")
-        trouble = find_env_name_error(name)
-        if trouble is None and not equals and name not in os.environ:
-            trouble = f"{name} is not set in this shell"
-        if trouble:
-            fix = commands.LAUNCH_ENV.fix("value", name=name)
-            problems.append(Problem(where=f"--env {name}", seen=trouble, fix=fix))
-        else:
-            env[name] = value if equals else os.environ[name]
-    if problems:
-        raise InputError(commands.LAUNCH_ENV, problems)
-    return env
+def parse_sync_limit(text: str) -> int:
+    """The bytes of `--sync-limit`."""
+    size = parse_size(text)
+    if size is None:
+        seen = f"'{escape_text(text)}' is not a size"
+        problem = Problem(where="--sync-limit", seen=seen, fix=commands.LAUNCH_SYNC.fix("size"))
+        raise InputError(commands.LAUNCH_SYNC, [problem])
+    return size
 
 
 def _require_dry_run(dry: bool, other: str | None, *, as_json: bool) -> None:

@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from aboard.cli.launch import CHECKS, NEEDS_DRY_RUN, read_environment, require_slurm_settings
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
-from aboard.cli.options.submitted_run import submitted_run
+from aboard.cli.options.run_options import (
+    CHECK_OPTION,
+    DETACH_OPTION,
+    ENV_OPTION,
+    NEEDS_DRY_RUN,
+    RANKS_OPTION,
+    RunOptions,
+    require_slurm_settings,
+    run_options,
+)
 from aboard.cli.options.train_extra import require_train_extra
-from aboard.cli.runs.start_launch import format_typed_command
+from aboard.cli.options.typed_words import format_typed_command
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
-from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
+from aboard.core.run.lease import Lease
 from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.diagnoses.slurm import remote_runs
 from aboard.diagnoses.trainer import training
@@ -32,36 +40,12 @@ FAREWELL_SECONDS = 300.0
 @click.option("--print-config", is_flag=True, help="Print every setting and its source as YAML, then exit.")
 @click.option("--dry-run", "dry", is_flag=True, help="Prepare data and model and check the nodes; start nothing.")
 @click.option("--as", "other", type=click.Choice(("sbatch",)), help="With --dry-run: only print the batch script.")
-@click.option("--ranks", type=click.IntRange(1), metavar="N", help="Ranks per node; default: one per slot.")
-@click.option(
-    "--env",
-    "envs",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="Set a variable for every rank; NAME alone copies it from this shell.",
-)
-@click.option(
-    "--check",
-    "how",
-    type=click.Choice(CHECKS),
-    default="quick",
-    show_default=True,
-    help="Which preflight check to run.",
-)
-@click.option("-d", "--detach", is_flag=True, help="Run in the background; see aboard status, logs, stop.")
-@submitted_run
-def train(
-    where: NodeArguments,
-    print_config: bool,
-    dry: bool,
-    other: str | None,
-    ranks: int | None,
-    envs: tuple[str, ...],
-    how: str,
-    detach: bool,
-    run: str | None,
-    resubmits: int,
-) -> None:
+@RANKS_OPTION
+@ENV_OPTION
+@CHECK_OPTION
+@DETACH_OPTION
+@run_options
+def train(where: NodeArguments, options: RunOptions, print_config: bool, dry: bool, other: str | None) -> None:
     """Train a model on this machine or on all nodes, and check beforehand what would spoil the run.
 
     aboard train [FILE.yaml] [NODES] [--set train.learning_rate=1e-5 …]
@@ -86,39 +70,28 @@ def train(
         if not dry:
             problem = Problem(where=f"--as {other}", seen=NEEDS_DRY_RUN, fix=commands.LAUNCH_DRY.fix("train"))
             raise InputError(commands.LAUNCH_DRY, [problem])
-        from aboard.cli.runs.slurm_submission import print_batch_script  # noqa: PLC0415 - only for Slurm
+        from aboard.cli.runs.show_job import print_batch_script  # noqa: PLC0415 - only for Slurm
 
         sys.exit(print_batch_script(require_slurm_settings(where), sys.argv[1:]))
     require_train_extra("training")
-    # This process does not import torch; the import below loads only the data part.
-    from aboard.cli.runs.training import TrainOptions, prepare_and_train  # noqa: PLC0415 - the reason is above
+    # This process does not import torch; the imports below load only the data part.
+    from aboard.cli.runs.show_training import prepare_and_submit, prepare_and_train  # noqa: PLC0415 - as above
+    from aboard.flows.train.training_payload import build_request  # noqa: PLC0415 - as above
 
+    detach = options.detach
     if (job := where.job_to_submit) is not None:
-        from aboard.cli.runs.submit_training import prepare_and_submit  # noqa: PLC0415 - only for Slurm
-
-        read_environment(envs, ())
+        options.read_environment()
         _require_resume(settings, job)
-        sys.exit(prepare_and_submit(settings, job, sys.argv[1:], ranks=ranks, dry=dry, detach=detach))
+        sys.exit(prepare_and_submit(settings, job, sys.argv[1:], ranks=options.ranks, dry=dry, detach=detach))
     cluster = where.cluster()
     raise_open_file_limit(len(cluster))
-    seconds = DETACHED_SECONDS if detach else ATTACHED_SECONDS
-    lease = Lease(seconds=seconds, farewell=FAREWELL_SECONDS)
     command = format_typed_command(sys.argv[1:])
-    # A job that Aboard submitted has the size that was asked for then.
-    size_notes = () if run is not None else where.check_job_size(command, ranks=ranks)
-    options = TrainOptions(
-        env=read_environment(envs, ()),
-        ranks=ranks,
-        check=how,
-        lease=lease,
-        command=command,
-        notes=size_notes + where.check_job(command, detach=detach, resumes=settings.settings["resume"] == "auto"),
-        dry=dry,
-        detach=detach,
-        run=run,
-        resubmits=resubmits,
-    )
-    sys.exit(prepare_and_train(settings, cluster, options))
+    notes = options.check_job_size(where, command, options.ranks)
+    typed_env = options.read_environment()
+    notes += where.check_job(command, detach=detach, resumes=settings.settings["resume"] == "auto")
+    lease = Lease(seconds=options.lease_seconds, farewell=FAREWELL_SECONDS)
+    spec = options.build_spec(cluster, build_request(typed_env, options.ranks), lease, notes)
+    sys.exit(prepare_and_train(settings, spec, typed_env=typed_env, dry=dry, detach=detach))
 
 
 def _require_resume(settings: "TrainSettings", job: "SlurmSettings") -> None:

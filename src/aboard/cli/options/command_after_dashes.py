@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from aboard.cli.options.submitted_run import ALLOWED
+from aboard.cli.options.typed_words import ALLOWED
 from aboard.core.text import shell_quoting
 from aboard.core.text.shell_quoting import quote_typed_words
 from aboard.diagnoses import InputError, Problem

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from aboard.cli.options.submitted_run import ALLOWED
+from aboard.cli.options.typed_words import ALLOWED
 from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.config.slurm_allocation import read_allocation
 from aboard.config.slurm_request import load_slurm_settings

@@ -1,7 +1,7 @@
 """The output of a launch: the preflight check, the rank table with the ranks' lines above it, and the summary."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 
@@ -44,24 +44,6 @@ AUTO_FIXED_CODE = network.PORT_TAKEN.code
 SHOW_SECONDS = 0.5
 # At the end: nobody reads more on a terminal; a file should have all, but for a flood.
 LAST_SECONDS = {True: 2.0, False: 20.0}
-
-
-class SilentView:
-    """Shows nothing; calls `on_tick` at each tick."""
-
-    def __init__(self, on_tick: Callable[[Conductor], None]) -> None:
-        self._on_tick = on_tick
-        self._conductor: Conductor | None = None
-
-    def began(self, conductor: Conductor) -> None:
-        self._conductor = conductor
-
-    def event(self, event: Event) -> None:
-        self.tick(event.at)
-
-    def tick(self, now: float) -> None:
-        if self._conductor is not None:
-            self._on_tick(self._conductor)
 
 
 class LineBacklog:
@@ -213,13 +195,10 @@ def format_finished_lines(finished: TrainingFinished, runs: Runs) -> Iterator[st
     yield f"next {finished.further}    # trains it further"
 
 
-def show_end(
-    console: Console, run: RunDirectory, launched: LaunchResult, dropped: Mapping[str, int], *, command: str
-) -> int:
+def show_end(console: Console, run: RunDirectory, launched: LaunchResult, *, command: str) -> int:
     """Prints the findings that stopped the launch, or the summary of the run; returns the exit code."""
     if launched.outcome is None or launched.roster is None:
-        found = [*launched.refused] or ([] if launched.report is None else launched.report.findings)
-        severe = [finding for finding in found if finding.severity > Severity.INFO]
+        severe = [finding for finding in launched.reasons if finding.severity > Severity.INFO]
         console.print(FindingsView(severe, in_full=False), crop=False)
         return EXIT_BLOCKED
     end = FinishedRun(
@@ -228,7 +207,7 @@ def show_end(
         exit_code=launched.outcome.code,
         directory=str(run.path),
         command=command,
-        dropped=dropped,
+        dropped=launched.dropped,
         continuation=launched.continuation,
         adapter=bool((read_training(read_document(run.plan)) or {}).get("adapter")),
     )

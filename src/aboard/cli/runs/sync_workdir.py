@@ -14,9 +14,8 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.file_sync import NodeTreeResult, OnProgress
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names
-from aboard.core.text.byte_sizes import format_size, parse_size
-from aboard.diagnoses import AboardError, Finding, InputError, Problem, join_fixes
-from aboard.diagnoses.untrusted import escape_text
+from aboard.core.text.byte_sizes import format_size
+from aboard.diagnoses import AboardError, Finding, join_fixes
 from aboard.diagnoses.usage import commands
 from aboard.flows.sync.source_tree import SourceTree
 from aboard.flows.sync.sync_sources import list_left_out, load_training_files, scan_working_directory
@@ -26,16 +25,6 @@ from aboard.ui.number_format import format_count
 from aboard.ui.setup.sync_view import PlainSyncProgress, SyncProgressView, format_left_out
 
 HASHES = "fingerprints.json"
-
-
-def parse_limit(text: str) -> int:
-    """The bytes of `--sync-limit`."""
-    size = parse_size(text)
-    if size is None:
-        seen = f"'{escape_text(text)}' is not a size"
-        problem = Problem(where="--sync-limit", seen=seen, fix=commands.LAUNCH_SYNC.fix("size"))
-        raise InputError(commands.LAUNCH_SYNC, [problem])
-    return size
 
 
 async def send_working_directory(cluster: Cluster, dialer: NodeDialer, limit: int) -> None:

@@ -1,49 +1,43 @@
 """`aboard launch`: checks the nodes, builds the plan, and conducts the run over the links of the check."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 from time import time
 from typing import Protocol
 
+from aboard.checks.software import subject as software
+from aboard.checks.subjects import SUBJECTS
 from aboard.config.input_files import find_similar_file
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import HeadEnvironment
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.plan_builder import build_plan
-from aboard.core.plan.program import ProgramKind, list_possible_paths
+from aboard.core.plan.program import Program, ProgramKind, list_possible_paths
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.rank_environment import CommandPath, RankSpec
 from aboard.core.run.lease import Lease
 from aboard.core.run.run_progress import RunProgress, build_run_progress
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, Shell
 from aboard.flows.check.check_cluster import CheckReport, build_dialer, probe_cluster
 from aboard.flows.check.check_observer import CheckObserver
 from aboard.flows.launch.conductor import Conductor, RunObserver, RunOutcome
 from aboard.flows.launch.node_resources import choose_master, collect_node_resources
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_record import Record
-from aboard.transport.node_dialer import NodeDialer, TransportFor, choose_transport
+from aboard.transport.node_dialer import DialResult, NodeDialer, TransportFor, choose_transport
 
 # The file that accelerate's launcher names for DeepSpeed: each rank reads it.
 ACCELERATE_CONFIG = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
 MOST_PATHS = 64
+# The id in a plan that is not started.
+DRY_RUN = "dry-run"
 OnConductor = Callable[[Conductor], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preflight:
-    """What a launch checks before it starts: these subjects, quickly or in full; none is at the user's own risk.
-
-    Ranks get the head's `environment` on nodes that have it, whichever subjects are checked.
-    """
-
-    subjects: Sequence[Subject] = ()
-    quick: bool = True
-    environment: HeadEnvironment | None = None
 
 
 class Payload(Protocol):
@@ -57,10 +51,33 @@ class Payload(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaunchSpec:
+    """A launch as one value, from the command line to the conductor; `command` starts the same launch again.
+
+    `subjects` are checked first, quickly or in full; none is at the user's own risk. Ranks get the head's `environment`
+    on nodes that have it, whichever subjects are checked. With `sync_limit`, the working directory is sent first. `run`
+    is the id of a run that was submitted as a Slurm job, and up to `resubmits` further jobs continue a training.
+    """
+
+    cluster: Cluster
+    request: LaunchRequest
+    lease: Lease = Lease()
+    command: Shell = Shell()
+    subjects: Sequence[Subject] = ()
+    quick: bool = True
+    environment: HeadEnvironment | None = None
+    payload: Payload | None = None
+    notes: tuple[str, ...] = ()
+    sync_limit: int | None = None
+    run: str | None = None
+    resubmits: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchResult:
     """How far a launch got: blocked by the node check, refused because of its payload, or run to its end.
 
-    `continuation` says whether a further Slurm job continues it.
+    `continuation` says whether a further Slurm job continues it; `dropped` is what the record had no room for.
     """
 
     report: CheckReport | None
@@ -68,52 +85,60 @@ class LaunchResult:
     outcome: RunOutcome | None = None
     roster: RunProgress | None = None
     continuation: str = ""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def reasons(self) -> tuple[Finding, ...]:
+        """The findings of a launch that started nothing."""
+        return self.refused or (() if self.report is None else tuple(self.report.findings))
 
     @property
     def blockers(self) -> tuple[Finding, ...]:
-        """The findings that refused the launch."""
-        found = self.refused or (() if self.report is None else self.report.findings)
-        return tuple(finding for finding in found if finding.severity is Severity.BLOCK)
+        """Those that refused it."""
+        return tuple(finding for finding in self.reasons if finding.severity is Severity.BLOCK)
+
+
+def choose_subjects(check: str, program: Program | None) -> tuple[Subject, ...]:
+    """The subjects of a launch; `check` is quick, full or none, and `program` is what the nodes must have."""
+    if check == "none":
+        return ()
+    if program is None:
+        return SUBJECTS
+    own = software.build_subject(program)
+    return tuple(own if subject is software.SUBJECT else subject for subject in SUBJECTS)
 
 
 async def plan_launch(
-    cluster: Cluster,
-    request: LaunchRequest,
-    preflight: Preflight,
-    *,
-    run: str,
-    watcher: CheckObserver,
-    payload: Payload | None = None,
-    transport_for: TransportFor = choose_transport,
-) -> tuple[CheckReport | None, Plan, Sequence[Finding]]:
-    """The plan of a dry run, from the same node check, and findings about its payload; nothing is started."""
+    spec: LaunchSpec, *, watcher: CheckObserver, transport_for: TransportFor = choose_transport
+) -> tuple[Plan, list[Finding]]:
+    """The plan of a dry run, from the same node check, and all findings; nothing is started."""
     dialer = build_dialer(watcher, transport_for)
-    spec = build_rank_spec(preflight, request)
-    async with probe_cluster(
-        cluster, preflight.subjects, dialer, quick=preflight.quick, spec=spec, watcher=watcher
-    ) as (
-        report,
-        _links,
-    ):
+    async with probe_launch(spec, dialer, watcher) as (report, _links):
         facts = report.facts
-    plan = _build_plan(request, facts, run)
-    report_or_none = report if preflight.subjects else None
-    return (report_or_none, plan, ()) if payload is None else (report_or_none, *await payload.settle(plan, facts))
+    plan = _build_plan(spec.request, facts, DRY_RUN)
+    refused: Sequence[Finding] = ()
+    if spec.payload is not None:
+        plan, refused = await spec.payload.settle(plan, facts)
+    return plan, [*refused, *(report.findings if spec.subjects else ())]
+
+
+def probe_launch(
+    spec: LaunchSpec, dialer: NodeDialer, watcher: CheckObserver, *, keep: bool = False
+) -> AbstractAsyncContextManager[tuple[CheckReport, dict[str, DialResult]]]:
+    """The node check of a launch; see `probe_cluster`."""
+    ranks = build_rank_spec(spec)
+    return probe_cluster(spec.cluster, spec.subjects, dialer, quick=spec.quick, spec=ranks, watcher=watcher, keep=keep)
 
 
 async def launch(
-    cluster: Cluster,
-    request: LaunchRequest,
-    preflight: Preflight,
+    spec: LaunchSpec,
     record: Record,
     *,
     watcher: CheckObserver,
     viewer: RunObserver,
-    lease: Lease,
     on_report: Callable[[CheckReport], None] = lambda _report: None,
     on_conductor: OnConductor = lambda _conductor: None,
     dialer: NodeDialer | None = None,
-    payload: Payload | None = None,
     transport_for: TransportFor = choose_transport,
 ) -> LaunchResult:
     """Starts nothing if the node check finds a blocker; otherwise conducts every rank to its end.
@@ -123,36 +148,29 @@ async def launch(
     dialer = dialer or build_dialer(watcher, transport_for)
     dialer.on_phase = lambda node, phase: watcher.dialling(node.name, phase)
     report = None
-    spec = build_rank_spec(preflight, request)
-    async with probe_cluster(
-        cluster, preflight.subjects, dialer, quick=preflight.quick, spec=spec, watcher=watcher, keep=True
-    ) as (
-        check_report,
-        links,
-    ):
+    async with probe_launch(spec, dialer, watcher, keep=True) as (check_report, links):
         facts = check_report.facts
-        if preflight.subjects:
+        if spec.subjects:
             report = check_report
             on_report(report)
             if any(finding.severity is Severity.BLOCK for finding in report.findings):
                 return LaunchResult(report=report)
-        plan = _build_plan(request, facts, record.run.id)
+        plan = _build_plan(spec.request, facts, record.run.id)
         dialer.keep(links)
     try:
-        if payload is not None:
-            plan, findings = await payload.settle(plan, facts)
+        if spec.payload is not None:
+            plan, findings = await spec.payload.settle(plan, facts)
             if any(finding.severity is Severity.BLOCK for finding in findings):
                 return LaunchResult(report=report, refused=tuple(findings))
-            await payload.load(plan, dialer)
-        fixed = request.master_port is not None
+            await spec.payload.load(plan, dialer)
         conductor = Conductor(
             plan,
             dialer,
-            lease=lease,
+            lease=spec.lease,
             record=record,
             viewer=viewer,
-            fixed_port=fixed,
-            stop_on_stall=request.stop_on_stall,
+            fixed_port=spec.request.master_port is not None,
+            stop_on_stall=spec.request.stop_on_stall,
         )
         on_conductor(conductor)
         outcome = await conductor.conduct()
@@ -163,14 +181,15 @@ async def launch(
     )
 
 
-def build_rank_spec(preflight: Preflight, request: LaunchRequest) -> RankSpec:
+def build_rank_spec(spec: LaunchSpec) -> RankSpec:
     """What the nodes must provide; a program that is uploaded with the run is not searched for there."""
+    request = spec.request
     if request.code:
-        return RankSpec(environment=preflight.environment, search_path=request.env.get("PATH"))
+        return RankSpec(environment=spec.environment, search_path=request.env.get("PATH"))
     here, home, script = Path.cwd(), Path.home(), request.program.target
     is_missing = request.program.kind is ProgramKind.SCRIPT and not os.path.exists(script)  # noqa: PTH110 - as below
     return RankSpec(
-        environment=preflight.environment,
+        environment=spec.environment,
         program=request.program,
         search_path=request.env.get("PATH"),
         paths=tuple(_list_existing_paths(request)),

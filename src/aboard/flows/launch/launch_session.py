@@ -6,112 +6,114 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
+from random import SystemRandom
 from typing import Any, Self
 
-from aboard.core.cluster.cluster import Cluster
 from aboard.core.exit_codes import EXIT_INTERRUPTED
-from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import Plan
-from aboard.core.run.lease import Lease
 from aboard.core.slurm.job_ending import JobEnding
 from aboard.flows.check.check_cluster import CheckReport
 from aboard.flows.check.check_observer import CheckObserver
 from aboard.flows.launch.conductor import Conductor, RunObserver
 from aboard.flows.launch.control_socket import serve_control
-from aboard.flows.launch.launch_run import LaunchResult, Payload, Preflight, launch
-from aboard.flows.slurm.continue_job import continue_training
-from aboard.flows.slurm.job_conductor import JobWatch
-from aboard.lazy_dataclass import dataclass
-from aboard.record.run_directory import RunDirectory
+from aboard.flows.launch.launch_run import LaunchResult, LaunchSpec, launch
+from aboard.flows.slurm.continue_job import continue_training, requeue_job
+from aboard.flows.slurm.job_conductor import JobWatch, record_own_job
+from aboard.flows.slurm.watch_job import VIEWER_SECONDS
 from aboard.record.run_record import Record
+from aboard.record.runs import Runs
 from aboard.transport.node_dialer import NodeDialer
 
 # Assumed for a node without a slot count, to divide the log space among ranks.
 USUAL_SLOTS = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaunchSpec:
-    """The inputs of a launch. `encode_plan` encodes a plan for the record, without its secrets.
+class LaunchSession:
+    """A launch with its run directory: a new one, or that of a run that was submitted to Slurm."""
 
-    In a Slurm job, `watch` knows why Slurm ends it; up to `resubmits` further jobs continue a training.
-    """
+    def __init__(self, spec: LaunchSpec) -> None:
+        runs = Runs.of(os.environ)
+        now = datetime.now(UTC).astimezone()
+        self.spec = spec
+        self.run = runs.create(now, SystemRandom()) if spec.run is None else runs.open_or_create(spec.run)
+        job = record_own_job(self.run, os.environ)
+        self._watch = None if job is None else JobWatch(job, os.environ)
 
-    cluster: Cluster
-    request: LaunchRequest
-    preflight: Preflight
-    lease: Lease
-    run: RunDirectory
-    encode_plan: Callable[[Plan], Any]
-    payload: Payload | None = None
-    watch: JobWatch | None = None
-    resubmits: int = 0
+    async def conduct(
+        self,
+        *,
+        watcher: CheckObserver,
+        viewer: RunObserver,
+        encode_plan: Callable[[Plan], Any],
+        dialer: NodeDialer | None = None,
+        on_report: Callable[[CheckReport], None] = lambda _report: None,
+    ) -> LaunchResult:
+        """Launches; SIGINT, SIGTERM and SIGHUP stop it like Ctrl-C. `encode_plan` leaves out the plan's secrets.
 
+        In a Slurm job, so do SIGUSR1, which announces the time limit, and a notice of preemption; the ranks then have
+        only the time that Slurm leaves.
+        """
+        claim = self.run.claim()
+        record = Record.open(self.run, ranks=_estimate_ranks(self.spec), nodes=len(self.spec.cluster))
+        stop = _SignalHandler(self._watch)
+        try:
+            async with AsyncExitStack() as stack:
+                stack.enter_context(stop)
+                answering: list[asyncio.Task[Any]] = []
 
-async def run_launch_session(
-    spec: LaunchSpec,
-    *,
-    watcher: CheckObserver,
-    viewer: RunObserver,
-    dialer: NodeDialer | None = None,
-    on_report: Callable[[CheckReport], None] = lambda _report: None,
-) -> tuple[LaunchResult, dict[str, int]]:
-    """Returns the result and what the record had to drop. SIGINT, SIGTERM and SIGHUP stop the launch like Ctrl-C.
+                def began(conductor: Conductor) -> None:
+                    stop.conductor = conductor
+                    record.write_plan(encode_plan(conductor.plan))
+                    answering.append(asyncio.create_task(stack.enter_async_context(serve_control(self.run, conductor))))
 
-    In a Slurm job, so do SIGUSR1, which announces the time limit, and a notice of preemption; the ranks then have only
-    the time that Slurm leaves.
-    """
-    claim = spec.run.claim()
-    record = Record.open(spec.run, ranks=_estimate_ranks(spec), nodes=len(spec.cluster))
-    stop = _SignalHandler(spec.watch)
-    try:
-        async with AsyncExitStack() as stack:
-            stack.enter_context(stop)
-            answering: list[asyncio.Task[Any]] = []
+                result = await launch(
+                    self.spec,
+                    record,
+                    watcher=watcher,
+                    viewer=viewer,
+                    dialer=dialer,
+                    on_report=on_report,
+                    on_conductor=began,
+                )
+                await asyncio.gather(*answering)
+                if stop.conductor is not None:
+                    # Now with the port that was used.
+                    record.write_plan(encode_plan(stop.conductor.plan))
+            if result.outcome is not None:
+                record.write_findings(result.outcome.findings)
+                result = replace(result, continuation=await self._continue_job(result))
+            else:
+                record.write_findings(result.blockers)
+            return replace(result, dropped=dict(record.dropped))
+        except asyncio.CancelledError:
+            if stop.interrupt is not None:
+                raise stop.interrupt from None
+            raise
+        finally:
+            record.close()
+            claim.release()
 
-            def began(conductor: Conductor) -> None:
-                stop.conductor = conductor
-                record.write_plan(spec.encode_plan(conductor.plan))
-                answering.append(asyncio.create_task(stack.enter_async_context(serve_control(spec.run, conductor))))
+    async def requeue(self) -> None:
+        """Requeues the job if Slurm gave notice that it will; call it when all has been shown.
 
-            result = await launch(
-                spec.cluster,
-                spec.request,
-                spec.preflight,
-                record,
-                watcher=watcher,
-                viewer=viewer,
-                lease=spec.lease,
-                dialer=dialer,
-                payload=spec.payload,
-                on_report=on_report,
-                on_conductor=began,
-            )
-            await asyncio.gather(*answering)
-            if stop.conductor is not None:
-                # Now with the port that was used.
-                record.write_plan(spec.encode_plan(stop.conductor.plan))
-        if result.outcome is not None:
-            record.write_findings(result.outcome.findings)
-            result = replace(result, continuation=await _continue_job(spec, result))
-        else:
-            record.write_findings(result.blockers)
-        return result, dict(record.dropped)
-    except asyncio.CancelledError:
-        if stop.interrupt is not None:
-            raise stop.interrupt from None
-        raise
-    finally:
-        record.close()
-        claim.release()
+        Slurm ends this process as soon as it requeues the job, and ends the steps of viewers with this process.
+        """
+        if self._watch is not None:
+            await asyncio.sleep(VIEWER_SECONDS if self.spec.run is not None else 0)
+            await requeue_job(self._watch)
 
-
-async def _continue_job(spec: LaunchSpec, result: LaunchResult) -> str:
-    if spec.watch is None or result.outcome is None or result.outcome.code != EXIT_INTERRUPTED or result.roster is None:
-        return ""
-    way = result.roster.way
-    saved = way.saved if way is not None else None
-    return await continue_training(spec.watch, spec.run, os.environ, limit=spec.resubmits, saved=saved)
+    async def _continue_job(self, result: LaunchResult) -> str:
+        if (
+            self._watch is None
+            or result.outcome is None
+            or result.outcome.code != EXIT_INTERRUPTED
+            or result.roster is None
+        ):
+            return ""
+        way = result.roster.way
+        saved = way.saved if way is not None else None
+        return await continue_training(self._watch, self.run, os.environ, limit=self.spec.resubmits, saved=saved)
 
 
 class _SignalHandler:

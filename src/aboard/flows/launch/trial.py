@@ -5,12 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic, time
 
-from aboard.core.cluster.cluster import Cluster
-from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan_builder import build_plan
 from aboard.core.probes.facts import Facts
 from aboard.core.run.events import Event
-from aboard.core.run.lease import Lease
 from aboard.core.run.node_trial import (
     TrialResult,
     build_stages,
@@ -18,9 +15,12 @@ from aboard.core.run.node_trial import (
     build_trial_finding,
     has_succeeded,
 )
-from aboard.diagnoses import Finding
+from aboard.diagnoses import Finding, Severity
+from aboard.flows.check.check_cluster import CheckReport, build_dialer
+from aboard.flows.check.check_observer import NullCheckObserver
 from aboard.flows.launch.conductor import Conductor, RunOutcome
 from aboard.flows.launch.control_socket import build_live_roster
+from aboard.flows.launch.launch_run import LaunchSpec, probe_launch
 from aboard.flows.launch.node_resources import choose_master, collect_node_resources
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
@@ -30,23 +30,34 @@ OnTried = Callable[[TrialResult], None]
 
 
 async def run_trial(
-    cluster: Cluster,
-    request: LaunchRequest,
-    facts: Facts,
-    dialer: NodeDialer,
-    run: RunDirectory,
-    *,
-    lease: Lease,
-    on_tried: OnTried = lambda _tried: None,
+    spec: LaunchSpec, run: RunDirectory, on_tried: OnTried
+) -> tuple[CheckReport, list[TrialResult] | None]:
+    """The report of the preflight check, and the result of each group; None if the check found a blocker."""
+    watcher = NullCheckObserver()
+    dialer = build_dialer(watcher)
+    claim = run.claim()
+    try:
+        async with probe_launch(spec, dialer, watcher, keep=True) as (report, links):
+            if any(finding.severity is Severity.BLOCK for finding in report.findings):
+                return report, None
+            dialer.keep(links)
+        return report, await _try_groups(spec, report.facts, dialer, run, on_tried)
+    finally:
+        await dialer.close()
+        claim.release()
+
+
+async def _try_groups(
+    spec: LaunchSpec, facts: Facts, dialer: NodeDialer, run: RunDirectory, on_tried: OnTried
 ) -> list[TrialResult]:
     """Stops after the first stage in which a group fails: larger groups would fail for the same reason."""
     results: list[TrialResult] = []
     number = 0
-    for stage in build_stages([node.name for node in cluster if node.slots != 0]):
+    for stage in build_stages([node.name for node in facts.cluster if node.slots != 0]):
         trials = []
         for group in stage:
             number += 1
-            trials.append(_try_group(number, group, cluster, request, facts, dialer, run, lease))
+            trials.append(_try_group(number, group, spec, facts, dialer, run))
         stage_results = await asyncio.gather(*trials)
         for each in stage_results:
             on_tried(each)
@@ -72,17 +83,15 @@ def _write_trial_end(run: RunDirectory, finding: Finding | None) -> None:
 async def _try_group(
     number: int,
     group: tuple[str, ...],
-    cluster: Cluster,
-    request: LaunchRequest,
+    spec: LaunchSpec,
     facts: Facts,
     dialer: NodeDialer,
     run: RunDirectory,
-    lease: Lease,
 ) -> TrialResult:
-    part = replace(cluster, nodes=tuple(node for node in cluster if node.name in group))
+    part = replace(facts.cluster, nodes=tuple(node for node in facts.cluster if node.name in group))
     own = replace(facts, cluster=part)
     # Any free port: groups run in parallel, and a trial needs no fixed one.
-    group_request = replace(request, nodes=None, master_port=None)
+    group_request = replace(spec.request, nodes=None, master_port=None)
     where = replace(choose_master(part, group_request, own), port=0)
     plan = build_plan(part, group_request, collect_node_resources(own), run=f"{run.id}.t{number}", master=where)
     directory = RunDirectory(run.path / f"trial-{number}")
@@ -90,7 +99,7 @@ async def _try_group(
     record = Record.open(directory, ranks=plan.world)
     began = monotonic()
     observer = _TrialObserver()
-    conductor = Conductor(plan, dialer, lease=lease, record=record, viewer=observer)
+    conductor = Conductor(plan, dialer, lease=spec.lease, record=record, viewer=observer)
     try:
         outcome = await conductor.conduct()
     finally:

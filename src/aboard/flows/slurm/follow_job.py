@@ -1,17 +1,26 @@
 """Follows the jobs of a run from a login node, until the last one has ended."""
 
 import asyncio
+import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 from aboard.core.run.run_progress import RunProgress
-from aboard.core.slurm.job_state import JobPhase, JobStatus
+from aboard.core.slurm.job_state import NO_OUTPUT_CODE, JobPhase, JobStatus
+from aboard.core.slurm.slurm_settings import SlurmSettings
+from aboard.core.text.shell_quoting import quote_typed_words
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.slurm import submission
 from aboard.flows.slurm.job_runs import find_newest_job
 from aboard.flows.slurm.progress_relay import watch_forwarded_roster
 from aboard.flows.slurm.watch_job import JobOutput, watch_job
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import RunDirectory
 from aboard.record.slurm_job import SlurmJob, read_slurm_job
+
+# What bash returns for a program that it can't start, and the script for a directory that is missing.
+_START_FAILURES = {126: b"exec: ", 127: b"exec: ", 3: b"cd: "}
 
 
 class JobViewer(Protocol):
@@ -51,6 +60,17 @@ async def follow_run(run: RunDirectory, job: SlurmJob, viewer: JobViewer) -> Fol
         if newest.id <= job.id:
             return followed
         job = newest
+
+
+def refuse_failed_start(followed: FollowedJob, settings: SlurmSettings) -> None:
+    """Explains a script that ended before Aboard started: the node lacks its directory or its Python."""
+    mark = _START_FAILURES.get(followed.exit_code)
+    if followed.exit_code != NO_OUTPUT_CODE and (mark is None or mark not in followed.last_output):
+        return
+    partition = [] if settings.partition is None else [f"--partition={settings.partition}"]
+    srun = quote_typed_words(["srun", *partition])
+    seen = f"job {followed.id} ended before Aboard started"
+    raise AboardError(submission.SCRIPT_START, seen, srun=srun, directory=Path.cwd(), python=sys.executable)
 
 
 async def follow_job(run: str, job: int, viewer: JobViewer) -> FollowedJob:

@@ -1,16 +1,31 @@
 """Submits a batch script, and says what to change if Slurm refuses it."""
 
 import asyncio
+import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import field
+from datetime import UTC, datetime
 from pathlib import Path
+from random import SystemRandom
 
-from aboard.core.slurm.batch_script import describe_missing_cores, list_overriding_variables
+from aboard.config.allowed_files import list_confirmed_digests
+from aboard.config.this_machine import find_node_python
+from aboard.core.slurm.batch_script import (
+    BatchCommand,
+    describe_missing_cores,
+    describe_written_secret,
+    format_batch_script,
+    list_overriding_variables,
+)
+from aboard.core.slurm.conductor_command import build_conductor_command
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.slurm import submission
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import PRIVATE_FILE, RunDirectory
+from aboard.record.runs import Runs
 from aboard.record.slurm_job import SlurmJob, write_slurm_job
 from aboard.transport.slurm.slurm_commands import SlurmOutput, run_slurm_command
 
@@ -30,6 +45,59 @@ _REFUSALS = (
     ),
     ("(?i)unrecognized option|invalid option|invalid argument|invalid .{0,100} specification", "option"),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchScript:
+    """The text of a script, and the secrets of its command by name, which travel in the environment of sbatch."""
+
+    text: str
+    secrets: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmittedRun:
+    """A run that was submitted as a job, and notes for the user."""
+
+    run: RunDirectory
+    job: SlurmJob
+    notes: tuple[str | None, ...] = ()
+
+
+def format_script(
+    settings: SlurmSettings, argv: Sequence[str], *, name: str, run: str | None = None, resubmits: int = 0
+) -> BatchScript:
+    """The script that runs the typed command with this Python, in this directory."""
+    allowed = list_confirmed_digests(os.environ)
+    command = build_conductor_command(argv, run=run, resubmits=resubmits, allowed=allowed)
+    state = os.environ.get("XDG_STATE_HOME", "")
+    batch = BatchCommand(
+        # -P: the files of the working directory are not modules of Aboard.
+        argv=[find_node_python(os.environ), "-P", "-m", "aboard", *command.words],
+        directory=str(Path.cwd()),
+        exports={"XDG_STATE_HOME": state} if state.startswith("/") else {},
+        secrets=tuple(command.secrets),
+    )
+    return BatchScript(text=format_batch_script(settings, batch, name=name), secrets=command.secrets)
+
+
+async def check_submission(settings: SlurmSettings, argv: Sequence[str]) -> str | None:
+    """Asks Slurm whether it would accept the typed command as a job; see `check_request`."""
+    return await check_request(format_script(settings, argv, name="aboard-test").text, os.environ)
+
+
+async def submit_run(settings: SlurmSettings, argv: Sequence[str]) -> SubmittedRun:
+    """Submits the typed command as a new run; nothing is left of a run that Slurm refuses."""
+    runs = Runs.of(os.environ)
+    run = runs.create(datetime.now(UTC).astimezone(), SystemRandom())
+    try:
+        script = format_script(settings, argv, name=run.id, run=run.id, resubmits=settings.resubmit_limit)
+        job = await submit_run_script(run, script.text, {**os.environ, **script.secrets})
+    except AboardError:
+        runs.remove(run)
+        raise
+    notes = (describe_written_secret(script.text), await find_request_note(settings))
+    return SubmittedRun(run=run, job=job, notes=notes)
 
 
 async def check_request(script: str, environ: Mapping[str, str]) -> str | None:
@@ -61,7 +129,7 @@ async def find_request_note(settings: SlurmSettings) -> str | None:
     return describe_missing_cores(settings, partitions.stdout, config.stdout)
 
 
-async def submit_run(run: RunDirectory, script: str, environ: Mapping[str, str]) -> SlurmJob:
+async def submit_run_script(run: RunDirectory, script: str, environ: Mapping[str, str]) -> SlurmJob:
     """Submits a new run from the current directory, and records its job."""
     path = write_batch_script(run, script)
     job = SlurmJob(id=await submit_script(path, environ), script=str(path))

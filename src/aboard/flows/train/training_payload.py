@@ -90,10 +90,10 @@ class TrainingInputs:
         return replace(training, adapter=adapter, output_dir=output_dir, resume=resume)
 
 
-def build_request(extra: Mapping[str, str] = MappingProxyType({})) -> LaunchRequest:
+def build_request(extra: Mapping[str, str] = MappingProxyType({}), ranks: int | None = None) -> LaunchRequest:
     """Every rank runs the trainer from the uploaded code archive; `extra` is the user's environment."""
     program = Program(kind=ProgramKind.MODULE, target=MODULE, options=("-P",))
-    return LaunchRequest(program=program, env={**ENV, **extra}, code=build_code_archive())
+    return LaunchRequest(program=program, env={**ENV, **extra}, ranks=ranks, code=build_code_archive())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,31 +1,85 @@
-"""Prepares model and data on the head, with a line for each part and a progress bar."""
+"""Shows a training until its ranks start: a line for each part that is prepared, and a progress bar."""
 
+import asyncio
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from rich.console import Console
 
 from aboard.checks.train.training_rules import TrainingPreflight
-from aboard.config.input_files import FoundFile, read_text
+from aboard.cli.runs.print_notes import print_notes
+from aboard.cli.runs.show_job import print_batch_script, submit_and_follow
+from aboard.cli.runs.show_launch import print_dry_run, run_attached, run_detached
+from aboard.config.this_machine import get_cache_folder
 from aboard.config.training.train_settings import TrainSettings
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.exit_codes import EXIT_BLOCKED
+from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_lines
-from aboard.diagnoses.usage import configuration
+from aboard.flows.launch.dial_and_launch import dial_and_launch
+from aboard.flows.launch.launch_run import LaunchSpec
+from aboard.flows.slurm.submit_job import check_submission
 from aboard.flows.sync.download import OnDownload
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress
 from aboard.flows.train.checkpoint_survey import add_progress
-from aboard.flows.train.fetch_model import fetch_model, read_model_facts
-from aboard.flows.train.prepare_data import PreparedDataset, TokenizeProgress, TrainingDatasets, prepare_training_data
+from aboard.flows.train.prepare_data import PreparedDataset, TokenizeProgress, TrainingDatasets
+from aboard.flows.train.prepare_training import add_training, find_early_findings, prepare_inputs
 from aboard.flows.train.share_checkpoint import ShareResult
+from aboard.flows.train.trainer_process import MEMORY_MODULE, TrainerProcess
 from aboard.flows.train.training_payload import TrainingInputs
 from aboard.ui.data.plain_report import format_data_lines
 from aboard.ui.data.report_view import DataReportView
 from aboard.ui.findings_view import FindingsView
 from aboard.ui.number_format import format_count
 from aboard.ui.train.prepared import PreparationView, describe_data, describe_mix, describe_steps, render_label
+
+
+def prepare_and_train(
+    config: TrainSettings, spec: LaunchSpec, *, typed_env: Mapping[str, str], dry: bool, detach: bool
+) -> int:
+    """Prepares the inputs, checks the nodes, copies files, and trains; returns the run's exit code."""
+    reporter = PreparationReporter(Console(highlight=False), config)
+    if reporter.show_early_findings(spec.cluster, spec.request.ranks):
+        return EXIT_BLOCKED
+    with TrainerProcess(MEMORY_MODULE) as trainer:
+        if not detach:
+            # The subprocess imports torch while the data is prepared; this process never does.
+            trainer.begin()
+        inputs = reporter.prepare()
+        if inputs is None:
+            return EXIT_BLOCKED
+        cache = get_cache_folder(os.environ)
+        training_spec = add_training(spec, inputs, trainer, reporter, cache=cache, typed_env=typed_env)
+        if dry:
+            return print_dry_run(training_spec)
+        if detach:
+            return run_detached(training_spec)
+        return asyncio.run(dial_and_launch(training_spec.cluster, lambda: (training_spec, run_attached)))
+
+
+def prepare_and_submit(
+    config: TrainSettings, job: SlurmSettings, argv: Sequence[str], *, ranks: int | None, dry: bool, detach: bool
+) -> int:
+    """A mistake in the settings or the data is found before the job waits in a queue.
+
+    The login node often is the only machine with access to the Internet. Where homes are shared, the job finds what
+    was prepared; otherwise its first node prepares it again.
+    """
+    reporter = PreparationReporter(Console(highlight=False), config)
+    nodes = tuple(Node(name=f"node{number + 1}", slots=job.gpus_per_node) for number in range(job.nodes))
+    if reporter.show_early_findings(Cluster(nodes=nodes), ranks):
+        return EXIT_BLOCKED
+    if not dry:
+        # Before anything takes time.
+        print_notes([asyncio.run(check_submission(job, argv))])
+    if reporter.prepare() is None:
+        return EXIT_BLOCKED
+    return print_batch_script(job, argv) if dry else submit_and_follow(job, argv, detach=detach)
 
 
 class PreparationReporter:
@@ -36,32 +90,33 @@ class PreparationReporter:
         self._config = config
         self._parts: tuple[PreparedDataset, ...] = ()
 
-    def provide(self, cache: Path) -> TrainingInputs | None:
+    def show_early_findings(self, cluster: Cluster, ranks: int | None) -> bool:
+        """Whether there are any, after printing them."""
+        early = find_early_findings(self._config, cluster, ranks)
+        if early:
+            self._console.print(FindingsView(early, in_full=False), crop=False)
+        return bool(early)
+
+    def prepare(self) -> TrainingInputs | None:
         """Fetches the model and prepares the data; None, after printing the report, if the data check failed."""
         config = self._config
         with self._making() as making:
-            making.update(f"model  {config.model}")
-            trusted = config.settings["trust_remote_code"]
-            model = fetch_model(config.model, from_scratch=config.settings["from_scratch"], trust_remote_code=trusted)
-            same = config.tokenizer == config.model
-            tokenizer = model if same else fetch_tokenizer(config.tokenizer, trust_remote_code=trusted)
-            facts = read_model_facts(model)
-            found = self._prepare_data(making, str(tokenizer), cache)
+
+            def on_tokenized(far: TokenizeProgress) -> None:
+                making.update("data   tokenizing", far.bytes, far.of_bytes, f", {format_count(far.tokens, 'token')}")
+
+            inputs, found = prepare_inputs(
+                config,
+                get_cache_folder(os.environ),
+                on_step=lambda label, text: making.update(f"{label:6} {text}"),
+                on_tokenized=on_tokenized,
+            )
         self.say("model", f"{config.model}{', new weights' if config.settings['from_scratch'] else ''}")
-        if found.is_blocked:
+        if inputs is None:
             self._print_failed_check(found)
-            return None
-        self._report_data(found)
-        return TrainingInputs(
-            settings=config,
-            model=model,
-            tokenizer=tokenizer,
-            facts=facts,
-            data=found.data,
-            identity=found.identity,
-            validation=found.validation,
-            vocabulary=found.vocabulary,
-        )
+        else:
+            self._report_data(found)
+        return inputs
 
     def report_steps(self, boarding: TrainingPreflight, findings: Sequence[Finding]) -> None:
         """Reports the size of a step, and the warnings unless a finding stops the run."""
@@ -129,16 +184,6 @@ class PreparationReporter:
             sys.stdout.write(f"{label} {text}\n")
             sys.stdout.flush()
 
-    def _prepare_data(self, making: PreparationView, tokenizer: str, cache: Path) -> TrainingDatasets:
-        template = self._config.data.template
-        text = None if template is None else read_text(FoundFile(template), fix=configuration.FILE.fix("template"))
-
-        def preparing(far: TokenizeProgress) -> None:
-            making.update("data   tokenizing", far.bytes, far.of_bytes, f", {format_count(far.tokens, 'token')}")
-
-        making.update("data   reading the files and the tokenizer")
-        return prepare_training_data(self._config, tokenizer, cache, template=text, on_progress=preparing)
-
     def _report_data(self, found: TrainingDatasets) -> None:
         for part in found.data:
             self.say("data", f"{part.name}: {_format_part(part)}" if part.share is not None else _format_part(part))
@@ -163,13 +208,6 @@ class PreparationReporter:
                 yield making
         else:
             yield making
-
-
-def fetch_tokenizer(name: str, *, trust_remote_code: bool) -> Path:
-    """The directory itself; for a name on the hub, the small files of that model."""
-    if Path(name).is_dir():
-        return Path(name)
-    return fetch_model(name, from_scratch=True, trust_remote_code=trust_remote_code)
 
 
 def _format_part(part: PreparedDataset) -> str:
