@@ -67,8 +67,15 @@ def box() -> Iterator[Sandbox]:
         yield made
 
 
-@pytest.mark.parametrize("where", NODES)
-@pytest.mark.parametrize("kind", MAKE)
+# On some nodes is both: one that has it, and one that lacks it. Other places are nightly for all kinds but one.
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        pytest.param(kind, where, marks=[] if where == "some" or kind == "venv" else pytest.mark.nightly)
+        for kind in MAKE
+        for where in NODES
+    ],
+)
 def test_ranks_get_the_environment_of_the_head_where_all_nodes_have_it(box: Sandbox, kind: str, where: str) -> None:
     """On some only, the launch stops and names the others; on none, ranks get python3, and a finding says so.
 

@@ -49,7 +49,7 @@ def test_a_rank_that_does_not_come(going: Training, kind: str, rank: int, code: 
     seconds, found = going.verdict(since, SOON)
     going.release()
     told(f"{kind}: {seconds:.1f} s")
-    assert (found["code"], found["nodes"], found["ranks"]) == (code, [node], [rank])
+    assert (found["code"], found["nodes"], found["ranks"]) == (code, [node], [rank]), found
     assert "why_job.py:" in found["seen"]
     assert "3 other ranks" in found["seen"]
     going.moves(60)
@@ -61,7 +61,7 @@ def test_a_rank_that_computes_for_ever(going: Training) -> None:
     seconds, found = going.verdict(since, 40)
     going.release()
     told(f"loop: {seconds:.1f} s")
-    assert (found["code"], found["nodes"], found["ranks"]) == ("hang-loop", ["n3"], [2])
+    assert (found["code"], found["nodes"], found["ranks"]) == ("hang-loop", ["n3"], [2]), found
     assert "in loop" in found["seen"]
     going.moves(60)
 
@@ -81,7 +81,7 @@ def test_a_network_that_breaks(going: Training, fault: Fault, node: str, code: s
     with inject_temporarily(going.launches.box, going.launches.box.host(node), fault):
         seconds, found = going.verdict(time.time(), 2 * SOON)
         told(f"{fault.name}: {seconds:.1f} s")
-        assert found["code"] == code
+        assert found["code"] == code, found
         assert node in found["nodes"]
         assert len(found["nodes"]) <= 2
     going.moves(90)
