@@ -192,11 +192,12 @@ def test_usual_variables_need_no_consent(name: str, value: str) -> None:
     assert describe_variable_effect(name, value) == ""
 
 
-@pytest.mark.parametrize("name", HARMLESS_VARIABLES)
-def test_no_value_of_a_harmless_variable_is_a_path_or_an_address(name: str) -> None:
+@pytest.mark.parametrize(
+    "value", ["/tmp/x", "./x", "a/b/c", "../x", "http://x", "tcp://x:1", "$(id)", "a b", "a\nb", "~", "a" * 300]
+)
+def test_no_value_of_a_harmless_variable_is_a_path_or_an_address(value: str) -> None:
     """A file, a URL, another host's port, a shell line or a control character needs consent under any name."""
-    for value in ("/tmp/x", "./x", "a/b/c", "../x", "http://x", "tcp://x:1", "$(id)", "a b", "a\nb", "~", "a" * 300):
-        assert describe_variable_effect(name, value), value
+    assert [name for name in HARMLESS_VARIABLES if not describe_variable_effect(name, value)] == []
 
 
 def test_ranks_print_in_no_encoding_that_hides_secrets() -> None:

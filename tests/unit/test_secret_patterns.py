@@ -2,7 +2,7 @@
 
 import pytest
 from deadlines import within
-from secret_corpus import SecretCase, read_corpus
+from secret_corpus import read_corpus
 
 from aboard.core.secrets.secret_names import MASK, may_hold_secret
 from aboard.core.secrets.secret_scrubber import SecretScrubber, mask_secrets, mask_words
@@ -11,10 +11,9 @@ BEGIN, END = (f"-----{edge} RSA PRIVATE" + " KEY-----" for edge in ("BEGIN", "EN
 BODY = "MIIEpAIBAAKCAQEA1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8S9t0U1v2W3x4Y"
 
 
-@pytest.mark.parametrize("case", read_corpus(), ids=lambda case: case.id)
-def test_every_case_of_the_corpus(case: SecretCase) -> None:
+def test_every_case_of_the_corpus() -> None:
     """The secret is gone; an innocent look-alike is unchanged."""
-    assert case.passes(mask_secrets), mask_secrets(case.text)
+    assert {case.id: mask_secrets(case.text) for case in read_corpus() if not case.passes(mask_secrets)} == {}
 
 
 def test_no_secret_of_the_corpus_is_passed_over() -> None:

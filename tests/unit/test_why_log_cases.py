@@ -48,11 +48,11 @@ def _alarms(findings: Iterable[Finding]) -> list[str]:
     return [finding.code for finding in findings if finding.severity > Severity.INFO]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.group}-{case.name}")
-def test_each_log_gets_its_verdict(case: Case) -> None:
+@pytest.mark.parametrize("group", dict.fromkeys(case.group for case in CASES))
+def test_each_log_gets_its_verdict(group: str) -> None:
     """The right cause, node and rank; a healthy log gets nothing above info."""
-    (scored,) = score_cases([case])
-    assert scored.right, str(scored)
+    scored = score_cases([case for case in CASES if case.group == group])
+    assert [str(score) for score in scored if not score.right] == []
 
 
 @pytest.mark.parametrize("wrap", WRAPS)
