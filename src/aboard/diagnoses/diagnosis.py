@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import IntEnum
 
-from aboard.diagnoses.fixes import NO_FIX, Fix, FixCommand, FixTemplate, Value, name_blanks
+from aboard.diagnoses.fixes import NO_FIX, Fix, FixCommand, FixTemplate, FixTemplates, Value, name_blanks
 from aboard.diagnoses.output_patterns import USUAL_PRECEDENCE, OutputPattern, PatternSource
 from aboard.diagnoses.untrusted import Untrusted, escape_lines
 from aboard.lazy_dataclass import dataclass
@@ -31,7 +31,7 @@ class Diagnosis:
 
     `severity` is the worst that a finding of it has by default. `symptoms` are texts that people paste into a search
     box. `fixes` are the commands and pieces of advice that a finding can carry, by variant; a single one needs no name,
-    and a single command is just its text. `remedy` describes the fix in prose; without one, the page lists the fixes.
+    and a command is just its text. `remedy` describes the fix in prose; without one, the page lists the fixes.
     `leads_to` lists the codes that it explains on the same nodes. `aliases` are former codes, or codes that it has when
     found another way. `patterns` are the program messages that indicate it; their groups may appear in `explanation`,
     in braces. The smallest `precedence` of the patterns that match a text decides: see `output_patterns`. `log_fix` is
@@ -44,7 +44,7 @@ class Diagnosis:
     remedy: str = ""
     severity: Severity = Severity.BLOCK
     symptoms: tuple[str, ...] = ()
-    fixes: str | FixTemplate | Mapping[str, FixTemplate] = field(default_factory=dict, hash=False)
+    fixes: str | FixTemplate | FixTemplates = field(default_factory=dict, hash=False)
     aliases: tuple[str, ...] = ()
     leads_to: tuple[str, ...] = ()
     log_fix: str = ""
@@ -94,9 +94,11 @@ class Diagnosis:
 
     @property
     def templates(self) -> Mapping[str, FixTemplate]:
-        fixes = {"": FixCommand(self.fixes)} if isinstance(self.fixes, str) else self.fixes
-        named = fixes if isinstance(fixes, Mapping) else {"": fixes}
-        return {**named, "log": FixCommand(self.log_fix)} if self.log_fix else named
+        named = self.fixes if isinstance(self.fixes, Mapping) else {"": self.fixes}
+        logged = {"log": self.log_fix} if self.log_fix else {}
+        return {
+            variant: FixCommand(fix) if isinstance(fix, str) else fix for variant, fix in {**named, **logged}.items()
+        }
 
     @property
     def messages(self) -> tuple[OutputPattern, ...]:

@@ -68,6 +68,8 @@ class Advice:
 _SINGLE = (str, int, float, PathLike, Untrusted)
 
 FixTemplate: TypeAlias = FixCommand | Advice
+# In a declaration, a plain string is a command.
+FixTemplates: TypeAlias = Mapping[str, str | FixTemplate]
 
 
 def format_shell(text: str, **values: Value) -> Shell:

@@ -1,13 +1,12 @@
 """A test job of torch.distributed across the nodes: it can't run, fails, returns wrong values, or is slow."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import FixCommand
 from aboard.diagnoses.output_patterns import NCCL_COMPLETION, cause, odd
 from aboard.diagnoses.shared_fixes import SLOW_NIC
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
 
-_TORCH = FixCommand("{command:shell}    # must print a version; otherwise run `pip install torch` there")
+_TORCH = "{command:shell}    # must print a version; otherwise run `pip install torch` there"
 _AGAIN = "aboard check --only collective"
 
 NO_RANK = Diagnosis(
@@ -55,7 +54,7 @@ WRONG = Diagnosis(
     " and `nvidia-smi -q -d ECC` show hardware errors; exclude a node that has any.",
     fixes={
         "torch": _TORCH,
-        "hardware": FixCommand("sudo dmesg | grep -iE 'mce|ecc|edac|xid'    # on {where:shell}; shows hardware errors"),
+        "hardware": "sudo dmesg | grep -iE 'mce|ecc|edac|xid'    # on {where:shell}; shows hardware errors",
     },
 )
 
@@ -194,15 +193,11 @@ FABRIC_ERRORS = Diagnosis(
     " port is down, or a switch drops packets. Status 4 means that the adapter is not allowed to read some memory,"
     " often because of PCIe ACS.",
     fixes={
-        "": FixCommand("rdma link{counters:shell}    # on {node}; then check the adapter's cable and port"),
-        "link": FixCommand(
-            "ibstat; rdma link    # on {node} and {peer}; is State Active? Then check link_downed in the port's"
-            " counters\n"
-            "export NCCL_IB_TIMEOUT=22    # tolerates a short link flap"
-        ),
-        "adapter": FixCommand(
-            "ibstat; sudo dmesg -T | grep -i mlx5    # on {node}; is it the link, the firmware or the adapter?"
-        ),
+        "": "rdma link{counters:shell}    # on {node}; then check the adapter's cable and port",
+        "link": "ibstat; rdma link    # on {node} and {peer}; is State Active? Then check link_downed in the port's"
+        " counters\n"
+        "export NCCL_IB_TIMEOUT=22    # tolerates a short link flap",
+        "adapter": "ibstat; sudo dmesg -T | grep -i mlx5    # on {node}; is it the link, the firmware or the adapter?",
     },
     patterns=(
         cause(

@@ -1,7 +1,7 @@
 """Containers that start, but whose ranks would differ between nodes or lack what the node has."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 
 _OPTIONS = "container: {{options: [{option}]}}    # in aboard.yaml"
 
@@ -12,8 +12,8 @@ IMAGE_DIFFERS = Diagnosis(
     explanation="Ranks of one job must run the same software. Another image may have another torch or NCCL, which then"
     " fails in the first collective or, worse, computes something else.",
     fixes={
-        "file": FixCommand("{lines:shell}"),
-        "store": FixCommand("{lines:shell}    # or pull it by its digest on every node"),
+        "file": "{lines:shell}",
+        "store": "{lines:shell}    # or pull it by its digest on every node",
     },
     leads_to=(
         *("software-torch", "software-nccl", "software-cuda", "software-rocm", "software-python", "software-package"),

@@ -6,23 +6,17 @@ All are warnings at most: their rules were tested on recordings, not on real ada
 from dataclasses import replace
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.nodes.unanswered_probes import declare_unanswered
 from aboard.diagnoses.output_patterns import NCCL_COMPLETION, cause, hint, odd
 
 # Why a port is down: its Ethernet interface, the subnet manager, or its link.
 _DOWN = {
-    "ethernet": FixCommand(
-        "rdma link show; ip -br link    # on {node}; bring the interface of {port} up, or reseat its cable"
-    ),
-    "no-manager": FixCommand(
-        "sudo sminfo -C {device}    # on {node}; the cable is fine, but no subnet manager responds\n"
-        "sudo systemctl restart opensm    # on the machine that runs it, unless a switch does"
-    ),
-    "no-link": FixCommand(
-        "sudo mlxlink -d {device}    # on {node}; shows why there is no link\n"
-        "sudo mlxlink -d {device} -a TG    # on {node}; toggles the link; then try another cable"
-    ),
+    "ethernet": "rdma link show; ip -br link    # on {node}; bring the interface of {port} up, or reseat its cable",
+    "no-manager": "sudo sminfo -C {device}    # on {node}; the cable is fine, but no subnet manager responds\n"
+    "sudo systemctl restart opensm    # on the machine that runs it, unless a switch does",
+    "no-link": "sudo mlxlink -d {device}    # on {node}; shows why there is no link\n"
+    "sudo mlxlink -d {device} -a TG    # on {node}; toggles the link; then try another cable",
 }
 _TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
 
@@ -36,14 +30,10 @@ SOCKETS = Diagnosis(
     " RDMA.",
     fixes={
         **_DOWN,
-        "no-card": FixCommand(
-            "lspci | grep -iE 'mellanox|infiniband'    # on {node}; is an adapter listed?\n"
-            "sudo modprobe mlx5_ib    # on {node}; if so, loads its driver"
-        ),
-        "told": FixCommand(
-            "env | grep NCCL_IB; cat /etc/nccl.conf    # on {node}; remove the setting that stops NCCL from using"
-            " the node's adapters"
-        ),
+        "no-card": "lspci | grep -iE 'mellanox|infiniband'    # on {node}; is an adapter listed?\n"
+        "sudo modprobe mlx5_ib    # on {node}; if so, loads its driver",
+        "told": "env | grep NCCL_IB; cat /etc/nccl.conf    # on {node}; remove the setting that stops NCCL from using"
+        " the node's adapters",
     },
     log_fix="ls -l /dev/infiniband    # on {node}, inside the container; Docker: --device=/dev/infiniband",
     patterns=odd(
@@ -162,9 +152,8 @@ MIXED = Diagnosis(
     " fails with `Attempted to connect incompatible devices`. The adapter to exclude is usually an Ethernet"
     " adapter for the slow management network.",
     fixes={
-        "mode": FixCommand(
-            "sudo mlxconfig -d {device} query LINK_TYPE_P1    # on {node}; set it to 1 (InfiniBand) or 2 (Ethernet)"
-        ),
+        "mode": "sudo mlxconfig -d {device} query LINK_TYPE_P1    # on {node}; set it to 1 (InfiniBand) or 2"
+        " (Ethernet)",
         "exclude": Advice("NCCL_IB_HCA: {adapters}    # in `env:` of {where} in aboard.yaml"),
     },
     log_fix="cat /sys/class/infiniband/*/ports/*/link_layer    # on {node} and its peers\n"
@@ -192,13 +181,9 @@ PLUGIN = Diagnosis(
     " `env:` in aboard.yaml.",
     fixes={
         "aside": Advice("setup: [{line}]    # for {node} in aboard.yaml"),
-        "like": FixCommand(
-            "ls -l {path}; dpkg -S {path}    # on {peer}, which has it; install the same package on {node}"
-        ),
-        "find": FixCommand(
-            "find / -xdev -name 'libnccl-net*' 2>/dev/null    # on {node}; add its directory to LD_LIBRARY_PATH, or"
-            " install the plugin (for EFA: aws-ofi-nccl)"
-        ),
+        "like": "ls -l {path}; dpkg -S {path}    # on {peer}, which has it; install the same package on {node}",
+        "find": "find / -xdev -name 'libnccl-net*' 2>/dev/null    # on {node}; add its directory to LD_LIBRARY_PATH, or"
+        " install the plugin (for EFA: aws-ofi-nccl)",
     },
 )
 
@@ -211,9 +196,7 @@ RAIL_CUT = Diagnosis(
     " `failed with 110 Connection timed out`. Possible causes: a cable is in the wrong port, a VLAN is missing on the"
     " switch, or an address belongs to a different rail.",
     fixes={
-        "echo": FixCommand(
-            "ping -I {own} {peer}    # on {node}; then check the cable, switch port and VLAN at both ends"
-        ),
+        "echo": "ping -I {own} {peer}    # on {node}; then check the cable, switch port and VLAN at both ends",
         "without": Advice(
             "NCCL_IB_HCA: {adapters}    # in `env:` of aboard.yaml, for all nodes, to train without that rail"
         ),
@@ -301,10 +284,9 @@ MEMLOCK = Diagnosis(
     " Docker (`--ulimit memlock=-1`), not from your terminal.",
     fixes={
         "setup": Advice("setup: [ulimit -l unlimited]    # in aboard.yaml, for {where}"),
-        "limits": FixCommand(
-            "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-memlock.conf    # on {where:shell}\n"
-            "sudo systemctl restart ssh    # on {where:shell}; for Slurm: LimitMEMLOCK=infinity in slurmd's service"
-        ),
+        "limits": "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-memlock.conf    # on"
+        " {where:shell}\n"
+        "sudo systemctl restart ssh    # on {where:shell}; for Slurm: LimitMEMLOCK=infinity in slurmd's service",
     },
     log_fix="ulimit -l    # on {node}, in the shell that ranks get: must print unlimited\n"
     "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/rdma.conf    # on {node}; for Slurm and systemd:"
@@ -331,7 +313,7 @@ NCCL_SETTINGS = Diagnosis(
     " algorithm or protocol than their peers hang or are slow.",
     leads_to=("software-variable",),
     fixes={
-        "look": FixCommand("env | grep {key}; grep -n {key} /etc/nccl.conf    # on {where:shell}; where is it set?"),
+        "look": "env | grep {key}; grep -n {key} /etc/nccl.conf    # on {where:shell}; where is it set?",
         "set": Advice("{key}: …    # in `env:` of aboard.yaml, once for all nodes; overrides the nodes' own settings"),
     },
 )
@@ -347,20 +329,19 @@ TOPOLOGY = Diagnosis(
     explanation="On virtual machines, NCCL can't detect which adapter is close to which GPU, so cloud providers ship a"
     " file that describes this. On a node without the file, NCCL picks slow paths, which costs half the bandwidth.",
     fixes={
-        "copy": FixCommand("scp {source} {target}    # or unset NCCL_TOPO_FILE"),
-        "copy-bind": FixCommand("scp {source} {target}    # or unset NCCL_TOPO_FILE; bind it into the container too"),
-        "absent": FixCommand("ls -l {path}    # on {node}; no node has it: install it or unset NCCL_TOPO_FILE"),
-        "absent-bind": FixCommand(
-            "ls -l {path}    # on {node}; no node has it: install it or unset NCCL_TOPO_FILE; bind it into the"
-            " container too"
-        ),
-        "other": FixCommand(f"ls -l {_TOPOLOGY}; echo $NCCL_TOPO_FILE    # on {{node}}"),
-        "unequal": FixCommand(f"md5sum {_TOPOLOGY} $NCCL_TOPO_FILE    # on each node"),
+        "copy": "scp {source} {target}    # or unset NCCL_TOPO_FILE",
+        "copy-bind": "scp {source} {target}    # or unset NCCL_TOPO_FILE; bind it into the container too",
+        "absent": "ls -l {path}    # on {node}; no node has it: install it or unset NCCL_TOPO_FILE",
+        "absent-bind": "ls -l {path}    # on {node}; no node has it: install it or unset NCCL_TOPO_FILE; bind it into"
+        " the"
+        " container too",
+        "other": f"ls -l {_TOPOLOGY}; echo $NCCL_TOPO_FILE    # on {{node}}",
+        "unequal": f"md5sum {_TOPOLOGY} $NCCL_TOPO_FILE    # on each node",
     },
 )
 
 
 UNKNOWN_ACS = replace(
     declare_unanswered("acs"),
-    fixes=FixCommand("sudo lspci -vvv | grep ACSCtl    # on {where:shell}; SrcValid+ means that ACS is on"),
+    fixes="sudo lspci -vvv | grep ACSCtl    # on {where:shell}; SrcValid+ means that ACS is on",
 )

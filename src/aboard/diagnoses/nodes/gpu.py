@@ -6,7 +6,7 @@ All are warnings at most: their rules were tested on recordings, not on real GPU
 from dataclasses import replace
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.nodes.unanswered_probes import declare_unanswered
 from aboard.diagnoses.output_patterns import KERNEL_XID, cause, odd
 
@@ -27,9 +27,7 @@ COUNT = Diagnosis(
     " GPU detected`. Possible causes: a GPU fell off the bus, a container or Slurm hides it, `slots:` was copied from"
     " a different node, or the script doesn't call `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`.",
     fixes={
-        "look": FixCommand(
-            "nvidia-smi -L; lspci | grep -i nvidia    # on {node}; a GPU that only lspci lists needs a reboot"
-        ),
+        "look": "nvidia-smi -L; lspci | grep -i nvidia    # on {node}; a GPU that only lspci lists needs a reboot",
         "slots": Advice("slots: {count}    # for {node} in aboard.yaml, if it has only that many GPUs"),
     },
     log_fix="echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start",
@@ -54,10 +52,9 @@ HIDDEN = Diagnosis(
     " a smaller machine. CUDA reads the list only up to the first entry that it doesn't know.",
     fixes={
         "ours": Advice("CUDA_VISIBLE_DEVICES: {gpus}    # in `env:` of {node} in aboard.yaml, where it is set"),
-        "look": FixCommand(
-            "grep -n CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile /etc/environment    # on {node}; remove it where it is"
-            " set"
-        ),
+        "look": "grep -n CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile /etc/environment    # on {node}; remove it where"
+        " it is"
+        " set",
         "set": Advice(
             "CUDA_VISIBLE_DEVICES: {gpus}    # or in `env:` of {node} in aboard.yaml, which takes precedence"
         ),
@@ -79,13 +76,9 @@ MODEL = Diagnosis(
     symptoms=("CUDA out of memory on one node only", "one rank is always the slowest"),
     explanation="All ranks wait for the slowest GPU, and the GPU with the least memory limits the batch size.",
     fixes={
-        "odd": FixCommand(
-            "nvidia-smi -L    # on {where:shell}; exclude these nodes with `exclude:` in aboard.yaml, or"
-            " train only on them"
-        ),
-        "several": FixCommand(
-            "nvidia-smi -L    # on {node}; use `include:` in aboard.yaml to select nodes with the same model"
-        ),
+        "odd": "nvidia-smi -L    # on {where:shell}; exclude these nodes with `exclude:` in aboard.yaml, or"
+        " train only on them",
+        "several": "nvidia-smi -L    # on {node}; use `include:` in aboard.yaml to select nodes with the same model",
     },
 )
 
@@ -101,10 +94,8 @@ DRIVER = Diagnosis(
     explanation="CUDA and NCCL choose features by driver version. Nodes that choose different features hang or fail in"
     " their first collective.",
     fixes={
-        "odd": FixCommand(
-            "cat /proc/driver/nvidia/version    # on {where:shell}; install the other nodes' version there"
-            " (nvidia-driver-VERSION, and the same fabric manager), and reboot"
-        )
+        "odd": "cat /proc/driver/nvidia/version    # on {where:shell}; install the other nodes' version there"
+        " (nvidia-driver-VERSION, and the same fabric manager), and reboot"
     },
 )
 
@@ -121,15 +112,11 @@ DRIVER_MISMATCH = Diagnosis(
     " is still running the old module. CUDA can't start.",
     leads_to=_NO_ANSWER,
     fixes={
-        "": FixCommand(
-            "sudo reboot    # on {node}; or, if no process uses the GPUs: sudo rmmod nvidia_uvm nvidia_drm"
-            " nvidia_modeset nvidia && sudo modprobe nvidia\n"
-            "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'    # on {node}; prevents further unattended upgrades"
-        ),
-        "cuda": FixCommand(
-            "nvidia-smi | head -4    # on {node}; Driver Version and the CUDA version it supports\n"
-            "python -c 'import torch; print(torch.version.cuda)'    # the CUDA version that torch needs"
-        ),
+        "": "sudo reboot    # on {node}; or, if no process uses the GPUs: sudo rmmod nvidia_uvm nvidia_drm"
+        " nvidia_modeset nvidia && sudo modprobe nvidia\n"
+        "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'    # on {node}; prevents further unattended upgrades",
+        "cuda": "nvidia-smi | head -4    # on {node}; Driver Version and the CUDA version it supports\n"
+        "python -c 'import torch; print(torch.version.cuda)'    # the CUDA version that torch needs",
     },
     patterns=(
         cause(
@@ -201,31 +188,18 @@ XID = Diagnosis(
     " System Processor (GSP). Xid 79 means that the GPU has fallen off the bus.",
     leads_to=_NO_ANSWER,
     fixes={
-        "program": FixCommand(
-            "export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
-            "sudo dmesg -T | grep -i xid    # on {node}; only other Xids point to the hardware"
-        ),
-        "gone": FixCommand(
-            "sudo reboot    # on {node}; if {device} is not back or fails again, exclude {node}: it needs repair"
-        ),
-        "link": FixCommand(
-            "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link is down, or has errors?\n"
-            "sudo nvidia-smi --gpu-reset    # on {node}; resets all GPUs if no process uses them; otherwise reboot"
-        ),
-        "reset": FixCommand(
-            "sudo nvidia-smi --gpu-reset -i {device}.0    # on {node}; works only if no process uses the GPU\n"
-            "sudo dcgmi diag -r 3    # on {node}; if it fails or the Xid recurs, exclude {node}"
-        ),
-        "earlier": FixCommand(
-            "sudo dmesg -T | grep -i xid    # on {node}; nothing to do if one of your earlier runs had a bug"
-        ),
-        "listed": FixCommand(
-            "sudo dmesg -T | grep -i xid    # on {node}; NVIDIA's list of Xid errors explains Xid {xid}"
-        ),
-        "before": FixCommand("sudo dmesg -T | grep -i xid    # on {node}; an earlier Xid is the cause"),
-        "processor": FixCommand(
-            "sudo reboot    # on {node}; if Xid {xid} recurs, exclude the node: it needs a newer driver or repair"
-        ),
+        "program": "export CUDA_LAUNCH_BLOCKING=1    # then rerun: the traceback shows the failing line\n"
+        "sudo dmesg -T | grep -i xid    # on {node}; only other Xids point to the hardware",
+        "gone": "sudo reboot    # on {node}; if {device} is not back or fails again, exclude {node}: it needs repair",
+        "link": "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link is down, or has errors?\n"
+        "sudo nvidia-smi --gpu-reset    # on {node}; resets all GPUs if no process uses them; otherwise reboot",
+        "reset": "sudo nvidia-smi --gpu-reset -i {device}.0    # on {node}; works only if no process uses the GPU\n"
+        "sudo dcgmi diag -r 3    # on {node}; if it fails or the Xid recurs, exclude {node}",
+        "earlier": "sudo dmesg -T | grep -i xid    # on {node}; nothing to do if one of your earlier runs had a bug",
+        "listed": "sudo dmesg -T | grep -i xid    # on {node}; NVIDIA's list of Xid errors explains Xid {xid}",
+        "before": "sudo dmesg -T | grep -i xid    # on {node}; an earlier Xid is the cause",
+        "processor": "sudo reboot    # on {node}; if Xid {xid} recurs, exclude the node: it needs a newer driver or"
+        " repair",
     },
     patterns=(
         # Logged for every process that an earlier failure took down.
@@ -337,17 +311,15 @@ NVLINK = Diagnosis(
 
 UNKNOWN_GPUS = replace(
     declare_unanswered("gpus"),
-    fixes=FixCommand(
-        "command -v nvidia-smi    # on {node}; install nvidia-utils, or add its directory to the PATH for ssh logins"
-    ),
+    fixes="command -v nvidia-smi    # on {node}; install nvidia-utils, or add its directory to the PATH for ssh logins",
 )
 
 UNKNOWN_KERNEL_LOG = replace(
     declare_unanswered("kernel-log"),
-    fixes=FixCommand("sudo usermod -aG systemd-journal $USER    # on {where:shell}; or once: sudo dmesg | grep -i xid"),
+    fixes="sudo usermod -aG systemd-journal $USER    # on {where:shell}; or once: sudo dmesg | grep -i xid",
 )
 
 UNKNOWN_FABRIC_MANAGER = replace(
     declare_unanswered("fabric-manager"),
-    fixes=FixCommand("nvidia-smi -q | grep -A 2 Fabric    # on {node}; must show Completed and Success"),
+    fixes="nvidia-smi -q | grep -A 2 Fabric    # on {node}; must show Completed and Success",
 )

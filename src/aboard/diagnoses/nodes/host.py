@@ -1,7 +1,7 @@
 """Hosts: clock, names, resource limits, and what earlier runs left behind."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import cause, end
 
 _RESTART_SSH = "sudo systemctl restart ssh    # on {node}; if sshd itself was started with the low limit"
@@ -10,7 +10,7 @@ _MEMORY_MAX = (
     "sudo systemctl set-property user-$(id -u).slice MemoryMax=infinity    # on {node}; if the slice sets the limit"
 )
 
-_STOP_RUN = FixCommand("aboard stop {run}    # only if you no longer need that run; or wait for its end: aboard status")
+_STOP_RUN = "aboard stop {run}    # only if you no longer need that run; or wait for its end: aboard status"
 
 CLOCK = Diagnosis(
     code="host-clock",
@@ -128,14 +128,12 @@ OPEN_FILES = Diagnosis(
     " sshd, slurmd or the container (`--ulimit nofile=1048576`), not from your terminal.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, for {node}"),
-        "raise": FixCommand(
+        "raise": (
             "echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/90-nofile.conf    # on {node};"
             " for new logins\n" + _RESTART_SSH
         ),
-        "shared": FixCommand(
-            "ulimit -n 65536; df -h /dev/shm    # on {node}, in the shell that ranks get\n"
-            "torch.multiprocessing.set_sharing_strategy('file_system')    # in your script; needs fewer open files"
-        ),
+        "shared": "ulimit -n 65536; df -h /dev/shm    # on {node}, in the shell that ranks get\n"
+        "torch.multiprocessing.set_sharing_strategy('file_system')    # in your script; needs fewer open files",
     },
     log_fix="ulimit -n 65536    # on {node}, in the shell that ranks get; or raise LimitNOFILE in slurmd's or sshd's"
     " unit\n"
@@ -168,7 +166,7 @@ PROCESSES = Diagnosis(
     " start. The limit counts all of the user's processes and threads on that machine, including those of other runs.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, for {node}"),
-        "raise": FixCommand(
+        "raise": (
             "echo '* - nproc unlimited' | sudo tee /etc/security/limits.d/90-nproc.conf    # on {node};"
             " for new logins\n" + _RESTART_SSH
         ),
@@ -197,16 +195,12 @@ SHM = Diagnosis(
     " is full, ranks and data loader workers die. Docker gives a container 64 MiB by default; in Kubernetes, mount an"
     " emptyDir with `medium: Memory` at /dev/shm. Runs that were killed leave their shared memory segments behind.",
     fixes={
-        "small": FixCommand(
-            "sudo mount -o remount,size=50% /dev/shm    # on {node}; to keep the size after a reboot, set it in"
-            " /etc/fstab too\n"
-            "# if {node} is a container, start it with --shm-size=32g or --ipc=host instead"
-        ),
-        "full": FixCommand(
-            "ls -lS /dev/shm | head    # on {node}; whose files are these?\n"
-            "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}; removes dead runs' segments; only if no"
-            " run of yours is active"
-        ),
+        "small": "sudo mount -o remount,size=50% /dev/shm    # on {node}; to keep the size after a reboot, set it in"
+        " /etc/fstab too\n"
+        "# if {node} is a container, start it with --shm-size=32g or --ipc=host instead",
+        "full": "ls -lS /dev/shm | head    # on {node}; whose files are these?\n"
+        "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}; removes dead runs' segments; only if no"
+        " run of yours is active",
     },
     log_fix="df -h /dev/shm    # on {node}, inside the container\n"
     "docker run --shm-size=16g …    # or --ipc=host; Apptainer: --bind /dev/shm",
@@ -246,9 +240,8 @@ MEMORY = Diagnosis(
     explanation="Other processes, often from an earlier run, or files in /dev/shm are using the memory. Ranks will be"
     " killed when they load the model.",
     fixes={
-        "list": FixCommand(
-            "ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; lists the processes that use the most memory"
-        ),
+        "list": "ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; lists the processes that use the most"
+        " memory",
         "run": _STOP_RUN,
     },
     log_fix="free -g; cat /sys/fs/cgroup/memory.max    # on {node}; total memory and the cgroup's limit",
@@ -266,7 +259,7 @@ MEMORY_LIMIT = Diagnosis(
     symptoms=("exitcode: -9", "Memory cgroup out of memory: Killed process", "slurmstepd: error: Detected 1 oom_kill"),
     explanation="A container, a Slurm job or a systemd slice limits the memory of everything inside it. A rank that"
     " exceeds the limit is killed with SIGKILL (exit code -9), however much memory the machine has free.",
-    fixes=FixCommand(_MEMORY_MAX),
+    fixes=_MEMORY_MAX,
     leads_to=("host-oom-kills",),
 )
 
@@ -278,10 +271,8 @@ OOM_KILLS = Diagnosis(
     explanation="The cgroup in which ranks will run has already run out of memory. Ranks that need as much memory as"
     " the killed processes will be killed too.",
     fixes={
-        "": FixCommand(
-            _MEMORY_MAX + "\n# or use fewer data loader workers, a smaller batch, or no copy of the dataset per rank"
-        ),
-        "worker": FixCommand("sudo dmesg -T | grep -i 'killed process'    # on {node}; did memory run out?"),
+        "": (_MEMORY_MAX + "\n# or use fewer data loader workers, a smaller batch, or no copy of the dataset per rank"),
+        "worker": "sudo dmesg -T | grep -i 'killed process'    # on {node}; did memory run out?",
     },
     log_fix="sudo dmesg -T | grep -i 'killed process'    # on {node}; shows the process and its size\n"
     "#SBATCH --mem=0    # all of the node's memory; or use fewer data loader workers, no copies of the dataset per"
@@ -313,14 +304,10 @@ AFFINITY = Diagnosis(
     " Cpus_allowed_list /proc/self/status`). All ranks, data loaders and communication threads share these cores, so"
     " every step is slow, without any error.",
     fixes={
-        "sshd": FixCommand(
-            "sudo systemctl restart ssh    # on {node}; sessions inherit sshd's cores. If that doesn't help, check"
-            " CPUAffinity= in ssh.service, cpusets, or the container's cores"
-        ),
-        "job": FixCommand(
-            "sbatch --ntasks-per-node=1 --cpus-per-task={cores} …    # or in #SBATCH lines, or under"
-            " cluster.slurm.extra in aboard.yaml; --exclusive gives all cores"
-        ),
+        "sshd": "sudo systemctl restart ssh    # on {node}; sessions inherit sshd's cores. If that doesn't help, check"
+        " CPUAffinity= in ssh.service, cpusets, or the container's cores",
+        "job": "sbatch --ntasks-per-node=1 --cpus-per-task={cores} …    # or in #SBATCH lines, or under"
+        " cluster.slurm.extra in aboard.yaml; --exclusive gives all cores",
     },
 )
 
@@ -365,10 +352,8 @@ BUSY_GPU = Diagnosis(
     " runs out of memory at once, or every step is slow. If nvidia-smi lists no process, the process is in a container"
     " or is a zombie; check on the host.",
     fixes={
-        "kill": FixCommand(
-            "ps -o user,pid,etime,args -p {listed}    # on {node}; whose processes are these?\n"
-            "kill {pids:words}    # on {node}, if they are yours and not needed"
-        ),
+        "kill": "ps -o user,pid,etime,args -p {listed}    # on {node}; whose processes are these?\n"
+        "kill {pids:words}    # on {node}, if they are yours and not needed",
         "run": _STOP_RUN,
     },
     log_fix="nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv    # on {node}; then terminate process"

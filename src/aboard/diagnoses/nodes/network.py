@@ -3,7 +3,7 @@
 from typing import Any
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import NCCL_PEER, cause, hint, last_words
 from aboard.diagnoses.shared_fixes import SLOW_NIC
 
@@ -44,24 +44,19 @@ _CLIENT = r"client socket has failed to connect to \[?(?P<peer>[\w.:-]+?)\]?:(?P
 _NO_CONNECTION = (*(f"network-{scope}{outcome}" for scope in _WHERE for outcome in _HOW), "network-flaky")
 # Fixes of a connection that fails; the rule picks those that fit the failure.
 _OPEN = {
-    "look": FixCommand(
-        "sudo nft list ruleset | grep -nE 'reject|reset'    # on {where:shell}; find the rule that rejects connections"
-    ),
-    "in": FixCommand(
-        "sudo iptables -I INPUT -p tcp -s {net} --dport {ports} -j ACCEPT    # on {where:shell}; until the next"
-        " reboot\n"
-        "# for good: sudo ufw allow proto tcp from {net} to any port {ports}, or sudo firewall-cmd --permanent"
-        " --zone=trusted --add-source={net} && sudo firewall-cmd --reload"
-    ),
-    "out": FixCommand(
-        "sudo iptables -I OUTPUT -p tcp -d {net} --dport {ports} -j ACCEPT    # on {where:shell}; until the next"
-        " reboot\n"
-        "# for good: sudo ufw allow out proto tcp from any to {net} port {ports}, or sudo firewall-cmd --permanent"
-        " --zone=trusted --add-source={net} && sudo firewall-cmd --reload"
-    ),
-    "route": FixCommand("ip route get {address}    # on {node}; does the route use the right network?"),
-    "let-in": FixCommand("{rules:shell}"),
-    "check": FixCommand("{check:shell}"),
+    "look": "sudo nft list ruleset | grep -nE 'reject|reset'    # on {where:shell}; find the rule that rejects"
+    " connections",
+    "in": "sudo iptables -I INPUT -p tcp -s {net} --dport {ports} -j ACCEPT    # on {where:shell}; until the next"
+    " reboot\n"
+    "# for good: sudo ufw allow proto tcp from {net} to any port {ports}, or sudo firewall-cmd --permanent"
+    " --zone=trusted --add-source={net} && sudo firewall-cmd --reload",
+    "out": "sudo iptables -I OUTPUT -p tcp -d {net} --dport {ports} -j ACCEPT    # on {where:shell}; until the next"
+    " reboot\n"
+    "# for good: sudo ufw allow out proto tcp from any to {net} port {ports}, or sudo firewall-cmd --permanent"
+    " --zone=trusted --add-source={net} && sudo firewall-cmd --reload",
+    "route": "ip route get {address}    # on {node}; does the route use the right network?",
+    "let-in": "{rules:shell}",
+    "check": "{check:shell}",
 }
 _NAMED = "echo {entry} | sudo tee -a /etc/hosts    # on {where:shell}"
 _RENAMED = "sudo sed -i -E {script} /etc/hosts    # on {where:shell}\n" + _NAMED
@@ -117,10 +112,8 @@ EPHEMERAL_DROPPED = _declare_connection(
     "dropped",
     aliases=("init-peer-dropped",),
     logged={
-        "waiting": FixCommand(
-            "ss -tno state syn-sent    # on {node}, while it tries to connect; the peer listed is blocked\n"
-            "aboard check --only network    # tests every pair of nodes"
-        )
+        "waiting": "ss -tno state syn-sent    # on {node}, while it tries to connect; the peer listed is blocked\n"
+        "aboard check --only network    # tests every pair of nodes"
     },
     log_fix="sudo iptables -S    # on {peer}; open all ports between the nodes\n"
     "aboard check --only network    # tests every pair of nodes",
@@ -150,17 +143,13 @@ EPHEMERAL_REFUSED = _declare_connection(
     aliases=("init-peer-refused",),
     symptoms=("Gloo connectFullMesh failed with … SO_ERROR: Connection refused, remote=[10.0.0.2]:28048",),
     logged={
-        "nccl": FixCommand(
-            "ip -br addr    # on {peer}; set NCCL_SOCKET_IFNAME to the interface on the network that all nodes share\n"
-            "aboard check --only network    # tests every pair of nodes"
-        ),
-        "nccl-peers": FixCommand(
-            "ip -br addr    # on the peers of {node}; set NCCL_SOCKET_IFNAME to the interface on the network that all"
-            " nodes share"
-        ),
-        "gloo": FixCommand(
-            "ip -br addr    # on {node} and its peers; then set GLOO_SOCKET_IFNAME=INTERFACE on all nodes"
-        ),
+        "nccl": "ip -br addr    # on {peer}; set NCCL_SOCKET_IFNAME to the interface on the network that all nodes"
+        " share\n"
+        "aboard check --only network    # tests every pair of nodes",
+        "nccl-peers": "ip -br addr    # on the peers of {node}; set NCCL_SOCKET_IFNAME to the interface on the"
+        " network that all"
+        " nodes share",
+        "gloo": "ip -br addr    # on {node} and its peers; then set GLOO_SOCKET_IFNAME=INTERFACE on all nodes",
     },
     patterns=(
         cause(
@@ -192,10 +181,8 @@ EPHEMERAL_REJECTED = _declare_connection(
     "ephemeral-",
     "rejected",
     logged={
-        "peers": FixCommand(
-            "sudo iptables -S | grep -i reject    # on the peers of {node}\n"
-            "aboard check --only network    # tests every pair of nodes"
-        )
+        "peers": "sudo iptables -S | grep -i reject    # on the peers of {node}\n"
+        "aboard check --only network    # tests every pair of nodes"
     },
     log_fix="sudo iptables -S | grep -i reject    # on {peer}; firewalld: firewall-cmd --list-all\n"
     "aboard check --only network    # tests every pair of nodes",
@@ -279,7 +266,7 @@ UNRESOLVED = Diagnosis(
     symptoms=("Could not resolve hostname", "Name or service not known", _TIMED_OUT),
     explanation="The name is in this machine's ssh_config or /etc/hosts but not in the node's, or the node's DNS does"
     " not respond. torch prints the same message as when a firewall blocks the connection.",
-    fixes=FixCommand(_NAMED),
+    fixes=_NAMED,
     log_fix="getent hosts {peer}    # on {node}; then add the name to /etc/hosts, or use the peer's address",
     patterns=hint(
         r"The (?:IPv4 )?network addresses of \((?P<peer>[\w.:-]+), (?P<port>\d+)\) cannot be retrieved",
@@ -295,7 +282,7 @@ PEER_ON_LOOPBACK = Diagnosis(
     explanation="The node's /etc/hosts maps the peer's name to 127.x, often because the file came with a copied image."
     " The node would connect to itself instead of the peer, and wait.",
     leads_to=_NO_CONNECTION,
-    fixes=FixCommand(_RENAMED),
+    fixes=_RENAMED,
 )
 
 NAMES_DIFFER = Diagnosis(
@@ -305,9 +292,7 @@ NAMES_DIFFER = Diagnosis(
     symptoms=("ranks wait for each other although every host is up",),
     explanation="Copies of /etc/hosts may have diverged, or DNS may reply differently to different nodes. The nodes"
     " then can't connect to each other, or connect over different networks.",
-    fixes=FixCommand(
-        "getent ahosts {name}    # on {where:shell}; is the address from /etc/hosts or from DNS?\n" + _RENAMED
-    ),
+    fixes="getent ahosts {name}    # on {where:shell}; is the address from /etc/hosts or from DNS?\n" + _RENAMED,
 )
 
 PORT_TAKEN = Diagnosis(
@@ -317,11 +302,9 @@ PORT_TAKEN = Diagnosis(
     explanation="Usually a rank from an earlier run is still running, another program is using the port, or one"
     " torchrun per GPU was started instead of one per node.",
     fixes={
-        "holder": FixCommand(
-            "sudo ss -ltnp sport = :{port}    # on {node}; which process uses the port?\n"
-            "sudo fuser -k {port}/tcp    # on {node}; if the process is a leftover; otherwise set MASTER_PORT in `env:`"
-        ),
-        "run": FixCommand("aboard stop {run}    # only if you no longer need that run; or set another MASTER_PORT"),
+        "holder": "sudo ss -ltnp sport = :{port}    # on {node}; which process uses the port?\n"
+        "sudo fuser -k {port}/tcp    # on {node}; if the process is a leftover; otherwise set MASTER_PORT in `env:`",
+        "run": "aboard stop {run}    # only if you no longer need that run; or set another MASTER_PORT",
     },
     log_fix="sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; which process uses the port?",
     patterns=cause(
@@ -341,11 +324,9 @@ INTERFACE_MISSING = Diagnosis(
             "env: {{{variable}: {interface}}}    # in aboard.yaml, for {node}; if a pasted command or .deepspeed_env"
             " sets it, change it there"
         ),
-        "nccl": FixCommand(
-            "ip -br addr    # on {node}; lists the node's interfaces\n"
-            "env | grep NCCL_SOCKET_IFNAME    # on {node}; =eth0 is exact, eth is a prefix, ^docker excludes"
-        ),
-        "gloo": FixCommand("ip -br addr    # on {node}; lists the node's interfaces"),
+        "nccl": "ip -br addr    # on {node}; lists the node's interfaces\n"
+        "env | grep NCCL_SOCKET_IFNAME    # on {node}; =eth0 is exact, eth is a prefix, ^docker excludes",
+        "gloo": "ip -br addr    # on {node}; lists the node's interfaces",
     },
     patterns=(
         cause(

@@ -1,7 +1,7 @@
 """Nodes that can't be reached, and logins that are slow or noisy."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import cause, end
 from aboard.diagnoses.slurm import steps
 from aboard.diagnoses.unreachable_reason import UnreachableReason
@@ -59,11 +59,11 @@ TIMEOUT = Diagnosis(
     symptoms=("ssh: connect to host n2 port 22: Connection timed out",),
     explanation="No packet came back. Either the machine is down, or a firewall drops the packets.",
     fixes={
-        "": FixCommand(
+        "": (
             "ping -c 3 {target}    # here; if it is down, power it on; if it is up, check the cloud's security group\n"
             + _LET_SSH_IN
         ),
-        "srun": FixCommand(_SHOW_NODE + _STEP + " hostname    # in the job; does srun start anything there?"),
+        "srun": (_SHOW_NODE + _STEP + " hostname    # in the job; does srun start anything there?"),
     },
     log_fix="ping -c 3 {node}    # is it up?",
     patterns=cause(
@@ -105,15 +105,13 @@ KEY_REFUSED = Diagnosis(
     explanation="Usually the user's authorized_keys file on the node doesn't list any key that this machine offers, or"
     " sshd ignores the file because others can write to it.",
     fixes={
-        "": FixCommand(
-            "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores keys in files that others can"
-            " write to\n"
-            "{trust:shell aboard trust}    # here; installs your key\n"
-            "sudo journalctl -u ssh -n 20    # on {node}; shows why sshd still refuses the key. Or correct `user:` in"
-            " aboard.yaml"
-        ),
-        "mode": FixCommand("chmod 600 {path}    # here; ssh ignores a key that others can read"),
-        "make": FixCommand("{trust:shell aboard trust}    # here; creates a key and installs it on every node"),
+        "": "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores keys in files that others can"
+        " write to\n"
+        "{trust:shell aboard trust}    # here; installs your key\n"
+        "sudo journalctl -u ssh -n 20    # on {node}; shows why sshd still refuses the key. Or correct `user:` in"
+        " aboard.yaml",
+        "mode": "chmod 600 {path}    # here; ssh ignores a key that others can read",
+        "make": "{trust:shell aboard trust}    # here; creates a key and installs it on every node",
     },
     log_fix="aboard trust {node}    # here; installs your key. For logins between nodes: aboard trust --mesh NODES\n"
     "chmod 700 ~/.ssh; chmod 600 ~/.ssh/authorized_keys    # on {node}",
@@ -174,17 +172,15 @@ NO_PYTHON = Diagnosis(
     explanation="The login works, but the ranks' shell can't find the Python that was requested. The shell is not a"
     " login shell, so ~/.profile and `conda activate` in ~/.bashrc have no effect.",
     fixes={
-        "": FixCommand(
-            "ssh {ssh:shell} {find:shell}    # here; if a login shell finds it, set `python:` to that path\n"
-            "sudo apt-get install -y python3    # on {node}; if no Python is installed"
-        ),
-        "srun": FixCommand(
+        "": "ssh {ssh:shell} {find:shell}    # here; if a login shell finds it, set `python:` to that path\n"
+        "sudo apt-get install -y python3    # on {node}; if no Python is installed",
+        "srun": (
             _STEP + " bash -lc {lookup}    # in the job; if a login shell finds it, set `python:` to that path\n"
             "sudo apt-get install -y python3    # on {node}; if no Python is installed"
         ),
         "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; keeps the existing PATH"),
         "python": Advice("python: {path}    # in aboard.yaml, {where}"),
-        "path": FixCommand("command -v {python}    # on {node}; set `python:` in aboard.yaml to its full path"),
+        "path": "command -v {python}    # on {node}; set `python:` in aboard.yaml to its full path",
     },
     log_fix="ssh {node} 'command -v python3; echo $PATH'    # shows the ranks' PATH; then use the program's absolute"
     " path",
@@ -204,11 +200,9 @@ OLD_PYTHON = Diagnosis(
     symptoms=("aboard: python 3.6.8",),
     explanation="Aboard's agent needs Python 3.9 or later on the node.",
     fixes={
-        "": FixCommand(
-            "ssh {ssh:shell} 'ls /usr/bin/python3* /opt/conda/bin/python'    # here; set `python:` for {node}"
-            " to a newer one"
-        ),
-        "srun": FixCommand(
+        "": "ssh {ssh:shell} 'ls /usr/bin/python3* /opt/conda/bin/python'    # here; set `python:` for {node}"
+        " to a newer one",
+        "srun": (
             _STEP + " sh -c 'ls /usr/bin/python3* /opt/conda/bin/python'    # in the job; set `python:` to a newer one"
         ),
         "newer": Advice("python: {path}    # in aboard.yaml, for {node}; or another Python 3.9+ with your packages"),
@@ -231,8 +225,8 @@ GARBAGE = Diagnosis(
     explanation="Something else replied in the agent's place: usually a forced command in authorized_keys, a restricted"
     " shell, or a script named python3.",
     fixes={
-        "": FixCommand("ssh {ssh:shell} {ask}    # must print a version and nothing else"),
-        "srun": FixCommand(_STEP + " {python} --version    # in the job; must print a version and nothing else"),
+        "": "ssh {ssh:shell} {ask}    # must print a version and nothing else",
+        "srun": (_STEP + " {python} --version    # in the job; must print a version and nothing else"),
     },
 )
 
@@ -252,8 +246,8 @@ SILENT = Diagnosis(
     explanation="Possible causes: the home directory is on a dead mount (`ssh root@NODE` may still work), the machine"
     " is swapping endlessly, or a process that the connection needs has been stopped.",
     fixes={
-        "": FixCommand("timeout 30 ssh -v {ssh:shell} true    # here; note where it stops"),
-        "srun": FixCommand(_SHOW_NODE + "timeout 30 " + _STEP + " -v true    # in the job; note where it stops"),
+        "": "timeout 30 ssh -v {ssh:shell} true    # here; note where it stops",
+        "srun": (_SHOW_NODE + "timeout 30 " + _STEP + " -v true    # in the job; note where it stops"),
     },
 )
 
@@ -272,10 +266,8 @@ LOST = Diagnosis(
     explanation="Possible causes: two machines have the same address, a session limit (MaxSessions, TasksMax) was"
     " reached, or the network is flapping.",
     fixes={
-        "": FixCommand(
-            "ssh {ssh:shell} true    # here; run it a few times; if it sometimes fails, check {node}'s network"
-        ),
-        "srun": FixCommand(_SHOW_NODE + _STEP + " true    # in the job; run it a few times; does it always work?"),
+        "": "ssh {ssh:shell} true    # here; run it a few times; if it sometimes fails, check {node}'s network",
+        "srun": (_SHOW_NODE + _STEP + " true    # in the job; run it a few times; does it always work?"),
     },
     log_fix="aboard check --only reach    # shows the reason for every node",
     patterns=end(
@@ -329,9 +321,8 @@ SETUP = Diagnosis(
     " \"'LINE'\"`.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; {otherwise}"),
-        "try": FixCommand(
-            "{line:shell ssh NODE 'bash -c …'}    # here; runs the line as a rank would; fix the line in aboard.yaml"
-        ),
+        "try": "{line:shell ssh NODE 'bash -c …'}    # here; runs the line as a rank would; fix the line in"
+        " aboard.yaml",
     },
     leads_to=UNANSWERED,
 )
@@ -345,22 +336,17 @@ SLOW_LOGIN = Diagnosis(
     " server (UseDNS, GSSAPI) or file server. Aboard compares the node with the others to discount delays that this"
     " machine's own load causes.",
     fixes={
-        "connect": FixCommand(
-            "getent hosts {target}    # here; is name resolution slow, or the network?\nping -c 3 {target}    # here"
-        ),
-        "greeting": FixCommand(
-            "uptime    # on {node}; is it overloaded? An sshd behind a proxy or a TCP wrapper queries DNS first\n"
-            "sudo systemctl restart ssh    # on {node}; if not overloaded, sshd may be stuck or at its connection limit"
-        ),
-        "keys": FixCommand("uptime    # on {node}; is it overloaded? The key exchange needs CPU time"),
-        "login": FixCommand(
-            "echo 'UseDNS no' | sudo tee /etc/ssh/sshd_config.d/00-dns.conf    # on {node}\n"
-            "sudo systemctl reload ssh    # on {node}\n"
-            "time ls -d ~    # on {node}; is the home directory on a dead or slow mount?"
-        ),
-        "shell": FixCommand(
-            "time {python} -c pass    # on {node}; if that is quick, the shell's start-up files (~/.bashrc) are slow"
-        ),
+        "connect": "getent hosts {target}    # here; is name resolution slow, or the network?\nping -c 3 {target}"
+        "    # here",
+        "greeting": "uptime    # on {node}; is it overloaded? An sshd behind a proxy or a TCP wrapper queries DNS"
+        " first\n"
+        "sudo systemctl restart ssh    # on {node}; if not overloaded, sshd may be stuck or at its connection limit",
+        "keys": "uptime    # on {node}; is it overloaded? The key exchange needs CPU time",
+        "login": "echo 'UseDNS no' | sudo tee /etc/ssh/sshd_config.d/00-dns.conf    # on {node}\n"
+        "sudo systemctl reload ssh    # on {node}\n"
+        "time ls -d ~    # on {node}; is the home directory on a dead or slow mount?",
+        "shell": "time {python} -c pass    # on {node}; if that is quick, the shell's start-up files (~/.bashrc) are"
+        " slow",
     },
 )
 

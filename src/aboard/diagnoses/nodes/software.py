@@ -1,7 +1,7 @@
 """Software that ranks run: Python, packages, code and variables, which must match on every node."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import cause
 
 _SAME = (
@@ -26,13 +26,12 @@ _OTHER = "# To use a different Python instead, add: --set cluster.python="
 _SYNC = "aboard sync --env{on:shell  --on NODES}    # creates the environment on the nodes"
 _INSTALL = "{look:shell}    # install it on {nodes:shell}"
 _SAME_PYTHON = {
-    "look": FixCommand(
-        "{look:shell}    # if it exists, set `python:` for {node} in aboard.yaml to this path; otherwise install it"
-    ),
-    "all": FixCommand("{lines:shell}"),
+    "look": "{look:shell}    # if it exists, set `python:` for {node} in aboard.yaml to this path; otherwise install"
+    " it",
+    "all": "{lines:shell}",
 }
-_PIP = {"all": FixCommand("{lines:shell}")}
-_FILES = {"copy": FixCommand("{lines:shell}"), "look": FixCommand("{look:shell}")}
+_PIP = {"all": "{lines:shell}"}
+_FILES = {"copy": "{lines:shell}", "look": "{look:shell}"}
 
 INTERPRETER = Diagnosis(
     code="software-interpreter",
@@ -45,9 +44,9 @@ INTERPRETER = Diagnosis(
     " file system is on all nodes anyway. To use a different Python, pass `--set cluster.python=PATH` or set `python:"
     " PATH` under `cluster:` in aboard.yaml; `python3` selects the login shell's python3.",
     fixes={
-        "sync": FixCommand(_SYNC + "\n" + _OTHER + "python3"),
-        "copy": FixCommand("{lines:shell}\n" + _OTHER + "python3"),
-        "install": FixCommand(_INSTALL + "\n" + _OTHER + "python3"),
+        "sync": (_SYNC + "\n" + _OTHER + "python3"),
+        "copy": "{lines:shell}\n" + _OTHER + "python3",
+        "install": (_INSTALL + "\n" + _OTHER + "python3"),
     },
     leads_to=_FOLLOWS,
 )
@@ -62,9 +61,9 @@ INTERPRETER_LOGIN = Diagnosis(
     remedy="`aboard sync --env` creates a virtual environment on the nodes. To use the nodes' own Python, set `python:"
     " PATH` under `cluster:` in aboard.yaml. `python: python3` keeps the login shell's python3.",
     fixes={
-        "sync": FixCommand(_SYNC + "\n" + _OTHER + "/path/to/python"),
-        "copy": FixCommand("{lines:shell}\n" + _OTHER + "/path/to/python"),
-        "install": FixCommand(_INSTALL + "\n" + _OTHER + "/path/to/python"),
+        "sync": (_SYNC + "\n" + _OTHER + "/path/to/python"),
+        "copy": "{lines:shell}\n" + _OTHER + "/path/to/python",
+        "install": (_INSTALL + "\n" + _OTHER + "/path/to/python"),
     },
     leads_to=("software-import",),
 )
@@ -90,11 +89,11 @@ PROGRAM = Diagnosis(
     remedy="Copy the program to the nodes with `aboard sync`, or launch with `--sync`. Or set `workdir:` in aboard.yaml"
     " to a directory that all nodes share.",
     fixes={
-        "sync": FixCommand("aboard sync{on:shell  --on NODES} {path}    # or add --sync to the command"),
+        "sync": "aboard sync{on:shell  --on NODES} {path}    # or add --sync to the command",
         "near": Advice("write {near} in the command: this machine does not have {path} either"),
-        "copy": FixCommand("{lines:shell}"),
-        "install": FixCommand("{look:shell}    # install it on {nodes:shell}, or use its full path"),
-        "module": FixCommand("{try_it:shell}"),
+        "copy": "{lines:shell}",
+        "install": "{look:shell}    # install it on {nodes:shell}, or use its full path",
+        "module": "{try_it:shell}",
     },
     leads_to=("software-code", "software-import", "storage-missing"),
 )
@@ -108,7 +107,7 @@ COMMAND_PATH = Diagnosis(
     " is read by every rank, so its absence stops the launch. `aboard sync` leaves out what `.gitignore` names, unless"
     " the path is named.",
     fixes={
-        "sync": FixCommand("aboard sync --ignored {paths:words}{on:shell}"),
+        "sync": "aboard sync --ignored {paths:words}{on:shell}",
         "copy": Advice(
             "copy {paths:words} to the working directory on {nodes:shell}, or name a path that all nodes have"
         ),
@@ -183,7 +182,7 @@ NCCL = Diagnosis(
     " own NCCL, but LD_LIBRARY_PATH or LD_PRELOAD can make a different one load first.",
     remedy=f"{_SAME} Check whether a system libnccl is loaded first: `ldconfig -p | grep nccl`,"
     " `echo $LD_LIBRARY_PATH $LD_PRELOAD`.",
-    fixes={**_PIP, "paths": FixCommand("echo $LD_LIBRARY_PATH $LD_PRELOAD    # on each node, where ranks start")},
+    fixes={**_PIP, "paths": "echo $LD_LIBRARY_PATH $LD_PRELOAD    # on each node, where ranks start"},
     log_fix="python -c 'import torch; print(torch.cuda.nccl.version())'    # on each node, where ranks start\n"
     "echo $LD_LIBRARY_PATH $LD_PRELOAD    # there: a system libnccl that comes first is the usual cause",
     patterns=cause(
@@ -282,7 +281,7 @@ VARIABLE = Diagnosis(
     remedy="Set the variable once under `env:` in aboard.yaml, which takes precedence, or remove it from the file that"
     " sets it: `grep -n NAME ~/.bashrc ~/.profile /etc/environment`.",
     fixes={
-        "look": FixCommand("{look:shell}    # here; shows whether one of these files sets it"),
+        "look": "{look:shell}    # here; shows whether one of these files sets it",
         "set": Advice("env: {{{name}: {value}}}    # in aboard.yaml, under cluster:; one value for all nodes"),
     },
 )

@@ -1,10 +1,10 @@
 """Directories that a run needs: missing, unresponsive, full, or not shared."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import cause, odd
 
-_LARGEST = FixCommand("{look:shell}    # lists the largest entries; delete what is no longer needed")
+_LARGEST = "{look:shell}    # lists the largest entries; delete what is no longer needed"
 _REMOVE = (
     "`du -x --max-depth=2 DIRECTORY | sort -n | tail` lists the largest directories, which are usually old"
     " checkpoints, `~/.cache/huggingface` and `~/.cache/torch`. `quota -s` shows quotas."
@@ -141,11 +141,9 @@ READ_ONLY = Diagnosis(
     remedy="Check the mount options with `findmnt -T DIRECTORY`, disk errors with `sudo dmesg | tail`, and your uid"
     " with `id`.",
     fixes={
-        "mend": FixCommand(
-            "sudo dmesg | tail    # on {nodes:shell}; shows disk errors\n"
-            "{mend:shell}    # on {nodes:shell}; if there are no disk errors"
-        ),
-        "try": FixCommand("{try_it:shell}"),
+        "mend": "sudo dmesg | tail    # on {nodes:shell}; shows disk errors\n"
+        "{mend:shell}    # on {nodes:shell}; if there are no disk errors",
+        "try": "{try_it:shell}",
     },
     log_fix="findmnt -T PATH; sudo dmesg -T | tail    # on {node}",
     patterns=cause(
@@ -168,14 +166,10 @@ DEAD_MOUNT = Diagnosis(
     " mount (ranks, `df`, logins with a home directory on it) fail, or hang in state D, where even SIGKILL may not end"
     " them.",
     fixes={
-        "": FixCommand(
-            "sudo umount -l {point}    # on {nodes:shell}; releases processes that hang on it (FUSE: fusermount3"
-            " -uz)\n"
-            "sudo mount {how:shell}    # on {nodes:shell}; once its server responds again"
-        ),
-        "waits": FixCommand(
-            "ps -eo pid,stat,wchan:30,cmd | grep ' D'    # on {node}; wchan shows what each process waits for"
-        ),
+        "": "sudo umount -l {point}    # on {nodes:shell}; releases processes that hang on it (FUSE: fusermount3"
+        " -uz)\n"
+        "sudo mount {how:shell}    # on {nodes:shell}; once its server responds again",
+        "waits": "ps -eo pid,stat,wchan:30,cmd | grep ' D'    # on {node}; wchan shows what each process waits for",
     },
     log_fix="timeout 5 stat -f PATH; findmnt -t nfs,nfs4,lustre,fuse    # on {node}; find the mount, then remount it",
     leads_to=("software-code", "software-config", "unknown-software", "unknown-storage-room"),

@@ -1,7 +1,7 @@
 """What stops `aboard trust`: host keys that nobody confirmed, nodes that let nobody in, files that can't be edited."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 
 CONFIRM = Diagnosis(
     code="trust-confirm",
@@ -64,12 +64,11 @@ NO_ACCESS = Diagnosis(
     explanation="To install or remove your key, Aboard needs to log in: with the key that the cloud gave you, a key in"
     " your ssh agent, or a password that you type.",
     fixes={
-        "": FixCommand("{typed:shell aboard trust} --identity FILE    # the key that the cloud gave you"),
-        "identity": FixCommand(
-            "ssh -i {file} {ssh:shell} true    # here; is it the node's key, and is `user:` right in aboard.yaml?\n"
-            "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores keys in files that others can"
-            " write to"
-        ),
+        "": "{typed:shell aboard trust} --identity FILE    # the key that the cloud gave you",
+        "identity": "ssh -i {file} {ssh:shell} true    # here; is it the node's key, and is `user:` right in"
+        " aboard.yaml?\n"
+        "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores keys in files that others can"
+        " write to",
     },
 )
 
@@ -79,7 +78,7 @@ IDENTITY = Diagnosis(
     symptoms=("Permissions 0644 for 'admin.pem' are too open.",),
     explanation="`--identity` takes a private key that already logs in to the nodes. ssh ignores a key that others can"
     " read.",
-    fixes={"missing": FixCommand("ls -l {file}"), "mode": FixCommand("chmod 600 {file}")},
+    fixes={"missing": "ls -l {file}", "mode": "chmod 600 {file}"},
 )
 
 KEY_LOCKED = Diagnosis(

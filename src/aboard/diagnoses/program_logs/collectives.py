@@ -4,7 +4,6 @@ They cover torch 1.13 to 2.13 and NCCL 2.14 to 2.30.
 """
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import FixCommand
 from aboard.diagnoses.output_patterns import cause, wait
 
 _STORE_PEER = r"\(?\[?(?P<peer>[\w.:-]+?)\]?[,:] ?(?P<port>\d+)\)?"
@@ -20,19 +19,13 @@ STORE_UNREACHABLE = Diagnosis(
     " started, or runs on a node with a different address), a firewall drops the packets, or this node can't resolve"
     " the name.",
     fixes={
-        "peer": FixCommand(
-            "getent hosts {peer}    # on the node that waits; no output means that it can't resolve the name\n"
-            "timeout 3 bash -c '</dev/tcp/$0/$1' {peer} {port}; echo $?    # there: 0=open, 1=refused, 124=dropped\n"
-            "ss -ltn | grep {port}    # on {peer}; is rank 0 listening?"
-        ),
-        "master": FixCommand(
-            "getent hosts $MASTER_ADDR    # on the node that waits\n"
-            "timeout 3 bash -c '</dev/tcp/ADDRESS/PORT'; echo $?    # there: 0=open, 1=refused, 124=dropped"
-        ),
-        "endpoint": FixCommand(
-            "ss -ltn | grep 29500    # on the node of --rdzv-endpoint; is torchrun listening?\n"
-            "getent hosts ENDPOINT; hostname -I    # there: is the endpoint one of its own addresses?"
-        ),
+        "peer": "getent hosts {peer}    # on the node that waits; no output means that it can't resolve the name\n"
+        "timeout 3 bash -c '</dev/tcp/$0/$1' {peer} {port}; echo $?    # there: 0=open, 1=refused, 124=dropped\n"
+        "ss -ltn | grep {port}    # on {peer}; is rank 0 listening?",
+        "master": "getent hosts $MASTER_ADDR    # on the node that waits\n"
+        "timeout 3 bash -c '</dev/tcp/ADDRESS/PORT'; echo $?    # there: 0=open, 1=refused, 124=dropped",
+        "endpoint": "ss -ltn | grep 29500    # on the node of --rdzv-endpoint; is torchrun listening?\n"
+        "getent hosts ENDPOINT; hostname -I    # there: is the endpoint one of its own addresses?",
     },
     patterns=(
         # One message for a refused connection, a dropped one and an unknown name; up to 2.2 without the milliseconds.
@@ -60,14 +53,12 @@ CLIENTS_MISSING = Diagnosis(
     explanation="{came} of {world} ranks joined. The other ranks never started, can't reach rank 0, or have a"
     " different world size; torch doesn't say which.",
     fixes={
-        "ranks": FixCommand(
-            "grep -L 'Init\\|loss\\|rank' LOGS…    # lists logs that are empty or end early: look for the cause there\n"
-            "echo $RANK $WORLD_SIZE $MASTER_ADDR    # where ranks start: each RANK once, the other two the same"
-        ),
-        "nodes": FixCommand(
-            "ps -ef | grep torchrun    # on each node; is it running, with the same --rdzv-id and --rdzv-endpoint?\n"
-            "chronyc tracking    # on each node; with clocks more than 15 s apart, torchrun considers nodes dead"
-        ),
+        "ranks": "grep -L 'Init\\|loss\\|rank' LOGS…    # lists logs that are empty or end early: look for the cause"
+        " there\n"
+        "echo $RANK $WORLD_SIZE $MASTER_ADDR    # where ranks start: each RANK once, the other two the same",
+        "nodes": "ps -ef | grep torchrun    # on each node; is it running, with the same --rdzv-id and"
+        " --rdzv-endpoint?\n"
+        "chronyc tracking    # on each node; with clocks more than 15 s apart, torchrun considers nodes dead",
     },
     patterns=(
         wait(
@@ -91,13 +82,9 @@ WORLD_MISMATCH = Diagnosis(
     explanation="Rank {missing} was not started, or its RANK and WORLD_SIZE don't match the other ranks' values. The"
     " ranks that waited for its address timed out.",
     fixes={
-        "missing": FixCommand(
-            "echo $RANK $WORLD_SIZE    # where each rank starts: each RANK (from 0) once, the same WORLD_SIZE\n"
-            "ps -ef | grep RANK    # on rank {missing}'s node; is the rank running, and what did it log last?"
-        ),
-        "twice": FixCommand(
-            "echo $RANK $WORLD_SIZE    # where each rank starts: each RANK (from 0) once, the same WORLD_SIZE"
-        ),
+        "missing": "echo $RANK $WORLD_SIZE    # where each rank starts: each RANK (from 0) once, the same WORLD_SIZE\n"
+        "ps -ef | grep RANK    # on rank {missing}'s node; is the rank running, and what did it log last?",
+        "twice": "echo $RANK $WORLD_SIZE    # where each rank starts: each RANK (from 0) once, the same WORLD_SIZE",
     },
     patterns=(
         wait(

@@ -1,7 +1,6 @@
 """Log messages about a rank's own program: CUDA, disks, Python environment, data and checkpoints."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import FixCommand
 from aboard.diagnoses.output_patterns import KERNEL_XID, cause, end, odd
 
 ILLEGAL_ACCESS = Diagnosis(
@@ -196,11 +195,9 @@ LOADER = Diagnosis(
     explanation="A data-loader worker exited, so the rank can't get its next batch. If the worker raised an exception,"
     " the log shows it above this error.",
     fixes={
-        "died": FixCommand(
-            "num_workers=0    # in the DataLoader: the exception then comes from the rank itself\n"
-            "df -h /dev/shm; free -g    # on {node}; shared memory and host memory are the usual causes"
-        ),
-        "raised": FixCommand("num_workers=0    # in the DataLoader: the exception then comes from the rank itself"),
+        "died": "num_workers=0    # in the DataLoader: the exception then comes from the rank itself\n"
+        "df -h /dev/shm; free -g    # on {node}; shared memory and host memory are the usual causes",
+        "raised": "num_workers=0    # in the DataLoader: the exception then comes from the rank itself",
     },
     patterns=(
         cause(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) exited unexpectedly", fix="died", weight=1),

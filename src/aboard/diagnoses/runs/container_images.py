@@ -1,7 +1,6 @@
 """Diagnoses of containers that do not start because of their image: absent, damaged, for another machine."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import FixCommand
 from aboard.diagnoses.output_patterns import last_words, refusal
 
 _SCHEMA = "in aboard.yaml"
@@ -22,28 +21,19 @@ IMAGE_MISSING = Diagnosis(
     remedy="An image file must exist at the same path on every node. Docker keeps images per node, and rootless Podman"
     " also per user: load or pull the image on every node.",
     fixes={
-        "file": FixCommand(
-            "aboard sync --data {image}    # here; copies the image to the nodes that lack it, if this machine has it"
-        ),
-        "copy": FixCommand(
-            'for node in {nodes:words}; do scp -3 {peer}:{image} "$node":{image}; done'
-            "    # here; copies the image if {peer} has it"
-        ),
-        "store": FixCommand(
-            'for node in {nodes:words}; do {runtime} save {image} | ssh "$node" {runtime} load; done'
-            "    # here; copies the image if this machine has it\n"
-            "{runtime} pull {image}    # on {node}; if a registry has it"
-        ),
-        "transfer": FixCommand(
-            'for node in {nodes:words}; do ssh {peer} {runtime} save {image} | ssh "$node" {runtime} load; done'
-            "    # here; copies the image if {peer} has it\n"
-            "{runtime} pull {image}    # on {node}; if a registry has it"
-        ),
-        "registry": FixCommand("{runtime} pull {image}    # on {node}; shows why it can't be pulled"),
-        "log-file": FixCommand("ls -l {image}    # on {node}; is the image there? it must be on every node"),
-        "log-store": FixCommand(
-            "podman images; docker images    # on {node}; is the image there? load or pull it on every node"
-        ),
+        "file": "aboard sync --data {image}    # here; copies the image to the nodes that lack it, if this machine"
+        " has it",
+        "copy": 'for node in {nodes:words}; do scp -3 {peer}:{image} "$node":{image}; done'
+        "    # here; copies the image if {peer} has it",
+        "store": 'for node in {nodes:words}; do {runtime} save {image} | ssh "$node" {runtime} load; done'
+        "    # here; copies the image if this machine has it\n"
+        "{runtime} pull {image}    # on {node}; if a registry has it",
+        "transfer": 'for node in {nodes:words}; do ssh {peer} {runtime} save {image} | ssh "$node" {runtime} load; done'
+        "    # here; copies the image if {peer} has it\n"
+        "{runtime} pull {image}    # on {node}; if a registry has it",
+        "registry": "{runtime} pull {image}    # on {node}; shows why it can't be pulled",
+        "log-file": "ls -l {image}    # on {node}; is the image there? it must be on every node",
+        "log-store": "podman images; docker images    # on {node}; is the image there? load or pull it on every node",
     },
     patterns=(
         refusal(
@@ -74,7 +64,7 @@ IMAGE_PERMISSION = Diagnosis(
     symptoms=("could not open image /data/train.sif: /data/train.sif is not readable by the current user",),
     explanation="The user that runs the ranks has no permission to read the image file, or a directory above it.",
     fixes={
-        "": FixCommand("namei -l {image}    # on {node}; shows which part of the path lacks r (file) or x (directory)"),
+        "": "namei -l {image}    # on {node}; shows which part of the path lacks r (file) or x (directory)",
     },
     patterns=refusal(
         r"could not open image (?P<image>\S+): .*(?:is not readable by the current user|permission denied)"
@@ -93,8 +83,8 @@ IMAGE_INVALID = Diagnosis(
     explanation="The file is not a complete container image: usually a copy was interrupted, or it is another kind of"
     " file.",
     fixes={
-        "": FixCommand("ls -l {image}; sha256sum {image}    # on {node}; compare with another node, and copy it again"),
-        "name": FixCommand("{runtime} images    # on {node}; `container.image` must be one of these names, not a file"),
+        "": "ls -l {image}; sha256sum {image}    # on {node}; compare with another node, and copy it again",
+        "name": "{runtime} images    # on {node}; `container.image` must be one of these names, not a file",
     },
     patterns=(
         refusal(
@@ -117,7 +107,7 @@ ARCHITECTURE = Diagnosis(
     ),
     explanation="The programs in the image were built for another CPU architecture than this node's.",
     fixes={
-        "": FixCommand("uname -m    # on {node}; build or pull the image for this architecture"),
+        "": "uname -m    # on {node}; build or pull the image for this architecture",
     },
     patterns=refusal(
         r"the image's architecture \((?P<built>\w+)\) could not run on the host's|image targets '?(?P<built2>\w+)'?,"
@@ -138,11 +128,11 @@ NO_SPACE = Diagnosis(
     explanation="The disk that an image is unpacked to is full. Apptainer unpacks to its temporary directory, Podman to"
     " ~/.local/share/containers, Docker to /var/lib/docker.",
     fixes={
-        "unpack": FixCommand(
+        "unpack": (
             "df -h /tmp    # on {node}; free space, or unpack elsewhere: `APPTAINER_TMPDIR: /scratch` under `env:` "
             + _SCHEMA
         ),
-        "store": FixCommand("df -h ~/.local/share/containers; podman system df    # on {node}; free space there"),
+        "store": "df -h ~/.local/share/containers; podman system df    # on {node}; free space there",
     },
     patterns=(
         refusal(
@@ -171,13 +161,11 @@ NO_PROGRAM = Diagnosis(
     explanation="The image has no such program on its own PATH. Ranks run its `python3`, unless"
     " `container.python` names another interpreter.",
     fixes={
-        "": FixCommand(
+        "": (
             "{enter:shell apptainer exec IMAGE} sh -c 'command -v python3 python'    # on {node};"
             " set `container.python` to its interpreter " + _SCHEMA
         ),
-        "log": FixCommand(
-            "apptainer exec IMAGE sh -c 'command -v python3 python'    # on {node}; podman run --rm IMAGE sh -c …"
-        ),
+        "log": "apptainer exec IMAGE sh -c 'command -v python3 python'    # on {node}; podman run --rm IMAGE sh -c …",
     },
     patterns=(
         refusal(

@@ -1,7 +1,7 @@
 """Diagnoses of containers that do not start, by the messages of Apptainer, Singularity, Podman and Docker."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import last_words, refusal
 
 _SCHEMA = "in aboard.yaml"
@@ -21,11 +21,11 @@ NO_RUNTIME = Diagnosis(
     " a non-interactive login.",
     remedy="Install the runtime on every node, or load it with `setup: [module load apptainer]` in aboard.yaml.",
     fixes={
-        "": FixCommand(
+        "": (
             "command -v {runtime}    # on {node}; if a module provides it: `setup: [module load {runtime}]` " + _SCHEMA
         ),
-        "part": FixCommand("{runtime} info    # on {node}; install what it lacks"),
-        "log": FixCommand("command -v apptainer singularity podman docker    # on {node}; is the runtime installed?"),
+        "part": "{runtime} info    # on {node}; install what it lacks",
+        "log": "command -v apptainer singularity podman docker    # on {node}; is the runtime installed?",
     },
     patterns=(
         # The name is compared with the run's own runtime.
@@ -57,11 +57,11 @@ DAEMON = Diagnosis(
     remedy="Members of the group `docker` may use the socket, and with it act as root on the node. Apptainer and"
     " rootless Podman need no daemon.",
     fixes={
-        "group": FixCommand(
+        "group": (
             "sudo usermod -aG docker $USER    # on {node}; members of this group are root there."
             " Without it: `runtime: podman` or `apptainer` " + _SCHEMA
         ),
-        "start": FixCommand("sudo systemctl start docker    # on {node}"),
+        "start": "sudo systemctl start docker    # on {node}",
     },
     patterns=(
         refusal(
@@ -93,11 +93,9 @@ USER_NAMESPACES = Diagnosis(
     remedy="An administrator can allow user namespaces, or install Apptainer with its setuid starter"
     " (package apptainer-suid).",
     fixes={
-        "": FixCommand(
-            "sysctl user.max_user_namespaces kernel.unprivileged_userns_clone"
-            " kernel.apparmor_restrict_unprivileged_userns    # on {node}; good values are > 0, 1 and 0\n"
-            "sudo sysctl -w user.max_user_namespaces=15000    # on {node}; if it is 0"
-        ),
+        "": "sysctl user.max_user_namespaces kernel.unprivileged_userns_clone"
+        " kernel.apparmor_restrict_unprivileged_userns    # on {node}; good values are > 0, 1 and 0\n"
+        "sudo sysctl -w user.max_user_namespaces=15000    # on {node}; if it is 0",
     },
     patterns=refusal(
         r"Failed to create (?:user|mount) namespace|user namespaces are not enabled|cannot clone: (?:No space left on"
@@ -118,14 +116,11 @@ SUBORDINATE_IDS = Diagnosis(
     explanation="Rootless Podman maps the users of an image to the subordinate ids in /etc/subuid and /etc/subgid, with"
     " the setuid programs newuidmap and newgidmap. This node lacks the ids or the programs.",
     fixes={
-        "": FixCommand(
-            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER    # on {node}\n"
-            "podman system migrate    # on {node}; then launch again"
-        ),
-        "program": FixCommand(
-            "ls -l /usr/bin/newuidmap /usr/bin/newgidmap    # on {node}; both must be setuid root (package uidmap)\n"
-            "sudo chmod u+s /usr/bin/newuidmap /usr/bin/newgidmap    # on {node}; if they are not"
-        ),
+        "": "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER    # on {node}\n"
+        "podman system migrate    # on {node}; then launch again",
+        "program": "ls -l /usr/bin/newuidmap /usr/bin/newgidmap    # on {node}; both must be setuid root (package"
+        " uidmap)\n"
+        "sudo chmod u+s /usr/bin/newuidmap /usr/bin/newgidmap    # on {node}; if they are not",
     },
     patterns=(
         refusal(
@@ -155,7 +150,7 @@ BIND = Diagnosis(
     ),
     explanation="A directory that is bound into the container, or its working directory, does not exist.",
     fixes={
-        "source": FixCommand(
+        "source": (
             "ls -ld {path}    # on {node}; create it, or remove it where it was bound: in the pasted command or script"
             " (--bind, --volume), or from `container.binds` " + _SCHEMA
         ),
@@ -190,10 +185,8 @@ STORAGE = Diagnosis(
     explanation="Podman keeps images in the user's home. Its storage driver does not work on that file system, or the"
     " storage was made with another driver.",
     fixes={
-        "": FixCommand(
-            "podman info | grep -E 'graphDriverName|graphRoot:'    # on {node};"
-            " on NFS, set another graphroot in ~/.config/containers/storage.conf"
-        ),
+        "": "podman info | grep -E 'graphDriverName|graphRoot:'    # on {node};"
+        " on NFS, set another graphroot in ~/.config/containers/storage.conf",
     },
     patterns=(
         refusal(
@@ -214,10 +207,8 @@ OPTION = Diagnosis(
     ),
     explanation="The runtime does not know an option in `container.options`, or this user may not use it.",
     fixes={
-        "": FixCommand(
-            "{runtime} --version    # on {node}; change or remove the option in `container.options` " + _SCHEMA
-        ),
-        "log": FixCommand("apptainer exec --help; podman run --help    # on {node}"),
+        "": "{runtime} --version    # on {node}; change or remove the option in `container.options` " + _SCHEMA,
+        "log": "apptainer exec --help; podman run --help    # on {node}",
     },
     patterns=refusal(
         r"(?:Error for command \"\w+\"|Error|docker): unknown (?:shorthand )?flag: '?(?P<option>\S+)"
@@ -238,14 +229,11 @@ GPU = Diagnosis(
     ),
     explanation="Either the host has no driver, or the container was started without access to the GPUs.",
     fixes={
-        "": FixCommand(
-            "nvidia-smi    # on {node}, outside the container: is there a driver?\n"
-            "apptainer exec --nv …    # Docker: --gpus all, with nvidia-container-toolkit installed"
-        ),
+        "": "nvidia-smi    # on {node}, outside the container: is there a driver?\n"
+        "apptainer exec --nv …    # Docker: --gpus all, with nvidia-container-toolkit installed",
         "setting": Advice("container: {{gpus: auto}}    # in aboard.yaml, without options that pass or hide devices"),
-        "cdi": FixCommand(
-            "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml    # on {node}; describes its GPUs to Podman"
-        ),
+        "cdi": "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml    # on {node}; describes its GPUs to"
+        " Podman",
     },
     patterns=(
         refusal(
@@ -268,15 +256,11 @@ NOT_STARTED = Diagnosis(
     symptoms=("slurmstepd: error: pyxis: container start failed", "FATAL:   container creation failed: "),
     explanation="The container runtime reported an error before the program inside started.",
     fixes={
-        "": FixCommand("{enter:shell apptainer exec IMAGE} true    # on {node}; shows the same error without a launch"),
-        "directory": FixCommand(
-            "ls -ld {path}    # on {node}; APPTAINER_TMPDIR must be a directory that you can write to"
-        ),
-        "check": FixCommand("{line:shell}    # shows the whole message"),
+        "": "{enter:shell apptainer exec IMAGE} true    # on {node}; shows the same error without a launch",
+        "directory": "ls -ld {path}    # on {node}; APPTAINER_TMPDIR must be a directory that you can write to",
+        "check": "{line:shell}    # shows the whole message",
         "run-script": Advice("type `apptainer exec` instead of `apptainer run`, or add a %runscript to the image"),
-        "log": FixCommand(
-            "ls -l IMAGE; df -h /tmp    # on {node}; is the image there, and is there space to unpack it?"
-        ),
+        "log": "ls -l IMAGE; df -h /tmp    # on {node}; is the image there, and is there space to unpack it?",
     },
     patterns=(
         refusal(

@@ -1,23 +1,19 @@
 """Diagnoses of ranks, nodes and conductors that die or are lost."""
 
-from collections.abc import Mapping
-
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand, FixTemplate
+from aboard.diagnoses.fixes import Advice, FixTemplates
 from aboard.diagnoses.output_patterns import NCCL_COMPLETION, PatternSource, cause, echo, end, last_words
 
 # Added to every fix for a death.
-_INSPECT_RANK: Mapping[str, FixTemplate] = {
-    "logs": FixCommand("aboard logs {run} --rank {rank}    # the rank's whole output"),
-    "xid": FixCommand(
-        "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? (Aboard has no permission to read the kernel log)"
-    ),
+_INSPECT_RANK: FixTemplates = {
+    "logs": "aboard logs {run} --rank {rank}    # the rank's whole output",
+    "xid": "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? (Aboard has no permission to read the kernel"
+    " log)",
 }
 # For the last output of a rank: an exception, a line on stderr, or an error before the program started.
-_KNOWN_ERRORS: Mapping[str, FixTemplate] = {
-    "install": FixCommand(
-        "{command:shell ssh NODE python -m pip install MODULE}    # here; or install the package that provides {module}"
-    ),
+_KNOWN_ERRORS: FixTemplates = {
+    "install": "{command:shell ssh NODE python -m pip install MODULE}    # here; or install the package that provides"
+    " {module}",
     "interpreter": Advice(
         "# to use a different interpreter: aboard launch --set cluster.python=/path/to/env/bin/python …"
     ),
@@ -25,31 +21,19 @@ _KNOWN_ERRORS: Mapping[str, FixTemplate] = {
         "# the image lacks {module}: add `pip install {module}` to the definition of {image}, and bring the new image"
         " to the nodes"
     ),
-    "file": FixCommand("ls -l {path}    # on {nodes:shell}; does the file exist?"),
-    "copy": FixCommand("scp -3 {peer}:{path} {node}:{path}    # here; if {peer} has the file; then launch again"),
-    "copy-to-all": FixCommand(
-        'for node in {nodes:words}; do scp -3 {peer}:{path} "$node":{path}; done'
-        "    # here; if {peer} has the file; then launch again"
-    ),
-    "interface": FixCommand(
-        "ip -br address    # on {nodes:shell}; set GLOO_SOCKET_IFNAME to the interface that peers can reach"
-    ),
-    "open-files": FixCommand(
-        "ulimit -n    # on {nodes:shell}; set `setup: [ulimit -n 65536]` in aboard.yaml,"
-        " unless the script lowers the limit"
-    ),
-    "script": FixCommand(
-        "ls -l {path}    # on {nodes:shell}; set `workdir:` in aboard.yaml, or copy the script to this path"
-    ),
-    "gpu-memory": FixCommand(
-        "nvidia-smi    # on {nodes:shell}; does another process use the GPU? if not, use a smaller batch"
-    ),
-    "port": FixCommand(
-        "sudo ss -ltnp {sockets}    # on {nodes:shell}; which process uses the port?"
-        " or keep the MASTER_PORT that Aboard sets"
-    ),
-    "some-port": FixCommand("sudo ss -ltnp    # on {nodes:shell}; which process uses the port?"),
-    "disk": FixCommand("df -h    # on {nodes:shell}; find the full disk and free space on it"),
+    "file": "ls -l {path}    # on {nodes:shell}; does the file exist?",
+    "copy": "scp -3 {peer}:{path} {node}:{path}    # here; if {peer} has the file; then launch again",
+    "copy-to-all": 'for node in {nodes:words}; do scp -3 {peer}:{path} "$node":{path}; done'
+    "    # here; if {peer} has the file; then launch again",
+    "interface": "ip -br address    # on {nodes:shell}; set GLOO_SOCKET_IFNAME to the interface that peers can reach",
+    "open-files": "ulimit -n    # on {nodes:shell}; set `setup: [ulimit -n 65536]` in aboard.yaml,"
+    " unless the script lowers the limit",
+    "script": "ls -l {path}    # on {nodes:shell}; set `workdir:` in aboard.yaml, or copy the script to this path",
+    "gpu-memory": "nvidia-smi    # on {nodes:shell}; does another process use the GPU? if not, use a smaller batch",
+    "port": "sudo ss -ltnp {sockets}    # on {nodes:shell}; which process uses the port?"
+    " or keep the MASTER_PORT that Aboard sets",
+    "some-port": "sudo ss -ltnp    # on {nodes:shell}; which process uses the port?",
+    "disk": "df -h    # on {nodes:shell}; find the full disk and free space on it",
 }
 _DIFFERS = "aboard check --only software    # what differs between nodes"
 PORT_TAKEN = last_words(
@@ -67,9 +51,7 @@ RAISED = Diagnosis(
     fixes={
         **_KNOWN_ERRORS,
         **_INSPECT_RANK,
-        "trial": FixCommand(
-            "aboard launch --trial -- SCRIPT    # runs the script on each node alone, and shows which nodes fail"
-        ),
+        "trial": "aboard launch --trial -- SCRIPT    # runs the script on each node alone, and shows which nodes fail",
     },
     patterns=(
         last_words(
@@ -112,12 +94,10 @@ EXITED = Diagnosis(
     fixes={
         **_KNOWN_ERRORS,
         **_INSPECT_RANK,
-        "nccl": FixCommand("export NCCL_DEBUG=INFO    # then restart the run, and: aboard why --log LOG"),
-        "said": FixCommand("grep -F {node}': ' LOG | tail -50    # the node's last output"),
-        "slurm": FixCommand("sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which task ended first"),
-        "output": FixCommand(
-            "aboard why --log LOGS…    # add the failed rank's output, because this log does not contain it"
-        ),
+        "nccl": "export NCCL_DEBUG=INFO    # then restart the run, and: aboard why --log LOG",
+        "said": "grep -F {node}': ' LOG | tail -50    # the node's last output",
+        "slurm": "sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which task ended first",
+        "output": "aboard why --log LOGS…    # add the failed rank's output, because this log does not contain it",
     },
     patterns=(
         end(
@@ -154,14 +134,12 @@ KILLED = Diagnosis(
     explanation="SIGKILL comes from the kernel (out of memory), from Slurm, or from a user. SIGBUS usually means that"
     " /dev/shm is full. SIGSEGV and SIGABRT usually mean a bug in native code, or incompatible libraries.",
     fixes={
-        "memory": FixCommand(
-            "sudo dmesg -T | grep -i 'killed process'    # on {node}; out of memory? if not, launch again"
-        ),
-        "shm": FixCommand("df -h /dev/shm    # on {node}; is it full?"),
-        "software": FixCommand(_DIFFERS),
+        "memory": "sudo dmesg -T | grep -i 'killed process'    # on {node}; out of memory? if not, launch again",
+        "shm": "df -h /dev/shm    # on {node}; is it full?",
+        "software": _DIFFERS,
         **_INSPECT_RANK,
-        "slurm": FixCommand("sudo dmesg -T | tail -50    # on {node}; out of memory?"),
-        "native": FixCommand(
+        "slurm": "sudo dmesg -T | tail -50    # on {node}; out of memory?",
+        "native": (
             "export PYTHONFAULTHANDLER=1    # then restart the run: Python prints the lines where the rank died\n"
             + _DIFFERS
         ),
@@ -201,8 +179,8 @@ NOT_STARTED = Diagnosis(
     remedy="Ranks start in the `workdir:` from aboard.yaml, or else in the directory where `aboard launch` was run."
     " This directory must exist on every node.",
     fixes={
-        "folder": FixCommand("mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml"),
-        "program": FixCommand("command -v {program}    # on {node}"),
+        "folder": "mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml",
+        "program": "command -v {program}    # on {node}",
         **_KNOWN_ERRORS,
         **_INSPECT_RANK,
     },
@@ -236,13 +214,12 @@ CONDUCTOR_LOST = Diagnosis(
     " lease (`--lease`) expires."
     " With `--detach`, the conductor keeps running when its terminal is closed.",
     fixes={
-        "again": FixCommand("{command:shell aboard launch …}    # runs it again"),
-        "continue": FixCommand("{command:shell aboard train …}    # continues from step {step}"),
-        "continue-if-any": FixCommand("{command:shell aboard train …}    # continues from the last checkpoint, if any"),
-        "logs": FixCommand("aboard logs {run}    # the ranks' output until the conductor was killed"),
-        "memory": FixCommand(
-            "sudo dmesg -T | grep -i 'killed process'    # here; did the kernel kill the conductor to free memory?"
-        ),
+        "again": "{command:shell aboard launch …}    # runs it again",
+        "continue": "{command:shell aboard train …}    # continues from step {step}",
+        "continue-if-any": "{command:shell aboard train …}    # continues from the last checkpoint, if any",
+        "logs": "aboard logs {run}    # the ranks' output until the conductor was killed",
+        "memory": "sudo dmesg -T | grep -i 'killed process'    # here; did the kernel kill the conductor to free"
+        " memory?",
     },
 )
 
@@ -254,12 +231,8 @@ AGENT_KILLED = Diagnosis(
     " and ends them, or its guard process, which cleans up after it. Each of them, and the agent that the head is"
     " connected to, ends the ranks if another one is killed, so that no process is left behind.",
     fixes={
-        "memory": FixCommand(
-            "sudo dmesg -T | grep -i 'killed process'    # on {node}; did the kernel kill it to free memory?"
-        ),
-        "check": FixCommand(
-            "{check:shell aboard check NODE --only host    # is anything left of the run? if not, launch again}"
-        ),
+        "memory": "sudo dmesg -T | grep -i 'killed process'    # on {node}; did the kernel kill it to free memory?",
+        "check": "{check:shell aboard check NODE --only host    # is anything left of the run? if not, launch again}",
     },
 )
 
@@ -301,10 +274,8 @@ RANK_STOPPED = Diagnosis(
     explanation="A user sent SIGSTOP to the rank or pressed Ctrl-Z. All other ranks wait for this rank in the next"
     " collective.",
     fixes={
-        "continue": FixCommand("kill -CONT {pids:words}    # on {node}; resumes the rank"),
-        "check": FixCommand(
-            "{check:shell aboard check NODE --only host    # are any of its processes left? if not, launch again}"
-        ),
+        "continue": "kill -CONT {pids:words}    # on {node}; resumes the rank",
+        "check": "{check:shell aboard check NODE --only host    # are any of its processes left? if not, launch again}",
     },
 )
 
@@ -424,10 +395,8 @@ OUT_OF_MEMORY = Diagnosis(
     symptoms=("Signal 9 (SIGKILL) received by PID", "exitcode  : -9", "Out of memory: Killed process"),
     explanation="The kernel killed a process because the node, or the process's cgroup, ran out of memory.",
     fixes={
-        "killed": FixCommand(
-            "sudo dmesg -T | grep -i 'killed process'    # on {node}; shows which process, and its size\n"
-            "# use fewer data workers or a smaller batch, or request more memory (Slurm: --mem)"
-        ),
+        "killed": "sudo dmesg -T | grep -i 'killed process'    # on {node}; shows which process, and its size\n"
+        "# use fewer data workers or a smaller batch, or request more memory (Slurm: --mem)",
         **_INSPECT_RANK,
     },
     # How Python and torch report it for a child process of the rank.
@@ -441,9 +410,8 @@ SHM_FULL = Diagnosis(
     explanation="Data loaders and NCCL share memory through /dev/shm, and it is full. Containers get 64 MiB by"
     " default.",
     fixes={
-        "remount": FixCommand(
-            "sudo mount -o remount,size=50% /dev/shm    # on {node}; in a container: --shm-size=8g or --ipc=host"
-        ),
+        "remount": "sudo mount -o remount,size=50% /dev/shm    # on {node}; in a container: --shm-size=8g or"
+        " --ipc=host",
         **_INSPECT_RANK,
     },
 )
@@ -454,10 +422,8 @@ DISK_FULL = Diagnosis(
     symptoms=("OSError: [Errno 28] No space left on device",),
     explanation="The rank could not write because its disk is full. The other ranks then wait for this rank.",
     fixes={
-        "sizes": FixCommand(
-            "du -x --max-depth=2 {path} 2>/dev/null | sort -n | tail    # on {node};"
-            " free space, keep fewer checkpoints, or write elsewhere"
-        ),
+        "sizes": "du -x --max-depth=2 {path} 2>/dev/null | sort -n | tail    # on {node};"
+        " free space, keep fewer checkpoints, or write elsewhere",
         **_INSPECT_RANK,
     },
     patterns=last_words(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122"),

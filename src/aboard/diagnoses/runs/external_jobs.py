@@ -1,7 +1,6 @@
 """Diagnoses of jobs that another launcher started."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import FixCommand
 
 _THEN_RERUN = "    # on {nodes:shell}; then run aboard why again"
 
@@ -15,8 +14,8 @@ RANKS_MISSING = Diagnosis(
     remedy="Pass all nodes: `aboard why --nodes gpu[01-08]`. If the ranks have exited, the launcher's output shows"
     " why: `aboard why --log FILE`.",
     fixes={
-        "few": FixCommand("aboard why --nodes {nodes:words} …    # with all nodes of the job"),
-        "many": FixCommand("aboard why --nodes {nodes:shell} …    # with all nodes of the job"),
+        "few": "aboard why --nodes {nodes:words} …    # with all nodes of the job",
+        "many": "aboard why --nodes {nodes:shell} …    # with all nodes of the job",
     },
 )
 
@@ -41,11 +40,11 @@ NO_STACKS = Diagnosis(
     " them. py-spy must be on PATH or in the job's environment, and the kernel must allow it: with ptrace_scope=1,"
     " Ubuntu's default, a process can only inspect its own children.",
     fixes={
-        "look": FixCommand("py-spy dump --pid {pid}" + _THEN_RERUN),
-        "threads": FixCommand("py-spy dump --pid {pid}    # on {node}; shows all threads of the rank"),
-        "install": FixCommand("{python} -m pip install py-spy" + _THEN_RERUN),
-        "scope": FixCommand("sudo sysctl kernel.yama.ptrace_scope=0" + _THEN_RERUN),
-        "sudo": FixCommand("sudo {program} dump --pid {pid}" + _THEN_RERUN),
+        "look": "py-spy dump --pid {pid}" + _THEN_RERUN,
+        "threads": "py-spy dump --pid {pid}    # on {node}; shows all threads of the rank",
+        "install": "{python} -m pip install py-spy" + _THEN_RERUN,
+        "scope": "sudo sysctl kernel.yama.ptrace_scope=0" + _THEN_RERUN,
+        "sudo": "sudo {program} dump --pid {pid}" + _THEN_RERUN,
     },
 )
 

@@ -1,7 +1,6 @@
 """Diagnoses of hangs: ranks that are paused, wait for each other, or lost their links."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import FixCommand
 from aboard.diagnoses.output_patterns import PatternSource, cause
 from aboard.diagnoses.shared_fixes import CHECK_NETWORK, LOGS, OPEN, PUT_UP, SAME_CODE
 
@@ -48,9 +47,9 @@ MOUNT = Diagnosis(
     explanation="The rank is blocked in the kernel, in a read or write that does not return. Usually the file system's"
     " server, network or disk is down. Until the call returns, no signal reaches the process.",
     fixes={
-        "local": FixCommand(f"{_UNHANG}sudo mount {{place}}{_AGAIN}"),
-        "remote": FixCommand(f"{_UNHANG}sudo mount -t {{kind}} {{source}} {{place}}{_AGAIN}"),
-        "check": FixCommand("{check:shell aboard check NODE --only storage    # shows which mount is dead}"),
+        "local": f"{_UNHANG}sudo mount {{place}}{_AGAIN}",
+        "remote": f"{_UNHANG}sudo mount -t {{kind}} {{source}} {{place}}{_AGAIN}",
+        "check": "{check:shell aboard check NODE --only storage    # shows which mount is dead}",
     },
 )
 
@@ -76,19 +75,14 @@ MISMATCH = Diagnosis(
     explanation="All ranks must issue the same collectives with the same sizes in the same order. Here they diverged,"
     " because the code branches on the rank or its data, or a node has different code or configuration.",
     fixes={
-        "software": FixCommand(SAME_CODE),
-        "died": FixCommand(f"{SAME_CODE}\naboard logs {{run}} --rank {{rank}}    # the rank's whole output"),
-        "logs": FixCommand(LOGS),
-        "code": FixCommand(
-            "git status; sha256sum *.py    # on each node, in the script's directory; the code must be the same"
-        ),
-        "detail": FixCommand(
-            "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then restart: torch prints the ranks and both collectives"
-        ),
-        "code-and-detail": FixCommand(
-            "sha256sum *.py    # on each node, in the script's directory; the code must be the same\n"
-            "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then restart: torch prints the ranks and both collectives"
-        ),
+        "software": SAME_CODE,
+        "died": f"{SAME_CODE}\naboard logs {{run}} --rank {{rank}}    # the rank's whole output",
+        "logs": LOGS,
+        "code": "git status; sha256sum *.py    # on each node, in the script's directory; the code must be the same",
+        "detail": "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then restart: torch prints the ranks and both"
+        " collectives",
+        "code-and-detail": "sha256sum *.py    # on each node, in the script's directory; the code must be the same\n"
+        "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then restart: torch prints the ranks and both collectives",
     },
     patterns=(
         cause(
@@ -124,9 +118,9 @@ ABSENT = Diagnosis(
     ),
     explanation="The rank is idle and has not reached the collective in which all others are waiting.",
     fixes={
-        "logs": FixCommand(LOGS),
-        "holders": FixCommand(_HOLDERS),
-        "barrier": FixCommand("aboard logs {run} --rank {ranks}    # what the rank did instead"),
+        "logs": LOGS,
+        "holders": _HOLDERS,
+        "barrier": "aboard logs {run} --rank {ranks}    # what the rank did instead",
     },
     log_fix="py-spy dump --pid PID    # while the run hangs, for each of these ranks: {ranks}; shows where the rank is",
     patterns=cause(
@@ -162,7 +156,7 @@ DATA = Diagnosis(
     symptoms=("DataLoader worker (pid(s) …) exited unexpectedly", "RuntimeError: DataLoader timed out"),
     explanation="The rank's input does not arrive. Usually a data-loader worker hangs or was killed, or a file or a"
     " service does not respond.",
-    fixes={"logs": FixCommand(f"{LOGS}\n{_STORAGE}"), "holders": FixCommand(f"{_HOLDERS}\n{_STORAGE}")},
+    fixes={"logs": f"{LOGS}\n{_STORAGE}", "holders": f"{_HOLDERS}\n{_STORAGE}"},
 )
 
 LOCK = Diagnosis(
@@ -182,8 +176,8 @@ OUTSIDE = Diagnosis(
     " that does not respond; all other ranks are waiting for this rank. `WANDB_MODE=offline` and `HF_HUB_OFFLINE=1`"
     " turn off access to two common services.",
     fixes={
-        "logs": FixCommand(LOGS),
-        "answers": FixCommand(f"{LOGS}\ncurl -v --max-time 5 {{url}}    # on {{node}}; does the service respond?"),
+        "logs": LOGS,
+        "answers": f"{LOGS}\ncurl -v --max-time 5 {{url}}    # on {{node}}; does the service respond?",
     },
 )
 
@@ -194,7 +188,7 @@ LINK_CUT = Diagnosis(
     explanation="Packets between the nodes are lost. A firewall may have been changed, or a route, a switch or a cable"
     " may have failed. TCP retries for minutes; if packets get through again in that time, the run continues.",
     fixes={
-        "address": FixCommand("ip -br address    # on {node}; the NIC must have {address}; if not: ip address add"),
+        "address": "ip -br address    # on {node}; the NIC must have {address}; if not: ip address add",
         "open": OPEN,
         "check": CHECK_NETWORK,
     },
@@ -216,11 +210,9 @@ BIG_PACKETS = Diagnosis(
     explanation="A NIC's MTU is larger than the network can carry, and no router reports it (an MTU black hole). If"
     " you lower the MTU on all nodes, this run continues without a restart.",
     fixes={
-        "ping": FixCommand("ping -c 2 -M do -s 1472 {target}    # on {node}; does a full-size packet pass?"),
-        "smaller": FixCommand(
-            "sudo ip link set dev {card} mtu {size}    # on {nodes:shell};"
-            " keep this MTU until the network can carry larger packets"
-        ),
+        "ping": "ping -c 2 -M do -s 1472 {target}    # on {node}; does a full-size packet pass?",
+        "smaller": "sudo ip link set dev {card} mtu {size}    # on {nodes:shell};"
+        " keep this MTU until the network can carry larger packets",
     },
 )
 

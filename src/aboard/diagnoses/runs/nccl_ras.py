@@ -1,17 +1,14 @@
 """Diagnoses that NCCL's RAS subsystem reports."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import FixCommand
 from aboard.diagnoses.output_patterns import cause, odd
 from aboard.diagnoses.shared_fixes import LOGS
 
 _PROCESS = r" -- GPU .{1,40}? managed by process (?P<pid>\d+) on node (?P<node>\S+)"
 _INSPECT = {
-    "logs": FixCommand(LOGS),
-    "check": FixCommand("{check:shell aboard check NODES}"),
-    "ras": FixCommand(
-        "ncclras -v    # on a node; prints the full RAS report; or: echo verbose status | nc localhost 28028"
-    ),
+    "logs": LOGS,
+    "check": "{check:shell aboard check NODES}",
+    "ras": "ncclras -v    # on a node; prints the full RAS report; or: echo verbose status | nc localhost 28028",
 }
 
 MISSING = Diagnosis(
@@ -60,7 +57,7 @@ ERROR = Diagnosis(
     symptoms=("Asynchronous error on 1 rank", "Initialization errors on 2 ranks", "reported Unhandled CUDA error"),
     explanation="NCCL failed in this rank, but the rank's program did not notice or did not exit, so the others are"
     " waiting for it. `Remote process error` only means that another rank failed.",
-    fixes={**_INSPECT, "debug": FixCommand("aboard launch --env NCCL_DEBUG=WARN -- …    # NCCL then logs what failed")},
+    fixes={**_INSPECT, "debug": "aboard launch --env NCCL_DEBUG=WARN -- …    # NCCL then logs what failed"},
     log_fix="sudo dmesg -T | grep -i xid    # on {node}; did its GPU fail?\n"
     "export NCCL_DEBUG=WARN    # then restart the run: NCCL logs what failed",
     patterns=cause(r"Rank (?P<rank>\d+) reported (?!Remote)(?P<error>[A-Z][\w ]{1,40})" + _PROCESS, weight=2),

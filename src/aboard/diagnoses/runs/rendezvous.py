@@ -1,10 +1,10 @@
 """Diagnoses of a rendezvous that fails: late nodes or ranks, an unreachable store or peers."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.shared_fixes import CHECK_NETWORK, OPEN, PUT_UP
 
-_STORE = {"put-up": FixCommand(PUT_UP), "open": OPEN, "check": CHECK_NETWORK}
+_STORE = {"put-up": PUT_UP, "open": OPEN, "check": CHECK_NETWORK}
 _RESOLVE = (
     "getent hosts {host}    # on {nodes:shell}; does the name resolve? if not, launch with --master-address ADDRESS"
 )
@@ -42,11 +42,9 @@ NAME = Diagnosis(
     ),
     explanation="MASTER_ADDR is a name that this node can't resolve. Once the node can resolve it, this run continues.",
     fixes={
-        "who": FixCommand(_RESOLVE),
-        "entry": FixCommand(
-            f"{_RESOLVE}\necho {{entry}} | sudo tee -a /etc/hosts"
-            "    # on {nodes:shell}; or keep the MASTER_ADDR that Aboard sets"
-        ),
+        "who": _RESOLVE,
+        "entry": f"{_RESOLVE}\necho {{entry}} | sudo tee -a /etc/hosts"
+        "    # on {nodes:shell}; or keep the MASTER_ADDR that Aboard sets",
     },
 )
 
@@ -76,9 +74,7 @@ STORE_NO_ROUTE = Diagnosis(
     " address may belong to a network that this node is not connected to.",
     fixes={
         **_STORE,
-        "route": FixCommand(
-            "ip route get {target}    # on {nodes:shell}; which network is used? if none, set --master-address"
-        ),
+        "route": "ip route get {target}    # on {nodes:shell}; which network is used? if none, set --master-address",
     },
 )
 
@@ -91,10 +87,8 @@ STORE_REFUSED = Diagnosis(
     " TORCHELASTIC_USE_AGENT_STORE.",
     fixes={
         **_STORE,
-        "nobody": FixCommand(
-            "ss -ltn    # on {node}; shows which ports are open\n"
-            "aboard logs {run} --rank 0    # what rank 0 did instead"
-        ),
+        "nobody": "ss -ltn    # on {node}; shows which ports are open\n"
+        "aboard logs {run} --rank 0    # what rank 0 did instead",
     },
 )
 
@@ -107,12 +101,11 @@ ELSEWHERE = Diagnosis(
     ),
     explanation="The script sets MASTER_ADDR, MASTER_PORT or init_method itself, and the values differ between ranks.",
     fixes={
-        "hosts": FixCommand(
-            "sudo sed -i {line} /etc/hosts    # on {nodes:shell}; the first matching line wins\n" + CHECK_NETWORK.text
+        "hosts": (
+            "sudo sed -i {line} /etc/hosts    # on {nodes:shell}; the first matching line wins\n" + CHECK_NETWORK
         ),
-        "script": FixCommand(
-            "grep -rnE --include='*.py' 'MASTER_ADDR|MASTER_PORT|init_method' .    # here; remove lines that set these"
-        ),
+        "script": "grep -rnE --include='*.py' 'MASTER_ADDR|MASTER_PORT|init_method' .    # here; remove lines that"
+        " set these",
     },
 )
 
@@ -137,7 +130,7 @@ LOOPBACK = Diagnosis(
         "interface": Advice(
             "env: {{GLOO_SOCKET_IFNAME: {card}}}    # in aboard.yaml, under cluster:; unless the script sets it"
         ),
-        "hosts": FixCommand(_OWN_NAME),
+        "hosts": _OWN_NAME,
     },
 )
 

@@ -1,7 +1,7 @@
 """Diagnoses of runs that make progress, but slowly."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 
 _QUOTA = "    # on {node}; lasts until the quota is set again; or request more cores from Slurm or Kubernetes"
 _MEASURE = "{check:shell aboard check NODES --only network    # measures the links; so does --only collective}"
@@ -23,9 +23,9 @@ THROTTLED = Diagnosis(
     explanation="A Slurm, Kubernetes or Docker quota gives the node's ranks less CPU time than they need. All other"
     " ranks wait for them in each collective.",
     fixes={
-        "group": FixCommand("cat /proc/self/cgroup    # on {node}; raise that cgroup's cpu.max, or request more cores"),
-        "quota": FixCommand("echo max | sudo tee {file}" + _QUOTA),
-        "quota-v1": FixCommand("echo -1 | sudo tee {file}" + _QUOTA),
+        "group": "cat /proc/self/cgroup    # on {node}; raise that cgroup's cpu.max, or request more cores",
+        "quota": "echo max | sudo tee {file}" + _QUOTA,
+        "quota-v1": "echo -1 | sudo tee {file}" + _QUOTA,
     },
 )
 
@@ -66,7 +66,7 @@ LINK = Diagnosis(
     explanation="The link carries less than the ranks send, or loses packets. Usually a NIC, a cable or a switch port"
     " is faulty or overloaded. Every collective waits for this link.",
     fixes={
-        "errors": FixCommand("ip -s link    # on {nodes:shell}; shows errors and drops\n" + _MEASURE),
-        "check": FixCommand(_MEASURE),
+        "errors": "ip -s link    # on {nodes:shell}; shows errors and drops\n" + _MEASURE,
+        "check": _MEASURE,
     },
 )

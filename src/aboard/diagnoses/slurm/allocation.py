@@ -1,7 +1,7 @@
 """Diagnoses of commands that contradict the Slurm job they run in."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 
 COPIES = Diagnosis(
     code="slurm-copies",
@@ -51,15 +51,11 @@ REQUEUED = Diagnosis(
     " does not repeat a run that had started: it could overwrite results. Only `aboard train` with `train.resume: auto`"
     " continues by itself.",
     fixes={
-        "launch": FixCommand(
-            "env -u SLURM_RESTART_COUNT {command:shell aboard launch -- train.py}"
-            "    # in the batch script, if the program continues from its own checkpoint\n"
-            "#SBATCH --no-requeue    # or in the batch script, so that Slurm never starts it again"
-        ),
-        "train": FixCommand(
-            "{command:shell aboard train} --set train.resume=auto    # in the batch script; or, to start over:\n"
-            "env -u SLURM_RESTART_COUNT {command:shell aboard train}"
-        ),
+        "launch": "env -u SLURM_RESTART_COUNT {command:shell aboard launch -- train.py}"
+        "    # in the batch script, if the program continues from its own checkpoint\n"
+        "#SBATCH --no-requeue    # or in the batch script, so that Slurm never starts it again",
+        "train": "{command:shell aboard train} --set train.resume=auto    # in the batch script; or, to start over:\n"
+        "env -u SLURM_RESTART_COUNT {command:shell aboard train}",
     },
 )
 

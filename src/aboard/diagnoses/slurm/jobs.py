@@ -1,7 +1,6 @@
 """Slurm jobs that wait, can't start or were ended, and what shortens a job's life."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import FixCommand
 from aboard.diagnoses.output_patterns import cause, info, odd
 
 # A line of squeue, which ends in the reason, and a line of `scontrol show job`.
@@ -51,14 +50,12 @@ HELD = Diagnosis(
     explanation="Slurm starts a job on hold only after it was released. Slurm itself holds a job that a node could not"
     " start: usually its prolog failed there, or it could not create the output file.",
     fixes={
-        "release": FixCommand("scontrol release {job}    # here"),
-        "administrator": FixCommand(
-            "scontrol show job {job} | grep -E 'Reason|Comment'    # here; only an administrator can release it"
-        ),
-        "failed": FixCommand(
-            "sinfo --list-reasons    # here; a node whose prolog failed is drained: see `aboard why reach-prolog`\n"
-            "scontrol release {job}    # here, once the cause is fixed"
-        ),
+        "release": "scontrol release {job}    # here",
+        "administrator": "scontrol show job {job} | grep -E 'Reason|Comment'    # here; only an administrator can"
+        " release it",
+        "failed": "sinfo --list-reasons    # here; a node whose prolog failed is drained: see `aboard why"
+        " reach-prolog`\n"
+        "scontrol release {job}    # here, once the cause is fixed",
     },
     log_fix="scontrol release {job}    # sinfo -R shows nodes that failed; JobHeldAdmin needs an administrator",
     patterns=cause(
@@ -83,19 +80,14 @@ IMPOSSIBLE = Diagnosis(
     " features that no node has, an account or QOS that is not yours, or the success of a job that failed. It waits"
     " until somebody changes or cancels it.",
     fixes={
-        "": FixCommand(
-            "scontrol show job {job}    # here; what it asks for\nscancel {job}    # here; then submit it anew"
-        ),
-        "partition": FixCommand(
-            "sinfo --format='%P %a %l %D %G'    # here; the limits of each partition: state, time, nodes, GPUs\n"
-            "scontrol update jobid={job} timelimit=1:00:00    # here; or partition=NAME, or numnodes=N"
-        ),
-        "constraint": FixCommand("sinfo --format='%f %G %D %N'    # here; features and GPUs of all nodes"),
-        "account": FixCommand(
-            "sacctmgr show assoc user=$USER format=Account,Partition,QOS    # here; what you may use\n"
-            "scontrol update jobid={job} account=NAME    # here; or qos=NAME"
-        ),
-        "dependency": FixCommand("scancel {job}    # here; it never starts"),
+        "": "scontrol show job {job}    # here; what it asks for\nscancel {job}    # here; then submit it anew",
+        "partition": "sinfo --format='%P %a %l %D %G'    # here; the limits of each partition: state, time, nodes,"
+        " GPUs\n"
+        "scontrol update jobid={job} timelimit=1:00:00    # here; or partition=NAME, or numnodes=N",
+        "constraint": "sinfo --format='%f %G %D %N'    # here; features and GPUs of all nodes",
+        "account": "sacctmgr show assoc user=$USER format=Account,Partition,QOS    # here; what you may use\n"
+        "scontrol update jobid={job} account=NAME    # here; or qos=NAME",
+        "dependency": "scancel {job}    # here; it never starts",
     },
     log_fix="scontrol show job {job}    # what it asks for; sinfo -o '%P %a %l %D %G' shows what partitions allow",
     patterns=cause(

@@ -1,7 +1,6 @@
 """Diagnoses of runs in Slurm jobs, as seen from a machine that is not their batch host."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import FixCommand
 
 RECORD_AWAY = Diagnosis(
     code="slurm-record-away",
@@ -11,11 +10,10 @@ RECORD_AWAY = Diagnosis(
     " homes are not shared, only that node has the record. While the job runs, commands on the login node read it"
     " through srun.",
     fixes={
-        "srun": FixCommand("srun --nodes=1 --ntasks=1 --nodelist={node} {python} -m aboard {typed:shell logs RUN}"),
-        "controller": FixCommand("scontrol ping    # is slurmctld up? Then try again"),
-        "accounting": FixCommand(
-            "sacct --jobs={job} --format=JobID,State,ExitCode,NodeList,End    # its end, if the cluster keeps accounts"
-        ),
+        "srun": "srun --nodes=1 --ntasks=1 --nodelist={node} {python} -m aboard {typed:shell logs RUN}",
+        "controller": "scontrol ping    # is slurmctld up? Then try again",
+        "accounting": "sacct --jobs={job} --format=JobID,State,ExitCode,NodeList,End    # its end, if the cluster"
+        " keeps accounts",
     },
 )
 

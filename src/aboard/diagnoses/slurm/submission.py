@@ -1,7 +1,7 @@
 """Diagnoses of jobs that can't be submitted from a login node, or whose script can't start."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 
 REQUEST = Diagnosis(
     code="slurm-request",
@@ -45,19 +45,17 @@ SUBMIT = Diagnosis(
     ),
     explanation="The request in `cluster.slurm` does not fit the cluster, its partitions, or your account's limits.",
     fixes={
-        "partition": FixCommand("sinfo --summarize    # lists the partitions; then set cluster.slurm.partition"),
-        "account": FixCommand(
-            "sacctmgr show associations user=$USER format=account,partition,qos    # then set cluster.slurm.account"
-        ),
-        "qos": FixCommand("sacctmgr show associations user=$USER format=account,qos    # then set cluster.slurm.qos"),
-        "nodes": FixCommand(
-            "sinfo --format='%P %D %c %m %G %f'    # partition, nodes, cores, memory, GPUs, features; then ask for less"
-        ),
-        "time": FixCommand("sinfo --format='%P %l'    # the time limit of each partition; then set cluster.slurm.time"),
-        "option": FixCommand("sbatch --help    # then correct cluster.slurm.extra"),
-        "other": FixCommand("sbatch --test-only {script}    # checks the script without submitting it"),
+        "partition": "sinfo --summarize    # lists the partitions; then set cluster.slurm.partition",
+        "account": "sacctmgr show associations user=$USER format=account,partition,qos    # then set"
+        " cluster.slurm.account",
+        "qos": "sacctmgr show associations user=$USER format=account,qos    # then set cluster.slurm.qos",
+        "nodes": "sinfo --format='%P %D %c %m %G %f'    # partition, nodes, cores, memory, GPUs, features; then ask"
+        " for less",
+        "time": "sinfo --format='%P %l'    # the time limit of each partition; then set cluster.slurm.time",
+        "option": "sbatch --help    # then correct cluster.slurm.extra",
+        "other": "sbatch --test-only {script}    # checks the script without submitting it",
         "missing": Advice("run the command on a login node of the cluster, which has sbatch"),
-        "controller": FixCommand("scontrol ping    # is slurmctld up? Then try again"),
+        "controller": "scontrol ping    # is slurmctld up? Then try again",
     },
 )
 

@@ -1,7 +1,7 @@
 """Diagnoses of checkpoints that can't be written, resumed from or exported."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 
 _INTACT = "The last complete checkpoint is intact, and the same command resumes from it."
 _SAME_LAYOUT = "  # on {here}; or resume on the nodes and ranks that saved it"
@@ -57,13 +57,11 @@ DIFFERS = Diagnosis(
     " and a different `output_dir`. `global_batch_size` keeps the number of sequences per step the same on any number"
     " of ranks.",
     fixes={
-        "keep": FixCommand(
-            "{keep:--set}    # as in the checkpoint; to start over: resume: none and a different output_dir"
-        ),
+        "keep": "{keep:--set}    # as in the checkpoint; to start over: resume: none and a different output_dir",
         "back": Advice("restore the old values; to start over: resume: none and a different output_dir"),
         "model": Advice("model: {model}  # as in the checkpoint; to start over, set a different output_dir"),
-        "typed": FixCommand("{typed:shell}    # continues with the checkpoint's settings"),
-        "anew": FixCommand("{typed:shell}    # starts a new run, and keeps this one unchanged"),
+        "typed": "{typed:shell}    # continues with the checkpoint's settings",
+        "anew": "{typed:shell}    # starts a new run, and keeps this one unchanged",
     },
 )
 
@@ -75,10 +73,8 @@ ELSEWHERE = Diagnosis(
     " nodes, ranks or sharding needs files from other nodes. `aboard train` copies them before ranks start, as far as"
     " it can reach the nodes that have them.",
     fixes={
-        "one": FixCommand(f"rsync -a {{nodes:words}}:{{folder}}/ {{folder}}/{_SAME_LAYOUT}"),
-        "several": FixCommand(
-            f'for node in {{nodes:words}}; do rsync -a "$node":{{folder}}/ {{folder}}/; done{_SAME_LAYOUT}'
-        ),
+        "one": f"rsync -a {{nodes:words}}:{{folder}}/ {{folder}}/{_SAME_LAYOUT}",
+        "several": f'for node in {{nodes:words}}; do rsync -a "$node":{{folder}}/ {{folder}}/; done{_SAME_LAYOUT}',
     },
 )
 
@@ -134,8 +130,8 @@ DAMAGED = Diagnosis(
     explanation="A file's size or hash differs from manifest.json. A copy may have been interrupted, a disk may be"
     " failing (`dmesg | tail`), or someone may have edited the file.",
     fixes={
-        "resume": FixCommand("ls -l {folder}  # resume: auto uses the newest intact one"),
-        "export": FixCommand("ls {folder}   # then export an older checkpoint"),
+        "resume": "ls -l {folder}  # resume: auto uses the newest intact one",
+        "export": "ls {folder}   # then export an older checkpoint",
     },
 )
 
@@ -180,10 +176,10 @@ EXPORT_NONE = Diagnosis(
     " directory was removed. For a run's name, Aboard also asks the nodes of the run; for a directory, it reads only"
     " this machine's disk.",
     fixes={
-        "folder": FixCommand("aboard export {folder} --to DIR"),
-        "run": FixCommand("aboard logs {run}    # did it save a checkpoint, and on which node?"),
-        "running": FixCommand("aboard status {run} --live    # shows when the first one is saved; then export again"),
-        "newest": FixCommand("aboard export {what} --checkpoint {name} --to DIR    # the newest instead"),
+        "folder": "aboard export {folder} --to DIR",
+        "run": "aboard logs {run}    # did it save a checkpoint, and on which node?",
+        "running": "aboard status {run} --live    # shows when the first one is saved; then export again",
+        "newest": "aboard export {what} --checkpoint {name} --to DIR    # the newest instead",
     },
 )
 
@@ -194,10 +190,9 @@ EXPORT_PART = Diagnosis(
     explanation="Without a shared disk, each node stores what its own ranks wrote, and an export needs the weights of"
     " all of them. The node that has this part is off, was replaced, or its file is damaged.",
     fixes={
-        "older": FixCommand(
-            "aboard export {run} --checkpoint {name} --to {to}    # the newest one that is complete without that part"
-        ),
-        "wait": FixCommand("aboard export {run} --to {to}    # again, when {node} is back"),
+        "older": "aboard export {run} --checkpoint {name} --to {to}    # the newest one that is complete without that"
+        " part",
+        "wait": "aboard export {run} --to {to}    # again, when {node} is back",
     },
 )
 

@@ -1,7 +1,7 @@
 """Diagnoses of data that can't be read or prepared, before the data check."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 
 FILES = Diagnosis(
     code="data-files",
@@ -33,7 +33,7 @@ MISSING = Diagnosis(
     " file's directory.",
     fixes={
         "near": Advice("did you mean '{path}'?"),
-        "look": FixCommand("ls {folder}"),
+        "look": "ls {folder}",
         "unclear": Advice("correct the path; or, for a data set of the Hugging Face Hub, write it as hub:{name}"),
         "no-rows": Advice("the directory needs files that end in one of: {endings}"),
     },
@@ -50,8 +50,8 @@ ENDING = Diagnosis(
     explanation="The suffix decides how a file is read. In a .txt file, every line is a document.",
     fixes={
         "known": Advice("rename it to end in one of: {endings} (plus .gz .zst .bz2 .xz)"),
-        "rename": FixCommand("mv {old} {new}"),
-        "table": FixCommand("python3 -c {program} < {file} > {rows}    # one JSON object per line"),
+        "rename": "mv {old} {new}",
+        "table": "python3 -c {program} < {file} > {rows}    # one JSON object per line",
     },
 )
 
@@ -89,10 +89,10 @@ TOKENIZER = Diagnosis(
     " token came from.",
     fixes={
         "slow": Advice("save a fast tokenizer: AutoTokenizer.from_pretrained(…).save_pretrained(DIR)"),
-        "broken": FixCommand("ls {file}"),
-        "missing": FixCommand("ls {folder}    # use an existing path; a Hugging Face Hub name is OWNER/NAME"),
+        "broken": "ls {file}",
+        "missing": "ls {folder}    # use an existing path; a Hugging Face Hub name is OWNER/NAME",
         "unclear": Advice("correct the path; or, for a name of the Hugging Face Hub, write it as hub:{name}"),
-        "far": FixCommand("hf download {name}    # on a machine with internet access; or use a local directory"),
+        "far": "hf download {name}    # on a machine with internet access; or use a local directory",
     },
 )
 
@@ -139,7 +139,7 @@ MIX = Diagnosis(
     explanation="Each source in a mix needs at least one sequence and a weight above 0, for example `{{path: FILE,"
     " weight: 1}}`.",
     fixes={
-        "empty": FixCommand("remove {name}, or check it: aboard data {name}"),
+        "empty": "remove {name}, or check it: aboard data {name}",
         "none": Advice("specify at least one source"),
         "weights": Advice("set a weight above 0 for each of: {names:words}"),
     },
@@ -160,7 +160,7 @@ UNREADABLE = Diagnosis(
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 5] Input/output error"),
     explanation="The operating system refused to read the file. Usually permissions are missing, or a disk is failing"
     " (`sudo dmesg | tail`).",
-    fixes={"file": FixCommand("ls -l {path}"), "folder": FixCommand("ls -ld {path}")},
+    fixes={"file": "ls -l {path}", "folder": "ls -ld {path}"},
 )
 
 CHANGED = Diagnosis(
@@ -177,10 +177,8 @@ DISK = Diagnosis(
     symptoms=("OSError: [Errno 28] No space left on device", "repeatedly differed from what was written"),
     explanation="The cache's disk is full, is not writable, or returns different bytes than were written.",
     fixes={
-        "room": FixCommand(
-            "df -h {folder}    # free space, or prepare elsewhere: XDG_CACHE_HOME=/other/disk aboard train"
-        ),
-        "lies": FixCommand("df -h {folder}; sudo dmesg | tail"),
+        "room": "df -h {folder}    # free space, or prepare elsewhere: XDG_CACHE_HOME=/other/disk aboard train",
+        "lies": "df -h {folder}; sudo dmesg | tail",
     },
 )
 

@@ -1,21 +1,21 @@
 """Diagnoses of the data check. Imports no numpy: `aboard why` shows them without the train extra, too."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import cause
 
 # `again` is the user's command with one more option.
-_PASS = {"allow": FixCommand("{again:shell aboard data --allow CODE}    # if this is intended")}
+_PASS = {"allow": "{again:shell aboard data --allow CODE}    # if this is intended"}
 _TEMPLATE = "{again:shell aboard data --template FILE}"
 _LENGTH = "{again:shell aboard data --max-length LENGTH}"
 # `script` is already quoted.
 _SHOW_ROWS = {
-    "line": FixCommand("sed -n {script:shell 17p} {file} | cut -c 1-300    # shows the first one"),
-    "rows": FixCommand("aboard data {file} --show 5    # shows the content of rows"),
+    "line": "sed -n {script:shell 17p} {file} | cut -c 1-300    # shows the first one",
+    "rows": "aboard data {file} --show 5    # shows the content of rows",
 }
 
 # `filter` is a jq program.
-_KEEP = {"keep": FixCommand("jq -cR {filter} {file} > {kept}    # keeps the rows that are right")}
+_KEEP = {"keep": "jq -cR {filter} {file} > {kept}    # keeps the rows that are right"}
 
 NO_ROWS = Diagnosis(
     code="data-no-rows",
@@ -39,8 +39,8 @@ BROKEN = Diagnosis(
     leads_to=("data-no-rows",),
     fixes={
         **_SHOW_ROWS,
-        "names": FixCommand("aboard data {file} --json    # lists these rows; rewrite the file without them"),
-        "delete": FixCommand("sed -i {script:shell 17d} {file}    # deletes them"),
+        "names": "aboard data {file} --json    # lists these rows; rewrite the file without them",
+        "delete": "sed -i {script:shell 17d} {file}    # deletes them",
         **_KEEP,
         **_PASS,
     },
@@ -79,11 +79,9 @@ TEMPLATE = Diagnosis(
     " reasoning of earlier turns).",
     leads_to=("data-no-loss", "data-eos"),
     fixes={
-        "none": FixCommand(_TEMPLATE + "    # the tokenizer has none"),
-        "markers": FixCommand(_TEMPLATE + "    # with {{% generation %}} … {{% endgeneration %}} around answers"),
-        "last": FixCommand(
-            "{again:shell aboard data --loss-on last}    # `data: {{loss_on: last}}`, only the last answer"
-        ),
+        "none": (_TEMPLATE + "    # the tokenizer has none"),
+        "markers": (_TEMPLATE + "    # with {{% generation %}} … {{% endgeneration %}} around answers"),
+        "last": "{again:shell aboard data --loss-on last}    # `data: {{loss_on: last}}`, only the last answer",
         **_PASS,
     },
 )
@@ -96,13 +94,9 @@ NO_LOSS = Diagnosis(
     " everything. Such a row costs as much time as any other, and the loss curve looks normal. `aboard data FILE"
     " --show 5` shows the mask.",
     fixes={
-        "all": FixCommand(
-            "{again:shell aboard data --loss-on all}    # `data: {{loss_on: all}}`, to train on prompts too"
-        ),
-        "answered": FixCommand(
-            "jq -c 'select(any(.messages[]; .role == \"assistant\"))' {file} > answered.jsonl"
-            "    # keeps rows with an answer"
-        ),
+        "all": "{again:shell aboard data --loss-on all}    # `data: {{loss_on: all}}`, to train on prompts too",
+        "answered": "jq -c 'select(any(.messages[]; .role == \"assistant\"))' {file} > answered.jsonl"
+        "    # keeps rows with an answer",
         **_PASS,
     },
 )
@@ -115,9 +109,9 @@ EOS = Diagnosis(
     " masked: either it is also the padding token (huggingface/trl#1623), or the template's `generation` block ends"
     " before it (huggingface/trl#5988).",
     fixes={
-        "no-token": FixCommand("grep eos_token tokenizer_config.json    # next to the tokenizer; set the token there"),
-        "hidden": FixCommand(_TEMPLATE + "    # a template with the end token before {{% endgeneration %}}"),
-        "chat": FixCommand(_TEMPLATE + "    # a template that writes the end token after each answer"),
+        "no-token": "grep eos_token tokenizer_config.json    # next to the tokenizer; set the token there",
+        "hidden": (_TEMPLATE + "    # a template with the end token before {{% endgeneration %}}"),
+        "chat": (_TEMPLATE + "    # a template that writes the end token after each answer"),
         **_PASS,
     },
 )
@@ -131,7 +125,7 @@ DOUBLE_BOS = Diagnosis(
     ),
     explanation="The chat template writes a begin-of-sequence token, and the tokenizer or the text adds another. The"
     " model has never seen two of them in a row.",
-    fixes={"chat": FixCommand(_TEMPLATE + "    # a template that writes {{{{ bos_token }}}} once"), **_PASS},
+    fixes={"chat": (_TEMPLATE + "    # a template that writes {{{{ bos_token }}}} once"), **_PASS},
 )
 
 CUT = Diagnosis(
@@ -141,8 +135,8 @@ CUT = Diagnosis(
     explanation="A row is longer than `max_length`, so the end of its answer is cut off, including the end token. If"
     " the prompt alone is longer, none of the answer is left. `aboard data FILE --stats` shows the lengths.",
     fixes={
-        "most": FixCommand(_LENGTH + "    # `data: {{max_length: {length}}}`, enough for 99 % of the rows"),
-        "every": FixCommand(_LENGTH + "    # `data: {{max_length: {length}}}`, enough for all"),
+        "most": (_LENGTH + "    # `data: {{max_length: {length}}}`, enough for 99 % of the rows"),
+        "every": (_LENGTH + "    # `data: {{max_length: {length}}}`, enough for all"),
         **_PASS,
     },
 )
@@ -163,20 +157,14 @@ FORMAT = Diagnosis(
         "unread": Advice("check the file"),
         "preferences": Advice("convert the chosen answers to rows with prompt and completion"),
         "plain": Advice("for plain text write text_column: {column}"),
-        "pair": FixCommand("jq -c {filter} {file} > {kept}    # the names that Aboard knows"),
+        "pair": "jq -c {filter} {file} > {kept}    # the names that Aboard knows",
         "columns": Advice("rename the columns"),
-        "show": FixCommand("{again:shell aboard data --show 2}    # shows how rows are interpreted"),
-        "json": FixCommand(
-            "jq -c '{{messages: (.text | fromjson)}}' FILE.jsonl > messages.jsonl    # converts the rows"
-        ),
-        "split": FixCommand(
-            "jq -cR {fits} {file} > {kept}    # the rows of one format\n"
-            "jq -cR {rest} {file} > {others}    # the other rows; pass both files, each has its own format"
-        ),
-        "role": FixCommand(
-            "jq -c {filter} {file} > {kept}    # unknown roles become user; write assistant if they answer"
-        ),
-        "swap": FixCommand("jq -c {filter} {file} > {kept}    # swaps prompts and answers"),
+        "show": "{again:shell aboard data --show 2}    # shows how rows are interpreted",
+        "json": "jq -c '{{messages: (.text | fromjson)}}' FILE.jsonl > messages.jsonl    # converts the rows",
+        "split": "jq -cR {fits} {file} > {kept}    # the rows of one format\n"
+        "jq -cR {rest} {file} > {others}    # the other rows; pass both files, each has its own format",
+        "role": "jq -c {filter} {file} > {kept}    # unknown roles become user; write assistant if they answer",
+        "swap": "jq -c {filter} {file} > {kept}    # swaps prompts and answers",
         **_PASS,
     },
 )
@@ -187,7 +175,7 @@ LEAK = Diagnosis(
     symptoms=("validation loss is lower than training loss", "eval_loss falls and the model gets worse"),
     explanation="Rows with the same content are in both sets, so the validation loss measures memorization.",
     fixes={
-        "apart": FixCommand("grep -hvxFf {held} {files:words} > {kept}    # removes the validation rows"),
+        "apart": "grep -hvxFf {held} {files:words} > {kept}    # removes the validation rows",
         **_PASS,
     },
 )
@@ -200,7 +188,7 @@ DUPLICATES = Diagnosis(
     " more of the rows are duplicates, a file is probably listed twice, or files overlap. To train on some rows more"
     " often, give their file a larger `weight`.",
     fixes={
-        "once": FixCommand("awk '!seen[$0]++' {files:words} > {kept}    # keeps one copy of each line"),
+        "once": "awk '!seen[$0]++' {files:words} > {kept}    # keeps one copy of each line",
         **_PASS,
     },
 )
@@ -213,7 +201,7 @@ SPECIAL_TEXT = Diagnosis(
     explanation="The tokenizer turns text such as `<|im_end|>` into a control token, so a turn ends there, and anyone"
     " who writes the text into a prompt can impersonate another role. If rows are already rendered, provide them as"
     " plain text.",
-    fixes={"mend": FixCommand("sed {script} {file} > mended.jsonl    # removes that token"), **_PASS},
+    fixes={"mend": "sed {script} {file} > mended.jsonl    # removes that token", **_PASS},
 )
 
 OUTLIER = Diagnosis(
@@ -224,8 +212,8 @@ OUTLIER = Diagnosis(
     explanation="The longest row is more than 20 times as long as 99 % of the rows. It may be two files joined in one"
     " row, or binary data.",
     fixes={
-        "line": FixCommand("sed -n {script:shell 17p} {file} | cut -c 1-300    # shows it"),
-        "lengths": FixCommand("{again:shell aboard data --stats}    # shows row lengths"),
+        "line": "sed -n {script:shell 17p} {file} | cut -c 1-300    # shows it",
+        "lengths": "{again:shell aboard data --stats}    # shows row lengths",
     },
 )
 
@@ -274,7 +262,7 @@ SWAPPED = Diagnosis(
     explanation="Answers ask for something, and their prompts don't. If answers are meant to be questions, allow it.",
     fixes={
         **_SHOW_ROWS,
-        "swap": FixCommand("jq -c {filter} {file} > {kept}    # swaps prompts and answers, in all rows"),
+        "swap": "jq -c {filter} {file} > {kept}    # swaps prompts and answers, in all rows",
         **_PASS,
     },
 )

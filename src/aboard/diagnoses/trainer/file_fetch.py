@@ -1,7 +1,6 @@
 """Diagnoses of files that can't be copied from a node to this machine."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import FixCommand
 
 MISSING = Diagnosis(
     code="fetch-missing",
@@ -45,9 +44,9 @@ TARGET = Diagnosis(
     explanation="The disk is full, the directory belongs to another user, or a symbolic link or a file is where a"
     " directory should be. Links in the target directory are never followed.",
     fixes={
-        "write": FixCommand("ls -ld {path}; df -h {folder}    # on this machine"),
-        "no-room": FixCommand("df -h {folder}    # free space on this machine, or choose another directory"),
-        "busy": FixCommand("fuser -v {path}    # another command writes the same file; wait for it, then try again"),
+        "write": "ls -ld {path}; df -h {folder}    # on this machine",
+        "no-room": "df -h {folder}    # free space on this machine, or choose another directory",
+        "busy": "fuser -v {path}    # another command writes the same file; wait for it, then try again",
     },
 )
 

@@ -1,7 +1,6 @@
 """Diagnoses of files that can't be copied to a node."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import FixCommand
 
 DISK_FULL = Diagnosis(
     code="spread-disk-full",
@@ -11,10 +10,8 @@ DISK_FULL = Diagnosis(
     " Prepared data from earlier runs is in `~/.cache/aboard`. To use a different disk, set `XDG_CACHE_HOME` on the"
     " head.",
     fixes={
-        "refused": FixCommand("df -h {path}    # on {node}; to check for a quota: quota -s"),
-        "no-room": FixCommand(
-            "du -xh {path} | sort -h | tail    # on {node}; shows the largest directories; then free space"
-        ),
+        "refused": "df -h {path}    # on {node}; to check for a quota: quota -s",
+        "no-room": "du -xh {path} | sort -h | tail    # on {node}; shows the largest directories; then free space",
     },
 )
 
@@ -67,12 +64,8 @@ FOREIGN = Diagnosis(
     " the directory may be one that a cloned aboard.yaml names. In a directory that you name, it deletes what this"
     " machine lacks.",
     fixes={
-        "code": FixCommand(
-            "aboard sync --delete --dry-run {path}    # what would be deleted? Without --dry-run, it is"
-        ),
-        "data": FixCommand(
-            "aboard sync --delete --dry-run --data {path}    # what would be deleted? Without --dry-run, it is"
-        ),
+        "code": "aboard sync --delete --dry-run {path}    # what would be deleted? Without --dry-run, it is",
+        "data": "aboard sync --delete --dry-run --data {path}    # what would be deleted? Without --dry-run, it is",
     },
 )
 
@@ -83,8 +76,8 @@ DISK = Diagnosis(
     explanation="The node responds, but its disk is failing or a file server hangs. Check with `aboard check --only"
     " storage`.",
     fixes={
-        "errors": FixCommand("sudo dmesg | tail    # on {node}; were there disk errors?"),
-        "stuck": FixCommand("timeout 5 df -h {path}    # on {node}; does a mount hang?"),
+        "errors": "sudo dmesg | tail    # on {node}; were there disk errors?",
+        "stuck": "timeout 5 df -h {path}    # on {node}; does a mount hang?",
     },
 )
 

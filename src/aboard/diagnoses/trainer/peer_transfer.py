@@ -1,7 +1,6 @@
 """Diagnoses of nodes that pass pieces of large files on to each other."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import FixCommand
 
 WRONG_BYTES = Diagnosis(
     code="peer-wrong-bytes",
@@ -10,9 +9,7 @@ WRONG_BYTES = Diagnosis(
     symptoms=("sent a piece that differs from its hash",),
     explanation="Every piece is compared with the hash that came from the head, so no wrong byte was kept: the pieces"
     " were fetched elsewhere. Possible causes: bad memory, a bad disk or NIC, or a program that changed the file.",
-    fixes=FixCommand(
-        "sudo dmesg | tail    # on {node}; a bad disk or bad memory? Until it is repaired: --exclude {node}"
-    ),
+    fixes="sudo dmesg | tail    # on {node}; a bad disk or bad memory? Until it is repaired: --exclude {node}",
 )
 
 BLOCKED = Diagnosis(
@@ -23,7 +20,7 @@ BLOCKED = Diagnosis(
     explanation="While large files are copied, nodes pass pieces on to each other, on the ports that `aboard check`"
     " tests. Where a firewall blocks them, the pieces come from other nodes or from the head, which takes longer."
     " Training needs the same connections.",
-    fixes=FixCommand("aboard check --only network    # shows what blocks {nodes}"),
+    fixes="aboard check --only network    # shows what blocks {nodes}",
 )
 
 SILENT = Diagnosis(
@@ -33,5 +30,5 @@ SILENT = Diagnosis(
     symptoms=("was asked for a piece and sent nothing",),
     explanation="The node accepted connections but did not send the pieces that it offered, so they were fetched"
     " elsewhere. Its disk or network may hang.",
-    fixes=FixCommand("sudo dmesg | tail    # on {node}; does a disk or NIC hang?"),
+    fixes="sudo dmesg | tail    # on {node}; does a disk or NIC hang?",
 )

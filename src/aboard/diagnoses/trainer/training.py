@@ -1,7 +1,7 @@
 """Diagnoses of training runs that stop before the first step or at one."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 
 CONFIG = Diagnosis(
     code="train-config",
@@ -59,14 +59,12 @@ MODEL = Diagnosis(
     " gated model on the Hugging Face Hub needs a login: `hf auth login`. A name such as checkpoints/last is taken as a"
     " path, since anybody can own that name on the Hub; hub:checkpoints/last is the model there.",
     fixes={
-        "folder": FixCommand("ls -l {folder}"),
+        "folder": "ls -l {folder}",
         "unclear": Advice("correct the path; or, for a model of the Hugging Face Hub, write it as hub:{name}"),
         "scratch": Advice("train.from_scratch: true    # in aboard.yaml, to start with new weights"),
-        "convert": FixCommand("python -c {code:shell}    # writes safetensors"),
-        "config": FixCommand("cat {path}"),
-        "hub": FixCommand(
-            "hf download {name}    # on a machine with internet access; or set train.model to a directory"
-        ),
+        "convert": "python -c {code:shell}    # writes safetensors",
+        "config": "cat {path}",
+        "hub": "hf download {name}    # on a machine with internet access; or set train.model to a directory",
     },
 )
 
@@ -82,7 +80,7 @@ ASKED = Diagnosis(
     " the head has no torch. Without torch, export on a node, or run `pip install '.[train]'` here, in"
     " Aboard's checkout. Training continues without the estimate.",
     fixes={
-        "run": FixCommand("{python} -m {module}    # shows the traceback"),
+        "run": "{python} -m {module}    # shows the traceback",
         "report": Advice("please report it with your aboard.yaml"),
     },
 )
@@ -117,8 +115,8 @@ TRACKER_SERVER = Diagnosis(
     explanation="Rank 0's node sends the metrics. Aboard passes the tracker's variables of this shell to rank 0 only,"
     " without writing their values anywhere; `env` in the `cluster` section and `--env` set them, too.",
     fixes={
-        "mlflow": FixCommand("export MLFLOW_TRACKING_URI=http://SERVER:5000    # or remove mlflow from report_to"),
-        "wandb": FixCommand("export WANDB_API_KEY=KEY    # or WANDB_MODE=offline, then `wandb sync` later"),
+        "mlflow": "export MLFLOW_TRACKING_URI=http://SERVER:5000    # or remove mlflow from report_to",
+        "wandb": "export WANDB_API_KEY=KEY    # or WANDB_MODE=offline, then `wandb sync` later",
     },
 )
 
@@ -146,12 +144,10 @@ TRACKER = Diagnosis(
     " neither stopped nor slowed. It continues where it stopped when the server works again; a resumed run sends the"
     " rest first. If the run ends before that, the rest waits in metrics.jsonl on rank 0's node.",
     fixes={
-        "later": FixCommand("python3 -m aboard.train.trackers {folder}    # on rank 0's node: sends the rest"),
+        "later": "python3 -m aboard.train.trackers {folder}    # on rank 0's node: sends the rest",
         "wait": Advice("nothing needs to be done if the server comes back; `aboard logs` shows when it does"),
-        "login-wandb": FixCommand("export WANDB_API_KEY=KEY    # then start again: the rest is sent first"),
-        "login-mlflow": FixCommand(
-            "export MLFLOW_TRACKING_TOKEN=TOKEN    # or _USERNAME and _PASSWORD; then start again"
-        ),
+        "login-wandb": "export WANDB_API_KEY=KEY    # then start again: the rest is sent first",
+        "login-mlflow": "export MLFLOW_TRACKING_TOKEN=TOKEN    # or _USERNAME and _PASSWORD; then start again",
         "host": Advice("correct the host name in {variable}: rank 0's node can't resolve it"),
     },
 )
@@ -191,8 +187,8 @@ COMPILER = Diagnosis(
     explanation="`torch_compile` generates code on every node: with Triton and a C compiler for GPUs, with a C++"
     " compiler for CPUs.",
     fixes={
-        "triton": FixCommand("python3 -m pip install triton    # on that node; or --set train.torch_compile=false"),
-        "compiler": FixCommand("sudo apt install g++    # on that node; or --set train.torch_compile=false"),
+        "triton": "python3 -m pip install triton    # on that node; or --set train.torch_compile=false",
+        "compiler": "sudo apt install g++    # on that node; or --set train.torch_compile=false",
     },
 )
 
@@ -221,8 +217,8 @@ BATCH = Diagnosis(
     explanation="`global_batch_size` is the number of sequences per step across all ranks. If it is smaller than the"
     " number of ranks, some ranks have no work. If `gradient_accumulation_steps` is also set, the two must agree.",
     fixes={
-        "larger": FixCommand("--set train.global_batch_size={size}"),
-        "larger-or-fewer": FixCommand("--set train.global_batch_size={size}    # or fewer ranks: --include {nodes}"),
+        "larger": "--set train.global_batch_size={size}",
+        "larger-or-fewer": "--set train.global_batch_size={size}    # or fewer ranks: --include {nodes}",
         "one": Advice("remove gradient_accumulation_steps    # it follows from global_batch_size"),
     },
 )
@@ -234,10 +230,8 @@ HYBRID = Diagnosis(
     explanation="With `hybrid`, each node shards the whole model across its own ranks. Each node needs more than one"
     " rank, and all nodes need the same number of ranks.",
     fixes={
-        "unequal": FixCommand(
-            "--set train.sharding=full    # across all ranks; or give each node the same number of slots"
-        ),
-        "single": FixCommand("--set train.sharding=full    # or none, or auto"),
+        "unequal": "--set train.sharding=full    # across all ranks; or give each node the same number of slots",
+        "single": "--set train.sharding=full    # or none, or auto",
     },
 )
 
@@ -306,11 +300,11 @@ MEMORY = Diagnosis(
     remedy="Shard across more ranks (`sharding: full`, more nodes), set `gradient_checkpointing: true`, or use a"
     " smaller `per_device_train_batch_size` with the same `global_batch_size`. The losses stay the same.",
     fixes={
-        "twice": FixCommand("--set train.gradient_checkpointing=true    # or more nodes, or a smaller model"),
-        "settings": FixCommand("{settings:shell}"),
-        "smaller": FixCommand("{settings:shell}   # then {amount} {unit} per rank"),
-        "grown": FixCommand("{settings:shell}   # and {nodes} nodes like these; then {amount} {unit} per rank"),
-        "nodes": FixCommand("# and {nodes} nodes like these; then {amount} {unit} per rank"),
+        "twice": "--set train.gradient_checkpointing=true    # or more nodes, or a smaller model",
+        "settings": "{settings:shell}",
+        "smaller": "{settings:shell}   # then {amount} {unit} per rank",
+        "grown": "{settings:shell}   # and {nodes} nodes like these; then {amount} {unit} per rank",
+        "nodes": "# and {nodes} nodes like these; then {amount} {unit} per rank",
     },
 )
 

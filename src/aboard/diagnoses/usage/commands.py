@@ -1,7 +1,7 @@
 """Diagnoses of invalid commands and options."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.shared_fixes import SUGGESTED
 
 COMMAND = Diagnosis(
@@ -26,9 +26,9 @@ LAUNCH_DRY = Diagnosis(
     symptoms=("this option needs --dry-run; without it, the command would start a run",),
     explanation="`--as` and `--json` print a plan, and do not start a run.",
     fixes={
-        "as": FixCommand("aboard launch --dry-run --as {launcher} -- …"),
-        "json": FixCommand("aboard launch --dry-run --json -- …"),
-        "train": FixCommand("aboard train --dry-run --as sbatch"),
+        "as": "aboard launch --dry-run --as {launcher} -- …",
+        "json": "aboard launch --dry-run --json -- …",
+        "train": "aboard train --dry-run --as sbatch",
         "both": Advice("remove --json"),
     },
 )
@@ -39,7 +39,7 @@ LAUNCH_ENV = Diagnosis(
     symptoms=("is not set in this shell",),
     explanation="`--env NAME` copies the variable from this shell, but the variable is not set here. `--env"
     " NAME=value` sets it.",
-    fixes={"file": FixCommand("ls -l {file}"), "value": FixCommand("--env {name}=VALUE")},
+    fixes={"file": "ls -l {file}", "value": "--env {name}=VALUE"},
 )
 
 LAUNCH_SYNC = Diagnosis(
@@ -49,9 +49,7 @@ LAUNCH_SYNC = Diagnosis(
     explanation="`aboard launch --sync` sends the working directory to every node. Above the limit it asks first, and"
     " without a terminal it stops. `.gitignore` excludes what need not be sent, such as data and checkpoints.",
     fixes={
-        "limit": FixCommand(
-            "du -ah | sort -h | tail    # what is large? Exclude it in .gitignore, or: --sync-limit {size}"
-        ),
+        "limit": "du -ah | sort -h | tail    # what is large? Exclude it in .gitignore, or: --sync-limit {size}",
         "size": Advice("write a number and a unit, for example --sync-limit 5GB"),
     },
 )
@@ -172,7 +170,7 @@ LOGS_NOTHING = Diagnosis(
     " which ranks and nodes have output.",
     fixes={
         "ranks": Advice("these ranks have output: {ranks}"),
-        "wait": FixCommand("aboard logs --follow    # waits for new output"),
+        "wait": "aboard logs --follow    # waits for new output",
         "nobody": Advice("no node has printed anything"),
         **SUGGESTED,
     },
@@ -200,8 +198,8 @@ WHY_CODE = Diagnosis(
     symptoms=("no code and no run",),
     explanation="`aboard why` takes one finding code or one run.",
     fixes={
-        "near": FixCommand("aboard why {code}    # did you mean this?"),
-        "list": FixCommand("aboard why --codes    # lists all codes; aboard status lists all runs"),
+        "near": "aboard why {code}    # did you mean this?",
+        "list": "aboard why --codes    # lists all codes; aboard status lists all runs",
     },
 )
 
@@ -219,8 +217,8 @@ WHY_OPTIONS = Diagnosis(
     symptoms=("cannot be combined",),
     explanation="`aboard why` diagnoses one thing at a time: a run, a log, a bundle, or external processes.",
     fixes={
-        "alone": FixCommand("aboard why --nodes NODES…    # or one of the other options"),
-        "json": FixCommand("aboard why --json --log FILE…"),
+        "alone": "aboard why --nodes NODES…    # or one of the other options",
+        "json": "aboard why --json --log FILE…",
     },
 )
 
@@ -230,8 +228,8 @@ WHY_LOG = Diagnosis(
     symptoms=("files were given; the maximum is",),
     explanation="A file is missing or is not text, or there are too many files.",
     fixes={
-        "empty": FixCommand("aboard why --log FILE…"),
-        "look": FixCommand("ls -l {path}"),
+        "empty": "aboard why --log FILE…",
+        "look": "ls -l {path}",
         "fewer": Advice("pass only the failed run's logs"),
     },
 )
@@ -275,8 +273,8 @@ WHY_NO_TRAINING = Diagnosis(
     explanation="Aboard recognizes ranks by the environment variables that every launcher sets, and searches only your"
     " own processes.",
     fixes={
-        "ended": FixCommand("aboard why --log FILE…    # diagnoses the job's last output"),
-        "none": FixCommand("aboard why --pid PID    # on the job's node, for a process without these variables"),
+        "ended": "aboard why --log FILE…    # diagnoses the job's last output",
+        "none": "aboard why --pid PID    # on the job's node, for a process without these variables",
     },
 )
 

@@ -3,7 +3,7 @@
 import re
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Advice, FixCommand, Shell, format_shell
+from aboard.diagnoses.fixes import Advice, Shell, format_shell
 from aboard.diagnoses.shared_fixes import NEAR, SUGGESTED
 
 _KEEP_ONE = Advice("keep one of the two")
@@ -133,12 +133,12 @@ FILE = Diagnosis(
         "long": Advice("pass the right file"),
         "foreign": Advice("put a regular file there; one that you name on the command line may also be a link"),
         "encoding": Advice("save it as UTF-8, or pass the right file"),
-        "config": FixCommand("write one with: aboard init gpu01 gpu02"),
+        "config": "write one with: aboard init gpu01 gpu02",
         "hostfile": Advice('write one, with a line such as "worker-0 slots=8" for each node'),
         "own-hostfile": Advice("specify an existing hostfile"),
         "template": Advice("specify a file with a chat template"),
         "left-out": Advice("remove it, or specify an existing file"),
-        "accelerate": FixCommand("create one with: accelerate config --config_file {path}"),
+        "accelerate": "create one with: accelerate config --config_file {path}",
     },
 )
 
@@ -192,7 +192,7 @@ NODESET = Diagnosis(
     remedy="In a shell, put quotes around a node set: `aboard check 'gpu[01-16]'`.",
     fixes={
         "none": Advice("specify a node, for example gpu01 or gpu[01-16]"),
-        "hostfile": FixCommand("for a hostfile, use: --hostfile {path}"),
+        "hostfile": "for a hostfile, use: --hostfile {path}",
         "no-user": Advice("remove 'user@'"),
         "user": Advice("write user@{hosts}, for example alice@{hosts}"),
         "fewer": Advice("specify at most {most} nodes, with smaller ranges"),
@@ -263,8 +263,8 @@ FILTER = Diagnosis(
         "nodes": Advice("the nodes are {nodes}"),
         "one": Advice("pass only the nodes to use: --include NODES"),
         "none-left": Advice("remove {option}, or specify different nodes"),
-        "hosts": FixCommand("write {option:shell} {hosts:shell}"),
-        "slots": FixCommand("slots are numbers, and '@' separates hosts: {option:shell} {hosts:shell}"),
+        "hosts": "write {option:shell} {hosts:shell}",
+        "slots": "slots are numbers, and '@' separates hosts: {option:shell} {hosts:shell}",
         "count": Advice('set its slots ("{nodes} slots=8"), or use --include {nodes}:0,1'),
         "range": Advice("{node} has slots 0 to {last}"),
         "no-slots": Advice("{node} has slots=0"),

@@ -1,7 +1,6 @@
 """Diagnoses of `aboard sync --env`: an environment that can't be packed on the head or recreated on a node."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import FixCommand
 
 NONE = Diagnosis(
     code="env-none",
@@ -33,8 +32,8 @@ PACKAGE = Diagnosis(
     " least one package directory or module.",
     remedy="Install the package again with pip, which writes a RECORD.",
     fixes={
-        "reinstall": FixCommand("{python} -m pip install --force-reinstall --no-deps {names:words}"),
-        "editable": FixCommand("{python} -m pip install --force-reinstall --no-deps {projects:words}"),
+        "reinstall": "{python} -m pip install --force-reinstall --no-deps {names:words}",
+        "editable": "{python} -m pip install --force-reinstall --no-deps {projects:words}",
     },
 )
 
@@ -45,8 +44,8 @@ NO_PYTHON = Diagnosis(
     explanation="A virtual environment needs its base interpreter. The minor version must be the same as on the head,"
     " since packages are compiled for it.",
     fixes={
-        "copy": FixCommand("aboard sync {base}    # copies the head's interpreter to the same path on the nodes"),
-        "install": FixCommand("sudo apt install {packages:words}    # on {node}; or use its own package manager"),
+        "copy": "aboard sync {base}    # copies the head's interpreter to the same path on the nodes",
+        "install": "sudo apt install {packages:words}    # on {node}; or use its own package manager",
     },
 )
 

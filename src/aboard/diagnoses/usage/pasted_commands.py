@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Advice, FixCommand, Shell
+from aboard.diagnoses.fixes import Advice, Shell
 from aboard.diagnoses.shared_fixes import NEAR, SUGGESTED
 from aboard.diagnoses.untrusted import escape_text
 
@@ -46,12 +46,11 @@ FLAG = Diagnosis(
         "cores": Advice("remove --bind_core_list, and keep --bind_cores_to_rank"),
         "events": Advice("remove --event-log-handler; the run directory contains the run's events"),
         "accelerate": Advice("start it with accelerate itself"),
-        "mpirun-hostfile": FixCommand(
-            'list the nodes as "worker-0 slots=2" in a file, then: aboard launch --hostfile FILE -- accelerate …'
-        ),
+        "mpirun-hostfile": 'list the nodes as "worker-0 slots=2" in a file, then: aboard launch --hostfile FILE --'
+        " accelerate …",
         "use-env": Advice("add --use-env"),
         "nnodes": Advice("write --nnodes 2"),
-        "nnodes-range": FixCommand("write --nnodes {most}, or --nnodes {least}"),
+        "nnodes-range": "write --nnodes {most}, or --nnodes {least}",
         "ranks": Advice("write --nproc-per-node 8, or gpu for one per slot"),
         "ranks-of-cpus": Advice("write the number: --nproc-per-node 8"),
         "numa": Advice("write --numa-binding node, or remove it"),
@@ -120,31 +119,23 @@ WRAPPED = Diagnosis(
     " another program (nohup, tmux, timeout, uv run, bash -c). Every rank would run it, and start a run of its own:"
     " several small worlds instead of one.",
     fixes={
-        "bash": FixCommand("paste the command that it runs: aboard launch -- srun … torchrun …"),
-        "starter": FixCommand("remove {starter}: {launch:shell aboard launch} -- {command:shell}"),
-        "wrapper": FixCommand("remove {wrapper}: {launch:shell aboard launch} -- {command:shell}"),
-        "nohup": FixCommand("remove {wrapper}, and detach the run: {launch:shell aboard launch -d} -- {command:shell}"),
-        "before": FixCommand("write it before aboard: {wrapper:shell} {launch:shell aboard launch} -- {command:shell}"),
-        "bind": FixCommand(
-            "remove {wrapper}; --bind pins each rank to cores: {launch:shell aboard launch --bind} -- {command:shell}"
-        ),
-        "profiler": FixCommand(
-            "remove {wrapper}, or let the launcher start it with --no-python: {launch:shell aboard launch} --"
-            " {command:shell}"
-        ),
+        "bash": "paste the command that it runs: aboard launch -- srun … torchrun …",
+        "starter": "remove {starter}: {launch:shell aboard launch} -- {command:shell}",
+        "wrapper": "remove {wrapper}: {launch:shell aboard launch} -- {command:shell}",
+        "nohup": "remove {wrapper}, and detach the run: {launch:shell aboard launch -d} -- {command:shell}",
+        "before": "write it before aboard: {wrapper:shell} {launch:shell aboard launch} -- {command:shell}",
+        "bind": "remove {wrapper}; --bind pins each rank to cores: {launch:shell aboard launch --bind} --"
+        " {command:shell}",
+        "profiler": "remove {wrapper}, or let the launcher start it with --no-python: {launch:shell aboard launch} --"
+        " {command:shell}",
         "text": Advice("paste only the {name} command, and put the others into setup: in aboard.yaml"),
-        "front-end": FixCommand(
-            "paste the command that {name} starts: {launch:shell aboard launch} -- {command:shell}"
-        ),
-        "recipe": FixCommand(
-            "copy the recipe, and start it with torchrun: tune cp RECIPE recipe.py && {launch:shell aboard launch} --"
-            " torchrun --nproc-per-node gpu recipe.py --config CONFIG"
-        ),
-        "torchrun": FixCommand("let Aboard start its ranks: {launch:shell aboard launch} -- {command:shell}"),
-        "mpi": FixCommand(
-            "if the script reads RANK and WORLD_SIZE, as torch.distributed does: {launch:shell aboard launch} --"
-            " {command:shell}"
-        ),
+        "front-end": "paste the command that {name} starts: {launch:shell aboard launch} -- {command:shell}",
+        "recipe": "copy the recipe, and start it with torchrun: tune cp RECIPE recipe.py &&"
+        " {launch:shell aboard launch} --"
+        " torchrun --nproc-per-node gpu recipe.py --config CONFIG",
+        "torchrun": "let Aboard start its ranks: {launch:shell aboard launch} -- {command:shell}",
+        "mpi": "if the script reads RANK and WORLD_SIZE, as torch.distributed does: {launch:shell aboard launch} --"
+        " {command:shell}",
         "other": Advice("start it with {name} itself: Aboard starts the ranks of torch.distributed"),
     },
 )
@@ -157,17 +148,14 @@ CONTAINER = Diagnosis(
     " inside, and starts each rank in such a container. The container must leave the ranks the"
     " node's network, and the run to Aboard.",
     fixes={
-        "run": FixCommand("start a new container: aboard launch -- {runtime} {subcommand} IMAGE torchrun … train.py"),
-        "command": FixCommand(
-            "write what runs inside: aboard launch -- {runtime} {subcommand} {image} torchrun … train.py"
-        ),
+        "run": "start a new container: aboard launch -- {runtime} {subcommand} IMAGE torchrun … train.py",
+        "command": "write what runs inside: aboard launch -- {runtime} {subcommand} {image} torchrun … train.py",
         "bind": Advice("write {flag} SOURCE:TARGET"),
         "env": Advice("write {flag} NAME=VALUE"),
-        "copy": FixCommand("copy it here, and name the copy instead: {runtime} exec {image} cat {path} > {name}"),
-        "copy-docker": FixCommand(
-            "copy it here, and name the copy instead: {runtime} run --rm --entrypoint cat {image} {path} > {name}"
-        ),
-        "detach": FixCommand("remove it, and detach the run: aboard launch -d -- …"),
+        "copy": "copy it here, and name the copy instead: {runtime} exec {image} cat {path} > {name}",
+        "copy-docker": "copy it here, and name the copy instead: {runtime} run --rm --entrypoint cat {image} {path} >"
+        " {name}",
+        "detach": "remove it, and detach the run: aboard launch -d -- …",
         "network": Advice("write --network host, or remove it"),
         "key": Advice("write {flag} FILE"),
         "overlay": Advice("write --overlay {overlay}:ro, so that all ranks can read it"),
@@ -188,13 +176,10 @@ BATCH = Diagnosis(
     remedy="Keep the script, and let it start Aboard in place of srun: `aboard launch -- srun …`. The shell then does"
     " the rest, and `sbatch` submits the script as before.",
     fixes={
-        "line": FixCommand(
-            "let the script start Aboard: sed -i.bak -e {edit} {script} && {typed:shell sbatch script.sh}"
-        ),
-        "lines": FixCommand(
-            "in {script}, write one aboard launch -- torchrun … in place of the commands that start the training, then:"
-            " {typed:shell sbatch script.sh}"
-        ),
+        "line": "let the script start Aboard: sed -i.bak -e {edit} {script} && {typed:shell sbatch script.sh}",
+        "lines": "in {script}, write one aboard launch -- torchrun … in place of the commands that start the"
+        " training, then:"
+        " {typed:shell sbatch script.sh}",
         "shell": Advice("use a script of bash, with #!/bin/bash as its first line"),
         "quote": Advice("close the quote"),
         "failed": Advice("give the script the arguments and variables that it asks for"),
@@ -209,7 +194,7 @@ DEEPY = Diagnosis(
     explanation="Aboard runs deepy.py on this machine, with DeepSpeed's launcher replaced by one that only reports its"
     " arguments. deepy.py reads its config files and the hostfile, and needs the packages of gpt-neox here.",
     fixes={
-        "show": FixCommand("show the whole error, and start nothing: {command:shell}"),
+        "show": "show the whole error, and start nothing: {command:shell}",
         "container": Advice("set container: in aboard.yaml, and run deepy.py outside: python deepy.py train.py …"),
         "script": Advice("look into {script}, and type its command: aboard launch -- python deepy.py train.py …"),
     },
@@ -224,7 +209,7 @@ SHELL = Diagnosis(
     " that needs them.",
     remedy="Keep the script, and write `aboard launch --` in it, before the launcher. The shell then does the rest.",
     fixes={
-        "line": FixCommand("let the script start Aboard: sed -i.bak -e {edit} {script} && {typed:shell}"),
+        "line": "let the script start Aboard: sed -i.bak -e {edit} {script} && {typed:shell}",
         "lines": Advice("in {script}, write aboard launch -- before the command that starts the training"),
         "failed": Advice("give the script the arguments and variables that it asks for"),
     },

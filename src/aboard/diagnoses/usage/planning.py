@@ -1,7 +1,7 @@
 """Diagnoses of runs that can't be planned on these nodes, or exported to another launcher."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 
 _USE_TORCHRUN = "or use: aboard launch --dry-run --as torchrun -- …"
 
@@ -13,11 +13,9 @@ PLAN = Diagnosis(
     fixes={
         "no-slots": Advice("set slots for a node: `slots: 8` in aboard.yaml"),
         "nodes": Advice("specify as many nodes as the run needs; Aboard never silently starts a smaller run"),
-        "job": FixCommand(
-            "{salloc:shell salloc --nodes=2} {command:shell aboard launch -- train.py}"
-            "    # outside this job; Aboard never silently starts a smaller run\n"
-            "add: --set {key}={count}    # or ask for what this job has"
-        ),
+        "job": "{salloc:shell salloc --nodes=2} {command:shell aboard launch -- train.py}"
+        "    # outside this job; Aboard never silently starts a smaller run\n"
+        "add: --set {key}={count}    # or ask for what this job has",
         "slots": Advice("use at most {most}, or give the node more slots"),
         "env": Advice("remove {name}"),
         "master": Advice(

@@ -1,7 +1,7 @@
 """Diagnoses of runs and bundles that can't be found, created or read."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.shared_fixes import SUGGESTED
 
 RUN_NONE = Diagnosis(
@@ -11,12 +11,10 @@ RUN_NONE = Diagnosis(
     explanation="Aboard records runs below `XDG_STATE_HOME`, separately for each user and only on the machine that"
     " started them.",
     fixes={
-        "launch": FixCommand("aboard launch -- train.py    # creates a run"),
-        "others": FixCommand(
-            "aboard launch -- train.py    # creates the first run\n"
-            "aboard why --nodes NODES    # for a different launcher's job; or --log FILE, for its output\n"
-            "aboard why --codes    # lists all codes"
-        ),
+        "launch": "aboard launch -- train.py    # creates a run",
+        "others": "aboard launch -- train.py    # creates the first run\n"
+        "aboard why --nodes NODES    # for a different launcher's job; or --log FILE, for its output\n"
+        "aboard why --codes    # lists all codes",
     },
 )
 
@@ -27,7 +25,7 @@ RUN_NAME = Diagnosis(
     explanation="Pass a run's full name, or a part of it that is unique. `aboard status` lists all runs.",
     fixes={
         "longer": Advice("type more of the run's name"),
-        "first": FixCommand("aboard launch -- train.py    # creates the first run"),
+        "first": "aboard launch -- train.py    # creates the first run",
         **SUGGESTED,
     },
 )
@@ -39,8 +37,8 @@ RUN_DIRECTORY = Diagnosis(
     explanation="Aboard records runs below `~/.local/state/aboard`, and can't write there.",
     fixes={
         "wait": Advice("wait a minute, and run the command again"),
-        "elsewhere": FixCommand("XDG_STATE_HOME=/a/disk/with/room aboard launch …"),
-        "look": FixCommand("ls -ld {folder}"),
+        "elsewhere": "XDG_STATE_HOME=/a/disk/with/room aboard launch …",
+        "look": "ls -ld {folder}",
     },
 )
 

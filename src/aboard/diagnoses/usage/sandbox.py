@@ -1,10 +1,10 @@
 """Diagnoses of a sandbox that can't be created, or a fault that can't be injected."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.fixes import Advice
 
-_TAKE_DOWN = FixCommand("aboard sandbox down    # then create it again: aboard sandbox up")
-_DOWN = {"usual": _TAKE_DOWN, "named": FixCommand("aboard sandbox down --name {name}")}
+_TAKE_DOWN = "aboard sandbox down    # then create it again: aboard sandbox up"
+_DOWN = {"usual": _TAKE_DOWN, "named": "aboard sandbox down --name {name}"}
 
 ROOT = Diagnosis(
     code="sandbox-root",
@@ -38,7 +38,7 @@ KERNEL = Diagnosis(
     explanation="The sandbox needs kernel features such as bridges, veth pairs and connection tracking, and this"
     " kernel lacks one of them.",
     fixes={
-        "module": FixCommand("sudo modprobe {part}"),
+        "module": "sudo modprobe {part}",
         "boot": Advice("boot a kernel with {option}"),
         "groups": Advice("boot with systemd.unified_cgroup_hierarchy=0"),
     },
@@ -89,7 +89,7 @@ SLURM = Diagnosis(
     title="Slurm failed to start in the sandbox",
     symptoms=("slurmctld: fatal",),
     explanation="Either slurmctld or slurmd exited with an error, or a node did not become idle in time.",
-    fixes={"daemon": _TAKE_DOWN, "late": FixCommand("aboard sandbox up --slurm --nodes {nodes} --name {name}")},
+    fixes={"daemon": _TAKE_DOWN, "late": "aboard sandbox up --slurm --nodes {nodes} --name {name}"},
 )
 
 CONTAINERS = Diagnosis(
@@ -124,7 +124,7 @@ DOWN = Diagnosis(
     title="no sandbox is up",
     symptoms=("no sandbox 'sandbox' is up",),
     explanation="The sandbox was never created, or the machine has rebooted since.",
-    fixes={"usual": FixCommand("aboard sandbox up"), "named": FixCommand("aboard sandbox up --name {name}")},
+    fixes={"usual": "aboard sandbox up", "named": "aboard sandbox up --name {name}"},
 )
 
 DIFFERS = Diagnosis(
@@ -200,29 +200,29 @@ FAULT_OPTION = Diagnosis(
     explanation="An option's value is outside its valid range.",
     remedy="`aboard sandbox break --list` shows the options of each fault.",
     fixes={
-        "rate": FixCommand("aboard sandbox break rate --mbit 50"),
-        "loss": FixCommand("aboard sandbox break loss --percent 5"),
-        "delay": FixCommand("aboard sandbox break delay --ms 50"),
-        "fabric": FixCommand("aboard sandbox down && aboard sandbox up --fabric"),
+        "rate": "aboard sandbox break rate --mbit 50",
+        "loss": "aboard sandbox break loss --percent 5",
+        "delay": "aboard sandbox break delay --ms 50",
+        "fabric": "aboard sandbox down && aboard sandbox up --fabric",
         "ports": Advice("write ports as 29500, 1024-65535 or 22,29500-29600"),
-        "port-taken": FixCommand("aboard sandbox break port-taken --port 29500"),
-        "conntrack-full": FixCommand("aboard sandbox break conntrack-full"),
-        "conntrack-max": FixCommand("sudo sysctl -w net.netfilter.nf_conntrack_max={most}"),
-        "memory-limit": FixCommand("aboard sandbox break memory-limit --mib {least}"),
-        "cpu-quota": FixCommand("aboard sandbox break cpu-quota --cores {least}"),
-        "few-tasks": FixCommand("aboard sandbox break few-tasks --tasks {least}"),
-        "sshd-stopped": FixCommand("aboard sandbox heal sshd-stopped --node {node}"),
-        "sshd-slow": FixCommand("aboard sandbox break sshd-slow --seconds 10"),
-        "process": FixCommand("aboard sandbox break {fault} --environ RUN_ID"),
-        "other-python": FixCommand("aboard sandbox break other-python --without torch"),
-        "program": FixCommand("aboard sandbox exec --node {node} -- ls -l {program}"),
-        "disk-full": FixCommand("aboard sandbox break disk-full --node {node} --path /private"),
-        "containers": FixCommand("aboard sandbox down --name {name} && aboard sandbox up --containers --name {name}"),
-        "slurm": FixCommand("aboard sandbox down --name {name} && aboard sandbox up --slurm --name {name}"),
-        "slurm-daemon": FixCommand("aboard sandbox break {fault} --node {node} --name {name}"),
-        "few-srun-ports": FixCommand("aboard sandbox break few-srun-ports --node n1 --ports 6"),
+        "port-taken": "aboard sandbox break port-taken --port 29500",
+        "conntrack-full": "aboard sandbox break conntrack-full",
+        "conntrack-max": "sudo sysctl -w net.netfilter.nf_conntrack_max={most}",
+        "memory-limit": "aboard sandbox break memory-limit --mib {least}",
+        "cpu-quota": "aboard sandbox break cpu-quota --cores {least}",
+        "few-tasks": "aboard sandbox break few-tasks --tasks {least}",
+        "sshd-stopped": "aboard sandbox heal sshd-stopped --node {node}",
+        "sshd-slow": "aboard sandbox break sshd-slow --seconds 10",
+        "process": "aboard sandbox break {fault} --environ RUN_ID",
+        "other-python": "aboard sandbox break other-python --without torch",
+        "program": "aboard sandbox exec --node {node} -- ls -l {program}",
+        "disk-full": "aboard sandbox break disk-full --node {node} --path /private",
+        "containers": "aboard sandbox down --name {name} && aboard sandbox up --containers --name {name}",
+        "slurm": "aboard sandbox down --name {name} && aboard sandbox up --slurm --name {name}",
+        "slurm-daemon": "aboard sandbox break {fault} --node {node} --name {name}",
+        "few-srun-ports": "aboard sandbox break few-srun-ports --node n1 --ports 6",
         "path": Advice("for example: --path /private"),
-        "nothing": FixCommand("aboard sandbox exec --node {node} -- ls -d {path}"),
+        "nothing": "aboard sandbox exec --node {node} -- ls -d {path}",
     },
 )
 
