@@ -154,23 +154,37 @@ def hold_lock(path: Path, *, patience: float) -> Iterator[None]:
     """Admits one process at a time; the kernel releases the lock when its holder dies."""
     handle = open_without_link(path, os.O_RDWR | os.O_CREAT)
     try:
-        _acquire_lock(handle, path, monotonic() + patience)
-        os.truncate(handle, 0)
-        os.pwrite(handle, f"{os.uname().nodename} {os.getpid()}".encode(), 0)
+        if not acquire_lock(handle, patience=patience):
+            host, process = read_lock_holder(handle)
+            seen = f"process {process} on {host} is still preparing the same data and holds {path}"
+            raise AboardError(data.LOCKED, seen, process=process, host=host)
+        note_lock_holder(handle)
         yield
     finally:
         os.close(handle)
 
 
-def _acquire_lock(handle: int, path: Path, deadline: float) -> None:
+def acquire_lock(handle: int, *, patience: float) -> bool:
+    """Waits for the kernel's lock on an open file; False if another process still holds it."""
+    deadline = monotonic() + patience
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if monotonic() > deadline:
-                host, _, process = os.pread(handle, 200, 0).decode("utf-8", "replace").partition(" ")
-                seen = f"process {process} on {host} is still preparing the same data and holds {path}"
-                raise AboardError(data.LOCKED, seen, process=process, host=host) from None
-            sleep(0.1)
+                return False
+            sleep(0.05)
         else:
-            return
+            return True
+
+
+def note_lock_holder(handle: int) -> None:
+    """Writes into a locked file which process on which host holds it."""
+    os.truncate(handle, 0)
+    os.pwrite(handle, f"{os.uname().nodename} {os.getpid()}".encode(), 0)
+
+
+def read_lock_holder(handle: int) -> tuple[str, str]:
+    """The host and the process that the holder of the lock wrote; others may have written there, too."""
+    host, _, process = os.pread(handle, 200, 0).decode("utf-8", "replace").partition(" ")
+    return host, process

@@ -17,16 +17,14 @@ from aboard.core.plan.plan_builder import build_plan
 from aboard.core.plan.training_settings import Tracker, Training
 from aboard.diagnoses import Severity
 from aboard.flows.train.tracker_inputs import (
-    FACTS,
     add_tracker_inputs,
     list_tracker_variables,
     list_withheld_secrets,
     read_git_state,
 )
 from aboard.flows.train.training_payload import build_request
-from aboard.train.trackers import tracked_run
 from aboard.train.trackers.send_metrics import describe_failure
-from aboard.train.trackers.tracked_run import Cursor, TrackedRun, choose_run_id, describe_run, flatten_metrics
+from aboard.train.trackers.tracked_run import FACTS, Cursor, TrackedRun, choose_run_id, describe_run, flatten_metrics
 
 SHELL = {
     "WANDB_API_KEY": "0123456789abcdef",
@@ -68,7 +66,6 @@ def test_only_rank_0_gets_credentials(tmp_path: Path) -> None:
     assert not {"WANDB_API_KEY", "MLFLOW_TRACKING_URI", FACTS} & second.env.keys()
     facts = json.loads(first.env[FACTS])
     assert (facts["run"], facts["cluster"]["ranks"], facts["versions"]["torch"], facts["git"]) == ("r7", 2, "1", {})
-    assert FACTS == tracked_run.FACTS
 
 
 ADDRESS, TOKEN = {"MLFLOW_TRACKING_URI": "http://file:5000"}, {"MLFLOW_TRACKING_TOKEN": "t0ken-of-the-shell"}

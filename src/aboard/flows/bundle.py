@@ -23,34 +23,14 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 # The values of these variables show how a run was set up; of all others only names are kept.
 _PUBLIC_ENV_PREFIXES = (
-    "NCCL_",
-    "TORCH_",
-    "GLOO_",
-    "CUDA_",
-    "OMP_",
-    "UCX_",
-    "FI_",
-    "MASTER_",
-    "LOCAL_",
-    "GROUP_",
-    "ROLE_",
-)
-_PUBLIC_ENV_NAMES = frozenset(
-    {
-        "RANK",
-        "WORLD_SIZE",
-        "TOKENIZERS_PARALLELISM",
-        "HF_HUB_OFFLINE",
-        # Those that Aboard itself sets.
-        "ABOARD_BEACON",
-        "ABOARD_CHILD",
-        "ABOARD_CONTAINER",
-        "ABOARD_CONTINUED",
-        "ABOARD_RUN_ID",
-        "ABOARD_STACKS",
-        "ABOARD_TRAINING",
-    }
-)
+    "NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "UCX_", "FI_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_",
+)  # fmt: skip
+_PUBLIC_ENV_NAMES = frozenset({
+    "RANK", "WORLD_SIZE", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE",
+    # Those that Aboard itself sets.
+    "ABOARD_BEACON", "ABOARD_CHILD", "ABOARD_CONTAINER", "ABOARD_CONTINUED", "ABOARD_RUN_ID", "ABOARD_STACKS",
+    "ABOARD_TRAINING",
+})  # fmt: skip
 REDACTED = "[left out]"
 
 

@@ -25,7 +25,6 @@ from aboard.train.trackers.sender_process import TrackerSenders
 from aboard.train.trackers.tracked_run import (
     FOLDER,
     METRICS,
-    MODULES,
     Cursor,
     choose_run_id,
     count_lines,
@@ -170,7 +169,7 @@ def _format_shares(seconds: Mapping[str, float], wall: float) -> str:
 def _require_trackers(training: Training) -> None:
     """Refuses before the model is loaded; the head has checked the same, unless the check was left out."""
     for name in training.report_to:
-        if find_spec(MODULES[name]) is None:
+        if find_spec(name) is None:
             seen = f"train.report_to has {name}, but Python on rank 0's node doesn't have it"
             raise AboardError(diagnoses.TRACKER_PACKAGE, seen, package=name, where="rank 0's node")
 

@@ -108,34 +108,13 @@ def _load_code(name: str) -> CodeType:
 
 
 # What a launch imports on every node; a check imports the first half.
-_PRECOMPILED = (
-    "aboard.agent.requests",
-    "aboard.agent.bridge",
-    "aboard.agent.channel",
-    "aboard.agent.inspect.launch_environment",
-    "aboard.agent.frames",
-    "aboard.agent.inspect.leftover_runs",
-    "aboard.agent.event_loop",
-    "aboard.agent.network.peer_listener",
-    "aboard.agent.network.interface_addresses",
-    "aboard.agent.run_directory",
-    "aboard.agent.process_spawn",
-    "aboard.agent.private_folders",
-    "aboard.agent.forked_work",
-    "aboard.agent.process_tree",
-    "aboard.agent.beacon.report_receiver",
-    "aboard.agent.supervisor.rank_processes",
-    "aboard.agent.supervisor.nested_launchers",
-    "aboard.agent.supervisor.resource_usage",
-    "aboard.agent.supervisor.guard_process",
-    "aboard.agent.supervisor.supervisor",
-    "aboard.agent.supervisor.supervisor_watch",
-    "aboard.agent.supervisor.rank_group",
-    "aboard.agent.supervisor.rank_output",
-    "aboard.agent.supervisor.port_reservation",
-    "aboard.agent.secret_redaction",
-    "aboard.agent.supervisor.output_spool",
-    "aboard.agent.inspect.rank_stacks",
-)
+_PRECOMPILED = tuple(f"aboard.agent.{name}" for name in (
+    "requests", "bridge", "channel", "inspect.launch_environment", "frames", "inspect.leftover_runs", "event_loop",
+    "network.peer_listener", "network.interface_addresses", "run_directory", "process_spawn", "private_folders",
+    "forked_work", "process_tree", "beacon.report_receiver", "supervisor.rank_processes",
+    "supervisor.nested_launchers", "supervisor.resource_usage", "supervisor.guard_process", "supervisor.supervisor",
+    "supervisor.supervisor_watch", "supervisor.rank_group", "supervisor.rank_output", "supervisor.port_reservation",
+    "secret_redaction", "supervisor.output_spool", "inspect.rank_stacks",
+))  # fmt: skip
 # A slow uplink sends this once for each node, 195 KB; the best level takes 90 ms more for a tenth less.
 _COMPRESSION_LEVEL = 3

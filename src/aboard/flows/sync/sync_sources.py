@@ -18,22 +18,10 @@ from aboard.lazy_dataclass import dataclass
 
 # Below the home directory. Tools keep a key, a password or a token of the user there.
 _CREDENTIALS = (
-    ".ssh",
-    ".gnupg",
-    ".aws",
-    ".azure",
-    ".kube",
-    ".netrc",
-    ".pgpass",
-    ".kaggle",
-    ".docker/config.json",
-    ".config/gcloud",
-    ".config/gh",
-    ".git-credentials",
-    ".databrickscfg",
-    ".cache/huggingface/token",
+    ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".netrc", ".pgpass", ".kaggle", ".docker/config.json",
+    ".config/gcloud", ".config/gh", ".git-credentials", ".databrickscfg", ".cache/huggingface/token",
     ".cache/huggingface/stored_tokens",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

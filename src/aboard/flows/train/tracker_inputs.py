@@ -17,61 +17,29 @@ from aboard.core.plan.plan import NodePlan, Plan
 from aboard.core.plan.training_settings import Training
 from aboard.core.secrets.secret_names import list_secret_names
 from aboard.foreign_files import open_foreign_file
+from aboard.train.trackers.tracked_run import FACTS
 
-# Read by the trainer: train/trackers/tracked_run.py.
-FACTS = "ABOARD_TRACKER_FACTS"
-VARIABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "wandb": (
-            "WANDB_API_KEY",
-            "WANDB_BASE_URL",
-            "WANDB_ENTITY",
-            "WANDB_MODE",
-            "WANDB_NOTES",
-            "WANDB_PROJECT",
-            "WANDB_RUN_GROUP",
-            "WANDB_TAGS",
-        ),
-        "mlflow": (
-            "DATABRICKS_HOST",
-            "DATABRICKS_TOKEN",
-            "MLFLOW_ALLOW_FILE_STORE",
-            "MLFLOW_EXPERIMENT_NAME",
-            "MLFLOW_TRACKING_INSECURE_TLS",
-            "MLFLOW_TRACKING_PASSWORD",
-            "MLFLOW_TRACKING_TOKEN",
-            "MLFLOW_TRACKING_URI",
-            "MLFLOW_TRACKING_USERNAME",
-        ),
-        "tensorboard": (),
-    }
-)
-# Each secret, with the prefix of the variables by which the library decides where it sends the secret.
-SECRETS: Mapping[str, str] = MappingProxyType(
-    {
-        "WANDB_API_KEY": "WANDB_",
-        "DATABRICKS_TOKEN": "DATABRICKS_",
-        "MLFLOW_TRACKING_PASSWORD": "MLFLOW_",
-        "MLFLOW_TRACKING_TOKEN": "MLFLOW_",
-        "MLFLOW_TRACKING_USERNAME": "MLFLOW_",
-    }
-)
-# The variables with these prefixes that decide neither where nor how a secret is sent.
-_SETTINGS = frozenset(
-    {
-        *(
-            "WANDB_ENTITY",
-            "WANDB_MODE",
-            "WANDB_NOTES",
-            "WANDB_PROJECT",
-            "WANDB_RUN_GROUP",
-            "WANDB_SILENT",
-            "WANDB_TAGS",
-        ),
-        *("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_EXPERIMENT_NAME"),
-        *("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"),
-    }
-)
+# The variables of each library with which rank 0 logs in, with which it finds the server, and all others that it needs.
+# Whoever sets one of the second kind, or one that is not listed, may decide where a secret is sent.
+_SECRETS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "wandb": ("WANDB_API_KEY",),
+    "mlflow": (
+        "DATABRICKS_TOKEN", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME",
+    ),
+})  # fmt: skip
+_ADDRESSES: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "wandb": ("WANDB_BASE_URL",),
+    "mlflow": ("DATABRICKS_HOST", "MLFLOW_TRACKING_INSECURE_TLS", "MLFLOW_TRACKING_URI"),
+})  # fmt: skip
+_SETTINGS: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    "wandb": ("WANDB_ENTITY", "WANDB_MODE", "WANDB_NOTES", "WANDB_PROJECT", "WANDB_RUN_GROUP", "WANDB_TAGS"),
+    "mlflow": ("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_EXPERIMENT_NAME"),
+})  # fmt: skip
+# Not brought to rank 0, but harmless.
+_HARMLESS = frozenset({
+    "WANDB_SILENT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT",
+    *(name for names in (*_SECRETS.values(), *_SETTINGS.values()) for name in names),
+})  # fmt: skip
 # Whoever decides which certificates are valid can answer for every server; a proxy reads what is not encrypted.
 _CERTIFICATES = frozenset({"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"})
 _PROXIES = frozenset({"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY"})
@@ -87,7 +55,7 @@ def list_tracker_variables(
     training: Training, plan: Plan, environ: Mapping[str, str], withheld: Mapping[str, tuple[str, str]]
 ) -> dict[str, str]:
     """The trackers' variables that rank 0 will have: the plan's own come before those of this shell."""
-    names = [name for tracker in training.report_to for name in VARIABLES[tracker] if name not in withheld]
+    names = [name for tracker in training.report_to for name in _list_variables(tracker) if name not in withheld]
     rank_0 = next(start for _node, start in plan.starts())
     return {name: value for name in names if (value := rank_0.env.get(name, environ.get(name))) is not None}
 
@@ -102,19 +70,24 @@ def list_withheld_secrets(
     foreign = {name: value for name, value in of_files.items() if name not in typed and environ.get(name) != value}
     found = {}
     for tracker in training.report_to:
-        plain = any(of_user.get(name, "").startswith("http:") for name in VARIABLES[tracker])
-        for name in SECRETS.keys() & set(VARIABLES[tracker]) & of_user.keys() - foreign.keys():
-            ways = [other for other in foreign if _decides_receiver(other, SECRETS[name], plain=plain)]
+        plain = any(of_user.get(name, "").startswith("http:") for name in _list_variables(tracker))
+        for name in {*_SECRETS.get(tracker, ())} & of_user.keys() - foreign.keys():
+            # The library reads its other settings from variables with the same prefix.
+            prefix = name.partition("_")[0] + "_"
+            ways = [other for other in foreign if _decides_receiver(other, prefix, plain=plain)]
             if ways:
                 found[name] = (ways[0], foreign[ways[0]])
     return found
 
 
+def _list_variables(tracker: str) -> list[str]:
+    return sorted(name for kind in (_SECRETS, _ADDRESSES, _SETTINGS) for name in kind.get(tracker, ()))
+
+
 def _decides_receiver(name: str, prefix: str, *, plain: bool) -> bool:
-    if name in SECRETS or name in _SETTINGS:
-        return False
     upper = name.upper()
-    return upper.startswith(prefix) or upper in _CERTIFICATES or (plain and upper in _PROXIES)
+    decides = upper.startswith(prefix) or upper in _CERTIFICATES or (plain and upper in _PROXIES)
+    return decides and name not in _HARMLESS
 
 
 def add_tracker_inputs(plan: Plan, preflight: TrainingPreflight, variables: Mapping[str, str], here: Path) -> Plan:

@@ -1,9 +1,7 @@
 """Records of the active faults beside the sandbox's state, so that any process can heal them."""
 
-import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, field
@@ -12,7 +10,7 @@ from typing import Any
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
-from aboard.durable_files import write_atomically
+from aboard.durable_files import acquire_lock, write_atomically
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox import saved_state
 from aboard.sandbox.host import Host
@@ -20,7 +18,6 @@ from aboard.sandbox.namespaces.process_identity import ProcessIdentity
 from aboard.sandbox.sandbox import Sandbox
 
 _LOCK_TIMEOUT = 120.0
-_LOCK_PAUSE = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +36,9 @@ def open_records(box: Sandbox, host: Host) -> Iterator[list[FaultRecord]]:
     directory.mkdir(mode=0o700, exist_ok=True)
     handle = os.open(directory / f"{host.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        _take_lock(handle, host)
+        if not acquire_lock(handle, patience=_LOCK_TIMEOUT):
+            seen = f"another aboard process has been changing {host.name} for {_LOCK_TIMEOUT:.0f} s"
+            raise SandboxError(sandbox.BUSY, seen, "host")
         yield read_records(box, host.name)
     finally:
         os.close(handle)
@@ -67,20 +66,3 @@ def save_records(box: Sandbox, host: Host, entries: list[FaultRecord]) -> None:
 
 def _get_directory(box: Sandbox) -> Path:
     return saved_state.get_directory(box.name) / "faults"
-
-
-def _take_lock(handle: int, host: Host) -> None:
-    deadline = time.monotonic() + _LOCK_TIMEOUT
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise SandboxError(
-                    sandbox.BUSY,
-                    f"another aboard process has been changing {host.name} for {_LOCK_TIMEOUT:.0f} s",
-                    "host",
-                ) from None
-            time.sleep(_LOCK_PAUSE)
-        else:
-            return

@@ -1,18 +1,16 @@
 """The folder of a run's checkpoints: names, lock, listing and removal."""
 
-import fcntl
 import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from secrets import token_hex
 from shutil import rmtree
-from time import monotonic, sleep
 
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.durable_files import open_without_link, sync_folder
+from aboard.durable_files import acquire_lock, note_lock_holder, open_without_link, read_lock_holder, sync_folder
 from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint import commit_marker
@@ -82,10 +80,9 @@ class FolderLock:
     """Admits one run at a time to a folder; the kernel releases the lock when its holder dies."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / ".lock"
-        self._handle = open_without_link(path, os.O_RDWR | os.O_CREAT)
+        self._handle = open_without_link(folder / ".lock", os.O_RDWR | os.O_CREAT)
         try:
-            self._take(path)
+            self._take(folder)
         except BaseException:
             self.release()
             raise
@@ -93,30 +90,16 @@ class FolderLock:
     def release(self) -> None:
         os.close(self._handle)
 
-    def _take(self, path: Path) -> None:
-        deadline = monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if monotonic() > deadline:
-                    raise self._busy(path) from None
-                sleep(0.1)
-            except OSError:
-                return  # a file system without locks: a second run can't be detected
-            else:
-                os.truncate(self._handle, 0)
-                os.pwrite(self._handle, f"{os.uname().nodename} {os.getpid()}".encode(), 0)
-                return
-
-    def _busy(self, path: Path) -> AboardError:
-        node, _, process = map(Untrusted, os.pread(self._handle, 200, 0).decode("utf-8", "replace").partition(" "))
-        return AboardError(
-            checkpoint.FOLDER_BUSY,
-            f"process {process.visible()} on {node.visible()} is already writing checkpoints to {path.parent}",
-            process=process,
-            node=node,
-        )
+    def _take(self, folder: Path) -> None:
+        try:
+            is_ours = acquire_lock(self._handle, patience=_PATIENCE)
+        except OSError:
+            return  # a file system without locks: a second run can't be detected
+        if not is_ours:
+            node, process = map(Untrusted, read_lock_holder(self._handle))
+            seen = f"process {process.visible()} on {node.visible()} is already writing checkpoints to {folder}"
+            raise AboardError(checkpoint.FOLDER_BUSY, seen, process=process, node=node)
+        note_lock_holder(self._handle)
 
 
 def _read_marker_bytes(path: Path) -> bytes:

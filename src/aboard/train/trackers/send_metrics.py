@@ -144,12 +144,9 @@ def list_undelivered(output_dir: Path) -> dict[str, int]:
     if run is None:
         return {}
     total = count_lines(output_dir / METRICS)
-    cursors = {name: Cursor.load(output_dir, name, run.id).settle() for name in CLIENTS if _is_used(output_dir, name)}
+    used = [name for name in CLIENTS if (output_dir / FOLDER / f"{name}.json").exists()]
+    cursors = {name: Cursor.load(output_dir, name, run.id).settle() for name in used}
     return {name: total - cursor.lines for name, cursor in cursors.items() if cursor.lines < total}
-
-
-def _is_used(output_dir: Path, tracker: str) -> bool:
-    return (output_dir / FOLDER / f"{tracker}.json").exists()
 
 
 def send_undelivered(output_dir: Path) -> int:

@@ -14,8 +14,6 @@ from aboard.durable_files import write_atomically
 from aboard.foreign_files import read_foreign_file
 from aboard.lazy_dataclass import dataclass
 
-# The module that each tracker needs on rank 0's node.
-MODULES = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard"}
 METRICS = "metrics.jsonl"
 FOLDER = "trackers"
 # JSON from the head: git state and facts about the cluster.
