@@ -253,7 +253,7 @@ def list_table_rows() -> Iterator[str]:
             keys.setdefault(rule.harmless + rule.effect, {}).setdefault(section, []).append(name)
     for number, rule in rules.items():
         if rule is VALIDATED:
-            keys[number] |= dict.fromkeys(("train", "train.adapter"), ["all keys that no other row names"])
+            keys[number] |= {section: ["all keys that no other row names"] for section in ("train", "train.adapter")}
         shown = "; ".join(f"`{section}`: {', '.join(names)}" for section, names in keys[number].items())
         yield f"| {shown} | {rule.harmless} | {rule.effect or '–'} |"
 
