@@ -267,6 +267,7 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("min_lr_ratio: 0.1\nlr_scheduler_type: inverse_sqrt", "the schedule is inverse_sqrt"),
         ("optim: lion", "use one of adamw, adafactor, muon, adamw_8bit"),
         ("optim: adafactor\nadam_beta1: 0.8", "is a setting of AdamW, and the optimizer is adafactor"),
+        ("optim: adafactor\nadam_beta1: 0.0", "is a setting of AdamW, and the optimizer is adafactor"),
         ("optim: muon\ncpu_offload: true", "the matrix products of muon would take too long"),
         ("optim: muon\nadapter: {r: 8}", "orthogonalizes updates of whole matrices"),
         ("adapter: {r: 8}\nfrom_scratch: true", "which an adapter would leave frozen"),
