@@ -99,9 +99,7 @@ class Adapter:
         consent="harmless",
     )
     base_dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "The type of the frozen weights; auto is the type that the run computes in.",
-        default="auto",
-        consent="harmless",
+        "The type of the frozen weights; auto is the type that the run computes in.", default="auto", consent="harmless"
     )
     load_in_4bit: bool = setting(
         "Keep the frozen linear layers in 4 bits (QLoRA, NF4 with double quantization); only with replicas.",
