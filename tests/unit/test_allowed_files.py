@@ -16,11 +16,13 @@ from aboard.config.consent_rules import (
     GuardedSetting,
     Rule,
     describe_variable_effect,
+    find_rules,
     list_guarded_settings,
 )
 from aboard.config.schema.aboard_yaml import AboardConfig
 from aboard.config.schema.base_section import Section
 from aboard.config.yaml_tree import parse_tree
+from aboard.core.plan.training_settings import TRAIN_SETTINGS
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,23 +54,24 @@ def list_schema_keys(section: type[BaseModel], path: str = "") -> Iterator[tuple
                 yield from list_schema_keys(each, f"{path}.{name}".lstrip("."))
 
 
+RULES = {path: find_rules(path) for path in (*SETTING_RULES, "train", "train.adapter")}
 SCHEMA_KEYS = [each for each in list_schema_keys(AboardConfig) if not each[0].endswith("container")]
 
 
 def test_every_key_of_the_schema_has_a_rule_or_is_a_section() -> None:
     """A new key needs consent until somebody declares it harmless, and this test asks for the declaration."""
-    sections = {*SETTING_RULES, "cluster.env", "cluster.nodes.env"}
+    sections = {*RULES, "cluster.env", "cluster.nodes.env"}
     undeclared = [
         f"{path}.{name}".lstrip(".")
         for path, name, _types in SCHEMA_KEYS
-        if name not in SETTING_RULES.get(path, {}) and f"{path}.{name}".lstrip(".") not in sections
+        if name not in RULES.get(path, {}) and f"{path}.{name}".lstrip(".") not in sections
     ]
     assert undeclared == []
 
 
 def test_every_rule_is_for_a_key_of_the_schema() -> None:
     known = {(path, name) for path, name, _types in SCHEMA_KEYS}
-    assert {(path, name) for path, rules in SETTING_RULES.items() for name in rules} - known == set()
+    assert {(path, name) for path, rules in RULES.items() for name in rules} - known == set()
 
 
 def test_a_key_that_the_schema_is_said_to_restrict_is_a_number_or_a_choice() -> None:
@@ -76,15 +79,15 @@ def test_a_key_that_the_schema_is_said_to_restrict_is_a_number_or_a_choice() -> 
     free = [
         f"{path}.{name}"
         for path, name, types in SCHEMA_KEYS
-        if SETTING_RULES.get(path, {}).get(name) is VALIDATED
+        if RULES.get(path, {}).get(name) is VALIDATED
         and not all(each in {int, float, bool} or get_origin(each) is Literal for each in types)
     ]
     assert free == ["cluster.slurm.time"]
 
 
 def test_a_key_without_a_rule_needs_consent(monkeypatch: pytest.MonkeyPatch) -> None:
-    without = {name: rule for name, rule in SETTING_RULES["train"].items() if name != "seed"}
-    monkeypatch.setattr("aboard.config.consent_rules.SETTING_RULES", {**SETTING_RULES, "train": without})
+    without = {name: each for name, each in TRAIN_SETTINGS.items() if name != "seed"}
+    monkeypatch.setattr("aboard.core.plan.training_settings.TRAIN_SETTINGS", without)
     assert list_keys("train: {seed: 1, sede: 2, learning_rate: 1}\n") == ["train.seed"]
 
 
@@ -245,11 +248,13 @@ def list_table_rows() -> Iterator[str]:
     """The table in docs/security.md: one row for each rule, with its keys by section."""
     keys: dict[str, dict[str, list[str]]] = {}
     rules: dict[str, Rule] = {}
-    for section, declared in SETTING_RULES.items():
+    for section, declared in RULES.items():
         for name, rule in declared.items():
             rules[rule.harmless + rule.effect] = rule
             keys.setdefault(rule.harmless + rule.effect, {}).setdefault(section, []).append(name)
     for number, rule in rules.items():
+        if rule is VALIDATED:
+            keys[number] |= {section: ["all keys that no other row names"] for section in ("train", "train.adapter")}
         shown = "; ".join(f"`{section}`: {', '.join(names)}" for section, names in keys[number].items())
         yield f"| {shown} | {rule.harmless} | {rule.effect or '–'} |"
 

@@ -16,7 +16,7 @@ from aboard.config.schema.train_section import TrainSection
 from aboard.config.training.data_settings import SourceSettings
 from aboard.config.training.huggingface_names import explain_foreign_key
 from aboard.config.training.train_settings import TrainSettings, load_train_settings
-from aboard.core.plan.training_settings import DataPart, Training
+from aboard.core.plan.training_settings import ADAPTER_SETTINGS, TRAIN_SETTINGS, DataPart, Training
 from aboard.diagnoses import AboardError, InputError
 
 TRAINER = Path(__file__).parents[2] / "src" / "aboard" / "train"
@@ -98,6 +98,14 @@ def test_every_setting_of_a_training_can_be_written_and_no_other() -> None:
     elsewhere = {"data", "validation", "max_length", "tokenizer"}
     assert {field.name for field in fields(Training)} - elsewhere == set(TrainSection.model_fields)
     assert {"validation", "max_length", "tokenizer"} <= set(DataSection.model_fields)
+
+
+def test_every_setting_is_described_and_documented() -> None:
+    """In the schema, for editors, and in docs/train.md."""
+    page = (TRAINER.parents[2] / "docs" / "train.md").read_text("utf-8")
+    for name, setting in {**TRAIN_SETTINGS, **ADAPTER_SETTINGS}.items():
+        assert setting.help.endswith(".")
+        assert re.search(rf"`{name}\b", page), name
 
 
 def test_no_dead_knobs() -> None:
@@ -259,6 +267,7 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("min_lr_ratio: 0.1\nlr_scheduler_type: inverse_sqrt", "the schedule is inverse_sqrt"),
         ("optim: lion", "use one of adamw, adafactor, muon, adamw_8bit"),
         ("optim: adafactor\nadam_beta1: 0.8", "is a setting of AdamW, and the optimizer is adafactor"),
+        ("optim: adafactor\nadam_beta1: 0.0", "is a setting of AdamW, and the optimizer is adafactor"),
         ("optim: muon\ncpu_offload: true", "the matrix products of muon would take too long"),
         ("optim: muon\nadapter: {r: 8}", "orthogonalizes updates of whole matrices"),
         ("adapter: {r: 8}\nfrom_scratch: true", "which an adapter would leave frozen"),

@@ -11,12 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from aboard.agent.private_folders import make_private_folder
-from aboard.config.consent_rules import (
-    GuardedSetting,
-    is_credential,
-    list_guarded_settings,
-    list_guarded_variables,
-)
+from aboard.config.consent_rules import GuardedSetting, is_credential, list_guarded_settings, list_guarded_variables
 from aboard.config.input_files import DEFAULT_FILE, MAX_BYTES, FoundFile, read_text
 from aboard.config.this_machine import get_state_folder
 from aboard.config.yaml_tree import Table, parse_tree

@@ -122,10 +122,7 @@ def _load_config(files: "Sequence[str]", sets: "Sequence[str]") -> "LoadedConfig
 
 
 def _find_node_source(
-    names: "Sequence[str]",
-    hostfile: str | None,
-    config: "LoadedConfig | None",
-    allocation: "SlurmAllocation | None",
+    names: "Sequence[str]", hostfile: str | None, config: "LoadedConfig | None", allocation: "SlurmAllocation | None"
 ) -> _NodeSource:
     """The only source of nodes; two are an error, because neither takes precedence."""
     node_sources: list[_NodeSource] = []

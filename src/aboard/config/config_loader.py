@@ -82,9 +82,9 @@ def _list_sections(section: type[Section]) -> "Iterator[type[Section]]":
 
 def _add_descriptions(definition: dict[str, Any], section: type[Section]) -> None:
     """Sets the description of each field, inherited ones too, to the string after it in the source."""
+    if all(field.description for field in section.model_fields.values()):  # built from declarations
+        return
     for each in reversed(section.__mro__[: section.__mro__.index(Section)]):
-        if all(field.description for field in each.model_fields.values()):  # built from declarations
-            continue
         (tree,) = ast.parse(inspect.getsource(each)).body
         assert isinstance(tree, ast.ClassDef)  # noqa: S101 - the source of a class
         for field, text in pairwise(tree.body):

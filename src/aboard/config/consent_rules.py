@@ -9,14 +9,11 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from aboard.agent.transfer.root_folder import SYSTEM_FOLDERS
 from aboard.config.input_files import FoundFile, read_text
 from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins
-from aboard.core.plan.declared_setting import Setting
-from aboard.core.plan.training_settings import ADAPTER_SETTINGS, TRAIN_SETTINGS, Adapter, Training
 from aboard.core.secrets.secret_names import is_secret
 from aboard.core.text.data_reference import DataReference
 from aboard.diagnoses import NO_FIX, InputError
@@ -169,37 +166,6 @@ _NODE_RULES = {
     "fabric_address": FABRIC,
 }
 _DATASET_RULES = {"path": PATH, "split": LABEL, "subset": LABEL, "revision": LABEL}
-_DECLARED_RULES = {
-    "harmless": VALIDATED,
-    "label": LABEL,
-    "path": PATH,
-    "output": OUTPUT,
-    "tracker": TRACKER_NAME,
-    "model code": MODEL_CODE,
-}
-
-
-def _collect_rules(owner: type, settings: Mapping[str, Setting]) -> dict[str, Rule]:
-    """The rule of each setting; none for a text, a switch or a section that does not declare its own."""
-    rules = {}
-    for name, setting in settings.items():
-        types = set(_list_types(owner.__annotations__[name]))
-        if setting.consent != "by type":
-            rules[name] = _DECLARED_RULES[setting.consent]
-        elif types <= {int, float, Literal, NoneType}:
-            rules[name] = VALIDATED
-    return rules
-
-
-def _list_types(annotation: Any) -> "Iterator[Any]":
-    """The types of a union, or of the items of a tuple."""
-    if get_origin(annotation) in (UnionType, Union, tuple):
-        for each in get_args(annotation):
-            yield from _list_types(each) if each is not Ellipsis else ()
-    else:
-        yield get_origin(annotation) or annotation
-
-
 # By section; lists have the key of their items. Variables in `env` have rules of their own.
 SETTING_RULES: Mapping[str, Mapping[str, Rule]] = {
     "cluster": {**_NODE_RULES, "nodes": NODES, "hostfile": HOSTFILE},
@@ -218,9 +184,9 @@ SETTING_RULES: Mapping[str, Mapping[str, Rule]] = {
     },
     "data.files": {**_DATASET_RULES, "weight": VALIDATED, "name": LABEL},
     "data.validation": _DATASET_RULES,
-    "train": _collect_rules(Training, TRAIN_SETTINGS),
-    "train.adapter": {"type": VALIDATED, **_collect_rules(Adapter, ADAPTER_SETTINGS)},
 }
+# The rules of these sections are in the declarations of their settings.
+_TRAIN_SECTIONS = ("train", "train.adapter")
 
 _ENV_SECTIONS = ("cluster.env", "cluster.nodes.env")
 _NUMBER = r"-?[0-9]{1,12}"
@@ -265,6 +231,19 @@ _ADDRESS_ENDINGS = ("_ADDR", "_HOST", "_PORT", "_URL", "_URI", "_ENDPOINT", "_PR
 _PROGRAM_ENDINGS = ("ASKPASS", "FILE", "PATH", "DIR", "COMMAND", "CMD", "PROGRAM", "HELPER")
 
 
+def find_rules(path: str) -> Mapping[str, Rule]:
+    """The rules of a section by key."""
+    if path not in _TRAIN_SECTIONS:
+        return SETTING_RULES.get(path, {})
+    from aboard.core.plan import training_settings  # noqa: PLC0415 - a few ms, and most files have no such section
+
+    declared = {"harmless": VALIDATED, "label": LABEL, "path": PATH, "output": OUTPUT}
+    declared |= {"tracker": TRACKER_NAME, "model code": MODEL_CODE}
+    settings = training_settings.TRAIN_SETTINGS if path == "train" else training_settings.ADAPTER_SETTINGS
+    rules = {name: declared[each.consent] for name, each in settings.items() if each.consent in declared}
+    return rules if path == "train" else {"type": VALIDATED, **rules}
+
+
 def list_guarded_settings(tree: Table, folder: Path) -> list[GuardedSetting]:
     """The settings of an aboard.yaml in this directory that need consent, in the order of the file."""
     return list(_walk_section(tree, "", "", folder))
@@ -302,11 +281,11 @@ def _walk_section(section: Table, key: str, path: str, folder: Path) -> "Iterato
     """`key` is the section's name as shown, with positions in lists; `path` is without them."""
     for name, tree in section.values.items():
         below, key_below = f"{path}.{name}".lstrip("."), f"{key}.{name}".lstrip(".")
-        if rule := SETTING_RULES.get(path, {}).get(name):
+        if rule := find_rules(path).get(name):
             yield from _apply_rule(rule, tree, key_below, below, folder)
         elif below in _ENV_SECTIONS:
             yield from _walk_variables(tree, key_below)
-        elif below in SETTING_RULES:
+        elif below in SETTING_RULES or below in _TRAIN_SECTIONS:
             # What is no section here is refused when it is validated.
             yield from _walk_section(tree, key_below, below, folder) if isinstance(tree, Table) else ()
         elif _is_undeclared(path, name):

@@ -60,9 +60,7 @@ def _is_empty(tree: Tree) -> bool:
 
 def _build_conflict_problem(path: tuple[str, ...], first: str, second: str) -> Problem:
     return Problem(
-        where=second,
-        seen=f"{escape_text('.'.join(path))} is also set at {first}",
-        fix=configuration.CONFIG_TWICE.fix(),
+        where=second, seen=f"{escape_text('.'.join(path))} is also set at {first}", fix=configuration.CONFIG_TWICE.fix()
     )
 
 

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def load_slurm_settings(
-    sources: "Sequence[str]" = (),
-    *,
-    hostfile: str | None = None,
-    sets: "Sequence[str]" = (),
-    allow_file: bool = False,
+    sources: "Sequence[str]" = (), *, hostfile: str | None = None, sets: "Sequence[str]" = (), allow_file: bool = False
 ) -> SlurmSettings | None:
     """The request in the files that `load_cluster` would read, or in --set; None if there is none."""
     files = [source for source in sources if source.endswith(YAML_SUFFIXES)]

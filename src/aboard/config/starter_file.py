@@ -71,8 +71,7 @@ def _format_node_lines(
     """One line for each sequence of nodes that are alike, in order; comments are aligned."""
     lines: list[tuple[str, str]] = []
     for (user, count, found), alike in groupby(
-        entries,
-        key=lambda entry: (entry.settings.get("user"), slots[entry.name], describe_node(nodes[entry.name])),
+        entries, key=lambda entry: (entry.settings.get("user"), slots[entry.name], describe_node(nodes[entry.name]))
     ):
         for part in split_node_set(fold_names(entry.name for entry in alike)):
             text = (f"{user}@" if user else "") + part + (f" slots={count}" if count is not None else "")

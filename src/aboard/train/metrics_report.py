@@ -22,14 +22,7 @@ from aboard.train.distributed.rank_consensus import RankConsensus
 from aboard.train.metrics.head_beacon import send_metrics
 from aboard.train.trackers.send_metrics import list_undelivered
 from aboard.train.trackers.sender_process import TrackerSenders
-from aboard.train.trackers.tracked_run import (
-    FOLDER,
-    METRICS,
-    Cursor,
-    choose_run_id,
-    count_lines,
-    describe_run,
-)
+from aboard.train.trackers.tracked_run import FOLDER, METRICS, Cursor, choose_run_id, count_lines, describe_run
 
 _MIN_SHARE = 0.01
 

@@ -111,10 +111,7 @@ class PeriodicActions:
         with self._stepper.ledger.count_as("evaluation"):
             loss = evaluate_loss(self._stepper, self._validation, self._peers)
         self._best = self._best.after(
-            progress.step,
-            loss,
-            threshold=training.early_stopping_threshold,
-            keep=training.load_best_model_at_end,
+            progress.step, loss, threshold=training.early_stopping_threshold, keep=training.load_best_model_at_end
         )
         best = {"best_eval_loss": self._best.loss, "best_step": self._best.step}
         self._report.line({"step": progress.step, "steps": self._steps, "eval_loss": loss, **best})

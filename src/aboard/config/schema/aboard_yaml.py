@@ -30,7 +30,7 @@ from aboard.config.schema.field_types import (
 )
 from aboard.config.schema.slurm_section import SlurmSection
 from aboard.config.schema.train_section import TrainSection
-from aboard.config.training.data_settings import parse_share
+from aboard.core.text.data_reference import parse_share
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from functools import partial, reduce
 from operator import or_
-from types import NoneType, UnionType
+from types import GenericAlias, NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
@@ -52,7 +52,8 @@ def _build_type(annotation: Any, setting: Setting) -> Any:
     if annotation == tuple[str, ...]:
         return Lines
     if get_origin(annotation) is tuple:
-        return Annotated[list[get_args(annotation)[0]], BeforeValidator(partial(_read_names, setting)), OrText()]
+        items: Any = GenericAlias(list, get_args(annotation)[0])
+        return Annotated[items, BeforeValidator(partial(_read_names, setting)), OrText()]
     return annotation
 
 
@@ -62,8 +63,8 @@ def _build_fields(owner: type, settings: Mapping[str, Setting]) -> Iterator[tupl
         kind = _build_type(annotation, setting)
         if setting.within:
             # A number is checked first: false is not 0.
-            more = {} if kind is int else {"allow_inf_nan": False}
-            kind = Annotated[kind, Field(**setting.within, **more), AfterValidator(partial(_read_value, setting))]
+            bounds: dict[str, Any] = {**setting.within, **({} if kind is int else {"allow_inf_nan": False})}
+            kind = Annotated[kind, Field(**bounds), AfterValidator(partial(_read_value, setting))]
         elif setting.their_values:
             kind = Annotated[kind, BeforeValidator(partial(_read_value, setting))]
         yield name, (kind | None, Field(default=None, description=setting.help))

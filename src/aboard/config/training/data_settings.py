@@ -1,11 +1,10 @@
 """The section `data` of aboard.yaml as a value, with resolved paths."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aboard.core.text.data_reference import DataReference
+from aboard.core.text.data_reference import DataReference, parse_share
 from aboard.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
 # The name of the single source of all paths without weights.
 DEFAULT_SOURCE_NAME = "data"
-_PERCENT = re.compile(r"\d{1,3}(?:\.\d{1,9})?%")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +53,6 @@ class DataSettings:
     @property
     def has_validation(self) -> bool:
         return bool(self.validation) or self.validation_share is not None
-
-
-def parse_share(entries: "Sequence[object]") -> float | None:
-    """The fraction that a single `2%` stands for; None for files. It may be out of range."""
-    percent = _PERCENT.fullmatch(entries[0]) if len(entries) == 1 and isinstance(entries[0], str) else None
-    return None if percent is None else float(percent[0][:-1]) / 100
-
-
-def format_share(share: float) -> str:
-    """As `parse_share` reads it."""
-    return f"{100 * share:.12g}%"
 
 
 def load_data_settings(files: "Sequence[str]") -> DataSettings:

@@ -8,10 +8,11 @@ from typing import Any
 from aboard.config.config_loader import LoadedConfig, load_config_files
 from aboard.config.schema.train_section import AdapterSection, TrainSection
 from aboard.config.training.adapter_files import read_adapter_config
-from aboard.config.training.data_settings import DataSettings, build_data_settings, format_share
+from aboard.config.training.data_settings import DataSettings, build_data_settings
 from aboard.config.validation_problems import parse_position
 from aboard.core.plan.setting_conflicts import find_conflicts
 from aboard.core.plan.training_settings import TRAIN_SETTINGS, Adapter, DataPart, Training
+from aboard.core.text.data_reference import format_share
 from aboard.core.text.hub_names import is_path
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.trainer import training
@@ -111,7 +112,8 @@ def _find_missing(config: LoadedConfig, section: TrainSection, data: DataSetting
 def _find_refused(config: LoadedConfig, section: TrainSection, data: DataSettings) -> Iterator[Problem]:
     """Settings that are set although they can't have an effect; a switch that is off is as good as not set."""
     for key, seen, fix, values, _ in find_conflicts(section, has_validation=data.has_validation):
-        if seen and getattr(section, key) not in (None, False):
+        value = getattr(section, key)
+        if seen and value is not None and value is not False:  # 0.0 is a value
             yield Problem(where=config.where("train", key), seen=seen, fix=training.CONFIG.fix(fix, **values))
 
 

@@ -8,9 +8,9 @@ from dataclasses import Field, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-# Who must agree to a value in a file that was found (config/consent_rules.py). By type, numbers and the words of a
-# choice are harmless; what a switch turns on, or a text names, is declared.
-Consent = Literal["by type", "harmless", "label", "path", "output", "tracker", "model code"]
+# What a value in a file that was found makes possible (config/consent_rules.py). With "" it needs the user's consent,
+# unless it is a number.
+Consent = Literal["", "harmless", "label", "path", "output", "tracker", "model code"]
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
@@ -41,7 +41,7 @@ class Setting(NamedTuple):
     refused_values: Mapping[Any, RefusedValue] = _NOTHING
     alternative: str | None = None
     at_resume: str | None = ""
-    consent: Consent = "by type"
+    consent: Consent = ""
     origin: str = "default"
 
 
@@ -52,7 +52,8 @@ def setting(help_text: str = "", *, default: Any, **declared: Any) -> Any:
 
 def declare_setting(help_text: str = "", **declared: Any) -> Mapping[str, Setting]:
     """The metadata of a field without a default."""
-    return {"setting": Setting(help=help_text, **declared)}
+    number = {"consent": "harmless"} if "within" in declared else {}
+    return {"setting": Setting(help=help_text, **{**number, **declared})}
 
 
 def collect_settings(owner: type) -> Mapping[str, Setting]:

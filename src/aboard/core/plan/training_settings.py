@@ -99,7 +99,7 @@ class Adapter:
         consent="harmless",
     )
     base_dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "The type of the frozen weights; auto is the type that the run computes in.", default="auto"
+        "The type of the frozen weights; auto is the type that the run computes in.", default="auto", consent="harmless"
     )
     load_in_4bit: bool = setting(
         "Keep the frozen linear layers in 4 bits (QLoRA, NF4 with double quantization); only with replicas.",
@@ -213,6 +213,7 @@ class Training:
     )
     optim: Optim = setting(
         "The optimizer; muon uses AdamW for embeddings, the head, norms and biases.",
+        consent="harmless",
         default="adamw",
         hints={"adafactor": "optim: adafactor"},
         # The last two are from torchao and bitsandbytes.
@@ -232,6 +233,7 @@ class Training:
     )
     lr_scheduler_type: Schedule = setting(
         "The learning rate schedule after the warmup; wsd is constant, then decays to the end.",
+        consent="harmless",
         default="cosine",
         hints={
             "lr_scheduler_kwargs": "min_lr_ratio: … (for min_lr, min_lr_rate, lr_end), num_cycles: …"
@@ -287,7 +289,9 @@ class Training:
         consent="harmless",
     )
     attn_implementation: Attention = setting(
-        "The attention implementation of transformers; auto uses the best available.", default="auto"
+        "The attention implementation of transformers; auto uses the best available.",
+        default="auto",
+        consent="harmless",
     )
     torch_compile: bool = setting(
         "Compile each decoder layer; the first step takes minutes. GPUs need Triton, CPUs a C++ compiler.",
@@ -296,6 +300,7 @@ class Training:
     )
     sharding: Sharding = setting(
         "full: across all ranks; hybrid: within a node; none: replicated on every rank; auto: the fastest that fits.",
+        consent="harmless",
         default="auto",
         hints={
             **dict.fromkeys(("fsdp", "fsdp_config"), f"{_SHARDING_LINE}; cpu_offload: true for offload"),
@@ -357,7 +362,9 @@ class Training:
         at_resume="it determines the data order: some samples would repeat, others would be skipped",
     )
     on_nonfinite: Literal["stop", "skip"] = setting(
-        "When a loss or gradient is not finite: stop, or skip that step; it is reported in both cases.", default="stop"
+        "When a loss or gradient is not finite: stop, or skip that step; it is reported in both cases.",
+        default="stop",
+        consent="harmless",
     )
     resume: str = setting(
         "auto: from the newest valid checkpoint in output_dir; none: from the start; or a checkpoint directory.",
@@ -368,6 +375,7 @@ class Training:
     )
     report_to: tuple[Tracker, ...] = setting(
         "Trackers that get the metrics: wandb, mlflow, tensorboard. Nothing of a run waits for them.",
+        consent="harmless",
         default=(),
         hints={"tensorboard": "report_to: tensorboard"},
         refused_values={

@@ -49,11 +49,7 @@ def list_source_chunks(spec: SourceSpec, *, chunk_bytes: int = CHUNK_BYTES) -> l
     name = strip_hub_prefix(spec.path)
     if is_hub_name(name) and not looks_like_path(spec.path) and not _is_beside_files(spec.path):
         return list_hub_chunks(
-            name,
-            config=spec.config,
-            split=spec.split or "train",
-            revision=spec.revision,
-            every=chunk_bytes,
+            name, config=spec.config, split=spec.split or "train", revision=spec.revision, every=chunk_bytes
         )
     seen = f"there is no file or directory '{escape_text(spec.path)}'"
     near = _find_similar_path(Path(spec.path))

@@ -32,11 +32,7 @@ class QuantizedLinear(Linear4bit):  # type: ignore[misc]
 
     def quantize(self, value: Tensor, device: torch.device) -> None:
         weight = Params4bit(
-            value.to(self.base_dtype),
-            requires_grad=False,
-            compress_statistics=True,
-            quant_type="nf4",
-            module=self,
+            value.to(self.base_dtype), requires_grad=False, compress_statistics=True, quant_type="nf4", module=self
         )
         self.weight = weight.to(device)
 

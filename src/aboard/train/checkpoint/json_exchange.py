@@ -61,6 +61,5 @@ def _make_tensor(data: bytes) -> torch.Tensor:
 
 def _build_timeout_error(error: RuntimeError) -> AboardError:
     return AboardError(
-        checkpoint.PEER_LOST,
-        f"another rank stopped responding during a checkpoint: {str(error).splitlines()[0]}",
+        checkpoint.PEER_LOST, f"another rank stopped responding during a checkpoint: {str(error).splitlines()[0]}"
     )

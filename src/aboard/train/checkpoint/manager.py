@@ -151,11 +151,7 @@ class CheckpointManager:
             self._news += pending.result()
 
     def _snapshot(
-        self,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        progress: TrainingProgress,
-        extra: Mapping[str, Any],
+        self, module: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingProgress, extra: Mapping[str, Any]
     ) -> CheckpointState:
         try:
             named = collect_tensors(module)

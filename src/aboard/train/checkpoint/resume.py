@@ -51,11 +51,7 @@ class _Offer:
 
 
 def resume_checkpoint(
-    group: CheckpointRanks,
-    how: str,
-    module: nn.Module,
-    optimizer: ShardedOptimizer,
-    now: Callable[[], RunSettings],
+    group: CheckpointRanks, how: str, module: nn.Module, optimizer: ShardedOptimizer, now: Callable[[], RunSettings]
 ) -> ResumeResult:
     """Resumes according to `resume:`: `auto`, `none`, or one checkpoint. All ranks call it, with the same result."""
     result = ResumeResult()

@@ -59,13 +59,7 @@ class AdamW8bit(ShardedOptimizer):
 
 
 def _update_rows(
-    weights: Tensor,
-    gradient: Tensor,
-    moments: dict[str, Tensor],
-    *,
-    group: dict[str, Any],
-    step: Tensor,
-    keep: Tensor,
+    weights: Tensor, gradient: Tensor, moments: dict[str, Tensor], *, group: dict[str, Any], step: Tensor, keep: Tensor
 ) -> None:
     beta1, beta2 = group["betas"]
     first = _read_moment("exp_avg", moments).lerp(gradient, 1 - beta1)

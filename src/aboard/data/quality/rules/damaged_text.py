@@ -141,13 +141,7 @@ def find_other_languages(texts: SampledTexts) -> Iterator[RowSign]:
 
 
 def _make_sign(
-    texts: SampledTexts,
-    rows: list[int],
-    message: str,
-    warn: float,
-    *,
-    prompt: bool = False,
-    block: float | None = None,
+    texts: SampledTexts, rows: list[int], message: str, warn: float, *, prompt: bool = False, block: float | None = None
 ) -> RowSign:
     total = sum(bool(text) for text in texts.answers)
     return RowSign(
