@@ -216,6 +216,18 @@ if os.fork() == 0:
         assert process.stdout.read() == b""
 
 
+@pytest.mark.ci
+def test_a_launch_dials_before_the_rest_of_the_program_loads() -> None:
+    """The checks, the views and YAML are imported in a thread, while ssh connects."""
+    script = (
+        "import sys, aboard.cli.main, aboard.cli.launch\n"
+        "late = ('rich', 'yaml', 'pydantic', 'aboard.checks', 'aboard.ui', 'aboard.flows.launch.launch_run')\n"
+        "print([name for name in sys.modules if name.startswith(late)])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
+
+
 def test_a_batch_script_says_that_its_time_is_over(tmp_path: Path) -> None:
     """Slurm's signal before the time limit stops a command that has no run yet, with the reason."""
     pipe = tmp_path / "log"

@@ -1,5 +1,6 @@
 """A plan for other launchers: the text that they are given, whole."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_resources import NodeResources
+from aboard.core.launchers import deepspeed, torchrun
+from aboard.core.launchers.flag_parser import parse_flags
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.launcher_export import build_plan_export, format_deepspeed, format_torchrun
 from aboard.core.plan.plan import MasterAddress, Plan
@@ -24,6 +27,7 @@ SCRIPT = Program(
     args=("--lr", "2e-5", "--name", "it's $5", "--fp16"),
     local_rank="--local_rank",
 )
+PLAIN = Program(kind=ProgramKind.SCRIPT, target="train.py", args=("--lr", "2e-5"))
 COMMON = Node(
     name="gpu01",
     slots=4,
@@ -77,6 +81,20 @@ def test_deepspeed_does_not_start_containers() -> None:
     with pytest.raises(InputError, match="run in a container") as raised:
         format_deepspeed(build_plan_export(planned(inside)))
     assert "--as torchrun" in raised.value.problems[0].fix
+
+
+def test_the_parsers_read_what_is_printed() -> None:
+    """The tables of flags that read a pasted command know every flag of an exported one, and give the plan back."""
+    export = build_plan_export(planned(COMMON, replace(COMMON, name="gpu02", address="10.0.0.2"), program=PLAIN))
+    printed = {
+        torchrun.GRAMMAR: (format_torchrun(export), "torch.distributed.run"),
+        deepspeed.GRAMMAR: (format_deepspeed(export).command, "deepspeed.launcher.runner"),
+    }
+    for grammar, (text, module) in printed.items():
+        words = shlex.split(text.partition(module)[2].partition("\n\n")[0].replace("\\\n", ""))
+        flags = parse_flags(grammar, words)
+        assert (flags.text("master_addr"), flags.count("master_port")) == ("10.0.0.1", 29501)
+        assert (flags.target, flags.args) == (PLAIN.target, PLAIN.args)
 
 
 def test_one_rank_on_one_node() -> None:

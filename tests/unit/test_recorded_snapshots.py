@@ -51,7 +51,7 @@ from aboard.record.recent_snapshots import MOST_SNAPSHOTS
 from aboard.record.run_directory import RunDirectory
 from aboard.record.run_record import Record
 from aboard.record.snapshot_document import decode_snapshot, encode_snapshot
-from aboard.ui.why.replay_view import ReplayView
+from aboard.ui.why.verdict_view import ReplayView
 from aboard.verdicts.death.rules import conclude_run
 from aboard.verdicts.judge_evidence import judge_evidence
 

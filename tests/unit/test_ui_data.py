@@ -17,9 +17,9 @@ from aboard.data.rows import EncodedRow, RowLocation
 from aboard.data.tokens.row_preview import PreviewToken, RowPreview, build_row_preview
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.ui.data.plain_report import format_data_json, format_data_lines
-from aboard.ui.data.reading_progress import DataReadingView
 from aboard.ui.data.report_view import DataReportView, HistogramView
 from aboard.ui.data.token_row import TokenRowView, format_row_line
+from aboard.ui.progress_bar import ReadingView
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 WHERE = RowLocation(file=Untrusted("a.jsonl"), line=1)
@@ -166,7 +166,7 @@ def test_a_picture_of_lengths() -> None:
 
 def test_the_line_while_it_reads() -> None:
     """How far by bytes, and how many rows."""
-    reading = DataReadingView(Console(file=io.StringIO()))
+    reading = ReadingView(Console(file=io.StringIO()), opening="opening the files and the tokenizer …")
     assert "opening the files" in drawn(reading, 80)
     reading.update(512 << 10, 1 << 20, 4321)
     assert drawn(reading, 80) == "reading  ━━━━━━━━━━━━────────────  4,321 rows, 512 KiB of 1 MiB\n"

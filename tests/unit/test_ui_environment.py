@@ -10,10 +10,9 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.usage import environment
 from aboard.ui.setup.environment_view import (
     EnvironmentProgressView,
-    EnvironmentResultView,
     PlainEnvironmentProgress,
+    describe_environment,
     format_environment_json,
-    format_environment_lines,
 )
 
 DONE = EnvironmentSyncResult(
@@ -38,7 +37,7 @@ DONE = EnvironmentSyncResult(
 
 def test_the_result_has_a_line_for_each_outcome() -> None:
     """Nodes with the same outcome share one; what failed comes first, with its command."""
-    assert list(format_environment_lines(DONE)) == [
+    assert list(describe_environment(DONE).format_lines()) == [
         "block env-no-python n7 seen: n7 has no Python 3.11; it has 3.9.2",
         f"block env-no-python n7 why: {environment.NO_PYTHON.explanation}",
         f"block env-no-python n7 fix: {DONE.failures['n7'].fix}",
@@ -53,7 +52,7 @@ def test_the_result_has_a_line_for_each_outcome() -> None:
     ]
     assert DONE.failures["n7"].fix.startswith("aboard sync '/home/me/py 3.11'    # ")
     shown = Console(file=StringIO(), width=80)
-    shown.print(EnvironmentResultView(DONE), crop=False)
+    shown.print(describe_environment(DONE), crop=False)
     text = shown.file.getvalue()  # type: ignore[attr-defined]
     assert "✓ n[1-2]: created, 3 packages installed\n" in text
     assert "✗ env-no-python  n7\n" in text

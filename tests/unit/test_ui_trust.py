@@ -7,7 +7,7 @@ from rich.console import Console
 from aboard.core.trust.public_keys import PublicKey
 from aboard.core.trust.trust_report import MeshReport, NewHostKey, TrustedNode, TrustReport, UndoReport
 from aboard.diagnoses.nodes import trust
-from aboard.ui.setup.trust_view import HostKeyTable, TrustReportView, format_trust_lines
+from aboard.ui.setup.trust_view import HostKeyTable, describe_trust
 
 KEY = PublicKey("ssh-ed25519", base64.b64encode(b"\0\0\0\x0bssh-ed25519" + bytes(36)).decode())
 MISSING = trust.FINGERPRINT_MISSING.finding(
@@ -37,7 +37,7 @@ def draw(view: object) -> list[str]:
 
 def test_a_report_says_what_changed_and_how_to_undo_it() -> None:
     """Steps first, then the findings, then one line that counts."""
-    lines = draw(TrustReportView(REPORT))
+    lines = draw(describe_trust(REPORT))
     assert lines[:6] == [
         "✓ pinned 2 host keys in known_hosts",
         "✓ created the key /home/me/.ssh/id_ed25519, without a passphrase",
@@ -60,7 +60,7 @@ def test_host_keys_fit_80_columns() -> None:
 
 def test_plain_lines_start_with_their_kind() -> None:
     """For grep, as from aboard check."""
-    lines = list(format_trust_lines(REPORT))
+    lines = list(describe_trust(REPORT).format_lines())
     assert lines[0].startswith("block trust-fingerprint-missing n4 seen: known has no fingerprint")
     assert "fine n[2-3]: key installed and verified" in lines
     assert lines[-1] == "done: this machine can log in to 3 of 4 nodes; 4.2 s"
@@ -69,10 +69,10 @@ def test_plain_lines_start_with_their_kind() -> None:
 def test_an_undo_says_what_is_restored() -> None:
     """And that there was nothing, if there was nothing."""
     undone = UndoReport(nodes=("n1", "n2"), head=True, findings=(), seconds=1)
-    assert list(format_trust_lines(undone)) == [
+    assert list(describe_trust(undone).format_lines()) == [
         "fine n[1-2]: restored",
         "fine this machine: restored",
         "done: 2 nodes restored; 1.0 s",
     ]
     nothing = UndoReport(nodes=(), head=False, findings=(), seconds=1)
-    assert list(format_trust_lines(nothing)) == ["done: nothing to undo; 1.0 s"]
+    assert list(describe_trust(nothing).format_lines()) == ["done: nothing to undo; 1.0 s"]

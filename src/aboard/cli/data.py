@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from aboard.cli.options.train_extra import require_train_extra
+from aboard.cli.printed_output import print_report
 from aboard.config.input_files import YAML_SUFFIXES, FoundFile, find_default_files, read_text
 from aboard.config.training.data_settings import DataSettings, load_data_settings
 from aboard.core.exit_codes import choose_exit_code
@@ -146,12 +147,12 @@ def _load_settings(files: tuple[str, ...]) -> tuple[DataSettings, tuple[str, ...
 def _inspect_data(question: "DataCheckRequest", *, quiet: bool) -> "DataReport":
     """Runs the inspection, with a progress bar on a terminal."""
     from aboard.flows.data import inspect_data  # noqa: PLC0415 - as above
-    from aboard.ui.data.reading_progress import DataReadingView  # noqa: PLC0415 - as above
+    from aboard.ui.progress_bar import ReadingView  # noqa: PLC0415 - as above
 
     console = Console(stderr=True, highlight=False)
     if quiet or not console.is_terminal:
         return inspect_data(question)
-    with DataReadingView(console) as reading:
+    with ReadingView(console, opening="opening the files and the tokenizer …") as reading:
         return inspect_data(question, lambda far: reading.update(far.done, far.total, far.rows))
 
 
@@ -159,10 +160,8 @@ def _print_report(report: "DataReport", *, as_json: bool, stats: bool, verbose: 
     from aboard.ui.data.plain_report import format_data_json, format_data_lines  # noqa: PLC0415 - as above
     from aboard.ui.data.report_view import DataReportView  # noqa: PLC0415 - as above
 
-    console = Console(highlight=False)
     if as_json:
         click.echo(format_data_json(report))
-    elif console.is_terminal:
-        console.print(DataReportView(report, stats=stats, verbose=verbose), crop=False)
     else:
-        click.echo("\n".join(format_data_lines(report, stats=stats)))
+        view = DataReportView(report, stats=stats, verbose=verbose)
+        print_report(Console(highlight=False), view, format_data_lines(report, stats=stats))

@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from aboard.cli.printed_output import print_report
 from aboard.config.input_files import DEFAULT_FILE
 from aboard.config.node_search import FoundNodes, find_nodes
 from aboard.config.this_machine import inspect_this_machine
@@ -54,10 +55,7 @@ def init(hosts: tuple[str, ...], hostfile: str | None, yes: bool, output: str, w
     found = _discover(nodes, console)
     write_starter_file(output, nodes, found, action)
     summary = InitSummary(found, output=output, action=action, default=output == DEFAULT_FILE)
-    if console.is_terminal:
-        console.print(summary, crop=False)
-    else:
-        click.echo("\n".join(summary.lines()))
+    print_report(console, summary, summary.lines())
 
 
 def _ask_consent() -> None:

@@ -211,7 +211,7 @@ def launch(
 
 def _submit_job(settings: SlurmSettings, typed: TypedCommand, *, detach: bool, dry: bool, script_only: bool) -> int:
     """Submits the launch as a Slurm job, or prints the script; other plans need the nodes of a job."""
-    from aboard.cli.runs.print_notes import print_notes  # noqa: PLC0415 - only for Slurm
+    from aboard.cli.printed_output import print_notes  # noqa: PLC0415 - only for Slurm
     from aboard.cli.runs.show_job import print_batch_script, submit_and_follow  # noqa: PLC0415 - only for Slurm
 
     if dry and not script_only:

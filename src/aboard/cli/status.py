@@ -8,6 +8,7 @@ from time import sleep, time
 import click
 from rich.console import Console
 
+from aboard.cli.printed_output import print_report
 from aboard.cli.runs.slurm_forwarding import find_slurm_runs, forward_to_batch_host
 from aboard.flows.launch.control_socket import ask_roster, watch_roster
 from aboard.flows.status import RunSummary, list_summaries, summarize_job_run, summarize_run
@@ -37,10 +38,7 @@ def status(run: str | None, live: bool, every: bool) -> None:
     if run is None and not live:
         shown = runs.all() if every else runs.all()[:MAX_RUNS]
         lines = [_build_run_line(each) for each in list_summaries(shown, find_slurm_runs(shown))]
-        if console.is_terminal:
-            console.print(RunListView(lines), crop=False)
-        else:
-            sys.stdout.writelines(f"{line}\n" for line in format_run_lines(lines))
+        print_report(console, RunListView(lines), format_run_lines(lines))
         return
     run_directory = runs.find(run)
     where = forward_to_batch_host(run_directory, run, must_be_here=False)

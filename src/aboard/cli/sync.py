@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from aboard.cli.options.node_arguments import ON_OPTION, NodeArguments, node_arguments
+from aboard.cli.printed_output import print_report
 from aboard.cli.runs.sync_workdir import sync_with_progress
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.cluster.file_sync import NodeTreeResult
@@ -115,8 +116,7 @@ class _SyncOptions:
 
 async def _sync_paths(where: NodeArguments, options: _SyncOptions, nodes: Sequence[Node]) -> int:
     """Scans the files while the nodes are dialled."""
-    dialer = NodeDialer(choose_bulk_transport)
-    try:
+    async with NodeDialer(choose_bulk_transport) as dialer:
         dialer.begin(nodes)
         trees = await asyncio.to_thread(_scan, where, options)
         console = Console(highlight=False)
@@ -131,8 +131,6 @@ async def _sync_paths(where: NodeArguments, options: _SyncOptions, nodes: Sequen
             silent=options.as_json,
             on_finding=findings.append,
         )
-    finally:
-        await dialer.close()
     return _show_results(console, results, findings, trees, options, where.list_words())
 
 
@@ -163,10 +161,9 @@ def _show_results(
     special, left_out = sum(tree.special for tree in trees), list_left_out(trees)
     if options.as_json:
         click.echo(format_sync_json(results, findings, special=special, left_out=left_out))
-    elif console.is_terminal:
-        console.print(render_sync_table(results, dry=options.dry), crop=False)
     else:
-        click.echo("\n".join(format_sync_lines(results, dry=options.dry)))
+        view = render_sync_table(results, dry=options.dry)
+        print_report(console, view, format_sync_lines(results, dry=options.dry))
     if special and not options.as_json:
         click.echo(f"skipped {special} special files: pipes, sockets or devices")
     if not options.as_json:

@@ -26,12 +26,9 @@ async def collect_paths(nodes: Sequence[Node], paths: Sequence[str], *, as_json:
     for path in paths:
         if not path.startswith("~"):
             refuse_system_path(Path(path))
-    dialer = NodeDialer(choose_bulk_transport)
-    try:
+    async with NodeDialer(choose_bulk_transport) as dialer:
         dialer.begin(nodes)
         found = await collect_from_nodes(nodes, [PurePosixPath(path) for path in paths], BACK_FOLDER, dialer)
-    finally:
-        await dialer.close()
     errors = [each.error for each in found if each.error is not None]
     if as_json:
         click.echo(format_collected_json(found))

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from aboard.cli.printed_output import print_report
 from aboard.config.this_machine import (
     abbreviate_home,
     build_fallback_place,
@@ -28,10 +29,9 @@ from aboard.flows.environment.sync_environment import require_virtual_environmen
 from aboard.transport.node_dialer import NodeDialer, choose_bulk_transport
 from aboard.ui.setup.environment_view import (
     EnvironmentProgressView,
-    EnvironmentResultView,
     PlainEnvironmentProgress,
+    describe_environment,
     format_environment_json,
-    format_environment_lines,
     list_environment_findings,
 )
 
@@ -50,10 +50,11 @@ def sync_active_environment(nodes: Sequence[Node], *, path: str | None, dry: boo
     elif console.is_terminal:
         with EnvironmentProgressView(console) as view:
             result = run(view.update)
-        console.print(EnvironmentResultView(result), crop=False)
     else:
         result = run(PlainEnvironmentProgress(click.echo).update)
-        click.echo("\n".join(format_environment_lines(result)))
+    if not as_json:
+        report = describe_environment(result)
+        print_report(console, report, report.format_lines())
     if result.nodes and not dry:
         record_environment_place(_find_prefix(), result.prefix, os.environ)
     worst = max((each.severity for each in list_environment_findings(result)), default=Severity.INFO)
@@ -95,8 +96,7 @@ def _run(
     nodes: Sequence[Node], place: str, on_progress: Callable[[EnvironmentProgress], None], *, dry: bool
 ) -> EnvironmentSyncResult:
     async def run() -> EnvironmentSyncResult:
-        dialer = NodeDialer(choose_bulk_transport)
-        try:
+        async with NodeDialer(choose_bulk_transport) as dialer:
             return await sync_environment(
                 nodes,
                 dialer,
@@ -106,7 +106,5 @@ def _run(
                 dry=dry,
                 on_progress=on_progress,
             )
-        finally:
-            await dialer.close()
 
     return asyncio.run(run())

@@ -19,6 +19,7 @@ from aboard.cli.options.run_options import (
 )
 from aboard.cli.options.train_extra import require_train_extra
 from aboard.cli.options.typed_words import format_typed_command
+from aboard.cli.printed_output import print_report
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.run.lease import Lease
 from aboard.diagnoses import AboardError, InputError, Problem
@@ -116,8 +117,4 @@ def _load_settings(where: NodeArguments) -> "TrainSettings":
 def _print_settings(settings: "TrainSettings") -> None:
     from aboard.ui.train.config_view import TrainConfigView, format_config_lines  # noqa: PLC0415 - for those who ask
 
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(TrainConfigView(settings.choices), crop=False)
-    else:
-        click.echo("\n".join(format_config_lines(settings.choices)))
+    print_report(Console(highlight=False), TrainConfigView(settings.choices), format_config_lines(settings.choices))

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.status import Status
 
 from aboard.cli.options.node_arguments import NodeArguments, node_arguments
+from aboard.cli.printed_output import print_report
 from aboard.config.input_files import read_text
 from aboard.core.exit_codes import choose_exit_code
 from aboard.core.text.shell_quoting import quote_typed_words
@@ -26,7 +27,7 @@ from aboard.flows.trust.trust_cluster import trust_cluster
 from aboard.flows.trust.undo_trust import undo_trust
 from aboard.record.trust_record import TrustRecords
 from aboard.transport.open_file_limit import raise_open_file_limit
-from aboard.ui.setup.trust_view import HostKeyTable, TrustReportView, format_trust_json, format_trust_lines
+from aboard.ui.setup.trust_view import HostKeyTable, describe_trust, format_trust_json
 
 _READABLE_BY_OTHERS = 0o077
 
@@ -75,10 +76,9 @@ def trust(
             report = asyncio.run(trust_cluster(cluster, records, access, progress, file=file, mesh=mesh))
     if as_json:
         click.echo(format_trust_json(report))
-    elif console.is_terminal:
-        console.print(TrustReportView(report), crop=False)
     else:
-        click.echo("\n".join(format_trust_lines(report)))
+        trust_report = describe_trust(report)
+        print_report(console, trust_report, trust_report.format_lines())
     sys.exit(choose_exit_code(report.findings, blocking=Severity.WARN))
 
 

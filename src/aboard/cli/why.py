@@ -33,10 +33,9 @@ from aboard.ui.copyable_commands import CopyableCommands
 from aboard.ui.findings_view import FindingsView
 from aboard.ui.json_output import dump_json
 from aboard.ui.number_format import format_count
+from aboard.ui.progress_bar import ReadingView
 from aboard.ui.why.diagnosis_view import CodeListView, DiagnosisView
-from aboard.ui.why.log_progress import LogReadingView
-from aboard.ui.why.replay_view import ReplayView
-from aboard.ui.why.verdict_view import VerdictView
+from aboard.ui.why.verdict_view import ReplayView, VerdictView
 
 DIAGNOSES_BY_CODE = {
     code: (subject, diagnosis)
@@ -199,7 +198,7 @@ def print_log_explanation(names: Sequence[str], *, as_json: bool) -> None:
 def _read_logs(names: Sequence[str]) -> LogExplanation:
     if not sys.stderr.isatty():
         return diagnose_logs(names)
-    with LogReadingView(Console(stderr=True, highlight=False)) as reading:
+    with ReadingView(Console(stderr=True, highlight=False)) as reading:
         return diagnose_logs(names, progress=reading.update)
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from random import uniform
 from time import monotonic
+from typing import Self
 
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.diagnoses import Unreachable
@@ -73,6 +74,12 @@ class NodeDialer:
         self.on_phase = on_phase
         self._spare_links: dict[str, DialResult] = {}
         self._started: dict[str, tuple[Node, asyncio.Task[DialResult]]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     def begin(self, nodes: Iterable[Node]) -> None:
         """Starts dialling nodes that will be needed, while the caller does something else."""

@@ -1,4 +1,4 @@
-"""A progress bar, and a transient line that shows one."""
+"""A progress bar, and transient lines that show one."""
 
 from types import TracebackType
 from typing import Self
@@ -7,7 +7,12 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from aboard.core.text.byte_sizes import format_size
+from aboard.ui.number_format import format_count
+
 FULL = "━"
+# Cells of the bar of a reading, and of the words beside it with and without rows.
+_WIDE, _WORDS, _WORDS_WITH_ROWS = 40, 40, 56
 
 
 def render_bar(share: float, width: int, *, style: str = "green") -> Text:
@@ -36,3 +41,27 @@ class TransientView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         raise NotImplementedError
+
+
+class ReadingView(TransientView):
+    """A bar by bytes, and the rows if they are counted; none for a pipe, whose length is unknown."""
+
+    def __init__(self, console: Console, *, opening: str = "") -> None:
+        super().__init__(console)
+        self._opening = opening
+        self._done = self._total = 0
+        self._rows: int | None = None
+
+    def update(self, done: int, total: int, rows: int | None = None) -> None:
+        self._done, self._total, self._rows = done, total, rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text("reading  ", no_wrap=True, overflow="ellipsis")
+        if self._total:
+            words = _WORDS if self._rows is None else _WORDS_WITH_ROWS
+            rows = "" if self._rows is None else f"{format_count(self._rows, 'row')}, "
+            line.append(render_bar(self._done / self._total, min(_WIDE, max(1, options.max_width - words))))
+            line.append(f"  {rows}{format_size(self._done)} of {format_size(self._total)}", style="dim")
+        elif self._opening:
+            line = Text(self._opening, style="dim")
+        yield line

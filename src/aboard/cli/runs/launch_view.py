@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from aboard.cli.printed_output import print_report
 from aboard.core.exit_codes import EXIT_BLOCKED
 from aboard.core.run.events import Event
 from aboard.diagnoses import Severity
@@ -211,8 +212,5 @@ def show_end(console: Console, run: RunDirectory, launched: LaunchResult, *, com
         continuation=launched.continuation,
         adapter=bool((read_training(read_document(run.plan)) or {}).get("adapter")),
     )
-    if console.is_terminal:
-        console.print(FinishedRunView(end), crop=False)
-    else:
-        sys.stdout.writelines(f"{line}\n" for line in format_summary_lines(end))
+    print_report(console, FinishedRunView(end), format_summary_lines(end))
     return launched.outcome.code

@@ -7,7 +7,7 @@ from datetime import datetime
 import click
 from rich.console import Console
 
-from aboard.cli.runs.print_notes import print_notes
+from aboard.cli.printed_output import print_notes
 from aboard.core.exit_codes import EXIT_INTERRUPTED
 from aboard.core.slurm.job_state import JobPhase, describe_end
 from aboard.core.slurm.slurm_settings import SlurmSettings

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import click
 from rich.console import Console
 
 from aboard.cli.options.typed_words import format_typed_command
+from aboard.cli.printed_output import print_notes
 from aboard.cli.runs.launch_view import LaunchView, format_finished_lines, show_end, show_finished
-from aboard.cli.runs.print_notes import print_notes
 from aboard.core.exit_codes import EXIT_BLOCKED, EXIT_ERROR, EXIT_FAILED, choose_exit_code
 from aboard.core.plan.launcher_export import SETUP_FILE, build_plan_export, format_deepspeed, format_torchrun
 from aboard.core.plan.plan import Plan
@@ -103,17 +104,13 @@ def _conduct_silently(session: LaunchSession, start: StartReporter) -> int:
 
 
 async def _send_files(spec: LaunchSpec, dialer: NodeDialer | None = None) -> None:
-    """Sends the working directory if that was asked for."""
+    """Sends the working directory if that was asked for; without a dialer, over links of its own."""
     if spec.sync_limit is None:
         return
     from aboard.cli.runs.sync_workdir import send_working_directory  # noqa: PLC0415 - only for those who sync
 
-    own = dialer or NodeDialer()
-    try:
-        await send_working_directory(spec.cluster, own, spec.sync_limit)
-    finally:
-        if dialer is None:
-            await own.close()
+    async with nullcontext(dialer) if dialer is not None else NodeDialer() as links:
+        await send_working_directory(spec.cluster, links, spec.sync_limit)
 
 
 def print_dry_run(spec: LaunchSpec, *, other: str | None = None, as_json: bool = False) -> int:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from aboard.checks.train.training_rules import TrainingPreflight
-from aboard.cli.runs.print_notes import print_notes
+from aboard.cli.printed_output import print_notes, print_report
 from aboard.cli.runs.show_job import print_batch_script, submit_and_follow
 from aboard.cli.runs.show_launch import print_dry_run, run_attached, run_detached
 from aboard.config.this_machine import get_cache_folder
@@ -195,10 +195,8 @@ class PreparationReporter:
             self._console.print(FindingsView(warnings, in_full=False), crop=False)
 
     def _print_failed_check(self, found: TrainingDatasets) -> None:
-        if self._console.is_terminal:
-            self._console.print(DataReportView(found.report, stats=False, verbose=False), crop=False)
-        else:
-            sys.stdout.writelines(f"{line}\n" for line in format_data_lines(found.report, stats=False))
+        view = DataReportView(found.report, stats=False, verbose=False)
+        print_report(self._console, view, format_data_lines(found.report, stats=False))
 
     @contextmanager
     def _making(self) -> Iterator[PreparationView]:

@@ -216,14 +216,12 @@ def _refuse_differences(export: PlanExport) -> None:
     inside = [part.node.name for part in export.nodes if part.node.container is not None]
     if inside:
         seen = f"ranks on {fold_names(inside)} run in a container, and DeepSpeed starts its launcher outside of it"
-        fix = planning.EXPORT_DEEPSPEED.fix("container")
-        raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+        raise _build_refusal(seen, "container")
     odd = [word for word in (export.program.target, *export.program.args) if _PDSH_MARK.search(word) or "\n" in word]
     if not _PLAIN_VALUE.fullmatch(first.node.workdir or "") or odd:
         word = odd[0] if odd else first.node.workdir or ""
         seen = f"'{escape_text(word)}' can't be passed through DeepSpeed, which gives it to a shell unquoted"
-        fix = planning.EXPORT_DEEPSPEED.fix("spelling")
-        raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+        raise _build_refusal(seen, "spelling")
     for what, value in (
         ("python", lambda part: part.node.rank_python),
         ("workdir", lambda part: part.node.workdir),
@@ -235,8 +233,12 @@ def _refuse_differences(export: PlanExport) -> None:
             seen = (
                 f"{fold_names(others)} has a different {what} than {first.node.name}; DeepSpeed has one for all nodes"
             )
-            fix = planning.EXPORT_DEEPSPEED.fix("different", what=what)
-            raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+            raise _build_refusal(seen, "different", what=what)
+
+
+def _build_refusal(seen: str, variant: str, **values: str) -> InputError:
+    fix = planning.EXPORT_DEEPSPEED.fix(variant, **values)
+    return InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
 
 
 def _drop_path(part: NodeExport) -> NodeExport:
@@ -280,8 +282,7 @@ def _format_env_lines(env: Mapping[str, str]) -> Iterator[str]:
             continue  # listed in the command's comments: a comment here would crash DeepSpeed
         if "\n" in value:
             seen = f"{name} has a line break in its value, which .deepspeed_env can't contain"
-            fix = planning.EXPORT_DEEPSPEED.fix("env", name=name)
-            raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+            raise _build_refusal(seen, "env", name=name)
         safe = value if _PLAIN_VALUE.fullmatch(value) else re.sub(r'([\\"$`])', r"\\\1", value)
         yield f"{name}={safe}\n"
 

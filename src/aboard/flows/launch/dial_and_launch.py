@@ -18,11 +18,8 @@ async def dial_and_launch(nodes: Iterable[Node], load: "Callable[[], tuple[Launc
 
     `load` parses the arguments and imports the rest of the program, in a thread, while ssh connects and agents start.
     """
-    dialer = NodeDialer()
-    try:
+    async with NodeDialer() as dialer:
         dialer.begin(nodes)
         spec, run = await asyncio.to_thread(load)
         dialer.begin(spec.cluster)
         return await run(spec, dialer)
-    finally:
-        await dialer.close()

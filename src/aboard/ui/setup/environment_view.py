@@ -12,13 +12,10 @@ from aboard.core.environment.sync_report import EnvironmentProgress, Environment
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import escape_text
-from aboard.ui.check.plain_lines import format_finding_lines
-from aboard.ui.findings_view import FindingsView
 from aboard.ui.json_output import dump_json
-from aboard.ui.merge_findings import merge_findings
 from aboard.ui.progress_bar import TransientView, render_bar
+from aboard.ui.setup.setup_report import SetupReport
 from aboard.ui.setup.sync_view import NodeRates
-from aboard.ui.status_marks import FINE
 
 _BAR = 20
 _MOST_LINES = 20
@@ -84,32 +81,15 @@ def describe_progress(progress: EnvironmentProgress, rates: NodeRates) -> str:
     return f"{what}: {progress.done} of {progress.total}"
 
 
-class EnvironmentResultView:
-    """Print it with `crop=False`, so that long commands are not cut."""
-
-    def __init__(self, result: EnvironmentSyncResult) -> None:
-        self._result = result
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in _list_node_lines(self._result):
-            yield Text.assemble((f"{FINE.sign} ", FINE.style), line)
-        for line in _list_remarks(self._result):
-            yield Text(line, style="dim")
-        findings = list_environment_findings(self._result)
-        if findings:
-            yield ""
-            yield FindingsView(merge_findings(findings), in_full=True)
-        yield f"{_format_conclusion(self._result)}.  {self._result.seconds:.1f} s"
-
-
-def format_environment_lines(result: EnvironmentSyncResult) -> Iterator[str]:
-    """Plain lines, each with its kind first; findings come unmerged, so that grep finds every node."""
-    for finding in list_environment_findings(result):
-        yield from format_finding_lines(finding)
-    for line in _list_node_lines(result):
-        yield f"fine {line}"
-    yield from (f"note {line}" for line in _list_remarks(result))
-    yield f"done: {_format_conclusion(result)}; {result.seconds:.1f} s"
+def describe_environment(result: EnvironmentSyncResult) -> SetupReport:
+    """The result for a terminal or a pipe."""
+    return SetupReport(
+        steps=list(_list_node_lines(result)),
+        remarks=list(_list_remarks(result)),
+        findings=list_environment_findings(result),
+        conclusion=_format_conclusion(result),
+        seconds=result.seconds,
+    )
 
 
 def format_environment_json(result: EnvironmentSyncResult) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 from aboard.core.cluster.file_sync import CollectedPath, LeftOutPath, NodeTreeResult, UploadProgress
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.durations import MINUTE, format_duration
-from aboard.diagnoses.diagnosis import Finding
+from aboard.diagnoses import AboardError, Finding
 from aboard.diagnoses.untrusted import escape_text
 from aboard.ui.number_format import format_count
 from aboard.ui.progress_bar import TransientView, render_bar
@@ -153,9 +153,7 @@ def format_sync_json(
             "up_to_date": not result.changed and result.error is None,
             "seconds": round(result.seconds, 3),
             "same_disk_as": result.same_disk_as,
-            "error": None
-            if result.error is None
-            else {"code": result.error.code, "seen": result.error.seen, "fix": str(result.error.fix)},
+            "error": _describe_failure(result.error),
         }
         for name, result in results.items()
     }
@@ -183,13 +181,15 @@ def format_collected_json(found: Sequence[CollectedPath]) -> str:
             "bytes": each.bytes,
             "received_bytes": each.received,
             "skipped": each.skipped,
-            "error": None
-            if each.error is None
-            else {"code": each.error.code, "seen": each.error.seen, "fix": str(each.error.fix)},
+            "error": _describe_failure(each.error),
         }
         for each in found
     ]
     return json.dumps({"collected": rows}, indent=2, ensure_ascii=False)
+
+
+def _describe_failure(error: AboardError | None) -> dict[str, str] | None:
+    return None if error is None else {"code": error.code, "seen": error.seen, "fix": str(error.fix)}
 
 
 def _describe_peers(result: NodeTreeResult) -> str:

@@ -9,11 +9,8 @@ from rich.text import Text
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.text.input_text import format_count
 from aboard.core.trust.trust_report import NewHostKey, TrustReport, UndoReport
-from aboard.ui.check.plain_lines import format_finding_lines
-from aboard.ui.findings_view import FindingsView
 from aboard.ui.json_output import dump_json
-from aboard.ui.merge_findings import merge_findings
-from aboard.ui.status_marks import FINE
+from aboard.ui.setup.setup_report import SetupReport
 
 
 class HostKeyTable:
@@ -32,33 +29,15 @@ class HostKeyTable:
         yield Text("  ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub", style="green")
 
 
-class TrustReportView:
-    """Print it with `crop=False`, so that long commands are not cut."""
-
-    def __init__(self, report: TrustReport | UndoReport) -> None:
-        self._report = report
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        report = self._report
-        lines = _list_steps(report) if isinstance(report, TrustReport) else _list_undone(report)
-        for line in lines:
-            yield Text.assemble((f"{FINE.sign} ", FINE.style), line)
-        if report.findings:
-            yield ""
-            yield FindingsView(merge_findings(report.findings), in_full=True)
-        conclusion = _format_conclusion(report)
-        yield f"{conclusion[0].upper()}{conclusion[1:]}.  {report.seconds:.1f} s"
-        if isinstance(report, TrustReport) and not report.is_unchanged:
-            yield Text("To undo: aboard trust --undo", style="dim")
-
-
-def format_trust_lines(report: TrustReport | UndoReport) -> Iterator[str]:
-    """Plain lines, each with its kind first; findings come unmerged, so that grep finds every node."""
-    for finding in report.findings:
-        yield from format_finding_lines(finding)
-    for line in _list_steps(report) if isinstance(report, TrustReport) else _list_undone(report):
-        yield f"fine {line}"
-    yield f"done: {_format_conclusion(report)}; {report.seconds:.1f} s"
+def describe_trust(report: TrustReport | UndoReport) -> SetupReport:
+    """The report for a terminal or a pipe."""
+    return SetupReport(
+        steps=list(_list_steps(report) if isinstance(report, TrustReport) else _list_undone(report)),
+        findings=report.findings,
+        conclusion=_format_conclusion(report),
+        seconds=report.seconds,
+        hint="To undo: aboard trust --undo" if isinstance(report, TrustReport) and not report.is_unchanged else "",
+    )
 
 
 def format_trust_json(report: TrustReport | UndoReport) -> str:

@@ -1,11 +1,11 @@
-"""The verdict on an active run, and with --verbose what was ruled out."""
+"""The verdict on an active or a recorded run, and with --verbose what was ruled out."""
 
 from collections.abc import Iterator
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from aboard.core.evidence.verdict import Judgement, is_hang
+from aboard.core.evidence.verdict import Judgement, ReplayedJudgement, is_hang
 from aboard.core.text.durations import format_duration
 from aboard.diagnoses import Severity
 from aboard.ui.findings_view import FindingsView
@@ -35,7 +35,7 @@ class VerdictView:
         if findings:
             yield FindingsView(findings, in_full=True)
         if self._verbose:
-            yield from render_ruled_out(why, options.max_width)
+            yield from _render_ruled_out(why, options.max_width)
         yield Text(f"queried the nodes in {why.seconds:.1f} s", style="dim")
 
     def _format_progress(self) -> str:
@@ -47,7 +47,31 @@ class VerdictView:
         return f"; last progress {format_duration(quiet)} ago" if quiet is not None else ""
 
 
-def render_ruled_out(why: Judgement, width: int) -> Iterator[RenderableType]:
+class ReplayView:
+    """A recorded run diagnosed again: the verdict, and the recorded one if it differs.
+
+    `now` is the version of these rules. Print it with `crop=False`, so that long commands are not cut.
+    """
+
+    def __init__(self, replayed: ReplayedJudgement, *, now: str, verbose: bool) -> None:
+        self._replayed = replayed
+        self._now = now
+        self._verbose = verbose
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        replayed = self._replayed
+        if replayed.changed:
+            by = f" by aboard {replayed.version}" if replayed.version else ""
+            yield Text(f"recorded verdict{by}:", style="bold")
+            yield FindingsView(replayed.then, in_full=True)
+            nothing = "" if replayed.why.findings else " nothing wrong was found"
+            yield Text(f"verdict by aboard {self._now}:{nothing}", style="bold")
+        yield FindingsView(replayed.why.findings, in_full=True)
+        if self._verbose:
+            yield from _render_ruled_out(replayed.why, options.max_width)
+
+
+def _render_ruled_out(why: Judgement, width: int) -> Iterator[RenderableType]:
     """One line for each cause that was ruled out."""
     for each in why.ruled_out:
         yield from wrap_labelled(Text("  not   ", style="dim"), f"{each.what}: {each.why}", width)
