@@ -14,13 +14,14 @@ import pytest
 from aboard.checks.container.container_facts import FailedStart, NodeRuntime, ProcessView, parse_inside, parse_runtime
 from aboard.checks.container.container_messages import match_messages
 from aboard.checks.container.subject import SUBJECT
-from aboard.checks.node_scripts import build_rank_command, format_python_command
+from aboard.checks.script_probes import build_rank_command
 from aboard.checks.software import subject as software
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware, build_inventory_command
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_commands import format_python_command
 from aboard.core.probes.facts import Facts, Unknown, parse_answer
 from aboard.core.probes.probe import CommandOutput, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding, Severity, format_shell

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.checks.node_scripts import parse_script_output
+from aboard.checks.script_probes import parse_script_output
 from aboard.checks.software.code_differences import LISTINGS
 from aboard.checks.software.node_software import SoftwareListing, build_inventory_command, parse_listing, parse_software
 from aboard.checks.software.subject import SUBJECT, list_differences

@@ -305,7 +305,7 @@ def test_a_code_that_was_merged_is_still_known(old: str, diagnosis: Diagnosis) -
 
 # These join pieces of shell, edit a fix that a template made, or quote for a node's own login shell.
 HANDMADE = """
-checks/fix_values.py checks/collective/nccl_rules.py checks/reach/subject.py checks/node_scripts.py
+checks/fix_values.py checks/collective/nccl_rules.py checks/reach/subject.py core/cluster/node_commands.py
 checks/software/code_differences.py checks/train/training_rules.py checks/unknown_answers.py core/cluster/node_sets.py
 core/text/shell_quoting.py flows/why/replay_run.py flows/status.py
 flows/train/fetch_model.py ui/merge_findings.py verdicts/fix_commands.py verdicts/death/explain_death.py

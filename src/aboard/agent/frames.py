@@ -57,6 +57,11 @@ def unpack_tailed(body: bytes | memoryview) -> tuple[Message, memoryview]:
     return unpack(body[start:end]), memoryview(body)[end:]
 
 
+def unpack_parts(body: bytes | memoryview) -> tuple[Message, memoryview]:
+    """A frame's message and the raw bytes behind it, which only a tailed one has."""
+    return unpack_tailed(body) if body[: len(TAILED)] == TAILED else (unpack(body), memoryview(b""))
+
+
 def unpack_any(body: bytes) -> Message:
     """A frame; the raw bytes behind a tailed one become its `tail`, a memoryview, which no JSON can contain."""
     if body[: len(TAILED)] != TAILED:

@@ -6,7 +6,7 @@ Adapters, interfaces and paths come from nodes, so quoting keeps each a single Y
 import re
 from collections.abc import Iterable
 
-from aboard.checks.list_formatting import format_list
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Shell, format_shell
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from aboard.checks.node_scripts import format_node_command, format_python_command
 from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_commands import format_node_command, format_python_command
 from aboard.core.probes.check_subject import Rule
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeCommand, ProbeFiles, ProbeQuestion

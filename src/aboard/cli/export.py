@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from aboard.checks.list_formatting import format_list
 from aboard.cli.options.train_extra import require_train_extra
 from aboard.core.text.byte_sizes import format_size
+from aboard.core.text.input_text import format_list
 
 if TYPE_CHECKING:
     from aboard.flows.export import ExportResult

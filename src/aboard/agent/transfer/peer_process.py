@@ -59,11 +59,7 @@ class PeerProcess:
         self._waiting: frames.Message | None = None
 
     def _take(self, body: bytes) -> None:
-        tail = memoryview(b"")
-        if body[: len(frames.TAILED)] == frames.TAILED:
-            message, tail = frames.unpack_tailed(body)
-        else:
-            message = frames.unpack(body)
+        message, tail = frames.unpack_parts(body)
         try:
             answer = self._answer(message, tail)
         except BlockingIOError:

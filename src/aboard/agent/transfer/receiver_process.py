@@ -142,11 +142,7 @@ class _FrameReader:
 
 
 def _answer_frame(folders: ReceiveFolders | SendFiles, body: memoryview) -> bytes:
-    tail = memoryview(b"")
-    if body[: len(frames.TAILED)] == frames.TAILED:
-        message, tail = frames.unpack_tailed(body)
-    else:
-        message = frames.unpack(body)
+    message, tail = frames.unpack_parts(body)
     try:
         answer = folders.take(message, tail, time.monotonic() + BUDGET_SECONDS)
     except OSError as error:

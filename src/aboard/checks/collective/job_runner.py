@@ -14,7 +14,7 @@ from aboard.checks.network.connection_text import find_node_address
 from aboard.checks.network.link_rates import schedule_rounds
 from aboard.checks.network.mesh_probe import IFNAMES
 from aboard.checks.network.mesh_result import MeshResult
-from aboard.checks.node_scripts import build_rank_command, parse_run_reply
+from aboard.checks.script_probes import build_rank_command, parse_run_reply
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import ProbeRequest, Replies, Round

@@ -6,7 +6,7 @@ from dataclasses import field
 from aboard.checks.network.link_rates import group_bad_pairs
 from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult
-from aboard.checks.node_scripts import build_rank_command, decode_script_output, parse_script_output
+from aboard.checks.script_probes import build_rank_command, decode_script_output, parse_script_output
 from aboard.core.cluster.node import Node
 from aboard.core.decoding import PortNumber, Word
 from aboard.core.probes.facts import Facts

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated
 
-from aboard.checks.node_scripts import parse_script_output
+from aboard.checks.script_probes import parse_script_output
 from aboard.core.decoding import DecodeError, IpAddress, Matching, MaxLength, Word, decode
 from aboard.core.probes.probe import CommandOutput, ProbeParseError
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted

@@ -10,10 +10,10 @@ from aboard.checks.collective.participants import TORCH
 from aboard.checks.majority import group_by_value
 from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult
-from aboard.checks.node_scripts import enter_container, format_node_command, get_setup_lines
 from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_rule
 from aboard.core.cluster import node_sets
 from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_commands import enter_container, format_node_command, get_setup_lines
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, Literal, TypeAlias
 
-from aboard.checks.node_scripts import (
+from aboard.checks.script_probes import (
     AnyPath,
     Plain,
     build_rank_command,

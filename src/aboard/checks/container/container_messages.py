@@ -2,9 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from aboard.checks.node_scripts import enter_container, format_container_entry, format_node_command, get_setup_lines
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_commands import (
+    enter_container,
+    format_container_entry,
+    format_node_command,
+    get_setup_lines,
+)
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Diagnosis, Finding, Fix, chain_commands, format_shell
 from aboard.diagnoses.catalogue import list_output_patterns

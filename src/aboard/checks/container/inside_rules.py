@@ -7,8 +7,8 @@ from aboard.checks.container.container_messages import build_start_findings, mat
 from aboard.checks.container.runtime_rules import find_container
 from aboard.checks.fix_values import format_yaml_value
 from aboard.checks.majority import group_by_value
-from aboard.checks.node_scripts import format_python_command
 from aboard.checks.software.node_software import SOFTWARE
+from aboard.core.cluster.node_commands import format_python_command
 from aboard.core.probes.facts import Facts
 from aboard.core.text.byte_sizes import GIB, format_size
 from aboard.core.text.input_text import format_count

@@ -6,9 +6,9 @@ from aboard.checks.container.container_facts import RUNTIME, NodeRuntime
 from aboard.checks.container.container_messages import build_start_findings
 from aboard.checks.majority import group_by_value
 from aboard.checks.node_difference import NodeDifference, find_common_value
-from aboard.checks.node_scripts import format_image_copy, format_node_command, join_command_lines
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_commands import format_image_copy, format_node_command, join_command_lines
 from aboard.core.probes.facts import Facts
 from aboard.core.text.byte_sizes import MIB, format_size
 from aboard.diagnoses import Finding, Fix, Severity, Shell, format_shell

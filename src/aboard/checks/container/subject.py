@@ -21,9 +21,9 @@ from aboard.checks.container.runtime_rules import (
     find_unpacked_images,
     find_unusable_runtime,
 )
-from aboard.checks.node_scripts import format_node_command, format_python_command, get_setup_lines
 from aboard.checks.unknown_answers import list_unknown_diagnoses
 from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node_commands import format_node_command, format_python_command, get_setup_lines
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, chain_commands, format_shell

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from aboard.checks.fabric.nccl_settings import list_active_ports
 from aboard.checks.host.limits import collect_limits
-from aboard.checks.list_formatting import format_list
 from aboard.checks.majority import group_by_value
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
@@ -20,6 +19,7 @@ from aboard.core.probes.probe import (
     ProbeParseError,
 )
 from aboard.core.text.byte_sizes import format_size
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.nodes import fabric
 from aboard.lazy_dataclass import dataclass

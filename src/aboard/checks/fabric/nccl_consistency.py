@@ -12,12 +12,12 @@ from aboard.checks.fabric.nccl_settings import (
 )
 from aboard.checks.fabric.rdma_ports import PORTS
 from aboard.checks.fix_values import quote_yaml
-from aboard.checks.list_formatting import format_list
 from aboard.checks.majority import find_majority
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, Fix, join_fixes
 from aboard.diagnoses.nodes import fabric
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text

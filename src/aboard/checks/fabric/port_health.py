@@ -6,10 +6,9 @@ from statistics import median_low
 
 from aboard.checks.fabric.nccl_settings import collect_settings, is_rdma_disabled, list_active_ports, list_usable_ports
 from aboard.checks.fabric.rdma_ports import ETHERNET, INFINIBAND, PORTS, RdmaPort
-from aboard.checks.list_formatting import format_list
 from aboard.checks.majority import find_majority, find_most_common
 from aboard.core.probes.facts import Facts
-from aboard.core.text.input_text import agree, format_count
+from aboard.core.text.input_text import agree, format_count, format_list
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity
 from aboard.diagnoses.nodes import fabric
 from aboard.diagnoses.untrusted import Untrusted

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from aboard.checks.fabric.nccl_settings import collect_settings, list_active_ports
 from aboard.checks.fabric.rdma_ports import ETHERNET, INFINIBAND, ROCE_V2, RdmaPort
 from aboard.checks.fix_values import quote_yaml
-from aboard.checks.list_formatting import format_list
 from aboard.checks.majority import find_majority, find_most_common, group_by_value
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.probes.facts import Facts
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, Fix
 from aboard.diagnoses.nodes import fabric
 from aboard.diagnoses.untrusted import NO_TEXT

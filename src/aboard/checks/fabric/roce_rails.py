@@ -11,13 +11,12 @@ from ipaddress import AddressValueError, IPv6Address
 from aboard.checks.fabric.nccl_settings import collect_settings, list_active_ports
 from aboard.checks.fabric.rdma_ports import ETHERNET, RdmaPort
 from aboard.checks.fix_values import quote_yaml
-from aboard.checks.list_formatting import format_list
-from aboard.checks.node_scripts import parse_run_reply
+from aboard.checks.script_probes import parse_run_reply
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
 from aboard.core.probes.probe import ProbeParseError
-from aboard.core.text.input_text import format_count
+from aboard.core.text.input_text import format_count, format_list
 from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.nodes import fabric
 from aboard.lazy_dataclass import dataclass

@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS
-from aboard.checks.list_formatting import format_list
 from aboard.checks.majority import find_majority, find_most_common
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.facts import Facts
-from aboard.core.text.input_text import format_count
+from aboard.core.text.input_text import format_count, format_list
 from aboard.diagnoses import Diagnosis, Finding, join_fixes
 from aboard.diagnoses.nodes import gpu
 

@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterator
 
 from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS, HEALTH, NOT_STARTED, GpuDriver, NvidiaSmiOutput
-from aboard.checks.list_formatting import format_list
 from aboard.checks.majority import find_most_common
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
-from aboard.core.text.input_text import format_count
+from aboard.core.text.input_text import format_count, format_list
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.nodes import gpu
 from aboard.diagnoses.untrusted import Untrusted

@@ -7,11 +7,11 @@ from dataclasses import replace
 from aboard.checks.gpu.count_and_model_parity import find_missing_gpus
 from aboard.checks.gpu.hardware_health import find_lost_gpus
 from aboard.checks.gpu.nvidia_smi import DRIVER
-from aboard.checks.list_formatting import format_list
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.evidence.gpu_errors import GpuError, build_gpu_fix, parse_gpu_error
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.nodes import gpu
 from aboard.lazy_dataclass import dataclass

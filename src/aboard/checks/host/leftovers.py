@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from aboard.checks.node_scripts import format_node_command
+from aboard.core.cluster.node_commands import format_node_command
 from aboard.core.decoding import DecodeError, KeyedBy, Matching, MaxLength, decode
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown

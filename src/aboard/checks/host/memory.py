@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator
 
 from aboard.checks.answer_text import extract_file_text, extract_stdout
+from aboard.checks.control_groups import read_group_files
 from aboard.checks.host.leftovers import list_active_runs
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeFiles, ProbeParseError
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
 from aboard.core.text.byte_sizes import format_size
 from aboard.diagnoses import Finding
 from aboard.diagnoses.nodes import host
@@ -17,30 +18,6 @@ from aboard.lazy_dataclass import dataclass
 # A limit below this share of the machine is seldom intended; above it, someone shares a node on purpose.
 FAR_BELOW = 0.25
 LITTLE_FREE = 0.05
-
-# All groups from the agent's own up to the root: the lowest limit counts. Version 1 has a tree for memory alone,
-# version 2 one for all; in a container the path may be the outer one, of which only the root exists.
-_GROUPS = """
-set --
-while IFS=: read -r number kinds path; do
-    case ",$kinds," in
-        *,memory,*) base=/sys/fs/cgroup/memory ;;
-        ,,) base=/sys/fs/cgroup ;;
-        *) continue ;;
-    esac
-    case $path in */..*) path= ;; esac
-    path=${path%/}
-    while :; do
-        for file in memory.max memory.events memory.limit_in_bytes memory.oom_control; do
-            set -- "$@" "$base$path/$file"
-        done
-        [ -n "$path" ] || break
-        path=${path%/*}
-    done
-done < /proc/self/cgroup
-grep -Hs -e '^[0-9][0-9]*$' -e '^max$' -e '^oom_kill ' "$@"
-exit 0
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +62,11 @@ AVAILABLE_MEMORY = Probe(
     name="available-memory", question=ProbeFiles(globs=("/proc/meminfo",)), parse=parse_available_memory
 )
 MEMORY_CGROUPS = Probe(
-    name="control-groups", question=ProbeCommand(argv=("sh", "-c", _GROUPS)), parse=parse_memory_cgroups
+    name="control-groups",
+    question=read_group_files(
+        "memory", "memory.max memory.events memory.limit_in_bytes memory.oom_control", "^([0-9]+$|max$|oom_kill )"
+    ),
+    parse=parse_memory_cgroups,
 )
 
 

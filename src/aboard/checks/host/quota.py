@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator
 
 from aboard.checks.answer_text import extract_stdout
+from aboard.checks.control_groups import read_group_files
 from aboard.checks.host.cpu_cores import CORES
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeParseError
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding
 from aboard.diagnoses.nodes import host
@@ -16,30 +17,6 @@ from aboard.lazy_dataclass import dataclass
 
 # A rank with its data loaders and their threads has a few hundred.
 FEW_TASKS = 1024
-
-# As for memory: all groups up to the root; version 1 has a tree for each kind, version 2 one for all.
-_GROUPS = """
-set --
-while IFS=: read -r number kinds path; do
-    case ",$kinds," in
-        *,cpu,*) base=/sys/fs/cgroup/cpu ;;
-        *,pids,*) base=/sys/fs/cgroup/pids ;;
-        ,,) base=/sys/fs/cgroup ;;
-        *) continue ;;
-    esac
-    case $path in */..*) path= ;; esac
-    path=${path%/}
-    while :; do
-        for file in cpu.max cpu.cfs_quota_us cpu.cfs_period_us pids.max; do
-            set -- "$@" "$base$path/$file"
-        done
-        [ -n "$path" ] || break
-        path=${path%/*}
-    done
-done < /proc/self/cgroup
-grep -Hs -e '^[0-9a-z -]*$' "$@"
-exit 0
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +52,11 @@ def parse_quota(answer: ProbeAnswer) -> CgroupQuota:
     return CgroupQuota(cores=least, cores_by=Untrusted(by), tasks=fewest, tasks_by=Untrusted(whose))
 
 
-QUOTA = Probe(name="quota", question=ProbeCommand(argv=("sh", "-c", _GROUPS)), parse=parse_quota)
+QUOTA = Probe(
+    name="quota",
+    question=read_group_files("cpu pids", "cpu.max cpu.cfs_quota_us cpu.cfs_period_us pids.max", "^[0-9a-z -]*$"),
+    parse=parse_quota,
+)
 
 
 def find_low_cpu_quota(facts: Facts) -> Iterator[Finding]:

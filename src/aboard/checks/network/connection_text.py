@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_interface
 
-from aboard.checks.list_formatting import MAX_LISTED, format_list
 from aboard.checks.network.mesh_explanation import ConnectionFault, FaultShape
 from aboard.checks.network.mesh_result import MeshResult, PortKind
 from aboard.core.cluster.node_sets import quote_folded_names
+from aboard.core.text.input_text import MAX_LISTED, format_list
 from aboard.diagnoses import Diagnosis, Fix, join_fixes
 from aboard.diagnoses.nodes import network
 

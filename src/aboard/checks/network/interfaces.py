@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from aboard.checks.fix_values import format_yaml_value
-from aboard.checks.list_formatting import format_list
 from aboard.checks.majority import find_most_common, group_by_value
 from aboard.checks.network.connection_text import find_node_address
 from aboard.checks.network.mesh_probe import IFNAMES, MESH
@@ -14,6 +13,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import FileContents, Probe, ProbeAnswer, ProbeFiles, ProbeParseError
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, join_fixes
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.untrusted import escape_text

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from typing import TypeGuard
 
-from aboard.checks.list_formatting import format_list
 from aboard.checks.network.connection_text import find_node_address
 from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult, ResolvedAddresses
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.facts import Facts
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.nodes import network
 from aboard.diagnoses.untrusted import Untrusted

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from aboard.checks.fix_values import join_quoted_names
 from aboard.checks.host.leftovers import list_active_runs
-from aboard.checks.list_formatting import format_list
 from aboard.checks.network.connection_text import DIAGNOSES, build_fix, describe_fault
 from aboard.checks.network.interfaces import (
     INTERFACES,
@@ -23,6 +22,7 @@ from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_r
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.run.run_state import name_run
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import network

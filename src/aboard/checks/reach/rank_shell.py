@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from aboard.checks.node_scripts import format_node_command
 from aboard.core.cluster import node_sets
 from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.cluster.node_commands import format_node_command
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
 from aboard.core.secrets.secret_names import build_value_mask, is_secret

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from aboard.checks.list_formatting import format_list
 from aboard.checks.node_difference import find_common_value
-from aboard.checks.node_scripts import format_node_command, format_python_command, join_command_lines, parse_run_reply
+from aboard.checks.script_probes import parse_run_reply
 from aboard.checks.software.node_software import (
     SOFTWARE,
     NodeSoftware,
@@ -12,9 +11,11 @@ from aboard.checks.software.node_software import (
     build_inventory_command,
     parse_listing,
 )
+from aboard.core.cluster.node_commands import format_node_command, format_python_command, join_command_lines
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
 from aboard.core.probes.probe import ProbeParseError
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, Severity, Shell, format_shell
 from aboard.diagnoses.nodes import software
 from aboard.diagnoses.untrusted import Untrusted

@@ -3,16 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from posixpath import join, normpath
 
-from aboard.checks.list_formatting import format_list
-from aboard.checks.node_scripts import format_node_command, format_python_command, join_command_lines
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware
 from aboard.core.cluster import node_sets
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
 from aboard.core.cluster.node import TransportKind
+from aboard.core.cluster.node_commands import format_node_command, format_python_command, join_command_lines
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.rank_environment import CommandPath, ProgramFile, RankEnvironment
-from aboard.core.text.input_text import agree
+from aboard.core.text.input_text import agree, format_list
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell
 from aboard.diagnoses.nodes import software, unanswered_probes
 from aboard.diagnoses.untrusted import Untrusted, escape_text

@@ -5,7 +5,7 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Annotated
 
-from aboard.checks.node_scripts import AnyPath, Plain, build_rank_command, decode_script_output, parse_script_output
+from aboard.checks.script_probes import AnyPath, Plain, build_rank_command, decode_script_output, parse_script_output
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import Matching, MaxLength
 from aboard.core.plan.program import Program, ProgramKind

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from aboard.checks.node_difference import NodeDifference
-from aboard.checks.node_scripts import format_image_copy, format_node_command, format_python_command, join_command_lines
 from aboard.checks.software.code_differences import LISTINGS, find_differing_code, find_differing_environment
 from aboard.checks.software.interpreter_and_program import (
     find_differing_program,
@@ -20,6 +19,12 @@ from aboard.checks.software.interpreter_and_program import (
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware, build_program_probe
 from aboard.checks.unknown_answers import list_unknown_diagnoses
 from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_commands import (
+    format_image_copy,
+    format_node_command,
+    format_python_command,
+    join_command_lines,
+)
 from aboard.core.plan.program import Program
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts

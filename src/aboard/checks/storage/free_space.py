@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from aboard.checks.node_scripts import format_node_command
 from aboard.checks.storage.node_storage import STORAGE, NodeDirectory
 from aboard.checks.storage.output_space import list_output_directories, list_small_disks
+from aboard.core.cluster.node_commands import format_node_command
 from aboard.core.probes.facts import Facts
 from aboard.core.text.byte_sizes import GIB, format_size
 from aboard.diagnoses import Diagnosis, Finding, Severity, format_shell

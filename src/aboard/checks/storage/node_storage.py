@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from aboard.checks.node_scripts import AnyPath, Plain, decode_script_output, parse_script_output
+from aboard.checks.script_probes import AnyPath, Plain, decode_script_output, parse_script_output
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.setup_commands import prepend_setup
 from aboard.core.decoding import CustomDecoder, DecodeError, JsonKey, Matching, decode

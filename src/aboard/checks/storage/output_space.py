@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 
-from aboard.checks.list_formatting import format_list
-from aboard.checks.node_scripts import format_node_command, parse_run_reply
+from aboard.checks.script_probes import parse_run_reply
 from aboard.checks.storage.node_storage import STORAGE, NodeDirectory, build_script_command, parse_directory
 from aboard.core.cluster import node_sets
 from aboard.core.cluster.cluster import PlannedWrites
+from aboard.core.cluster.node_commands import format_node_command
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
 from aboard.core.probes.probe import ProbeParseError
 from aboard.core.text.byte_sizes import format_size
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, Severity, format_shell
 from aboard.diagnoses.nodes import storage, unanswered_probes
 from aboard.node_scripts.storage_survey import MOUNT_SECONDS

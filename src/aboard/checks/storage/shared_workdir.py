@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from aboard.checks.node_scripts import format_node_command, parse_run_reply, parse_script_output
+from aboard.checks.script_probes import parse_run_reply, parse_script_output
 from aboard.checks.storage.free_space import SpaceShortage, build_shortage_finding
 from aboard.checks.storage.node_storage import STORAGE, Mount, NodeDirectory, build_script_command
 from aboard.core.cluster import node_sets
+from aboard.core.cluster.node_commands import format_node_command
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.decoding import Matching, decode
 from aboard.core.probes.facts import Facts, Unknown

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from aboard.checks.node_scripts import format_node_command, join_command_lines
 from aboard.checks.storage.free_space import find_space_shortages
 from aboard.checks.storage.node_storage import STORAGE, Mount, NodeDirectory
 from aboard.checks.storage.output_space import (
@@ -21,6 +20,7 @@ from aboard.checks.storage.shared_workdir import (
 )
 from aboard.checks.unknown_answers import list_unknown_diagnoses
 from aboard.core.cluster import node_sets
+from aboard.core.cluster.node_commands import format_node_command, join_command_lines
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts

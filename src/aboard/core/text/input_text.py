@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 from aboard.diagnoses.untrusted import escape_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from aboard.diagnoses import Diagnosis, Fix
 
 HOST_CHARACTERS = "letters, digits, '.', '-' and '_'"
 MAX_HOST = 253  # DNS, RFC 1035 section 2.3.4
 MAX_PORT = 65_535
+# Words of one sentence.
+MAX_LISTED = 6
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -80,6 +82,13 @@ def format_count(count: int, noun: str) -> str:
 def agree(subject: "Collection[object]", singular: str, plural: str) -> str:
     """The form of a word that agrees with the number of ranks or nodes: `is` for one, `are` for several."""
     return singular if len(subject) == 1 else plural
+
+
+def format_list(words: "Sequence[str]", limit: int = MAX_LISTED) -> str:
+    """`a`, `a and b`, `a, b and c`, and a count when they are many."""
+    if len(words) > limit:
+        return f"{', '.join(words[:limit])} and {len(words) - limit} more"
+    return " and ".join(filter(None, (", ".join(words[:-1]), "".join(words[-1:]))))
 
 
 def decode_latin1(value: object) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aboard.agent.private_folders import make_private_folder
-from aboard.checks.list_formatting import format_list
 from aboard.core.cluster.node import Node, TransportKind
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.untrusted import escape_text

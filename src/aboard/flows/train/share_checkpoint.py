@@ -8,11 +8,11 @@ from hashlib import sha256
 from pathlib import Path
 
 from aboard.agent.private_folders import make_private_folder
-from aboard.checks.list_formatting import format_list
 from aboard.core.cluster.file_sync import OnProgress
 from aboard.core.cluster.node import Node
 from aboard.core.plan.plan import Plan
 from aboard.core.plan.training_settings import Training
+from aboard.core.text.input_text import format_list
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.durable_files import FileEntry

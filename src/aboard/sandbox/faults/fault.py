@@ -20,6 +20,8 @@ class Fault:
     survives_power: ClassVar[bool] = False
     #: Whether it is a single action (such as a kill) that leaves nothing to heal.
     momentary: ClassVar[bool] = False
+    #: The resources that it changes, if its options don't matter for that.
+    resources: ClassVar[frozenset[str]] = frozenset()
 
     def check(self, box: Sandbox, host: Host) -> None:
         """Rejects impossible options before anything is changed."""
@@ -38,7 +40,7 @@ class Fault:
     @property
     def claims(self) -> frozenset[str]:
         """The resources that it changes; two faults of one host cannot claim the same one."""
-        return frozenset({self.key})
+        return self.resources or frozenset({self.key})
 
     @property
     def key(self) -> str:

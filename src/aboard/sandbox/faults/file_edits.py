@@ -2,9 +2,13 @@
 
 import json
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
+from aboard.lazy_dataclass import dataclass
+from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.root_commands import FAULT_STORE, run_as_root, run_script
 from aboard.sandbox.host import Host
+from aboard.sandbox.sandbox import Sandbox
 
 # By rename, so that no reader sees half a file; owner and mode stay.
 _WRITE = """
@@ -15,6 +19,16 @@ mv -f "$1.new" "$1"
 _KEEP = 'mkdir -p "${1%/*}"; chmod 700 "${1%/*}"; cat > "$1"'
 # The first line distinguishes an empty file from a missing one.
 _READ = 'if [ -e "$1" ]; then echo here; cat "$1"; fi'
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileEditFault(Fault):
+    """A fault that is one edit of a file, under its own key."""
+
+    survives_power: ClassVar[bool] = True
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        undo_edit(host, self.key)
 
 
 def edit_lines(

@@ -132,11 +132,11 @@ def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshK
     if blueprint.trusted:
         Path("/etc/aboard").mkdir(exist_ok=True)
         _write_file("/etc/aboard/trusted-owners", "".join(f"{owner}\n" for owner in blueprint.trusted))
-    _make_owned_directory(Path("/private"), owner=crew_id, mode=0o755)
+    root_filesystem.make_empty_directory(Path("/private"), mode=0o755, owner=(crew_id, crew_id))
     if not layout.shared_home:
-        _make_owned_directory(home, owner=crew_id, mode=0o700)
+        root_filesystem.make_empty_directory(home, mode=0o700, owner=(crew_id, crew_id))
     if not layout.shared_home or place.name == HEAD:
-        _make_owned_directory(home / ".ssh", owner=crew_id, mode=0o700)
+        root_filesystem.make_empty_directory(home / ".ssh", mode=0o700, owner=(crew_id, crew_id))
         _write_file(home / ".bashrc", "", owner=crew_id)
         _write_file(home / ".ssh/authorized_keys", f"{keys.crew[1]}\n", owner=crew_id, mode=0o600)
     if place.name == HEAD:
@@ -170,17 +170,6 @@ def _install_head_files(blueprint: HostBlueprint, keys: SshKeys) -> None:
     profile = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in blueprint.active.items())
     _write_file(home / ".profile", profile, owner=crew_id)
     _write_file(home / "hostfile", system_files.format_hostfile(blueprint.layout), owner=crew_id)
-
-
-def _make_owned_directory(directory: Path, *, owner: int, mode: int) -> None:
-    # The machine may have a directory of this name; the host's is new and empty.
-    if directory.is_symlink() or directory.is_file():
-        directory.unlink()
-    elif directory.exists():
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
-    directory.chmod(mode)
-    os.chown(directory, owner, owner)
 
 
 def _read_if_exists(path: str) -> str:

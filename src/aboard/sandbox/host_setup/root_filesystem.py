@@ -140,3 +140,14 @@ def _expose_tree(tree: Path, disk: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     system_calls.mount("overlay", target, "overlay", options=f"lowerdir={tree},upperdir={upper},workdir={work}")
     target.chmod(mode | _READ)
+
+
+def make_empty_directory(directory: Path, *, mode: int, owner: tuple[int, int] = (0, 0)) -> None:
+    """The machine may have something of this name; the host's directory is new and empty."""
+    if directory.is_symlink() or directory.is_file():
+        directory.unlink()
+    elif directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    directory.chmod(mode)
+    os.chown(directory, *owner)

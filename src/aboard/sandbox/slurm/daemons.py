@@ -3,7 +3,6 @@
 import hashlib
 import os
 import pwd
-import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from aboard.core.text.byte_sizes import MIB
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
+from aboard.sandbox.host_setup.root_filesystem import make_empty_directory
 from aboard.sandbox.host_setup.system_files import ROOT_PATH
 from aboard.sandbox.layout import HostAddress, SandboxLayout
 from aboard.sandbox.slurm import config_files
@@ -26,9 +26,9 @@ def install_slurm(layout: SandboxLayout, *, secret: str) -> None:
     munge = pwd.getpwnam(MUNGE)
     # New and empty, whatever the machine has there: its keys, jobs and plugins are not ours.
     for directory in ("/etc/munge", "/var/lib/munge", "/var/log/munge"):
-        _make_empty_directory(Path(directory), mode=0o700, owner=munge)
+        make_empty_directory(Path(directory), mode=0o700, owner=(munge.pw_uid, munge.pw_gid))
     for directory in ("/etc/slurm", config_files.LOGS, config_files.STATE, config_files.SPOOL):
-        _make_empty_directory(Path(directory), mode=0o755)
+        make_empty_directory(Path(directory), mode=0o755)
     _MUNGE_KEY.write_bytes(hashlib.sha512(b"munge" + secret.encode()).digest())
     _MUNGE_KEY.chmod(0o400)
     os.chown(_MUNGE_KEY, munge.pw_uid, munge.pw_gid)
@@ -42,7 +42,7 @@ def install_slurm(layout: SandboxLayout, *, secret: str) -> None:
 def start_daemons(place: HostAddress, layout: SandboxLayout) -> None:
     """Starts this host's daemons; each moves to the background itself."""
     munge = pwd.getpwnam(MUNGE)
-    _make_empty_directory(Path("/run/munge"), mode=0o755, owner=munge)
+    make_empty_directory(Path("/run/munge"), mode=0o755, owner=(munge.pw_uid, munge.pw_gid))
     _start_daemon(place, "munged", user=munge)
     if place.name == config_files.CONTROLLER:
         _start_daemon(place, "slurmctld")
@@ -50,17 +50,6 @@ def start_daemons(place: HostAddress, layout: SandboxLayout) -> None:
     for file in config_files.list_gpu_files(layout):
         os.mknod(file, stat.S_IFCHR | 0o666, Path("/dev/null").stat().st_rdev)
     _start_daemon(place, "slurmd")
-
-
-def _make_empty_directory(directory: Path, *, mode: int, owner: pwd.struct_passwd | None = None) -> None:
-    if directory.is_symlink() or directory.is_file():
-        directory.unlink()
-    elif directory.exists():
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
-    directory.chmod(mode)
-    if owner is not None:
-        os.chown(directory, owner.pw_uid, owner.pw_gid)
 
 
 def _start_daemon(place: HostAddress, program: str, *, user: pwd.struct_passwd | None = None) -> None:

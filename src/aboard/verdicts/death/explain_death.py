@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from aboard.checks.node_scripts import find_component, format_node_command, format_srun_command, get_setup_lines
 from aboard.core.cluster.node import TransportKind
+from aboard.core.cluster.node_commands import find_component, format_node_command, format_srun_command, get_setup_lines
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.cluster.setup_commands import strip_setup
 from aboard.core.evidence.node_snapshot import DiskUsage, NodeSnapshot

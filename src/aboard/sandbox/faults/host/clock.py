@@ -29,6 +29,7 @@ class ClockOffset(Fault):
 
     name: ClassVar[str] = "clock-offset"
     survives_power: ClassVar[bool] = True
+    resources: ClassVar[frozenset[str]] = frozenset({"the clock"})
     seconds: Annotated[float, "How far ahead; negative is behind."] = 30.0
 
     def check(self, box: Sandbox, host: Host) -> None:
@@ -50,10 +51,6 @@ class ClockOffset(Fault):
         remove_faketime_files(host)
         file_edits.undo_edit(host, f"{self.key}-env")
         reload_sshd(host)
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"the clock"})
 
 
 _PLAIN_SETENV = f"SetEnv PATH={CREW_PATH}"

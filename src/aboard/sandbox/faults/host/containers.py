@@ -61,41 +61,35 @@ class ContainerFault(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageDiffers(ContainerFault):
-    """The image of containers is another version than on other hosts."""
+class ImageFault(ContainerFault):
+    """A fault of both images, Apptainer's file and Podman's copy: scripts that break each, and restore the file."""
 
-    name: ClassVar[str] = "image-differs"
+    resources: ClassVar[frozenset[str]] = frozenset({"image"})
+    scripts: ClassVar[tuple[str, str, str]]
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        run_script(host, _CHANGE, self._store, str(IMAGES / SIF))
-        _run_as_crew(host, _CHANGE_STORED)
+        run_script(host, self.scripts[0], self._store, str(IMAGES / SIF))
+        _run_as_crew(host, self.scripts[1])
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        run_script(host, _RESTORE, self._store, str(IMAGES / SIF))
+        run_script(host, self.scripts[2], self._store, str(IMAGES / SIF))
         _run_as_crew(host, _RESTORE_STORED)
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"image"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageMissing(ContainerFault):
+class ImageDiffers(ImageFault):
+    """The image of containers is another version than on other hosts."""
+
+    name: ClassVar[str] = "image-differs"
+    scripts: ClassVar[tuple[str, str, str]] = (_CHANGE, _CHANGE_STORED, _RESTORE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageMissing(ImageFault):
     """The image of containers is not on the host."""
 
     name: ClassVar[str] = "image-missing"
-
-    def inject(self, box: Sandbox, host: Host) -> None:
-        run_script(host, _TAKE, self._store, str(IMAGES / SIF))
-        _run_as_crew(host, _REMOVE_STORED)
-
-    def heal(self, box: Sandbox, host: Host) -> None:
-        run_script(host, _GIVE_BACK, self._store, str(IMAGES / SIF))
-        _run_as_crew(host, _RESTORE_STORED)
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"image"})
+    scripts: ClassVar[tuple[str, str, str]] = (_TAKE, _REMOVE_STORED, _GIVE_BACK)
 
 
 @dataclass(frozen=True, kw_only=True)

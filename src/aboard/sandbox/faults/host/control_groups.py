@@ -15,7 +15,6 @@ from aboard.sandbox.host_setup.boot_host import SSHD_PID_FILE
 from aboard.sandbox.sandbox import Sandbox
 
 _POINT = "/sys/fs/cgroup"
-_LEAST_MIB, _LEAST_CORES, _LEAST_TASKS = 128, 0.05, 64
 _PERIOD = 100_000
 
 # $1 is the tree, $2 the group's name, then come pairs of file and value. A host has no control groups of its own, so
@@ -66,8 +65,14 @@ if mountpoint -q {_POINT} && [ -z "$(ls {_POINT})" ]; then umount {_POINT}; fi
 @dataclass(frozen=True, kw_only=True)
 class ControlGroupFault(Fault):
     tree: ClassVar[str]
+    #: The option that sets the limit, and its lowest value.
+    lowest: ClassVar[tuple[str, float]]
 
     def check(self, box: Sandbox, host: Host) -> None:
+        value, least = getattr(self, self.lowest[0]), self.lowest[1]
+        if value < least:
+            seen = f"{value:g} is too low, because logins would fail"
+            raise SandboxError(sandbox.FAULT_OPTION, seen, self.name, least=f"{least:g}")
         if not Path(_POINT, self.tree, "cgroup.procs").exists():
             raise SandboxError(
                 sandbox.KERNEL,
@@ -111,12 +116,9 @@ class MemoryLimit(ControlGroupFault):
 
     name: ClassVar[str] = "memory-limit"
     tree: ClassVar[str] = "memory"
+    lowest: ClassVar[tuple[str, float]] = ("mib", 128)
     mib: Annotated[int, "Memory of all sessions together, in MiB."] = 512
     killed: Annotated[bool, "Also let the OOM killer kill one process."] = False
-
-    def check(self, box: Sandbox, host: Host) -> None:
-        _require_at_least(self.mib, _LEAST_MIB, self.name)
-        super().check(box, host)
 
     def inject(self, box: Sandbox, host: Host) -> None:
         group = self._enter(box, host)
@@ -134,11 +136,8 @@ class CpuQuota(ControlGroupFault):
 
     name: ClassVar[str] = "cpu-quota"
     tree: ClassVar[str] = "cpu"
+    lowest: ClassVar[tuple[str, float]] = ("cores", 0.05)
     cores: Annotated[float, "CPU time in cores; 0.5 is half a core."] = 0.5
-
-    def check(self, box: Sandbox, host: Host) -> None:
-        _require_at_least(self.cores, _LEAST_CORES, self.name)
-        super().check(box, host)
 
     def _limits(self) -> dict[str, int]:
         return {"cpu.cfs_period_us": _PERIOD, "cpu.cfs_quota_us": round(self.cores * _PERIOD)}
@@ -150,11 +149,8 @@ class FewTasks(ControlGroupFault):
 
     name: ClassVar[str] = "few-tasks"
     tree: ClassVar[str] = "pids"
+    lowest: ClassVar[tuple[str, float]] = ("tasks", 64)
     tasks: Annotated[int, "Processes and threads of all sessions together."] = 300
-
-    def check(self, box: Sandbox, host: Host) -> None:
-        _require_at_least(self.tasks, _LEAST_TASKS, self.name)
-        super().check(box, host)
 
     def _limits(self) -> dict[str, int]:
         return {"pids.max": self.tasks}
@@ -163,10 +159,3 @@ class FewTasks(ControlGroupFault):
 def _format_group_name(box: Sandbox, host: Host) -> str:
     """A name that is unique among all hosts of all sandboxes, which share one tree."""
     return f"aboard-{box.name}-{host.name}"
-
-
-def _require_at_least(value: float, least: float, fault: str) -> None:
-    if value < least:
-        raise SandboxError(
-            sandbox.FAULT_OPTION, f"{value:g} is too low, because logins would fail", fault, least=f"{least:g}"
-        )

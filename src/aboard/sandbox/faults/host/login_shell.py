@@ -4,7 +4,6 @@ from typing import Annotated, ClassVar, Literal
 
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox.faults import file_edits
-from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.root_commands import require_program
 from aboard.sandbox.host import Host
 from aboard.sandbox.host_setup.system_files import CREW, CREW_HOME
@@ -14,11 +13,11 @@ _PASSWD = "/etc/passwd"  # noqa: S105 - a file's name, no password
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyShell(Fault):
+class NoisyShell(file_edits.FileEditFault):
     """The login shell prints extra lines before every command's output."""
 
     name: ClassVar[str] = "noisy-shell"
-    survives_power: ClassVar[bool] = True
+    resources: ClassVar[frozenset[str]] = frozenset({".bashrc"})
     lines: Annotated[int, "Number of lines; use millions for a flood."] = 3
 
     def inject(self, box: Sandbox, host: Host) -> None:
@@ -26,20 +25,13 @@ class NoisyShell(Fault):
         noise = f"yes 'Welcome! Please read the rules of this machine.' | head -n {self.lines}"
         file_edits.edit_lines(host, self.key, f"{CREW_HOME}/.bashrc", first=[noise])
 
-    def heal(self, box: Sandbox, host: Host) -> None:
-        file_edits.undo_edit(host, self.key)
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({".bashrc"})
-
 
 @dataclass(frozen=True, kw_only=True)
-class LoginShell(Fault):
+class LoginShell(file_edits.FileEditFault):
     """The user's login shell is not bash."""
 
     name: ClassVar[str] = "login-shell"
-    survives_power: ClassVar[bool] = True
+    resources: ClassVar[frozenset[str]] = frozenset({_PASSWD})
     shell: Annotated[Literal["csh", "tcsh", "fish", "zsh", "dash", "nologin"], "The shell."]
 
     def check(self, box: Sandbox, host: Host) -> None:
@@ -49,10 +41,3 @@ class LoginShell(Fault):
         path = require_program(self.shell, self.shell)
         entry = f"{CREW}:x:{box.crew_id}:{box.crew_id}::{CREW_HOME}:{path}"
         file_edits.edit_lines(host, self.key, _PASSWD, first=[entry], drop=lambda line: line.startswith(f"{CREW}:"))
-
-    def heal(self, box: Sandbox, host: Host) -> None:
-        file_edits.undo_edit(host, self.key)
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({_PASSWD})

@@ -42,13 +42,10 @@ _ANSWERS = {
 @dataclass(frozen=True, kw_only=True)
 class _PythonFault(Fault):
     survives_power: ClassVar[bool] = True
+    resources: ClassVar[frozenset[str]] = frozenset({"python3"})
 
     def heal(self, box: Sandbox, host: Host) -> None:
         run_script(host, _GIVE_BACK, self._store)
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"python3"})
 
     @property
     def _store(self) -> str:

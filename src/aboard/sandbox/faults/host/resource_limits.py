@@ -21,6 +21,7 @@ class SmallShm(Fault):
     """Shared memory (/dev/shm) is small, as in a container: data loaders and NCCL run out of it."""
 
     name: ClassVar[str] = "small-shm"
+    resources: ClassVar[frozenset[str]] = frozenset({"size of /dev/shm"})
     mib: Annotated[int, "Size of /dev/shm, in MiB."] = 1
 
     def inject(self, box: Sandbox, host: Host) -> None:
@@ -30,16 +31,13 @@ class SmallShm(Fault):
         # tmpfs(5): half of the memory is the default size.
         run_as_root(host, "mount", "-o", "remount,size=50%", "/dev/shm")  # noqa: S108 - a host's own, which is the point
 
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"size of /dev/shm"})
-
 
 @dataclass(frozen=True, kw_only=True)
 class LowLimits(Fault):
     """Sessions get low resource limits (ulimit), as from an sshd or slurmd that was started with them."""
 
     name: ClassVar[str] = "low-limits"
+    resources: ClassVar[frozenset[str]] = frozenset({"limits"})
     nofile: Annotated[int | None, "Open files; 1000 if no limit is given."] = None
     memlock: Annotated[int | None, "Locked memory, in KiB."] = None
     nproc: Annotated[int | None, "Processes of the user, counted across all hosts, which share a kernel."] = None
@@ -65,10 +63,6 @@ class LowLimits(Fault):
     def reapply(self, box: Sandbox, host: Host) -> None:
         if is_sshd_running(host):
             self.inject(box, host)
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"limits"})
 
     def _limits(self) -> list[str]:
         bytes_locked = None if self.memlock is None else self.memlock * 1024

@@ -53,6 +53,7 @@ class SshdStopped(Fault):
     """sshd is not running: logins are refused; open sessions stay open."""
 
     name: ClassVar[str] = "sshd-stopped"
+    resources: ClassVar[frozenset[str]] = frozenset({"sshd"})
 
     def inject(self, box: Sandbox, host: Host) -> None:
         host.sshd_stop()
@@ -61,16 +62,13 @@ class SshdStopped(Fault):
         if not is_sshd_running(host):
             host.sshd_restart()
 
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"sshd"})
-
 
 @dataclass(frozen=True, kw_only=True)
 class SshdSlow(Fault):
     """sshd is slow: it sends its banner some seconds after the connection."""
 
     name: ClassVar[str] = "sshd-slow"
+    resources: ClassVar[frozenset[str]] = frozenset({"sshd"})
     seconds: Annotated[float, "Delay of each login, in seconds."] = 10.0
 
     def check(self, box: Sandbox, host: Host) -> None:
@@ -92,10 +90,6 @@ class SshdSlow(Fault):
         if not resident_program.is_resident_alive(host, self.key):
             self.inject(box, host)
 
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"sshd"})
-
 
 @dataclass(frozen=True, kw_only=True)
 class MaxStartups(Fault):
@@ -103,6 +97,7 @@ class MaxStartups(Fault):
 
     name: ClassVar[str] = "max-startups"
     survives_power: ClassVar[bool] = True
+    resources: ClassVar[frozenset[str]] = frozenset({"MaxStartups"})
     limit: Annotated[int, "Simultaneous logins."] = 2
 
     def inject(self, box: Sandbox, host: Host) -> None:
@@ -112,10 +107,6 @@ class MaxStartups(Fault):
     def heal(self, box: Sandbox, host: Host) -> None:
         file_edits.undo_edit(host, self.key)
         reload_sshd(host)
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"MaxStartups"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,14 +131,10 @@ class OtherHostKey(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyRemoved(Fault):
+class KeyRemoved(file_edits.FileEditFault):
     """The host no longer accepts the user's key: `Permission denied (publickey)`."""
 
     name: ClassVar[str] = "key-removed"
-    survives_power: ClassVar[bool] = True
 
     def inject(self, box: Sandbox, host: Host) -> None:
         file_edits.edit_lines(host, self.key, f"{CREW_HOME}/.ssh/authorized_keys", drop=lambda line: bool(line.strip()))
-
-    def heal(self, box: Sandbox, host: Host) -> None:
-        file_edits.undo_edit(host, self.key)

@@ -28,6 +28,7 @@ class ConntrackFull(Fault):
     """The connection tracking table is nearly full, as on a busy firewall: new connections may be dropped."""
 
     name: ClassVar[str] = "conntrack-full"
+    resources: ClassVar[frozenset[str]] = frozenset({"tracked connections"})
     percent: Annotated[int, "How full the table is, in percent."] = 95
 
     def check(self, box: Sandbox, host: Host) -> None:
@@ -56,10 +57,6 @@ class ConntrackFull(Fault):
         nftables.unload_table(host, self.key)
         run_as_root(host, "tee", f"{_ROOT}udp_timeout", text=str(_USUAL_SECONDS))
         _run_script(host, "empty")
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"tracked connections"})
 
     def _most(self, host: Host) -> int:
         reply = host.run(["cat", f"{_ROOT}max"])

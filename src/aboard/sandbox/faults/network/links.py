@@ -115,6 +115,7 @@ class LinkDelay(Fault):
     """The link has high latency: each incoming packet is delayed."""
 
     name: ClassVar[str] = "delay"
+    resources: ClassVar[frozenset[str]] = frozenset({"the packet queue"})
     ms: Annotated[float, "Added round-trip time, in ms."]
     network: Annotated[NetworkName, "The network."] = "both"
 
@@ -143,10 +144,6 @@ class LinkDelay(Fault):
             pass
         run_script(host, _SWEEP)
         resident_program.end_resident(host, self.key)
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"the packet queue"})
 
     def _rule(self) -> list[str]:
         interface = INTERFACES[self.network].replace("*", "+")

@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar
 from aboard.core.cluster.node_sets import expand_node_set
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox.faults import file_edits
-from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
@@ -13,11 +12,10 @@ _HOSTS = "/etc/hosts"
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnresolvedName(Fault):
+class UnresolvedName(file_edits.FileEditFault):
     """This host cannot resolve the name of a peer."""
 
     name: ClassVar[str] = "unresolved"
-    survives_power: ClassVar[bool] = True
     peer: Annotated[str, "The peers, such as n1 or n[1-3]."]
 
     def check(self, box: Sandbox, host: Host) -> None:
@@ -27,9 +25,6 @@ class UnresolvedName(Fault):
         peers = self._peers(box)
         file_edits.edit_lines(host, self.key, _HOSTS, drop=lambda line: bool(peers & set(_parse_names(line))))
 
-    def heal(self, box: Sandbox, host: Host) -> None:
-        file_edits.undo_edit(host, self.key)
-
     def _peers(self, box: Sandbox) -> set[str]:
         """Their names on all networks: n1, and n1i on the fabric."""
         hosts = [box.host(name).name for name in expand_node_set(self.peer, where="--peer")]
@@ -37,18 +32,14 @@ class UnresolvedName(Fault):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnNameOnLoopback(Fault):
+class OwnNameOnLoopback(file_edits.FileEditFault):
     """The host's own name resolves to 127.0.1.1, as Debian's installer sets it: peers cannot use that address."""
 
     name: ClassVar[str] = "own-name-on-loopback"
-    survives_power: ClassVar[bool] = True
 
     def inject(self, box: Sandbox, host: Host) -> None:
         line = f"127.0.1.1 {host.name}"
         file_edits.edit_lines(host, self.key, _HOSTS, first=[line], drop=lambda other: host.name in _parse_names(other))
-
-    def heal(self, box: Sandbox, host: Host) -> None:
-        file_edits.undo_edit(host, self.key)
 
 
 def _parse_names(line: str) -> list[str]:

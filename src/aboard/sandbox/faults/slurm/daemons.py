@@ -23,6 +23,7 @@ class SlurmdKilled(SlurmFault):
 
     name: ClassVar[str] = "slurmd-killed"
     daemon: ClassVar[str] = "slurmd"
+    resources: ClassVar[frozenset[str]] = frozenset({"slurmd"})
 
     def inject(self, box: Sandbox, host: Host) -> None:
         stop_daemon(host, SLURMD_PID, signal="KILL")
@@ -31,10 +32,6 @@ class SlurmdKilled(SlurmFault):
         if not is_daemon_running(host, SLURMD_PID):
             run_as_root(host, "slurmd")
 
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"slurmd"})
-
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmctldStopped(SlurmFault):
@@ -42,6 +39,7 @@ class SlurmctldStopped(SlurmFault):
 
     name: ClassVar[str] = "slurmctld-stopped"
     daemon: ClassVar[str] = "slurmctld"
+    resources: ClassVar[frozenset[str]] = frozenset({"slurmctld"})
 
     def inject(self, box: Sandbox, host: Host) -> None:
         # It saves its state when it is told to stop; killed, it would forget the jobs of the last seconds.
@@ -52,10 +50,6 @@ class SlurmctldStopped(SlurmFault):
             run_as_root(host, "slurmctld")
         run_script(host, _AWAIT)
 
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"slurmctld"})
-
 
 @dataclass(frozen=True, kw_only=True)
 class MungeClock(SlurmFault):
@@ -63,6 +57,7 @@ class MungeClock(SlurmFault):
 
     name: ClassVar[str] = "munge-clock"
     daemon: ClassVar[str] = "munged"
+    resources: ClassVar[frozenset[str]] = frozenset({"munged"})
     seconds: Annotated[float, "How far ahead; negative is behind."] = 600.0
 
     def check(self, box: Sandbox, host: Host) -> None:
@@ -78,7 +73,3 @@ class MungeClock(SlurmFault):
         stop_daemon(host, MUNGED_PID, signal="TERM")
         remove_faketime_files(host)
         run_as_root(host, *_AS_MUNGE, "munged")
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"munged"})

@@ -24,6 +24,7 @@ class NodeDrained(SlurmFault):
     name: ClassVar[str] = "node-drained"
     survives_power: ClassVar[bool] = True
     daemon: ClassVar[str] = "slurmd"
+    resources: ClassVar[frozenset[str]] = frozenset({"state of the Slurm node"})
     reason: Annotated[str, "The reason that Slurm shows."] = "bad DIMM"
 
     def inject(self, box: Sandbox, host: Host) -> None:
@@ -31,10 +32,6 @@ class NodeDrained(SlurmFault):
 
     def heal(self, box: Sandbox, host: Host) -> None:
         resume_node(box, host, mark="DRAIN")
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"state of the Slurm node"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +41,7 @@ class PrologFails(SlurmFault):
     name: ClassVar[str] = "prolog-fails"
     survives_power: ClassVar[bool] = True
     daemon: ClassVar[str] = "slurmd"
+    resources: ClassVar[frozenset[str]] = frozenset({"slurmd", "state of the Slurm node"})
 
     def inject(self, box: Sandbox, host: Host) -> None:
         file_edits.edit_lines(host, self.key, SLURM_CONF, first=["Prolog=/bin/false"])
@@ -54,10 +52,6 @@ class PrologFails(SlurmFault):
         _restart_slurmd(host)
         resume_node(box, host, mark="Reason=Prolog")
 
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"slurmd", "state of the Slurm node"})
-
 
 @dataclass(frozen=True, kw_only=True)
 class FewSrunPorts(SlurmFault):
@@ -66,6 +60,7 @@ class FewSrunPorts(SlurmFault):
     name: ClassVar[str] = "few-srun-ports"
     survives_power: ClassVar[bool] = True
     daemon: ClassVar[str] = "munged"
+    resources: ClassVar[frozenset[str]] = frozenset({"srun's ports"})
     ports: Annotated[int, "Number of ports; one srun takes four."] = 6
 
     def check(self, box: Sandbox, host: Host) -> None:
@@ -81,10 +76,6 @@ class FewSrunPorts(SlurmFault):
 
     def heal(self, box: Sandbox, host: Host) -> None:
         file_edits.undo_edit(host, self.key)
-
-    @property
-    def claims(self) -> frozenset[str]:
-        return frozenset({"srun's ports"})
 
 
 def _restart_slurmd(host: Host) -> None:
