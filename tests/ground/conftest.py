@@ -1,12 +1,14 @@
 """Real hosts for the tests that need them; each pytest process has sandboxes of its own."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
 from typing import Protocol
 
 import pytest
+from guides import pack_outer_packages
 from launching import build_sandbox
 
 from aboard.sandbox import Sandbox, take_down_sandbox
@@ -23,6 +25,15 @@ def box() -> Iterator[Sandbox]:
     """Four nodes that tests share: leave them as you found them."""
     with build_sandbox("box", nodes=4) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def outer_packages() -> Iterator[None]:
+    """Packages for the environments of bare hosts; there before any of these is built."""
+    wheel = pack_outer_packages()
+    yield
+    if wheel is not None:
+        shutil.rmtree(wheel.parent)
 
 
 @pytest.fixture
