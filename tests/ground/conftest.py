@@ -1,12 +1,14 @@
 """Real hosts for the tests that need them; each pytest process has sandboxes of its own."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
 from typing import Protocol
 
 import pytest
+from guides import pack_outer_packages
 from launching import Launches, build_sandbox
 
 from aboard.sandbox import Sandbox, take_down_sandbox
@@ -30,6 +32,15 @@ def four() -> Iterator[Launches]:
     """Four nodes with one rank each, and a second network for the training, which tests share."""
     with build_sandbox("four", nodes=4, slots=1, fabric=True) as made:
         yield Launches(made)
+
+
+@pytest.fixture(scope="session")
+def outer_packages() -> Iterator[None]:
+    """Packages for the environments of bare hosts; there before any of these is built."""
+    wheel = pack_outer_packages()
+    yield
+    if wheel is not None:
+        shutil.rmtree(wheel.parent)
 
 
 @pytest.fixture

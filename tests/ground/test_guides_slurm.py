@@ -10,7 +10,12 @@ from launching import build_sandbox
 
 from aboard.sandbox import Sandbox
 
-pytestmark = [pytest.mark.ground, pytest.mark.nightly, pytest.mark.xdist_group("guides-slurm")]
+pytestmark = [
+    pytest.mark.ground,
+    pytest.mark.usefixtures("outer_packages"),
+    pytest.mark.nightly,
+    pytest.mark.xdist_group("guides-slurm"),
+]
 
 # One thread for each of 8 ranks; no GPU for DeepSpeed to look for.
 ENV = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "HUGGING_FACE_HUB_TOKEN": "hf_none"}

@@ -10,7 +10,12 @@ from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.network.firewall import FirewallDrop
 
-pytestmark = [pytest.mark.ground, pytest.mark.nightly, pytest.mark.xdist_group("torch_c")]
+pytestmark = [
+    pytest.mark.ground,
+    pytest.mark.nightly,
+    pytest.mark.usefixtures("outer_packages"),
+    pytest.mark.xdist_group("torch_c"),
+]
 
 
 def test_llama_x(make_box: Callable[..., Sandbox]) -> None:

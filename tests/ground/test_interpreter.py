@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from deadlines import slowness
 from launching import PYTHON, build_sandbox
+from small_wheels import list_outer_packages
 
 from aboard.sandbox import Host, Sandbox
 
@@ -35,7 +36,9 @@ print(f"sum {int(total)}, ninja {shutil.which('ninja')}", flush=True)
 torch.distributed.destroy_process_group()
 """
 MAKE = {
-    "venv": f"{PYTHON} -m venv --without-pip --system-site-packages /private/venv",
+    "venv": f"""{PYTHON} -m venv --without-pip --system-site-packages /private/venv &&
+        printf '%s\\n' {" ".join(list_outer_packages())} > outer.pth &&
+        mv outer.pth /private/venv/lib/python*/site-packages""",
     "conda": f"mkdir -p /private/conda/conda-meta /private/conda/bin && ln -s {PYTHON} /private/conda/bin/python",
     # As pipx makes it: its mark, all that aboard needs, and no torch.
     "tool": f"""{PYTHON} -m venv --without-pip /private/tool && echo '{{}}' > /private/tool/pipx_metadata.json

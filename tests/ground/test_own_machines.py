@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from deadlines import slowness
-from small_wheels import install, make_venv
+from small_wheels import install, make_full_venv
 
 pytestmark = [pytest.mark.ground, pytest.mark.nightly]
 
@@ -30,7 +30,7 @@ print("rank", os.environ["RANK"], "has", tiny.value, "in", sys.prefix, os.getcwd
 def venv() -> Iterator[Path]:
     """In a home that the user of the nodes can't enter, with a package that only it has."""
     folder = Path(tempfile.mkdtemp(dir=Path.home(), prefix="aboard-own-"))
-    made = make_venv(folder / "venv", "--system-site-packages")
+    made = make_full_venv(folder / "venv")
     install(made, "tiny", "1.0", {"tiny/__init__.py": "value = 7\n", "tiny-1.0.data/scripts/say": "#!python\n"})
     yield made
     shutil.rmtree(folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from launching import build_sandbox
-from small_wheels import install, make_venv
+from small_wheels import install, make_full_venv
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("containers")]
 
@@ -36,7 +36,7 @@ def test_both_runtimes_start_torch() -> None:
 def venv() -> Iterator[Path]:
     """In a home that others can't enter, with a package that only it has, and Aboard."""
     folder = Path(tempfile.mkdtemp(dir=Path.home(), prefix="aboard-image-"))
-    made = make_venv(folder / "venv", "--system-site-packages")
+    made = make_full_venv(folder / "venv")
     install(made, "tiny", "1.0", {"tiny/__init__.py": "value = 7\n"})
     yield made
     shutil.rmtree(folder)

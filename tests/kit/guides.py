@@ -6,12 +6,15 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from deadlines import slowness
+from small_wheels import list_outer_packages, make_wheel
 
 from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.host_setup.system_files import CREW_HOME
@@ -92,13 +95,34 @@ class GuideRun:
     def _create_environment(self, venv: str, wheel: Path | None) -> None:
         """With a wheel, Aboard is installed there: `aboard sync --env` brings it to nodes, where jobs run it."""
         python = f"{sys.base_prefix}/bin/python3"
-        script = f"{python} -m venv --without-pip --system-site-packages {venv}"
-        if wheel is not None:
-            install = f"{python} -m pip --python {venv}/bin/python install --quiet --no-index --no-deps"
-            script += f" && base64 -d > {wheel.name} && {install} {wheel.name} && rm {wheel.name}"
-        content = b64encode(wheel.read_bytes()).decode() if wheel is not None else ""
-        made = self.box.head.run(["sh", "-c", script], input=content, timeout=120 * slowness())
+        # With packages of its own, it does without those of the system, which `aboard sync` would compare.
+        system = "" if list_outer_packages() else "--system-site-packages"
+        script = f"{python} -m venv --without-pip {system} {venv}"
+        made = self.box.head.run(["sh", "-c", script], timeout=120 * slowness())
         assert made.returncode == 0, made.stderr
+        for each in filter(None, (pack_outer_packages(), wheel)):
+            install = f"{sys.executable} -m pip --python {venv}/bin/python install --quiet --no-index --no-deps"
+            script = f"base64 -d > {each.name} && {install} {each.name} && rm {each.name}"
+            content = b64encode(each.read_bytes()).decode()
+            done = self.box.head.run(["sh", "-c", script], input=content, timeout=120 * slowness())
+            assert done.returncode == 0, done.stderr
+
+
+@cache
+def pack_outer_packages() -> Path | None:
+    """A wheel that gives to nodes what their image has: the packages of the environment that runs the tests.
+
+    Bare hosts lack that environment, so its files are linked to the directory of the wheel. Call it before the hosts
+    are built, which see no later change of the machine's files.
+    """
+    outer = list_outer_packages()
+    if not outer:
+        return None
+    place = Path(tempfile.mkdtemp(dir=Path(sys.prefix).parent, prefix="aboard-packages-"))
+    place.chmod(0o755)
+    for number, path in enumerate(outer):
+        subprocess.run(["cp", "-al", path, place / str(number)], check=True)
+    return make_wheel(place, "outer", "1.0", {"outer.pth": "\n".join(f"{place}/{n}" for n in range(len(outer)))})
 
 
 def _type_outside(script: str, box: Sandbox) -> None:

@@ -16,6 +16,20 @@ def make_venv(path: Path, *options: str) -> Path:
     return path
 
 
+def list_outer_packages() -> list[str]:
+    """What `--system-site-packages` does not give to a new environment: the packages of the one that runs the tests."""
+    return [] if sys.prefix == sys.base_prefix else [path for path in sys.path if path.endswith("site-packages")]
+
+
+def make_full_venv(path: Path) -> Path:
+    """An environment with all packages that the tests have."""
+    outer = list_outer_packages()
+    if not outer:
+        return make_venv(path, "--system-site-packages")
+    install(made := make_venv(path), "outer", "1.0", {"outer.pth": "\n".join(outer)})
+    return made
+
+
 def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, str], entry_points: str = "") -> Path:
     """A wheel with these files; the names of scripts and data start with `NAME-VERSION.data/`."""
     metadata = f"{name}-{version}.dist-info"
