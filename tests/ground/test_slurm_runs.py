@@ -89,9 +89,9 @@ def test_output_by_srun_is_that_over_ssh(cluster: Sandbox) -> None:
     assert hash_output(cluster, in_job) == hash_output(cluster, over_ssh)
 
 
-@pytest.mark.parametrize(
-    "way", ["login", *(pytest.param(way, marks=pytest.mark.nightly) for way in ("salloc", "sbatch"))]
-)
+# Two trainings each; what a submitted training does in its job is also that of test_slurm_saving.py.
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", ["login", "salloc", "sbatch"])
 def test_the_losses_by_srun_are_those_over_ssh(example: Sandbox, way: str) -> None:
     """Step by step, with uneven numbers of ranks on two nodes."""
     if not list_losses(example, "ssh"):
