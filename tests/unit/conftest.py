@@ -1,5 +1,6 @@
 """Fixtures of the unit tests."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -13,6 +14,11 @@ _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("aboard", _PATIENT, max_examples=20)
 settings.register_profile("nightly", _PATIENT, max_examples=500)
 settings.load_profile("nightly" if os.environ.get("TEST_SIZE") == "nightly" else "aboard")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: Python's collector need not visit it after each test."""
+    gc.freeze()
 
 
 @pytest.fixture

@@ -112,6 +112,7 @@ def vars_of(scene: Evidence) -> dict[str, Any]:
     return {field.name: getattr(scene, field.name) for field in fields(scene)}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("made", SCENES)
 def test_no_word_of_a_node_reaches_a_screen_or_a_shell_as_it_came(made: Callable[[], Evidence]) -> None:
     """Each text in each answer of a node is replaced in turn, and all rules and renderers see it."""
