@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,11 @@ settings.load_profile("nightly" if os.environ.get("TEST_SIZE") == "nightly" else
 def pytest_collection_finish() -> None:
     """What was imported and collected stays until the end: Python's collector need not visit it after each test."""
     gc.freeze()
+
+
+def pytest_runtest_teardown() -> None:
+    """The time limit of a chat template leaves its signal ignored: what the next test starts would inherit that."""
+    signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
 
 
 @pytest.fixture
