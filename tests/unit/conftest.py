@@ -1,6 +1,8 @@
 """Fixtures of the unit tests."""
 
+import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +15,16 @@ _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("aboard", _PATIENT, max_examples=20)
 settings.register_profile("nightly", _PATIENT, max_examples=500)
 settings.load_profile("nightly" if os.environ.get("TEST_SIZE") == "nightly" else "aboard")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: Python's collector need not visit it after each test."""
+    gc.freeze()
+
+
+def pytest_runtest_teardown() -> None:
+    """The time limit of a chat template leaves its signal ignored: what the next test starts would inherit that."""
+    signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -164,6 +164,7 @@ def test_the_parts_of_the_newest_are_gathered(tmp_path: Path) -> None:
     assert list((tmp_path / "cache").iterdir()) == []
 
 
+@pytest.mark.ci
 def test_the_parts_of_the_best_are_gathered(tmp_path: Path) -> None:
     """The newest marker says which it is; by name any is; one that is gone is an error with the newest one's name."""
     save(tmp_path, 2, 1, best=2)
@@ -181,6 +182,7 @@ def test_the_parts_of_the_best_are_gathered(tmp_path: Path) -> None:
     assert gone.value.fix.startswith("aboard export brave-otter --checkpoint step-000006 --to DIR")
 
 
+@pytest.mark.ci
 def test_a_node_that_is_off_is_named_with_what_is_still_whole(tmp_path: Path) -> None:
     """The part, its last node and the reason; the command exports the newest checkpoint that is whole without it."""
     save(tmp_path, 2, 1, copies=True)
@@ -196,6 +198,7 @@ def test_a_node_that_is_off_is_named_with_what_is_still_whole(tmp_path: Path) ->
     assert contents(gathered.path) == {"rank-00000-000.safetensors": part_content(0, 2)}
 
 
+@pytest.mark.ci
 def test_without_any_whole_checkpoint_the_node_is_waited_for(tmp_path: Path) -> None:
     """The record says where parts were even if no node that has the marker answers."""
     save(tmp_path, 4, 2)
@@ -208,6 +211,7 @@ def test_without_any_whole_checkpoint_the_node_is_waited_for(tmp_path: Path) -> 
         gather(tmp_path, off=["n1", "n2"], recorded=record(saved))
 
 
+@pytest.mark.ci
 def test_a_damaged_part_is_named_or_taken_from_a_copy(tmp_path: Path) -> None:
     """By its hash, although its size is right."""
     folders = save(tmp_path, 4, 2, copies=True)
@@ -226,6 +230,7 @@ def test_a_damaged_part_is_named_or_taken_from_a_copy(tmp_path: Path) -> None:
     assert "--checkpoint step-000004" in caught.value.fix
 
 
+@pytest.mark.ci
 def test_nothing_to_export_is_said_with_where_it_was_looked_for(tmp_path: Path) -> None:
     """All nodes that were asked are named."""
     with pytest.raises(AboardError, match="no complete checkpoint in ~/job/out on this machine or on n1 and n2"):
@@ -264,6 +269,7 @@ def share(
     return asyncio.run(main())
 
 
+@pytest.mark.ci
 def test_the_same_layout_moves_nothing(tmp_path: Path) -> None:
     """Each node has what its ranks need; a node that replaces another gets only that one's part, and the marker."""
     save(tmp_path, 4, 2)
@@ -278,6 +284,7 @@ def test_the_same_layout_moves_nothing(tmp_path: Path) -> None:
     assert contents(tmp_path / "n1" / OUT / "step-000004") == {"rank-00000-000.safetensors": part_content(0, 4)}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("ranks", [{0: "n1"}, {0: "n3"}, {0: "n1", 1: "n2", 2: "n3"}])
 def test_another_number_of_nodes_gets_every_part(tmp_path: Path, ranks: Mapping[int, str]) -> None:
     """Also nodes that never had one, from nodes that are not part of this run; nothing is left on this machine."""
@@ -290,6 +297,7 @@ def test_another_number_of_nodes_gets_every_part(tmp_path: Path, ranks: Mapping[
     assert list((tmp_path / "cache").iterdir()) == []
 
 
+@pytest.mark.ci
 def test_a_newer_one_that_is_not_whole_is_named_and_skipped(tmp_path: Path) -> None:
     """The run resumes from the newest whole one on the nodes that answer, and says why."""
     save(tmp_path, 2, 1, copies=True)
@@ -302,6 +310,7 @@ def test_a_newer_one_that_is_not_whole_is_named_and_skipped(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.ci
 def test_no_training_starts_over_by_itself(tmp_path: Path) -> None:
     """If the record has checkpoints and their nodes are off, the run stops; without checkpoints it starts."""
     assert share(tmp_path, HALVES) is None
@@ -315,6 +324,7 @@ def test_no_training_starts_over_by_itself(tmp_path: Path) -> None:
         share(tmp_path, {0: "n3"}, off=["n1", "n2"], recorded=record(saved))
 
 
+@pytest.mark.ci
 def test_one_checkpoint_by_name_is_shared(tmp_path: Path) -> None:
     """`resume: PATH` takes that checkpoint, even if there is a newer one."""
     save(tmp_path, 2, 1)

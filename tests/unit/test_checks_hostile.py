@@ -422,6 +422,7 @@ def test_an_honest_answer_is_judged(subject: Subject, case: Case) -> None:
     assert _judge(subject, _hold(case, subject, _facts(case, subject), {}))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("subject", "case"), PAIRS)
 def test_no_answer_is_obeyed(subject: Subject, case: Case) -> None:
     """In whichever place of an answer the text is: findings are printable and short, and fixes have the same words."""

@@ -165,6 +165,7 @@ RECORDED = {
 }
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("subject", RECORDED, ids=lambda subject: subject.name)
 def test_no_word_of_a_recorded_answer_gets_out(subject: Subject) -> None:
     """Neither from a file, nor from its path, nor from what a command printed."""
@@ -234,6 +235,7 @@ def _mesh(listening: Any, connected: Any, value: str) -> Facts:
     return _hold(MESH, _met(), answer)
 
 
+@pytest.mark.ci
 def test_no_word_of_a_mesh_gets_out() -> None:
     """Whatever the node says of its addresses, of its ports and of its peers."""
     usual = _mesh(LISTENING, CONNECTED, "")

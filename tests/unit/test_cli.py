@@ -27,6 +27,7 @@ def test_help_lists_the_verbs_in_the_order_of_the_story() -> None:
     assert said.index("  init ") < said.index("  check ") < said.index("  sandbox ")
 
 
+@pytest.mark.ci
 def test_the_documented_line_completes_commands_and_options_in_bash(tmp_path: Path) -> None:
     """As TAB does it; a word that is no command gives no error between the words that are typed."""
     program = tmp_path / "aboard"
@@ -228,6 +229,7 @@ def test_a_launch_dials_before_the_rest_of_the_program_loads() -> None:
     assert ran.stdout == "[]\n"
 
 
+@pytest.mark.ci
 def test_a_batch_script_says_that_its_time_is_over(tmp_path: Path) -> None:
     """Slurm's signal before the time limit stops a command that has no run yet, with the reason."""
     pipe = tmp_path / "log"

@@ -28,6 +28,7 @@ print("ok")
 """
 
 
+@pytest.mark.ci
 def test_a_check_of_a_counter_takes_two_edits(tmp_path: Path) -> None:
     """Applied to a copy of the source, the diff gives a check that fires, and one that doesn't."""
     first = re.findall(r"```diff\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.DOTALL)[0]

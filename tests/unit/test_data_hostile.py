@@ -27,7 +27,6 @@ from aboard.durable_files import FileEntry
 from aboard.flows.data import DataCheckRequest, inspect_data
 from aboard.flows.sync.sync_directory import build_sync_directory
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
-from aboard.train.checkpoint.checkpoint_folder import list_checkpoints
 from aboard.train.checkpoint.commit_marker import MarkerError, parse_marker, parse_marker_head
 from aboard.train.checkpoint.setting_differences import RunSettings, find_differences
 from aboard.ui.data.plain_report import format_data_json, format_data_lines
@@ -55,6 +54,7 @@ def test_rows_are_shown_and_never_obeyed(value: str) -> None:
     _same_words(report, value, harmless)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("value", HOSTILE)
 def test_control_tokens_are_shown_and_never_obeyed(value: str) -> None:
     """A token that is a command, at the end of an answer and in the text of a row."""
@@ -128,9 +128,12 @@ def test_manifests_of_prepared_data(value: str, here: Path) -> None:
     _shown(str(RowLocation(file=read_manifest(here).origins[0].name, line=1)))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("value", HOSTILE)
 def test_the_manifest_of_a_checkpoint(value: str, here: Path) -> None:
     """Damaged, of another version, or of other settings: what it says is quoted."""
+    from aboard.train.checkpoint.checkpoint_folder import list_checkpoints  # noqa: PLC0415 - brings torch
+
     value = value[:100_000]
     content: dict[str, Any] = {
         "format": "aboard-checkpoint",
@@ -174,6 +177,7 @@ def test_the_manifest_of_a_checkpoint(value: str, here: Path) -> None:
         _shown("".join(list_checkpoints(here).skipped.values()))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("value", HOSTILE)
 def test_the_files_of_a_model(value: str, here: Path) -> None:
     """Its config, its index of weights, and the header of its weights."""

@@ -187,8 +187,16 @@ def test_an_error_crosses_processes_as_its_code_and_values() -> None:
 
 
 @cache
-def _trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text("utf-8")) for path in SOURCE.rglob("*.py")}
+def _list_nodes() -> dict[Path, list[ast.AST]]:
+    """The imports, attributes and calls of each file that names the catalogue."""
+    texts = {path: path.read_text("utf-8") for path in SOURCE.rglob("*.py")}
+    return {
+        path: [
+            node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom | ast.Attribute | ast.Call)
+        ]
+        for path, text in texts.items()
+        if "aboard.diagnoses" in text
+    }
 
 
 def _constants() -> dict[tuple[str, str], Diagnosis]:
@@ -201,27 +209,27 @@ def _constants() -> dict[tuple[str, str], Diagnosis]:
     return found
 
 
-def _names(tree: ast.Module) -> dict[str, str]:
+def _names(nodes: list[ast.AST]) -> dict[str, str]:
     """What modules of the catalogue are called in a file."""
     return {
         alias.asname or alias.name: f"{node.module}.{alias.name}"
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aboard.diagnoses")
         for alias in node.names
     }
 
 
-def _uses(tree: ast.Module) -> Iterator[tuple[tuple[str, str], ast.Attribute]]:
-    names = _names(tree)
-    for node in ast.walk(tree):
+def _uses(nodes: list[ast.AST]) -> Iterator[tuple[tuple[str, str], ast.Attribute]]:
+    names = _names(nodes)
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
             yield (names[node.value.id], node.attr), node
 
 
 def test_each_diagnosis_is_used() -> None:
     """What nobody finds or raises is not in the catalogue."""
-    others = {path: tree for path, tree in _trees().items() if "diagnoses" not in path.parts or path.stem == "errors"}
-    used = {key for tree in others.values() for key, _ in _uses(tree)}
+    others = [nodes for path, nodes in _list_nodes().items() if "diagnoses" not in path.parts or path.stem == "errors"]
+    used = {key for nodes in others for key, _ in _uses(nodes)}
     # What programs print is found by its patterns.
     looked_up = {each.code for each in reach.UNREACHED.values()}
     unused = [key for key, each in _constants().items() if key not in used and not each.patterns]
@@ -265,9 +273,9 @@ def test_each_fix_gets_the_values_that_it_needs() -> None:
     """Read off the source: the variant exists, and its blanks are what is given."""
     constants = _constants()
     wrong = []
-    for path, tree in _trees().items():
-        used = {id(node): constants.get(key) for key, node in _uses(tree)}
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+    for path, nodes in _list_nodes().items():
+        used = {id(node): constants.get(key) for key, node in _uses(nodes)}
+        for call in (node for node in nodes if isinstance(node, ast.Call)):
             for diagnosis, words in _fills(call, used):
                 template = diagnosis.templates.get(str(words[0].value) if words else "")
                 names = {word.arg for word in call.keywords}
@@ -317,9 +325,9 @@ def test_a_fix_is_filled_in_from_a_template() -> None:
     """Outside of the catalogue, only these files make a fix or a piece of shell out of text."""
     makers = {
         str(path.relative_to(SOURCE))
-        for path, tree in _trees().items()
+        for path, nodes in _list_nodes().items()
         if "diagnoses" not in path.parts
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"Fix", "Shell"}
     }
     assert makers == set(HANDMADE.split())

@@ -92,6 +92,7 @@ def venv(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.ci
 def test_nodes_get_the_environment_once(venv: Path, tmp_path: Path) -> None:
     """The first node creates it, one on the same disk waits for it, a node that can't be reached stops nobody."""
     head = pack_and_move(venv)
@@ -132,6 +133,7 @@ def sync_to(venv: Path, target: str, *, dry: bool = False) -> EnvironmentSyncRes
     return asyncio.run(run())
 
 
+@pytest.mark.ci
 def test_nothing_is_packed_for_a_dry_run_or_for_nodes_that_cannot_have_it(venv: Path, tmp_path: Path) -> None:
     """Packing takes minutes: the target is checked first, and a dry run says what would be done without it."""
     other = tmp_path / "other"
@@ -143,6 +145,7 @@ def test_nothing_is_packed_for_a_dry_run_or_for_nodes_that_cannot_have_it(venv: 
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.ci
 def test_nodes_may_have_it_below_their_home_or_at_a_path_of_their_own(
     venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +193,7 @@ def test_ranks_use_the_environment_where_it_was_put(
             parse_environment(node, spec, {"python": {"exists": True, "path": path}, "search_path": ""})
 
 
+@pytest.mark.ci
 def test_only_what_differs_is_changed(venv: Path, tmp_path: Path) -> None:
     """Another version and a damaged package are installed, a package that the head lacks is removed."""
     head = pack_and_move(venv)
@@ -204,6 +208,7 @@ def test_only_what_differs_is_changed(venv: Path, tmp_path: Path) -> None:
     assert sync(head).nodes["n1"].installed == ("other",)
 
 
+@pytest.mark.ci
 def test_the_heads_own_environment_is_not_touched(venv: Path) -> None:
     """A node that sees the head's files keeps them as they are, although they differ from a node's."""
     editable = venv / SITE / "mine.py"
@@ -219,6 +224,7 @@ def test_the_heads_own_environment_is_not_touched(venv: Path) -> None:
     assert (venv / SITE / "extra.py").exists()
 
 
+@pytest.mark.ci
 def test_an_incomplete_environment_has_no_interpreter(venv: Path, tmp_path: Path) -> None:
     """Until it is complete, a launch takes it for missing; the next sync continues it."""
     head = pack_and_move(venv)
@@ -232,6 +238,7 @@ def test_an_incomplete_environment_has_no_interpreter(venv: Path, tmp_path: Path
     assert not (venv / WHEELS).exists()
 
 
+@pytest.mark.ci
 def test_what_is_in_the_way_is_named(venv: Path, tmp_path: Path) -> None:
     """Another directory and somebody's environment of another Python stay; one that we created is replaced."""
     head = pack_and_move(venv)
@@ -248,6 +255,7 @@ def test_what_is_in_the_way_is_named(venv: Path, tmp_path: Path) -> None:
     assert not (venv / "thesis.tex").exists()
 
 
+@pytest.mark.ci
 def test_a_node_without_the_version_says_which_it_has(venv: Path, tmp_path: Path) -> None:
     """The error names the wanted and the found versions, and copies an interpreter that no package manager has."""
     head = pack_and_move(venv)

@@ -112,6 +112,7 @@ def vars_of(scene: Evidence) -> dict[str, Any]:
     return {field.name: getattr(scene, field.name) for field in fields(scene)}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("made", SCENES)
 def test_no_word_of_a_node_reaches_a_screen_or_a_shell_as_it_came(made: Callable[[], Evidence]) -> None:
     """Each text in each answer of a node is replaced in turn, and all rules and renderers see it."""
@@ -149,6 +150,7 @@ def test_no_word_of_an_event_reaches_a_screen_as_it_came(kind: str) -> None:
         assert line.isprintable(), line
 
 
+@pytest.mark.ci
 def test_no_line_of_a_log_reaches_a_screen_as_it_came() -> None:
     """Each symptom that the catalogue shows, with hostile words around and inside of it."""
     from aboard.diagnoses.catalogue import all_diagnoses  # noqa: PLC0415 - only here
@@ -163,6 +165,7 @@ def test_no_line_of_a_log_reaches_a_screen_as_it_came() -> None:
                 assert_harmless(judge_logs(reader.reading()))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("made", SCENES)
 def test_no_word_of_a_record_reaches_a_screen_as_it_came(made: Callable[[], Evidence], tmp_path: Path) -> None:
     """Each text in each file of a run that somebody packed is replaced in turn, and the run is judged again."""

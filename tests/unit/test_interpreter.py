@@ -425,6 +425,7 @@ def test_the_script_reads_what_a_program_imports(tmp_path: Path) -> None:
     assert told["imports"]["click"] not in {"missing", "present"}
 
 
+@pytest.mark.ci
 def test_the_script_finds_the_file_that_a_module_runs(tmp_path: Path) -> None:
     """Beside it or among the packages, without importing it."""
     (tmp_path / "pkg").mkdir()

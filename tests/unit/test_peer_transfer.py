@@ -89,6 +89,7 @@ def large(path: Path, to: str = "~/model") -> SyncDirectory:
     return replace(packed(path, to), peers=True)
 
 
+@pytest.mark.ci
 def test_the_head_sends_each_piece_once(tmp_path: Path) -> None:
     """Every node has the file in the end, most of it from its peers; nothing else is left in the directory."""
     content = os.urandom(9 * MB + 17)
@@ -116,6 +117,7 @@ def test_code_and_small_files_come_from_the_head_only(tmp_path: Path) -> None:
     assert [(node.sent, node.from_peers) for node in done.nodes.values()] == [(7 * MB, 0), (7 * MB, 0)]
 
 
+@pytest.mark.ci
 def test_a_node_that_has_the_file_is_the_source(tmp_path: Path) -> None:
     """The head sends nothing, also if a single node lacks the file."""
     content = os.urandom(9 * MB)
@@ -155,6 +157,7 @@ def test_what_peers_left_does_not_stay(tmp_path: Path) -> None:
     assert contents(tmp_path / "n1/model") == {"a": content}
 
 
+@pytest.mark.ci
 def test_an_agent_that_dies_in_the_middle_goes_on(tmp_path: Path) -> None:
     """Its link is dialled again, its pieces are still there, and the others do not wait for it."""
     content = os.urandom(64 * MB)
@@ -165,6 +168,7 @@ def test_an_agent_that_dies_in_the_middle_goes_on(tmp_path: Path) -> None:
     assert done.sent < 2 * len(content)
 
 
+@pytest.mark.ci
 def test_a_node_that_does_not_come_back_is_named(tmp_path: Path) -> None:
     """The others get everything, also the pieces that only the dead node had."""
     content = os.urandom(64 * MB)
@@ -188,6 +192,7 @@ def test_a_node_that_does_not_come_back_is_named(tmp_path: Path) -> None:
         assert contents(tmp_path / node / "model") == {"a": content}
 
 
+@pytest.mark.ci
 def test_a_node_that_serves_wrong_bytes_is_named(tmp_path: Path) -> None:
     """Its peers notice by the hash, do not ask it again, and get the right bytes from the head and each other."""
     content = os.urandom(9 * MB)
@@ -222,6 +227,7 @@ def test_a_node_that_cannot_listen_gets_its_files_from_the_head(tmp_path: Path) 
     assert "n3 took no part in passing files on" in finding.seen
 
 
+@pytest.mark.ci
 def test_only_data_of_a_tree_goes_from_node_to_node(tmp_path: Path) -> None:
     """Also in subdirectories; the same file in a tree of code comes from the head."""
     content = os.urandom(9 * MB)
@@ -248,6 +254,7 @@ def test_only_data_of_a_tree_goes_from_node_to_node(tmp_path: Path) -> None:
         assert contents(tmp_path / name / "data/sub") == {"a": content}
 
 
+@pytest.mark.ci
 def test_many_files_go_in_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round is hashed while the one before is sent; each node fetches what it lacks and passes on what it has."""
     monkeypatch.setattr(piece_rounds, "ROUND_BYTES", 10 * MB)

@@ -30,6 +30,7 @@ def test_the_corpus_is_large_enough() -> None:
     assert len({case.id for case in cases}) == len(cases)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "pattern",
     [
@@ -69,6 +70,7 @@ def test_hostile_text_takes_linear_time(pattern: str) -> None:
         SecretScrubber(users=["adalove"]).text(pattern * (500_000 // len(pattern)))
 
 
+@pytest.mark.ci
 def test_ten_megabytes_without_an_end_of_line() -> None:
     """Windows overlap, so that a secret at the edge of one is found."""
     secret = "hf_" + "AbCdEfGh12" * 3

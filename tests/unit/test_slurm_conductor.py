@@ -155,6 +155,7 @@ def test_a_job_that_slurm_would_requeue_is_requeued(slurm: SlurmStandIns, calls:
     assert len(slurm.calls) == calls
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("number", "fields", "why"),
     [

@@ -41,6 +41,7 @@ def site_files(venv: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.ci
 def test_a_package_that_pip_installed_comes_back(tmp_path: Path) -> None:
     """Modules, data, scripts and entry points work after packing, on a node as with the real pip."""
     head, cache = make_venv(tmp_path / "head"), tmp_path / "cache"
