@@ -11,10 +11,7 @@ IMAGE_DIFFERS = Diagnosis(
     symptoms=("an error on one node only, although all ranks run in the same container",),
     explanation="Ranks of one job must run the same software. Another image may have another torch or NCCL, which then"
     " fails in the first collective or, worse, computes something else.",
-    fixes={
-        "file": "{lines:shell}",
-        "store": "{lines:shell}    # or pull it by its digest on every node",
-    },
+    fixes={"file": "{lines:shell}", "store": "{lines:shell}    # or pull it by its digest on every node"},
     leads_to=(
         *("software-torch", "software-nccl", "software-cuda", "software-rocm", "software-python", "software-package"),
         *("software-environment", "software-import", "software-code"),
@@ -39,10 +36,7 @@ INFINIBAND = warning(
     symptoms=("NCCL INFO NET/IB : No device found.", "NCCL INFO Using network Socket"),
     explanation="The node has InfiniBand or RoCE adapters, but /dev/infiniband is missing in the container. NCCL then"
     " uses TCP sockets without an error, often at a tenth of the rate.",
-    fixes={
-        "bind": Advice("container: {{binds: [/dev/infiniband]}}    # in aboard.yaml"),
-        "device": Advice(_OPTIONS),
-    },
+    fixes={"bind": Advice("container: {{binds: [/dev/infiniband]}}    # in aboard.yaml"), "device": Advice(_OPTIONS)},
 )
 
 SHM = warning(

@@ -95,11 +95,11 @@ USER_NAMESPACES = Diagnosis(
     fixes={
         "": "sysctl user.max_user_namespaces kernel.unprivileged_userns_clone"
         " kernel.apparmor_restrict_unprivileged_userns    # on {node}; good values are > 0, 1 and 0\n"
-        "sudo sysctl -w user.max_user_namespaces=15000    # on {node}; if it is 0",
+        "sudo sysctl -w user.max_user_namespaces=15000    # on {node}; if it is 0"
     },
     patterns=refusal(
         r"Failed to create (?:user|mount) namespace|user namespaces are not enabled|cannot clone: (?:No space left on"
-        r" device|Operation not permitted|Invalid argument|Permission denied)|failed to create user namespace",
+        r" device|Operation not permitted|Invalid argument|Permission denied)|failed to create user namespace"
     ),
 )
 
@@ -186,7 +186,7 @@ STORAGE = Diagnosis(
     " storage was made with another driver.",
     fixes={
         "": "podman info | grep -E 'graphDriverName|graphRoot:'    # on {node};"
-        " on NFS, set another graphroot in ~/.config/containers/storage.conf",
+        " on NFS, set another graphroot in ~/.config/containers/storage.conf"
     },
     patterns=(
         refusal(

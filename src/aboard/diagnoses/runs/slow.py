@@ -59,8 +59,5 @@ LINK = warning(
     symptoms=("TCP retransmissions", "busbw is much lower than expected"),
     explanation="The link carries less than the ranks send, or loses packets. Usually a NIC, a cable or a switch port"
     " is faulty or overloaded. Every collective waits for this link.",
-    fixes={
-        "errors": "ip -s link    # on {nodes:shell}; shows errors and drops\n" + _MEASURE,
-        "check": _MEASURE,
-    },
+    fixes={"errors": "ip -s link    # on {nodes:shell}; shows errors and drops\n" + _MEASURE, "check": _MEASURE},
 )

@@ -174,10 +174,7 @@ LEAK = Diagnosis(
     title="validation rows are in the training data",
     symptoms=("validation loss is lower than training loss", "eval_loss falls and the model gets worse"),
     explanation="Rows with the same content are in both sets, so the validation loss measures memorization.",
-    fixes={
-        "apart": "grep -hvxFf {held} {files:words} > {kept}    # removes the validation rows",
-        **_PASS,
-    },
+    fixes={"apart": "grep -hvxFf {held} {files:words} > {kept}    # removes the validation rows", **_PASS},
 )
 
 DUPLICATES = Diagnosis(
@@ -187,10 +184,7 @@ DUPLICATES = Diagnosis(
     explanation="Several rows have the same content. Columns that training does not use are not compared. If a third or"
     " more of the rows are duplicates, a file is probably listed twice, or files overlap. To train on some rows more"
     " often, give their file a larger `weight`.",
-    fixes={
-        "once": "awk '!seen[$0]++' {files:words} > {kept}    # keeps one copy of each line",
-        **_PASS,
-    },
+    fixes={"once": "awk '!seen[$0]++' {files:words} > {kept}    # keeps one copy of each line", **_PASS},
 )
 
 SPECIAL_TEXT = warning(
@@ -257,11 +251,7 @@ SWAPPED = warning(
     title="prompts and answers look swapped",
     symptoms=("the model answers with questions", "the model speaks as the user"),
     explanation="Answers ask for something, and their prompts don't. If answers are meant to be questions, allow it.",
-    fixes={
-        **_SHOW_ROWS,
-        "swap": "jq -c {filter} {file} > {kept}    # swaps prompts and answers, in all rows",
-        **_PASS,
-    },
+    fixes={**_SHOW_ROWS, "swap": "jq -c {filter} {file} > {kept}    # swaps prompts and answers, in all rows", **_PASS},
 )
 
 MISPLACED = Diagnosis(

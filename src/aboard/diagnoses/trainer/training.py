@@ -71,10 +71,7 @@ MODEL = Diagnosis(
 ASKED = warning(
     code="train-asked",
     title="the trainer's helper process failed",
-    symptoms=(
-        "aboard.train.memory.worker: no reply within 120 s",
-        "ModuleNotFoundError: No module named 'torch'",
-    ),
+    symptoms=("aboard.train.memory.worker: no reply within 120 s", "ModuleNotFoundError: No module named 'torch'"),
     explanation="A separate process with the trainer's code estimates memory and exports checkpoints. It crashed, or"
     " the head has no torch. Without torch, export on a node, or run `pip install '.[train]'` here, in"
     " Aboard's checkout. Training continues without the estimate.",
