@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 from enum import IntEnum
+from functools import partial
 
 from aboard.diagnoses.fixes import NO_FIX, Fix, FixCommand, FixTemplate, FixTemplates, Value, name_blanks
 from aboard.diagnoses.output_patterns import USUAL_PRECEDENCE, OutputPattern, PatternSource
@@ -103,6 +104,11 @@ class Diagnosis:
     @property
     def messages(self) -> tuple[OutputPattern, ...]:
         return (self.patterns,) if isinstance(self.patterns, OutputPattern) else self.patterns
+
+
+# A failure that does not stop a launch, and something worth knowing that is no failure.
+warning = partial(Diagnosis, severity=Severity.WARN)
+remark = partial(Diagnosis, severity=Severity.INFO)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A test job of torch.distributed across the nodes: it can't run, fails, returns wrong values, or is slow."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
 from aboard.diagnoses.output_patterns import NCCL_COMPLETION, cause, odd
 from aboard.diagnoses.shared_fixes import SLOW_NIC
 
@@ -58,10 +58,9 @@ WRONG = Diagnosis(
     },
 )
 
-SLOW_NODE = Diagnosis(
+SLOW_NODE = warning(
     code="collective-slow-node",
     title="all links of a node are slow in collectives",
-    severity=Severity.WARN,
     symptoms=("one slow node", "10x slower than expected", "every step takes as long as the slowest rank"),
     explanation="In two separate test jobs, exchanging data with this node through torch took at least four times as"
     " long as with the other nodes. This node's link may have negotiated a lower speed, a cable may be bad, the traffic"
@@ -70,40 +69,36 @@ SLOW_NODE = Diagnosis(
     fixes=SLOW_NIC,
 )
 
-SLOW_LINK = Diagnosis(
+SLOW_LINK = warning(
     code="collective-slow-link",
     title="one link is slow in collectives",
-    severity=Severity.WARN,
     symptoms=("10x slower than expected", "slow between two nodes only"),
     explanation="Two nodes exchange data far more slowly with each other than with the other nodes. Their network path"
     " (`tracepath PEER` shows it) may differ from the other nodes' paths, or part of it may be faulty.",
     fixes=SLOW_NIC,
 )
 
-ONCE = Diagnosis(
+ONCE = remark(
     code="collective-once",
     title="a collective failed once, then succeeded",
-    severity=Severity.INFO,
     symptoms=("intermittent timeouts",),
     explanation="The same test job succeeded when it was repeated, and so did smaller jobs. A node may have been"
     " briefly overloaded, or the network may occasionally drop packets.",
     fixes=f"{_AGAIN}    # does it happen again?",
 )
 
-NOT_HELD = Diagnosis(
+NOT_HELD = remark(
     code="collective-not-held",
     title="no collective was tested",
-    severity=Severity.INFO,
     symptoms=("torch is not installed on n3, so no collective was run",),
     explanation="The test job needs torch in every node's Python. If one node lacks it, no collective can be tested."
     " `--skip collective` skips this check.",
     fixes=_TORCH,
 )
 
-PART = Diagnosis(
+PART = remark(
     code="collective-part",
     title="not all nodes took part in the collective test",
-    severity=Severity.INFO,
     symptoms=("tested on 16 of 64 nodes",),
     explanation="Nodes whose connections are known to fail are left out, since waiting for them adds no information."
     " If many nodes are on one machine, as in a sandbox, only some of them take part: importing torch on all of them"
@@ -111,19 +106,17 @@ PART = Diagnosis(
     fixes=f"{_AGAIN}    # with all nodes, however long it takes",
 )
 
-UNKNOWN_COLLECTIVE = Diagnosis(
+UNKNOWN_COLLECTIVE = warning(
     code="unknown-collective",
     title="the collective test did not finish",
-    severity=Severity.WARN,
     symptoms=("the collective test did not finish",),
     explanation="A node replied in a format that this version of Aboard doesn't recognize.",
     fixes=f"{_AGAIN}    # if it happens again, please open an issue with the output of --json",
 )
 
-SOCKETS = Diagnosis(
+SOCKETS = warning(
     code="collective-sockets",
     title="NCCL uses TCP sockets although the node has an RDMA fabric",
-    severity=Severity.WARN,
     symptoms=(
         "NCCL INFO NET/IB : No device found.",
         "NCCL INFO Using network Socket",
@@ -138,10 +131,9 @@ SOCKETS = Diagnosis(
     "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET can exclude the fabric",
 )
 
-PLUGIN = Diagnosis(
+PLUGIN = warning(
     code="collective-plugin",
     title="NCCL can't find its network plugin",
-    severity=Severity.WARN,
     symptoms=(
         "NCCL INFO NET/Plugin: Could not find: ofi libnccl-net-ofi.so. Using internal network plugin.",
         "NCCL WARN Error: network AWS Libfabric not found.",
@@ -157,10 +149,9 @@ PLUGIN = Diagnosis(
     ),
 )
 
-TOPOLOGY = Diagnosis(
+TOPOLOGY = warning(
     code="collective-topology",
     title="NCCL's topology file is missing or differs between nodes",
-    severity=Severity.WARN,
     symptoms=("Could not open XML topology file", "NCCL_TOPO_FILE set by environment to"),
     explanation="On virtual machines, a topology file tells NCCL which GPU is close to which adapter. If the file is"
     " missing or was made for a different machine type, GPUs use distant adapters; if it differs between nodes, ranks"
@@ -168,10 +159,9 @@ TOPOLOGY = Diagnosis(
     fixes="env | grep NCCL_TOPO_FILE    # on {where:shell}; then copy the right file there, or unset the variable",
 )
 
-NO_GPUDIRECT = Diagnosis(
+NO_GPUDIRECT = warning(
     code="collective-no-gpudirect",
     title="NCCL copies GPU data through host memory",
-    severity=Severity.WARN,
     symptoms=("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",),
     explanation="The nvidia_peermem module is not loaded, and the driver and kernel can't share buffers through"
     " DMA-BUF. Data is copied twice, and large collectives lose up to half of their bandwidth. If the GPU shares the"
@@ -184,10 +174,9 @@ NO_GPUDIRECT = Diagnosis(
     ),
 )
 
-FABRIC_ERRORS = Diagnosis(
+FABRIC_ERRORS = warning(
     code="collective-fabric-errors",
     title="RDMA operations failed with errors",
-    severity=Severity.WARN,
     symptoms=("NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=12",),
     explanation="RDMA errors end a run. Status 12 means that a peer does not respond: usually a link is flapping, a"
     " port is down, or a switch drops packets. Status 4 means that the adapter is not allowed to read some memory,"

@@ -1,6 +1,6 @@
 """Containers that start, but whose ranks would differ between nodes or lack what the node has."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
 from aboard.diagnoses.fixes import Advice
 
 _OPTIONS = "container: {{options: [{option}]}}    # in aboard.yaml"
@@ -11,20 +11,16 @@ IMAGE_DIFFERS = Diagnosis(
     symptoms=("an error on one node only, although all ranks run in the same container",),
     explanation="Ranks of one job must run the same software. Another image may have another torch or NCCL, which then"
     " fails in the first collective or, worse, computes something else.",
-    fixes={
-        "file": "{lines:shell}",
-        "store": "{lines:shell}    # or pull it by its digest on every node",
-    },
+    fixes={"file": "{lines:shell}", "store": "{lines:shell}    # or pull it by its digest on every node"},
     leads_to=(
         *("software-torch", "software-nccl", "software-cuda", "software-rocm", "software-python", "software-package"),
         *("software-environment", "software-import", "software-code"),
     ),
 )
 
-UNPACKING = Diagnosis(
+UNPACKING = remark(
     code="container-unpacking",
     title="the image must be unpacked before ranks start",
-    severity=Severity.INFO,
     symptoms=("INFO:    Converting SIF file to temporary sandbox...",),
     explanation="Without its setuid starter, and without FUSE and squashfuse, Apptainer can't mount an image file."
     " Aboard unpacks it once on each node, for all of its ranks, and removes it after the run.",
@@ -34,43 +30,36 @@ UNPACKING = Diagnosis(
     " that directory as the image.",
 )
 
-INFINIBAND = Diagnosis(
+INFINIBAND = warning(
     code="container-infiniband",
     title="the container has no access to the node's InfiniBand adapters",
-    severity=Severity.WARN,
     symptoms=("NCCL INFO NET/IB : No device found.", "NCCL INFO Using network Socket"),
     explanation="The node has InfiniBand or RoCE adapters, but /dev/infiniband is missing in the container. NCCL then"
     " uses TCP sockets without an error, often at a tenth of the rate.",
-    fixes={
-        "bind": Advice("container: {{binds: [/dev/infiniband]}}    # in aboard.yaml"),
-        "device": Advice(_OPTIONS),
-    },
+    fixes={"bind": Advice("container: {{binds: [/dev/infiniband]}}    # in aboard.yaml"), "device": Advice(_OPTIONS)},
 )
 
-SHM = Diagnosis(
+SHM = warning(
     code="container-shm",
     title="shared memory (/dev/shm) is smaller in the container",
-    severity=Severity.WARN,
     symptoms=("DataLoader worker (pid 1234) is killed by signal: Bus error.",),
     explanation="Data loaders pass batches through /dev/shm, and NCCL uses it between ranks on the same node. When it"
     " is full, ranks and data loader workers die with a bus error.",
     fixes=Advice(_OPTIONS),
 )
 
-LIMITS = Diagnosis(
+LIMITS = warning(
     code="container-limits",
     title="resource limits are lower in the container",
-    severity=Severity.WARN,
     symptoms=("OSError: [Errno 24] Too many open files", "ibv_reg_mr failed: Cannot allocate memory"),
     explanation="InfiniBand locks the memory that it sends from, and each connection, data loader worker and shard"
     " needs an open file. Above these limits, ranks die.",
     fixes=Advice(_OPTIONS),
 )
 
-HOME = Diagnosis(
+HOME = warning(
     code="container-home",
     title="the home directory is missing or read-only in the container",
-    severity=Severity.WARN,
     symptoms=("PermissionError: [Errno 13] Permission denied: '/root/.cache'", "OSError: [Errno 30] Read-only file"),
     explanation="Hugging Face, Triton, torch and wandb write their caches below the home directory unless variables"
     " such as HF_HOME name another one.",
@@ -89,10 +78,9 @@ WORKDIR = Diagnosis(
     },
 )
 
-VERSIONS = Diagnosis(
+VERSIONS = remark(
     code="container-versions",
     title="the container has other versions than the node outside",
-    severity=Severity.INFO,
     symptoms=("a script that works outside of the container behaves differently inside",),
     explanation="Ranks use the image's versions. What you install outside has no effect on them.",
     fixes="{line:shell}    # prints what ranks import",

@@ -5,7 +5,7 @@ All are warnings at most: their rules were tested on recordings, not on real ada
 
 from dataclasses import replace
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import warning
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.nodes.unanswered_probes import declare_unanswered
 from aboard.diagnoses.output_patterns import NCCL_COMPLETION, cause, hint, odd
@@ -20,10 +20,9 @@ _DOWN = {
 }
 _TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
 
-SOCKETS = Diagnosis(
+SOCKETS = warning(
     code="fabric-sockets",
     title="this node would train over TCP sockets instead of RDMA",
-    severity=Severity.WARN,
     symptoms=("NET/IB : No device found.", "Using network Socket", "NET/Socket : Using [0]eth0"),
     explanation="NCCL skips every adapter port that is not ACTIVE. If no port is left, NCCL logs at most `NET/IB : No"
     " device found.` and falls back to TCP. The run is then many times slower, or hangs if the other nodes use"
@@ -43,10 +42,9 @@ SOCKETS = Diagnosis(
     ),
 )
 
-PORT_DOWN = Diagnosis(
+PORT_DOWN = warning(
     code="fabric-port-down",
     title="an adapter's port is not ACTIVE",
-    severity=Severity.WARN,
     symptoms=("NET/IB : No device found.", "Port state: Down", "phys_state: Polling", "mlx5_3: port 1 DOWN"),
     explanation="Either the port has no link, usually because of a bad cable or transceiver or a disabled switch port,"
     " or no subnet manager has made the port ACTIVE. NCCL skips the port silently. This node then has less bandwidth"
@@ -55,10 +53,9 @@ PORT_DOWN = Diagnosis(
     patterns=hint(r"NET/IB ?: No device found", refines=()),
 )
 
-PORT_MISSING = Diagnosis(
+PORT_MISSING = warning(
     code="fabric-port-missing",
     title="a node has fewer RDMA ports than the others",
-    severity=Severity.WARN,
     symptoms=("Detected mixed local Net device counts across ranks", "mlx5_core: Cannot find PCI device"),
     explanation="An adapter may have fallen off the PCI bus, its firmware may not have started, or its driver may have"
     " failed. NCCL 2.30 rejects nodes with unequal numbers of adapters; with older versions, all nodes are slow.",
@@ -70,10 +67,9 @@ PORT_MISSING = Diagnosis(
     ),
 )
 
-RATE = Diagnosis(
+RATE = warning(
     code="fabric-rate",
     title="a link runs below its rated speed",
-    severity=Severity.WARN,
     symptoms=("rate: 100 Gb/sec (1X NDR)", "200 Gb/sec (4X HDR)", "busbw is half of what it should be"),
     explanation="A link can come up with fewer lanes or at a lower speed because its cable is dirty, bent or"
     " rated for a lower speed, or because of old firmware (`ibv_devinfo | grep fw_ver`). A collective is only as fast"
@@ -82,10 +78,9 @@ RATE = Diagnosis(
     "sudo mlxlink -d {device} -a TG    # on {node}; toggles the link; then try another cable",
 )
 
-FLAPS = Diagnosis(
+FLAPS = warning(
     code="fabric-flaps",
     title="a link flaps or has many errors",
-    severity=Severity.WARN,
     symptoms=(
         "Got completion from peer with error 12, opcode 0, len 0, vendor err 129",
         "Got completion from peer with status=12 opcode=0",
@@ -103,10 +98,9 @@ FLAPS = Diagnosis(
     ),
 )
 
-GID_NONE = Diagnosis(
+GID_NONE = warning(
     code="fabric-gid-none",
     title="a RoCE port has no RoCE v2 address",
-    severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 22 Invalid argument", "ibv_modify_qp failed with 110 Connection timed out"),
     explanation="A RoCE port's addresses (GIDs) come from its interface's IP addresses. If the interface has none, the"
     " port has only a link-local or RoCE v1 entry, which peers can't reach, and connecting fails with `ibv_modify_qp"
@@ -116,10 +110,9 @@ GID_NONE = Diagnosis(
     " or exclude the port with NCCL_IB_HCA",
 )
 
-GID_INDEX = Diagnosis(
+GID_INDEX = warning(
     code="fabric-gid-index",
     title="the RoCE v2 GID index differs from NCCL's setting or between nodes",
-    severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 22 Invalid argument", "NCCL_IB_GID_INDEX set by environment to 3"),
     explanation="A VLAN, a second address or a restarted network service can shift a node's GID index. If"
     " NCCL_IB_GID_INDEX points to a RoCE v1 or empty entry, the run fails with `ibv_modify_qp failed with 22 Invalid"
@@ -143,10 +136,9 @@ GID_INDEX = Diagnosis(
     ),
 )
 
-MIXED = Diagnosis(
+MIXED = warning(
     code="fabric-mixed",
     title="InfiniBand and RoCE ports are mixed",
-    severity=Severity.WARN,
     symptoms=("Attempted to connect incompatible devices", "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_bond_0:1/RoCE"),
     explanation="NCCL uses all adapters for RDMA, but InfiniBand and RoCE can't communicate with each other, so the run"
     " fails with `Attempted to connect incompatible devices`. The adapter to exclude is usually an Ethernet"
@@ -165,10 +157,9 @@ MIXED = Diagnosis(
     ),
 )
 
-PLUGIN = Diagnosis(
+PLUGIN = warning(
     code="fabric-plugin",
     title="NCCL's network plugin is not found",
-    severity=Severity.WARN,
     symptoms=(
         "NET/Plugin: Could not find: libnccl-net.so",
         "NET/Plugin : No plugin found (libnccl-net.so), using internal implementation",
@@ -187,10 +178,9 @@ PLUGIN = Diagnosis(
     },
 )
 
-RAIL_CUT = Diagnosis(
+RAIL_CUT = warning(
     code="fabric-rail-cut",
     title="two nodes can't reach each other on one rail",
-    severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 110 Connection timed out", "Call to ibv_modify_qp failed with 110"),
     explanation="A rail is the network of one adapter per node. Connections on this rail fail after minutes with"
     " `failed with 110 Connection timed out`. Possible causes: a cable is in the wrong port, a VLAN is missing on the"
@@ -209,20 +199,18 @@ RAIL_CUT = Diagnosis(
     ),
 )
 
-RAILS = Diagnosis(
+RAILS = warning(
     code="fabric-rails",
     title="rails are not connected to each other",
-    severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 110 Connection timed out", "NCCL_CROSS_NIC set by environment to 1"),
     explanation="Many clusters keep the adapters' networks (rails) separate. An NCCL ring that crosses rails, which"
     " NCCL_CROSS_NIC=1 allows, then fails with `ibv_modify_qp failed with 110 Connection timed out`.",
     fixes=Advice("NCCL_CROSS_NIC: '0'    # in `env:` of aboard.yaml, for {where}; or set up a route between the rails"),
 )
 
-HCA_ABSENT = Diagnosis(
+HCA_ABSENT = warning(
     code="fabric-hca-absent",
     title="NCCL_IB_HCA specifies an adapter that the node doesn't have",
-    severity=Severity.WARN,
     symptoms=("NCCL_IB_HCA set to mlx5_3", "NET/IB : No device found."),
     explanation="NCCL silently uses only the adapters that exist, so this node has less bandwidth, or none at all. The"
     " kernel numbers adapters as it finds them, so a list made for one node may not fit the next. A prefix (`mlx5`) or"
@@ -232,10 +220,9 @@ HCA_ABSENT = Diagnosis(
     ),
 )
 
-NO_GPUDIRECT = Diagnosis(
+NO_GPUDIRECT = warning(
     code="fabric-no-gpudirect",
     title="adapters can't read GPU memory directly",
-    severity=Severity.WARN,
     symptoms=("GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "NET/IB : GPU Direct RDMA Disabled"),
     explanation="Without the nvidia_peermem module, adapters can't read GPU memory, and all traffic goes through host"
     " memory, at about half the bandwidth. The module is not loaded, or was built for a different version of the"
@@ -253,10 +240,9 @@ NO_GPUDIRECT = Diagnosis(
     ),
 )
 
-ACS = Diagnosis(
+ACS = warning(
     code="fabric-acs",
     title="PCI switches route traffic between devices through the CPU",
-    severity=Severity.WARN,
     symptoms=("Got completion with error 4, opcode 32675, len 0, vendor err 81", "status=4", "LOC_PROT_ERR"),
     explanation="Access Control Services (ACS) send each packet between two PCI devices through the CPU, so GPUDirect"
     " is slow or fails with `status 4` (LOC_PROT_ERR). Only virtual machines need ACS; for them, keep ACS on and enable"
@@ -271,10 +257,9 @@ ACS = Diagnosis(
     ),
 )
 
-MEMLOCK = Diagnosis(
+MEMLOCK = warning(
     code="fabric-memlock",
     title="the locked-memory limit is too low for RDMA",
-    severity=Severity.WARN,
     symptoms=(
         "Call to ibv_reg_mr failed with error Cannot allocate memory",
         "Call to ibv_create_cq failed with error Cannot allocate memory",
@@ -299,10 +284,9 @@ MEMLOCK = Diagnosis(
     ),
 )
 
-NCCL_SETTINGS = Diagnosis(
+NCCL_SETTINGS = warning(
     code="fabric-nccl-settings",
     title="NCCL settings differ between nodes",
-    severity=Severity.WARN,
     symptoms=(
         "NCCL_ALGO set by environment to Ring",
         "Using network IB",
@@ -318,10 +302,9 @@ NCCL_SETTINGS = Diagnosis(
     },
 )
 
-TOPOLOGY = Diagnosis(
+TOPOLOGY = warning(
     code="fabric-topology",
     title="an NCCL topology file is missing or differs between nodes",
-    severity=Severity.WARN,
     symptoms=(
         "NCCL_TOPO_FILE set by environment to /etc/crusoe/nccl_topo/h100-80gb-sxm-ib.xml",
         "Could not open XML topology file",

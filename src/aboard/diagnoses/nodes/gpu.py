@@ -5,7 +5,7 @@ All are warnings at most: their rules were tested on recordings, not on real GPU
 
 from dataclasses import replace
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import warning
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.nodes.unanswered_probes import declare_unanswered
 from aboard.diagnoses.output_patterns import KERNEL_XID, cause, odd
@@ -13,10 +13,9 @@ from aboard.diagnoses.output_patterns import KERNEL_XID, cause, odd
 # The probe of GPU processes uses nvidia-smi, too, and fails for the same reason.
 _NO_ANSWER = ("unknown-gpu-processes",)
 
-COUNT = Diagnosis(
+COUNT = warning(
     code="gpu-count",
     title="a node has fewer GPUs than slots",
-    severity=Severity.WARN,
     symptoms=(
         "CUDA error: invalid device ordinal",
         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
@@ -37,10 +36,9 @@ COUNT = Diagnosis(
     ),
 )
 
-HIDDEN = Diagnosis(
+HIDDEN = warning(
     code="gpu-hidden",
     title="CUDA_VISIBLE_DEVICES hides GPUs that ranks need",
-    severity=Severity.WARN,
     symptoms=(
         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
         "Multiple Ranks are using the same GPU",
@@ -69,10 +67,9 @@ HIDDEN = Diagnosis(
     ),
 )
 
-MODEL = Diagnosis(
+MODEL = warning(
     code="gpu-model",
     title="GPU models differ",
-    severity=Severity.WARN,
     symptoms=("CUDA out of memory on one node only", "one rank is always the slowest"),
     explanation="All ranks wait for the slowest GPU, and the GPU with the least memory limits the batch size.",
     fixes={
@@ -82,10 +79,9 @@ MODEL = Diagnosis(
     },
 )
 
-DRIVER = Diagnosis(
+DRIVER = warning(
     code="gpu-driver",
     title="nodes have different NVIDIA drivers",
-    severity=Severity.WARN,
     symptoms=(
         "CUDA driver version is insufficient for CUDA runtime version",
         "The NVIDIA driver on your system is too old",
@@ -99,10 +95,9 @@ DRIVER = Diagnosis(
     },
 )
 
-DRIVER_MISMATCH = Diagnosis(
+DRIVER_MISMATCH = warning(
     code="gpu-driver-mismatch",
     title="the driver's libraries and kernel module have different versions",
-    severity=Severity.WARN,
     symptoms=(
         "Failed to initialize NVML: Driver/library version mismatch",
         "NVRM: API mismatch: the client has the version 550.90.07, but this kernel module has the version",
@@ -128,10 +123,9 @@ DRIVER_MISMATCH = Diagnosis(
     ),
 )
 
-LOST = Diagnosis(
+LOST = warning(
     code="gpu-lost",
     title="a GPU is lost",
-    severity=Severity.WARN,
     symptoms=(
         "Unable to determine the device handle for GPU0000:9B:00.0: Unknown Error",
         "GPU is lost. Reboot the system to recover this GPU",
@@ -152,10 +146,9 @@ LOST = Diagnosis(
     ),
 )
 
-SMI = Diagnosis(
+SMI = warning(
     code="gpu-smi",
     title="nvidia-smi fails",
-    severity=Severity.WARN,
     symptoms=(
         "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
         "Failed to initialize NVML: Unknown Error",
@@ -170,10 +163,9 @@ SMI = Diagnosis(
     "sudo modprobe nvidia    # on {node}; if that fails, reinstall the driver and reboot",
 )
 
-XID = Diagnosis(
+XID = warning(
     code="gpu-xid",
     title="the driver reported Xid errors",
-    severity=Severity.WARN,
     symptoms=(
         "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
         "NVRM: Xid (PCI:0000:10:1c): 63, pid=1850, Row Remapper: New row marked for remapping",
@@ -227,10 +219,9 @@ XID = Diagnosis(
     ),
 )
 
-ECC = Diagnosis(
+ECC = warning(
     code="gpu-ecc",
     title="a GPU has uncorrectable memory errors",
-    severity=Severity.WARN,
     symptoms=("CUDA error: uncorrectable ECC error encountered", "NVRM: Xid (PCI:0000:3b:00): 48"),
     explanation="The GPU's memory returns wrong bits, and sooner or later a rank on this GPU dies with `uncorrectable"
     " ECC error encountered`. A faulty memory row stays in use until the GPU is reset.",
@@ -245,10 +236,9 @@ ECC = Diagnosis(
     ),
 )
 
-THROTTLED = Diagnosis(
+THROTTLED = warning(
     code="gpu-throttled",
     title="a GPU is throttled by heat or power",
-    severity=Severity.WARN,
     symptoms=("HW Thermal Slowdown : Active", "HW Power Brake Slowdown : Active", "one rank is slower than all others"),
     explanation="The hardware lowers a GPU's clock when the GPU is too hot or its power supply requests it. The rank"
     " on this GPU becomes the slowest, and every step takes as long as the slowest rank.",
@@ -261,10 +251,9 @@ THROTTLED = Diagnosis(
     ),
 )
 
-FABRIC_MANAGER = Diagnosis(
+FABRIC_MANAGER = warning(
     code="gpu-fabric-manager",
     title="the NVSwitch fabric is not up",
-    severity=Severity.WARN,
     symptoms=(
         "Error 802: system not yet initialized",
         "CUDA initialization: Unexpected error from cudaGetDeviceCount()",
@@ -285,10 +274,9 @@ FABRIC_MANAGER = Diagnosis(
     ),
 )
 
-NVLINK = Diagnosis(
+NVLINK = warning(
     code="gpu-nvlink",
     title="NVLinks are down",
-    severity=Severity.WARN,
     symptoms=(
         "Link 3: <inactive>",
         "NVML: Unable to retrieve NVLink information as all links are inActive",

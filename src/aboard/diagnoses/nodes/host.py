@@ -1,6 +1,6 @@
 """Hosts: clock, names, resource limits, and what earlier runs left behind."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import cause, end
 
@@ -33,10 +33,9 @@ CLOCK = Diagnosis(
     leads_to=("reach-slurmd-refused", "reach-step-aborted", "reach-not-in-job", "reach-node-failed", "slurm-node-down"),
 )
 
-LEFTOVERS = Diagnosis(
+LEFTOVERS = warning(
     code="host-leftovers",
     title="processes from an earlier run are still running",
-    severity=Severity.WARN,
     symptoms=(
         "CUDA out of memory, at once, on one node",
         "The server socket has failed to listen on any local network address.",
@@ -50,20 +49,18 @@ LEFTOVERS = Diagnosis(
     leads_to=("network-port-taken", "host-busy-gpu"),
 )
 
-LEFTOVER_FILES = Diagnosis(
+LEFTOVER_FILES = remark(
     code="host-leftover-files",
     title="directories from dead runs are left in /tmp",
-    severity=Severity.INFO,
     symptoms=("a directory from a run that is over, such as aboard-1000/RUN",),
     explanation="The supervisors of these runs were killed before they could clean up, and none of the runs' processes"
     " is still running. The directories contain the ranks' last output, so copy what you need before you remove them.",
     fixes="aboard check --fix    # here; repeats the check and removes them on {node}",
 )
 
-OTHER_RANKS = Diagnosis(
+OTHER_RANKS = warning(
     code="host-other-ranks",
     title="ranks started by another launcher are running",
-    severity=Severity.WARN,
     symptoms=("EADDRINUSE", "CUDA out of memory", "python processes that survive `pkill deepspeed`"),
     explanation="These processes have RANK and MASTER_ADDR set, run as your user, and were not started by Aboard. They"
     " may hold memory, accelerators or ports that the next run needs. torchrun, DeepSpeed and mpirun leave ranks"
@@ -74,20 +71,18 @@ OTHER_RANKS = Diagnosis(
     leads_to=("network-port-taken", "host-busy-gpu"),
 )
 
-LEFTOVERS_ENDED = Diagnosis(
+LEFTOVERS_ENDED = remark(
     code="host-leftovers-ended",
     title="leftover processes were terminated",
-    severity=Severity.INFO,
     symptoms=("terminated 3 processes from dead runs",),
     explanation="Aboard terminated the processes because you passed `--fix`. It terminates only processes that carry a"
     " dead run's id.",
     remedy="No action is needed.",
 )
 
-TMP_TAKEN = Diagnosis(
+TMP_TAKEN = warning(
     code="host-tmp-taken",
     title="the user's directory in /tmp is not private",
-    severity=Severity.WARN,
     symptoms=("aboard-1000 (drwxr-xr-x) belongs to user mallory, uid 1001",),
     explanation="Runs keep their sockets and their last output in /tmp/aboard-UID, which must be a private directory of"
     " the user. Here it is another user's, a link, a file, or open to others. Runs use a directory with a random name"
@@ -95,10 +90,9 @@ TMP_TAKEN = Diagnosis(
     fixes="sudo ls -la {path}    # on {node}; what is it?\nsudo rm -r {path}    # on {node}; if it isn't needed",
 )
 
-OWN_NAME = Diagnosis(
+OWN_NAME = warning(
     code="host-own-name",
     title="a node's hostname resolves to a loopback address",
-    severity=Severity.WARN,
     symptoms=(
         "Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
         "connect [127.0.1.1]:41896: Connection refused",
@@ -118,10 +112,9 @@ OWN_NAME = Diagnosis(
     ),
 )
 
-OPEN_FILES = Diagnosis(
+OPEN_FILES = warning(
     code="host-open-files",
     title="the open file limit is too low",
-    severity=Severity.WARN,
     symptoms=("OSError: [Errno 24] Too many open files", "RuntimeError: received 0 items of ancdata"),
     explanation="Each connection to a peer, each data loader worker, each tensor passed between processes and each"
     " shard needs an open file; above the limit, a rank dies with `Too many open files`. Ranks inherit the limit from"
@@ -153,10 +146,9 @@ OPEN_FILES = Diagnosis(
     ),
 )
 
-PROCESSES = Diagnosis(
+PROCESSES = warning(
     code="host-processes",
     title="the user's process limit is too low",
-    severity=Severity.WARN,
     symptoms=(
         "BlockingIOError: [Errno 11] Resource temporarily unavailable",
         "OpenBLAS blas_thread_init: pthread_create failed for thread 12 of 64",
@@ -181,10 +173,9 @@ PROCESSES = Diagnosis(
 )
 
 _SMALL_SHM = "Shared memory (/dev/shm) is too small or full; in a container, its default size is 64 MiB."
-SHM = Diagnosis(
+SHM = warning(
     code="host-shm",
     title="shared memory (/dev/shm) is too small or full",
-    severity=Severity.WARN,
     symptoms=(
         "DataLoader worker (pid 1234) is killed by signal: Bus error.",
         "It is possible that dataloader's workers are out of shared memory.",
@@ -228,10 +219,9 @@ SHM = Diagnosis(
     ),
 )
 
-MEMORY = Diagnosis(
+MEMORY = warning(
     code="host-memory",
     title="hardly any memory is free",
-    severity=Severity.WARN,
     symptoms=(
         "exitcode: -9",
         "Out of memory: Killed process 1234 (python3)",
@@ -252,10 +242,9 @@ MEMORY = Diagnosis(
     ),
 )
 
-MEMORY_LIMIT = Diagnosis(
+MEMORY_LIMIT = warning(
     code="host-memory-limit",
     title="a cgroup gives ranks far less memory than the machine has",
-    severity=Severity.WARN,
     symptoms=("exitcode: -9", "Memory cgroup out of memory: Killed process", "slurmstepd: error: Detected 1 oom_kill"),
     explanation="A container, a Slurm job or a systemd slice limits the memory of everything inside it. A rank that"
     " exceeds the limit is killed with SIGKILL (exit code -9), however much memory the machine has free.",
@@ -263,10 +252,9 @@ MEMORY_LIMIT = Diagnosis(
     leads_to=("host-oom-kills",),
 )
 
-OOM_KILLS = Diagnosis(
+OOM_KILLS = warning(
     code="host-oom-kills",
     title="processes were OOM-killed in the ranks' cgroup",
-    severity=Severity.WARN,
     symptoms=("exitcode: -9", "oom_kill 3 in memory.events"),
     explanation="The cgroup in which ranks will run has already run out of memory. Ranks that need as much memory as"
     " the killed processes will be killed too.",
@@ -295,10 +283,9 @@ OOM_KILLS = Diagnosis(
     ),
 )
 
-AFFINITY = Diagnosis(
+AFFINITY = warning(
     code="host-affinity",
     title="ranks are limited to a few of the machine's cores",
-    severity=Severity.WARN,
     symptoms=("all ranks slow, one core at 100 %", "Our suggested max number of worker in current system is 1"),
     explanation="A rank can use only the cores of the sshd, Slurm step or container that started it (`grep"
     " Cpus_allowed_list /proc/self/status`). All ranks, data loaders and communication threads share these cores, so"
@@ -311,10 +298,9 @@ AFFINITY = Diagnosis(
     },
 )
 
-CPU_QUOTA = Diagnosis(
+CPU_QUOTA = warning(
     code="host-cpu-quota",
     title="a cgroup limits ranks to the CPU time of a few cores",
-    severity=Severity.WARN,
     symptoms=("all ranks slow although most cores are idle", "nr_throttled grows in cpu.stat"),
     explanation="The kernel pauses all ranks whenever their quota is used up, so every step is slow. Each program"
     " still sees all cores and starts as many threads as there are cores.",
@@ -322,10 +308,9 @@ CPU_QUOTA = Diagnosis(
     " --cpus, Kubernetes' limits.cpu, or the service's CPUQuota=",
 )
 
-TASKS = Diagnosis(
+TASKS = warning(
     code="host-tasks",
     title="a cgroup's process limit is too low for the ranks",
-    severity=Severity.WARN,
     symptoms=(
         "fork: retry: Resource temporarily unavailable",
         "RuntimeError: can't start new thread",
@@ -338,11 +323,10 @@ TASKS = Diagnosis(
     " of the service or the user's slice",
 )
 
-BUSY_GPU = Diagnosis(
+BUSY_GPU = warning(
     code="host-busy-gpu",
     precedence=450,
     title="other processes use GPU memory",
-    severity=Severity.WARN,
     symptoms=(
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         "Process 1234 has 77.98 GiB memory in use.",
@@ -366,10 +350,9 @@ BUSY_GPU = Diagnosis(
     ),
 )
 
-CONNTRACK = Diagnosis(
+CONNTRACK = warning(
     code="host-conntrack",
     title="the connection tracking table is nearly full",
-    severity=Severity.WARN,
     symptoms=("nf_conntrack: table full, dropping packet", "connections that time out now and then, on one node"),
     explanation="A firewall, Docker or Kubernetes makes the kernel track every connection. When the tracking table is"
     " full, the kernel drops new connections at random, and ranks time out.",

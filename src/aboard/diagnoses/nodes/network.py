@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import NCCL_PEER, cause, hint, last_words
 from aboard.diagnoses.shared_fixes import SLOW_NIC
@@ -236,10 +236,9 @@ MTU = Diagnosis(
     "sudo ip link set dev {interface} mtu 1400    # on {where:shell}; or raise the MTU of its switch port",
 )
 
-MTU_DIFFERS = Diagnosis(
+MTU_DIFFERS = remark(
     code="network-mtu-differs",
     title="interfaces have different MTUs",
-    severity=Severity.INFO,
     symptoms=("mtu 9000 on one node, mtu 1500 on another", "ping: local error: message too long"),
     explanation="TCP uses the smaller MTU of its two ends, so different MTUs are often harmless. However, packets that"
     " are too large for a switch or a tunnel are dropped silently, and RoCE between nodes with"
@@ -285,10 +284,9 @@ PEER_ON_LOOPBACK = Diagnosis(
     fixes=_RENAMED,
 )
 
-NAMES_DIFFER = Diagnosis(
+NAMES_DIFFER = warning(
     code="network-names-differ",
     title="a name resolves to different machines on different nodes",
-    severity=Severity.WARN,
     symptoms=("ranks wait for each other although every host is up",),
     explanation="Copies of /etc/hosts may have diverged, or DNS may reply differently to different nodes. The nodes"
     " then can't connect to each other, or connect over different networks.",
@@ -343,30 +341,27 @@ INTERFACE_MISSING = Diagnosis(
     ),
 )
 
-INTERFACE = Diagnosis(
+INTERFACE = remark(
     code="network-interface",
     title="nodes have several interfaces that NCCL and Gloo could use",
-    severity=Severity.INFO,
     symptoms=("wrong NIC used", "NET/Socket : Using [0]docker0"),
     explanation="Unless an environment variable names an interface, NCCL and Gloo use the first one that looks"
     " right. It may be a container bridge, or belong to a slow network.",
     fixes=Advice("{variable}: {interface}    # under `env:` of {nodes} in aboard.yaml"),
 )
 
-FLAKY = Diagnosis(
+FLAKY = warning(
     code="network-flaky",
     title="connections fail at first and succeed on retry",
-    severity=Severity.WARN,
     symptoms=("intermittent timeouts",),
     explanation="Packets may be lost, or a machine may be too busy to respond for several seconds. A collective is only"
     " as fast as its slowest link.",
     fixes="aboard check --only network    # measures speed and packet loss on the links of {nodes:shell}",
 )
 
-SLOW = Diagnosis(
+SLOW = warning(
     code="network-slow",
     title="a link is far slower than the others",
-    severity=Severity.WARN,
     symptoms=("10x slower than expected", "one slow node"),
     explanation="Usually the link negotiated a lower speed, a cable is bad, an uplink is shared, or traffic uses the"
     " wrong network. A collective is only as fast as its slowest link.",
@@ -374,10 +369,9 @@ SLOW = Diagnosis(
     fixes=SLOW_NIC,
 )
 
-LOSS = Diagnosis(
+LOSS = warning(
     code="network-loss",
     title="a link loses packets",
-    severity=Severity.WARN,
     symptoms=("retransmits grow", "slow in fits and starts"),
     explanation="The usual causes are a bad cable or transceiver (the error counters grow), a full switch buffer (the"
     " drop counters grow), or a duplex mismatch.",
@@ -385,20 +379,18 @@ LOSS = Diagnosis(
     fixes=SLOW_NIC,
 )
 
-SPARSE = Diagnosis(
+SPARSE = remark(
     code="network-sparse",
     title="not every pair of nodes was tested",
-    severity=Severity.INFO,
     symptoms=("a single bad pair may be missed",),
     explanation="With more than 64 nodes, testing all pairs would take too long. Instead, each node tests O(log n)"
     " peers: those 1, 2, 4, … places away in the list of nodes.",
     fixes="aboard check --all-pairs",
 )
 
-UNKNOWN_MESH = Diagnosis(
+UNKNOWN_MESH = warning(
     code="unknown-mesh",
     title="some connections could not be tested",
-    severity=Severity.WARN,
     symptoms=("connections of n3 are unknown",),
     explanation="A node did not complete its part of the test. It may be too slow, out of memory, or no longer"
     " reachable.",

@@ -1,6 +1,6 @@
 """Nodes that can't be reached, and logins that are slow or noisy."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import cause, end
 from aboard.diagnoses.slurm import steps
@@ -284,20 +284,18 @@ UNKNOWN = Diagnosis(
     fixes="timeout 30 ssh -v {ssh:shell} true    # here; please open an issue with its last lines",
 )
 
-DROPPED_AT_FIRST = Diagnosis(
+DROPPED_AT_FIRST = remark(
     code="reach-dropped-at-first",
     title="sshd dropped logins that succeeded on retry",
-    severity=Severity.INFO,
     symptoms=("kex_exchange_identification: Connection closed by remote host",),
     explanation=f"{_DROPS} The logins succeeded on retry, but with more nodes or slower logins, more of them will be"
     " dropped.",
     fixes=_MORE_PLACES,
 )
 
-NOISY_SHELL = Diagnosis(
+NOISY_SHELL = remark(
     code="reach-noisy-shell",
     title="the login shell prints text before it runs a command",
-    severity=Severity.INFO,
     symptoms=("protocol error: unexpected text", "Received message too long 1416786277"),
     explanation="A shell start-up file prints text even in non-interactive sessions. Aboard skips that output, but"
     " scp, rsync and git over ssh break on it.",
@@ -327,10 +325,9 @@ SETUP = Diagnosis(
     leads_to=UNANSWERED,
 )
 
-SLOW_LOGIN = Diagnosis(
+SLOW_LOGIN = warning(
     code="reach-slow-login",
     title="a login takes many seconds",
-    severity=Severity.WARN,
     symptoms=("ssh takes 10 to 60 seconds to log in", "the launch on one node lags behind the others"),
     explanation="Every launch waits for the slowest login, and a slow login is often the first sign of a dead name"
     " server (UseDNS, GSSAPI) or file server. Aboard compares the node with the others to discount delays that this"

@@ -1,6 +1,6 @@
 """Software that ranks run: Python, packages, code and variables, which must match on every node."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import cause
 
@@ -51,10 +51,9 @@ INTERPRETER = Diagnosis(
     leads_to=_FOLLOWS,
 )
 
-INTERPRETER_LOGIN = Diagnosis(
+INTERPRETER_LOGIN = warning(
     code="software-interpreter-login",
     title="the active Python environment exists on none of the nodes",
-    severity=Severity.WARN,
     symptoms=("ModuleNotFoundError: No module named 'torch'",),
     explanation="The environment that is active where you ran the command does not exist on the nodes, so ranks use"
     " the login shell's python3.",
@@ -126,10 +125,9 @@ PROGRAM_DIFFERS = Diagnosis(
     leads_to=("software-code",),
 )
 
-IMPORT = Diagnosis(
+IMPORT = warning(
     code="software-import",
     title="the script imports a package that a node doesn't have",
-    severity=Severity.WARN,
     symptoms=("ModuleNotFoundError: No module named",),
     explanation="The node's interpreter can't find the module. Ranks there fail with ModuleNotFoundError, unless the"
     " script itself makes the module importable.",
@@ -149,10 +147,9 @@ PYTHON = Diagnosis(
     fixes=_SAME_PYTHON,
 )
 
-PYTHON_PATH = Diagnosis(
+PYTHON_PATH = remark(
     code="software-python-path",
     title="nodes find Python at different paths",
-    severity=Severity.INFO,
     symptoms=("python: /opt/conda/bin/python3 on one node, /usr/bin/python3 on another",),
     explanation="The Python version is the same, so the different paths may be intended. However, two environments"
     " match only until one of them is updated.",
@@ -223,10 +220,9 @@ ROCM = Diagnosis(
     fixes=_PIP,
 )
 
-PACKAGE = Diagnosis(
+PACKAGE = warning(
     code="software-package",
     title="nodes have different versions of a training library",
-    severity=Severity.WARN,
     symptoms=("ImportError: cannot import name", "KeyError: 'qwen3'", "unexpected keyword argument"),
     explanation="Ranks that run different library code may take different code paths, and then wait for each other"
     " forever.",
@@ -234,10 +230,9 @@ PACKAGE = Diagnosis(
     fixes=_PIP,
 )
 
-ENVIRONMENT = Diagnosis(
+ENVIRONMENT = remark(
     code="software-environment",
     title="nodes have different versions of packages other than training libraries",
-    severity=Severity.INFO,
     symptoms=("pip freeze differs from node to node",),
     explanation="Small packages seldom affect collectives, but results may differ between nodes.",
     remedy=_SAME,
@@ -259,10 +254,9 @@ CODE = Diagnosis(
     fixes=_FILES,
 )
 
-CONFIG = Diagnosis(
+CONFIG = warning(
     code="software-config",
     title="configuration files in the working directory differ between nodes",
-    severity=Severity.WARN,
     symptoms=("ds_config.json differs", "batch size or sequence length isn't the same on all ranks"),
     explanation="If a DeepSpeed, Accelerate or trainer configuration file differs, ranks use different batch sizes or"
     " ZeRO stages. JSON and YAML files may also be results from earlier runs, so a difference does not stop a launch.",
@@ -271,10 +265,9 @@ CONFIG = Diagnosis(
     fixes=_FILES,
 )
 
-VARIABLE = Diagnosis(
+VARIABLE = warning(
     code="software-variable",
     title="an NCCL, CUDA or torch variable differs between nodes",
-    severity=Severity.WARN,
     symptoms=("NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_PROTO", "OMP_NUM_THREADS", "LD_LIBRARY_PATH"),
     explanation="Ranks with different settings may choose different algorithms or networks, and then can't communicate."
     " The variables may come from start-up files, PAM or sshd. Tokens and keys are compared by digest and never shown.",

@@ -1,6 +1,6 @@
 """Directories that a run needs: missing, unresponsive, full, or not shared."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import cause, odd
 
@@ -55,10 +55,9 @@ NOT_MOUNTED = Diagnosis(
     leads_to=("software-code", "software-config"),
 )
 
-PRIVATE = Diagnosis(
+PRIVATE = remark(
     code="storage-private",
     title="every node has its own working directory",
-    severity=Severity.INFO,
     symptoms=("a file written on one node isn't on the others",),
     explanation="The code must be copied to every node, and each node keeps its own checkpoint files.",
     fixes=Advice("workdir: PATH    # in aboard.yaml, if there is a directory that all nodes share"),
@@ -107,10 +106,9 @@ OUTPUT = Diagnosis(
     " aboard.yaml",
 )
 
-LOW = Diagnosis(
+LOW = warning(
     code="storage-low",
     title="a disk is nearly full",
-    severity=Severity.WARN,
     symptoms=("OSError: [Errno 28] No space left on device",),
     explanation="A checkpoint with the model and its optimizer state takes about 14 bytes per parameter, and the old"
     " one is kept until the new one is complete. When the disk is full, a write fails, its rank dies, and the other"
@@ -130,10 +128,9 @@ INODES = Diagnosis(
     fixes=_LARGEST,
 )
 
-READ_ONLY = Diagnosis(
+READ_ONLY = warning(
     code="storage-read-only",
     title="a directory is not writable",
-    severity=Severity.WARN,
     symptoms=("OSError: [Errno 30] Read-only file system", "PermissionError: [Errno 13] Permission denied"),
     explanation="Ranks can't write checkpoints, logs or caches there. Either the file system is mounted read-only (the"
     " kernel also does this after disk errors), or your uid on this node differs from the directory owner's, which"
@@ -189,10 +186,9 @@ DEAD_MOUNT = Diagnosis(
     ),
 )
 
-NO_MMAP = Diagnosis(
+NO_MMAP = warning(
     code="storage-no-mmap",
     title="a file system does not support memory-mapped files",
-    severity=Severity.WARN,
     symptoms=("OSError: [Errno 19] No such device", "Bus error (core dumped)", "ArrowInvalid: mmap"),
     explanation="Arrow datasets and safetensors files are read through memory maps. Some FUSE file systems, and those"
     " mounted with direct_io, do not support memory maps, so the rank fails or crashes.",

@@ -1,6 +1,6 @@
 """What stops `aboard trust`: host keys that nobody confirmed, nodes that let nobody in, files that can't be edited."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
 from aboard.diagnoses.fixes import Advice
 
 CONFIRM = Diagnosis(
@@ -185,19 +185,17 @@ SLURM_NODES = Diagnosis(
     fixes="env -u SLURM_JOB_ID aboard trust {nodes}    # to set up ssh to them anyway",
 )
 
-UNDO_WAITS = Diagnosis(
+UNDO_WAITS = warning(
     code="trust-undo-waits",
     title="this machine's own files are unchanged until every node is undone",
-    severity=Severity.WARN,
     symptoms=("changes on these nodes are still recorded",),
     explanation="Without its key and its pinned host keys, this machine could no longer reach the nodes that are left.",
     fixes="aboard trust --undo    # here; once they can be reached\n# if they are gone for good: rm {records:words}",
 )
 
-UNDO_LEFT = Diagnosis(
+UNDO_LEFT = remark(
     code="trust-undo-left",
     title="something was left in place",
-    severity=Severity.INFO,
     symptoms=("is not the key that Aboard created",),
     explanation="It was changed after Aboard created it, so it may be in use.",
     fixes="ls -l {path}    # on {node}; remove it if nobody needs it",

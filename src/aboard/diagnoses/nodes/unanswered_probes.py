@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, Severity, warning
 
 
 @cache
@@ -21,30 +21,27 @@ def declare_unanswered(name: str) -> Diagnosis:
     )
 
 
-SHELL = Diagnosis(
+SHELL = warning(
     code="unknown-shell",
     title="the ranks' shell could not be probed",
-    severity=Severity.WARN,
     symptoms=("the shell that ranks get is unknown",),
     explanation="Aboard could not run `sh` on the node, or could not interpret its output, so the ranks' shell was not"
     " tested.",
     fixes="{line:shell ssh NODE 'sh -c true'}    # if it works, please open an issue",
 )
 
-LEFTOVERS = Diagnosis(
+LEFTOVERS = warning(
     code="unknown-leftovers",
     title="leftover processes on a node could not be listed",
-    severity=Severity.WARN,
     symptoms=("leftovers from earlier runs are unknown",),
     explanation="The node's processes could not be listed in time, so Aboard did not look for leftovers.",
     fixes="{line:shell ssh NODE 'ps -u $USER -o pid,stat,etime,args'}    # state D means blocked in the kernel,"
     " usually on a dead mount",
 )
 
-ENVIRONMENT = Diagnosis(
+ENVIRONMENT = warning(
     code="unknown-environment",
     title="the environment and the script could not be checked on a node",
-    severity=Severity.WARN,
     symptoms=("whether the node has your Python environment and your script is not known",),
     explanation="The environment or the script could not be looked up in time. The environment, the working directory"
     " or the script may be on a dead mount.",
@@ -52,10 +49,9 @@ ENVIRONMENT = Diagnosis(
     fixes="{look:shell}",
 )
 
-STORAGE_ROOM = Diagnosis(
+STORAGE_ROOM = warning(
     code="unknown-storage-room",
     title="free space for the run could not be measured",
-    severity=Severity.WARN,
     symptoms=("free space in the output directory is unknown",),
     explanation="The disk behind `output:` did not respond in time, or the node replied in a format that this version"
     " of Aboard doesn't recognize.",

@@ -1,6 +1,6 @@
 """Log messages about jobs and launchers, from Slurm, torchrun and DeepSpeed."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, warning
 from aboard.diagnoses.output_patterns import cause, end, info
 
 TIME_LIMIT = Diagnosis(
@@ -116,10 +116,9 @@ HOSTFILE = Diagnosis(
     ),
 )
 
-LOCAL_ONLY = Diagnosis(
+LOCAL_ONLY = warning(
     code="log-local-only",
     title="DeepSpeed trains on one machine only",
-    severity=Severity.WARN,
     symptoms=("Unable to find hostfile, will proceed with training with local resources only.",),
     explanation="DeepSpeed did not find a hostfile at the path that it reads (/job/hostfile), so it uses only this"
     " machine's GPUs.",

@@ -1,6 +1,6 @@
 """Log messages about a rank's own program: CUDA, disks, Python environment, data and checkpoints."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, warning
 from aboard.diagnoses.output_patterns import KERNEL_XID, cause, end, odd
 
 ILLEGAL_ACCESS = Diagnosis(
@@ -246,10 +246,9 @@ MODEL_DIFFERS = Diagnosis(
     ),
 )
 
-NAN = Diagnosis(
+NAN = warning(
     code="log-nan",
     title="the loss is NaN or infinite",
-    severity=Severity.WARN,
     symptoms=("{'loss': nan, 'grad_norm': nan}",),
     explanation="Possible causes: the learning rate is too high, fp16 overflows, a row in the dataset is broken, or a"
     " GPU computes wrong results.",

@@ -63,9 +63,7 @@ IMAGE_PERMISSION = Diagnosis(
     title="this user may not read the container's image",
     symptoms=("could not open image /data/train.sif: /data/train.sif is not readable by the current user",),
     explanation="The user that runs the ranks has no permission to read the image file, or a directory above it.",
-    fixes={
-        "": "namei -l {image}    # on {node}; shows which part of the path lacks r (file) or x (directory)",
-    },
+    fixes="namei -l {image}    # on {node}; shows which part of the path lacks r (file) or x (directory)",
     patterns=refusal(
         r"could not open image (?P<image>\S+): .*(?:is not readable by the current user|permission denied)"
     ),
@@ -90,7 +88,7 @@ IMAGE_INVALID = Diagnosis(
         refusal(
             r"could not open image (?P<image>\S+): (?:image format not recognized|.*\bEOF|.*bad magic)"
             r"|while extracting (?P<image2>\S+): .*(?:[Ff]ile system corruption|not a squashfs)"
-            r"|FATAL ERROR: File system corruption detected|failed to open elf binary /bin/sh: (?:EOF|open /bin/sh)",
+            r"|FATAL ERROR: File system corruption detected|failed to open elf binary /bin/sh: (?:EOF|open /bin/sh)"
         ),
         refusal(r"Error: invalid reference format|docker: invalid reference format", fix="name"),
     ),
@@ -106,9 +104,7 @@ ARCHITECTURE = Diagnosis(
         "exec container process `/usr/bin/python3`: Exec format error",
     ),
     explanation="The programs in the image were built for another CPU architecture than this node's.",
-    fixes={
-        "": "uname -m    # on {node}; build or pull the image for this architecture",
-    },
+    fixes="uname -m    # on {node}; build or pull the image for this architecture",
     patterns=refusal(
         r"the image's architecture \((?P<built>\w+)\) could not run on the host's|image targets '?(?P<built2>\w+)'?,"
         r" cannot run on|(?:exec container process|exec user process|failed to exec pid1|Failed to execv).*[Ee]xec"

@@ -92,14 +92,12 @@ USER_NAMESPACES = Diagnosis(
     " security module forbids users to create one.",
     remedy="An administrator can allow user namespaces, or install Apptainer with its setuid starter"
     " (package apptainer-suid).",
-    fixes={
-        "": "sysctl user.max_user_namespaces kernel.unprivileged_userns_clone"
-        " kernel.apparmor_restrict_unprivileged_userns    # on {node}; good values are > 0, 1 and 0\n"
-        "sudo sysctl -w user.max_user_namespaces=15000    # on {node}; if it is 0",
-    },
+    fixes="sysctl user.max_user_namespaces kernel.unprivileged_userns_clone"
+    " kernel.apparmor_restrict_unprivileged_userns    # on {node}; good values are > 0, 1 and 0\n"
+    "sudo sysctl -w user.max_user_namespaces=15000    # on {node}; if it is 0",
     patterns=refusal(
         r"Failed to create (?:user|mount) namespace|user namespaces are not enabled|cannot clone: (?:No space left on"
-        r" device|Operation not permitted|Invalid argument|Permission denied)|failed to create user namespace",
+        r" device|Operation not permitted|Invalid argument|Permission denied)|failed to create user namespace"
     ),
 )
 
@@ -184,10 +182,8 @@ STORAGE = Diagnosis(
     ),
     explanation="Podman keeps images in the user's home. Its storage driver does not work on that file system, or the"
     " storage was made with another driver.",
-    fixes={
-        "": "podman info | grep -E 'graphDriverName|graphRoot:'    # on {node};"
-        " on NFS, set another graphroot in ~/.config/containers/storage.conf",
-    },
+    fixes="podman info | grep -E 'graphDriverName|graphRoot:'    # on {node};"
+    " on NFS, set another graphroot in ~/.config/containers/storage.conf",
     patterns=(
         refusal(
             r"(?:'overlay'|overlay) is not supported over|kernel does not support overlay fs"

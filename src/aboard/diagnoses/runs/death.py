@@ -1,6 +1,6 @@
 """Diagnoses of ranks, nodes and conductors that die or are lost."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
 from aboard.diagnoses.fixes import Advice, FixTemplates
 from aboard.diagnoses.output_patterns import NCCL_COMPLETION, PatternSource, cause, echo, end, last_words
 
@@ -256,10 +256,9 @@ HEAD_PAUSED = Diagnosis(
     " and a lease of 10 min",
 )
 
-AGENT_DISTURBED = Diagnosis(
+AGENT_DISTURBED = remark(
     code="run-agent-disturbed",
     title="a process of Aboard on a node was stopped or killed, and the run went on",
-    severity=Severity.INFO,
     symptoms=("State:\tT (stopped)",),
     explanation="A signal stopped the supervisor, its guard process or the agent's connection to the head, and another"
     " process of Aboard continued it; or the connection was killed, and the head connected again. The ranks did not"
@@ -307,10 +306,9 @@ _LOST_PEER = (
     r"slurmstepd: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+ DUE TO SIGNAL",
     r"Sending process \d+ closing signal|Unable to shutdown process|Killing subprocess \d+",
 )
-FOLLOWED = Diagnosis(
+FOLLOWED = remark(
     code="run-followed",
     title="ranks died because another rank had died",
-    severity=Severity.INFO,
     symptoms=("Connection closed by peer", "Connection reset by peer", "NCCL WARN Net : Connection closed by remote"),
     explanation="When a rank dies, its peers lose their connections to it. Their errors are consequences, not the"
     " cause.",
@@ -329,19 +327,17 @@ FOLLOWED = Diagnosis(
     ),
 )
 
-STUBBORN = Diagnosis(
+STUBBORN = warning(
     code="run-stubborn",
     title="processes survived SIGKILL",
-    severity=Severity.WARN,
     symptoms=("State:\tD (disk sleep)",),
     explanation="The processes are blocked in the kernel by a dead mount or device, so no signal reaches them.",
     fixes="aboard check --fix {nodes:words}    # works once the mount or device responds; else reboot the node",
 )
 
-NODE_FLOOD = Diagnosis(
+NODE_FLOOD = warning(
     code="run-node-flood",
     title="a node sent more events or measurements than a run keeps",
-    severity=Severity.WARN,
     symptoms=("sent more events than a run keeps",),
     explanation="The record has a limit for each node, so that none can fill this machine's disk, and no healthy node"
     " comes near it. The run goes on, but its record lacks what this node sent past the limit.",
@@ -379,10 +375,9 @@ NESTED = Diagnosis(
     },
 )
 
-NODE_SILENT = Diagnosis(
+NODE_SILENT = warning(
     code="run-node-silent",
     title="a node has stopped responding",
-    severity=Severity.WARN,
     symptoms=("no beat came over the wire",),
     explanation="The node lost power, its network or its ssh connection. Its ranks may still be running. The run"
     " continues if the node comes back within the lease (`--lease SECONDS`), and is terminated otherwise.",

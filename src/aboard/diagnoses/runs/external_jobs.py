@@ -1,13 +1,12 @@
 """Diagnoses of jobs that another launcher started."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import remark, warning
 
 _THEN_RERUN = "    # on {nodes:shell}; then run aboard why again"
 
-RANKS_MISSING = Diagnosis(
+RANKS_MISSING = warning(
     code="why-ranks-missing",
     title="some ranks of the job were not found",
-    severity=Severity.WARN,
     symptoms=("Waiting for clients", "Timed out after 601 seconds waiting for clients. 4/8 clients joined."),
     explanation="The missing ranks are on nodes that were not queried, run as a different user, were never started, or"
     " have exited. If they have exited, all other ranks are waiting for them.",
@@ -19,19 +18,17 @@ RANKS_MISSING = Diagnosis(
     },
 )
 
-NODE_UNHEARD = Diagnosis(
+NODE_UNHEARD = warning(
     code="why-node-unheard",
     title="a node could not be queried",
-    severity=Severity.WARN,
     symptoms=("ssh: connect to host gpu03 port 22: Connection timed out",),
     explanation="The state of the node's ranks is unknown. An unreachable node is often the reason why the job hangs.",
     fixes="aboard check {node} --only reach",
 )
 
-NO_STACKS = Diagnosis(
+NO_STACKS = remark(
     code="why-no-stacks",
     title="a rank's stacks could not be read",
-    severity=Severity.INFO,
     symptoms=(
         "Permission Denied: Try running again with elevated permissions by going 'sudo env \"PATH=$PATH\" !!'",
         "Operation not permitted (os error 1)",
@@ -48,10 +45,9 @@ NO_STACKS = Diagnosis(
     },
 )
 
-OTHER_RUN = Diagnosis(
+OTHER_RUN = remark(
     code="why-other-run",
     title="another job runs on the same nodes",
-    severity=Severity.INFO,
     symptoms=("two jobs on one node", "EADDRINUSE", "CUDA out of memory"),
     explanation="A second job on these nodes uses a different MASTER_ADDR or MASTER_PORT, and the two jobs share"
     " cores, memory and links. Aboard diagnosed the newest job; if the second one is left over from"

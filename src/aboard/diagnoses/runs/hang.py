@@ -1,6 +1,6 @@
 """Diagnoses of hangs: ranks that are paused, wait for each other, or lost their links."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, warning
 from aboard.diagnoses.output_patterns import PatternSource, cause
 from aboard.diagnoses.shared_fixes import CHECK_NETWORK, LOGS, OPEN, PUT_UP, SAME_CODE
 
@@ -15,20 +15,18 @@ _UNHANG = (
 )
 _AGAIN = "    # on {node}; once the file server responds; then launch again"
 
-WHY_FAILED = Diagnosis(
+WHY_FAILED = warning(
     code="why-failed",
     title="the diagnosis of a run failed",
-    severity=Severity.WARN,
     symptoms=("the look at this run failed: TypeError",),
     explanation="This is a bug in Aboard, not in your run. The run continues, and Aboard will diagnose it again.",
     fixes="aboard logs {run}    # the ranks' last output\n"
     "aboard bundle {run}    # the run's record without secrets, for a bug report",
 )
 
-TRACED = Diagnosis(
+TRACED = warning(
     code="hang-traced",
     title="a debugger has stopped a rank",
-    severity=Severity.WARN,
     symptoms=("State:\tt (tracing stop)",),
     explanation="gdb, strace or py-spy without --nonblocking has stopped the process. All other ranks are waiting for"
     " this rank.",
@@ -216,10 +214,9 @@ BIG_PACKETS = Diagnosis(
     },
 )
 
-UNKNOWN = Diagnosis(
+UNKNOWN = warning(
     code="hang-unknown",
     title="the run hangs for an unknown reason",
-    severity=Severity.WARN,
     symptoms=("it just hangs",),
     explanation="None of the causes that Aboard checks explains the hang. The finding shows where each rank is in its"
     " code.",

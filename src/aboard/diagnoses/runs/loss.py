@@ -1,11 +1,10 @@
 """Diagnoses of a loss that is not a number."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import warning
 
-NO_NUMBER = Diagnosis(
+NO_NUMBER = warning(
     code="loss-no-number",
     title="the loss is NaN or infinite",
-    severity=Severity.WARN,
     symptoms=("loss: nan", "'loss': 0.0, 'grad_norm': nan"),
     explanation="Every step from here on is wasted. Possible causes: the learning rate is too high, a batch has a bad"
     " value, fp16 is used without loss scaling, or, if it happens on only one node, that node's hardware is faulty.",

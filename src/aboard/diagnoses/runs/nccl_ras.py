@@ -1,6 +1,6 @@
 """Diagnoses that NCCL's RAS subsystem reports."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import warning
 from aboard.diagnoses.output_patterns import cause, odd
 from aboard.diagnoses.shared_fixes import LOGS
 
@@ -11,10 +11,9 @@ _INSPECT = {
     "ras": "ncclras -v    # on a node; prints the full RAS report; or: echo verbose status | nc localhost 28028",
 }
 
-MISSING = Diagnosis(
+MISSING = warning(
     code="hang-nccl-missing",
     title="NCCL can't reach some of its ranks",
-    severity=Severity.WARN,
     symptoms=(
         "Missing communicator data from 1 job process",
         "job process is considered dead (unreachable via the RAS network)",
@@ -28,10 +27,9 @@ MISSING = Diagnosis(
     patterns=cause(r"Process (?P<pid>\d+) on node (?P<node>\S+) managing GPUs? ", weight=2),
 )
 
-APART = Diagnosis(
+APART = warning(
     code="hang-nccl-apart",
     title="NCCL's ranks are at different collectives",
-    severity=Severity.WARN,
     symptoms=(
         "Communicator ranks have different AllReduce operation counts",
         "Communicator ranks have different collective operation counts",
@@ -50,10 +48,9 @@ APART = Diagnosis(
     ),
 )
 
-ERROR = Diagnosis(
+ERROR = warning(
     code="hang-nccl-error",
     title="NCCL failed in ranks that are still running",
-    severity=Severity.WARN,
     symptoms=("Asynchronous error on 1 rank", "Initialization errors on 2 ranks", "reported Unhandled CUDA error"),
     explanation="NCCL failed in this rank, but the rank's program did not notice or did not exit, so the others are"
     " waiting for it. `Remote process error` only means that another rank failed.",

@@ -1,6 +1,6 @@
 """Diagnoses of a rendezvous that fails: late nodes or ranks, an unreachable store or peers."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, warning
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.shared_fixes import CHECK_NETWORK, OPEN, PUT_UP
 
@@ -10,10 +10,9 @@ _RESOLVE = (
 )
 _OWN_NAME = "getent hosts $(hostname)    # on {nodes:shell}; if this prints 127.0.x.x, remove that line from /etc/hosts"
 
-NODE_LATE = Diagnosis(
+NODE_LATE = warning(
     code="init-node-late",
     title="a node has not joined yet",
-    severity=Severity.WARN,
     symptoms=("Timed out after 601 seconds waiting for clients. 1/2 clients joined.",),
     explanation="Aboard has not yet started its agent on this node, because the node's ssh is slow or does not"
     " respond.",
@@ -143,10 +142,9 @@ RANK_LATE = Diagnosis(
     " rank is doing.",
 )
 
-IMPORT_SLOW = Diagnosis(
+IMPORT_SLOW = warning(
     code="init-import-slow",
     title="a rank is slow to import its modules",
-    severity=Severity.WARN,
     symptoms=("import torch takes minutes",),
     explanation="Imports are slow if the node is busy, or if the file system is slow for thousands of small files.",
     remedy="Put the Python environment on a local disk. `time python3 -X importtime -c 'import torch'` on the node"

@@ -1,24 +1,22 @@
 """Diagnoses of runs that make progress, but slowly."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import warning
 from aboard.diagnoses.fixes import Advice
 
 _QUOTA = "    # on {node}; lasts until the quota is set again; or request more cores from Slurm or Kubernetes"
 _MEASURE = "{check:shell aboard check NODES --only network    # measures the links; so does --only collective}"
 
-RANK = Diagnosis(
+RANK = warning(
     code="slow-rank",
     title="one rank delays all others",
-    severity=Severity.WARN,
     symptoms=("straggler",),
     explanation="The rank arrives last at nearly every collective, and all others wait for it each time.",
     fixes="py-spy dump --pid {pid}    # on {node}, a few times: shows where the rank spends its time (needs py-spy)",
 )
 
-THROTTLED = Diagnosis(
+THROTTLED = warning(
     code="slow-throttled",
     title="a node's cgroup is throttled",
-    severity=Severity.WARN,
     symptoms=("nr_throttled", "throttled_usec"),
     explanation="A Slurm, Kubernetes or Docker quota gives the node's ranks less CPU time than they need. All other"
     " ranks wait for them in each collective.",
@@ -29,10 +27,9 @@ THROTTLED = Diagnosis(
     },
 )
 
-NEIGHBOUR = Diagnosis(
+NEIGHBOUR = warning(
     code="slow-neighbour",
     title="another process uses a rank's cores",
-    severity=Severity.WARN,
     symptoms=("load average",),
     explanation="Another process was using the cores while the rank's threads were ready to run. All other ranks wait"
     " for this rank in each collective.",
@@ -40,33 +37,27 @@ NEIGHBOUR = Diagnosis(
     " or give the run its own cores: aboard launch --bind",
 )
 
-DISK = Diagnosis(
+DISK = warning(
     code="slow-disk",
     title="a rank waits for its disk",
-    severity=Severity.WARN,
     symptoms=("%iowait",),
     explanation="The rank spends most of its time in the kernel, waiting for a disk or a mount.",
     fixes="iostat -x 1 3    # on {node}; which disk is busy? put the data on a faster one",
 )
 
-DATA = Diagnosis(
+DATA = warning(
     code="slow-data",
     title="a rank waits for its data",
-    severity=Severity.WARN,
     symptoms=("GPU utilization drops to 0",),
     explanation="The rank's batches arrive later than the other ranks' batches.",
     fixes=Advice("# use more workers and prefetching: DataLoader(num_workers=…, prefetch_factor=…), or faster storage"),
 )
 
-LINK = Diagnosis(
+LINK = warning(
     code="slow-link",
     title="a link between nodes is slow or loses packets",
-    severity=Severity.WARN,
     symptoms=("TCP retransmissions", "busbw is much lower than expected"),
     explanation="The link carries less than the ranks send, or loses packets. Usually a NIC, a cable or a switch port"
     " is faulty or overloaded. Every collective waits for this link.",
-    fixes={
-        "errors": "ip -s link    # on {nodes:shell}; shows errors and drops\n" + _MEASURE,
-        "check": _MEASURE,
-    },
+    fixes={"errors": "ip -s link    # on {nodes:shell}; shows errors and drops\n" + _MEASURE, "check": _MEASURE},
 )

@@ -1,16 +1,15 @@
 """Slurm jobs that wait, can't start or were ended, and what shortens a job's life."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
 from aboard.diagnoses.output_patterns import cause, info, odd
 
 # A line of squeue, which ends in the reason, and a line of `scontrol show job`.
 # Runs of bounded length: a line of digits must not take seconds.
 _QUEUED = r"(?<![\d_+])(?P<job{n}>\d[\d_+]{0,40})\s.{0,150}\s(?:PD|PENDING)\s.{0,150}"
 
-WAITING = Diagnosis(
+WAITING = remark(
     code="slurm-waiting",
     title="the Slurm job waits for its turn",
-    severity=Severity.INFO,
     symptoms=("PD 0:00 4 (Resources)", "PD 0:00 4 (Priority)", "JobState=PENDING Reason=Priority"),
     explanation="The job starts by itself when nodes are free and no job with a higher priority wants them. A smaller"
     " or shorter job starts earlier, because Slurm can fit it in before larger ones.",
@@ -20,10 +19,9 @@ WAITING = Diagnosis(
     patterns=info(_QUEUED.replace("{n}", "") + r"\((?:Resources|Priority)\)\s*$"),
 )
 
-LIMIT = Diagnosis(
+LIMIT = warning(
     code="slurm-limit",
     title="a limit of the QOS or account keeps the Slurm job waiting",
-    severity=Severity.WARN,
     symptoms=(
         "PD 0:00 4 (QOSMaxJobsPerUserLimit)",
         "PD 0:00 4 (QOSMaxGRESPerUser)",
@@ -98,10 +96,9 @@ IMPOSSIBLE = Diagnosis(
     ),
 )
 
-UNAVAILABLE = Diagnosis(
+UNAVAILABLE = warning(
     code="slurm-unavailable",
     title="nodes that the Slurm job needs are down, drained or reserved",
-    severity=Severity.WARN,
     symptoms=(
         "PD 0:00 4 (ReqNodeNotAvail, UnavailableNodes:n2)",
         "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
@@ -118,10 +115,9 @@ UNAVAILABLE = Diagnosis(
     ),
 )
 
-PARTITION_CLOSED = Diagnosis(
+PARTITION_CLOSED = warning(
     code="slurm-partition-closed",
     title="the partition of the Slurm job is closed",
-    severity=Severity.WARN,
     symptoms=("PD 0:00 4 (PartitionDown)", "PD 0:00 4 (PartitionInactive)"),
     explanation="A partition that is down or inactive starts no jobs, usually during a maintenance.",
     fixes="sinfo --format='%P %a %l %D'    # here; which partitions are up\n"
@@ -132,10 +128,9 @@ PARTITION_CLOSED = Diagnosis(
     ),
 )
 
-NODE_DRAINED = Diagnosis(
+NODE_DRAINED = warning(
     code="slurm-node-drained",
     title="Slurm drains a node of the job",
-    severity=Severity.WARN,
     symptoms=("State=MIXED+DRAIN", "State=ALLOCATED+DRAIN"),
     explanation="Slurm gives the node no further jobs, and somebody or a health check had a reason for it. This job"
     " keeps the node until it ends; a job that is submitted again runs without it.",
@@ -164,20 +159,18 @@ SUSPENDED = Diagnosis(
     leads_to=("reach-silent", "reach-timeout", "reach-step-refused", "reach-step-aborted"),
 )
 
-TIME_LEFT = Diagnosis(
+TIME_LEFT = warning(
     code="slurm-time-left",
     title="the Slurm job ends soon",
-    severity=Severity.WARN,
     symptoms=("DUE TO TIME LIMIT",),
     explanation="Slurm ends the job at its time limit. A training that is stopped there continues from its last"
     " checkpoint in a new job.",
     fixes="sudo scontrol update jobid={job} timelimit=+60    # here; 60 min more; users can only lower it",
 )
 
-PORT_RANGE = Diagnosis(
+PORT_RANGE = warning(
     code="slurm-port-range",
     title="SrunPortRange is too small for this many nodes",
-    severity=Severity.WARN,
     symptoms=("all ports in range (60001, 60100) exhausted, cannot establish listening port",),
     explanation="Each srun listens on four ports, and on two more for every further 48 nodes. Aboard starts one srun"
     " for up to 64 nodes, and one for each node that it has to reconnect. All sruns on this machine share the range,"

@@ -169,7 +169,7 @@ PROLOG = Diagnosis(
     + _RESUME,
     patterns=cause(
         _STARTED + r".*[Pp]rolog|[Jj]ob prolog failed|TaskProlog failed|error: \[job \d+\] prolog failed"
-        r"|srun prolog failed|Prolog error|[Pp]rolog (?:or job env setup )?failure on node (?P<node2>[\w.-]+)",
+        r"|srun prolog failed|Prolog error|[Pp]rolog (?:or job env setup )?failure on node (?P<node2>[\w.-]+)"
     ),
 )
 

@@ -54,11 +54,7 @@ QUANTIZED = Diagnosis(
 FILES = Diagnosis(
     code="adapter-files",
     title="the adapter to continue from can't be used",
-    symptoms=(
-        "has no adapter_config.json",
-        "has no adapter_model.safetensors",
-        "the adapter's files lack",
-    ),
+    symptoms=("has no adapter_config.json", "has no adapter_model.safetensors", "the adapter's files lack"),
     explanation="`adapter.path` is a directory as PEFT's save_pretrained writes it: adapter_config.json of a LoRA"
     " adapter and adapter_model.safetensors with its weights for this base model. Pickled weights (adapter_model.bin)"
     " are not read, since loading them can run code.",

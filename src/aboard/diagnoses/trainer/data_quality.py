@@ -1,6 +1,6 @@
 """Diagnoses of the data check. Imports no numpy: `aboard why` shows them without the train extra, too."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, remark, warning
 from aboard.diagnoses.fixes import Advice
 from aboard.diagnoses.output_patterns import cause
 
@@ -174,10 +174,7 @@ LEAK = Diagnosis(
     title="validation rows are in the training data",
     symptoms=("validation loss is lower than training loss", "eval_loss falls and the model gets worse"),
     explanation="Rows with the same content are in both sets, so the validation loss measures memorization.",
-    fixes={
-        "apart": "grep -hvxFf {held} {files:words} > {kept}    # removes the validation rows",
-        **_PASS,
-    },
+    fixes={"apart": "grep -hvxFf {held} {files:words} > {kept}    # removes the validation rows", **_PASS},
 )
 
 DUPLICATES = Diagnosis(
@@ -187,16 +184,12 @@ DUPLICATES = Diagnosis(
     explanation="Several rows have the same content. Columns that training does not use are not compared. If a third or"
     " more of the rows are duplicates, a file is probably listed twice, or files overlap. To train on some rows more"
     " often, give their file a larger `weight`.",
-    fixes={
-        "once": "awk '!seen[$0]++' {files:words} > {kept}    # keeps one copy of each line",
-        **_PASS,
-    },
+    fixes={"once": "awk '!seen[$0]++' {files:words} > {kept}    # keeps one copy of each line", **_PASS},
 )
 
-SPECIAL_TEXT = Diagnosis(
+SPECIAL_TEXT = warning(
     code="data-special-text",
     title="control tokens appear as text in the data",
-    severity=Severity.WARN,
     symptoms=("<|im_end|> in the middle of a message", "<|endoftext|> in a document", "roles are confused"),
     explanation="The tokenizer turns text such as `<|im_end|>` into a control token, so a turn ends there, and anyone"
     " who writes the text into a prompt can impersonate another role. If rows are already rendered, provide them as"
@@ -204,10 +197,9 @@ SPECIAL_TEXT = Diagnosis(
     fixes={"mend": "sed {script} {file} > mended.jsonl    # removes that token", **_PASS},
 )
 
-OUTLIER = Diagnosis(
+OUTLIER = remark(
     code="data-outlier",
     title="a row is much longer than the others",
-    severity=Severity.INFO,
     symptoms=("one step takes far longer than the others", "CUDA out of memory at one step only"),
     explanation="The longest row is more than 20 times as long as 99 % of the rows. It may be two files joined in one"
     " row, or binary data.",
@@ -254,17 +246,12 @@ ECHO = Diagnosis(
     fixes={**_SHOW_ROWS, **_PASS},
 )
 
-SWAPPED = Diagnosis(
+SWAPPED = warning(
     code="data-swapped",
     title="prompts and answers look swapped",
-    severity=Severity.WARN,
     symptoms=("the model answers with questions", "the model speaks as the user"),
     explanation="Answers ask for something, and their prompts don't. If answers are meant to be questions, allow it.",
-    fixes={
-        **_SHOW_ROWS,
-        "swap": "jq -c {filter} {file} > {kept}    # swaps prompts and answers, in all rows",
-        **_PASS,
-    },
+    fixes={**_SHOW_ROWS, "swap": "jq -c {filter} {file} > {kept}    # swaps prompts and answers, in all rows", **_PASS},
 )
 
 MISPLACED = Diagnosis(
@@ -293,20 +280,18 @@ LANGUAGE = Diagnosis(
     fixes={**_SHOW_ROWS, **_PASS},
 )
 
-SHAPE = Diagnosis(
+SHAPE = warning(
     code="data-shape",
     title="answers are ids, addresses or numbers",
-    severity=Severity.WARN,
     symptoms=("the model answers with an id", "the model answers with a URL"),
     explanation="The answers look like values of another column: ids, hashes, paths, addresses, timestamps or a"
     " counter, and the prompts don't request them.",
     fixes={**_SHOW_ROWS, **_PASS},
 )
 
-UNFINISHED = Diagnosis(
+UNFINISHED = warning(
     code="data-unfinished",
     title="answers are cut off in the file",
-    severity=Severity.WARN,
     symptoms=("answers break off in the middle of a sentence", "the model stops in the middle of a word"),
     explanation="Many answers have exactly the greatest length, or stop in the middle of a sentence. Usually an export"
     " or the limit of a generating model cut them.",

@@ -1,6 +1,6 @@
 """Diagnoses of training runs that stop before the first step or at one."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, warning
 from aboard.diagnoses.fixes import Advice
 
 CONFIG = Diagnosis(
@@ -68,14 +68,10 @@ MODEL = Diagnosis(
     },
 )
 
-ASKED = Diagnosis(
+ASKED = warning(
     code="train-asked",
     title="the trainer's helper process failed",
-    severity=Severity.WARN,
-    symptoms=(
-        "aboard.train.memory.worker: no reply within 120 s",
-        "ModuleNotFoundError: No module named 'torch'",
-    ),
+    symptoms=("aboard.train.memory.worker: no reply within 120 s", "ModuleNotFoundError: No module named 'torch'"),
     explanation="A separate process with the trainer's code estimates memory and exports checkpoints. It crashed, or"
     " the head has no torch. Without torch, export on a node, or run `pip install '.[train]'` here, in"
     " Aboard's checkout. Training continues without the estimate.",
@@ -120,10 +116,9 @@ TRACKER_SERVER = Diagnosis(
     },
 )
 
-TRACKER_ADDRESS = Diagnosis(
+TRACKER_ADDRESS = warning(
     code="train-tracker-address",
     title="a file would send a secret of yours to the tracker's address that it names",
-    severity=Severity.WARN,
     symptoms=("MLFLOW_TRACKING_TOKEN is yours, but `env` of a file sets MLFLOW_TRACKING_URI=http://server:5000",),
     explanation="Aboard uses a key, token or password of your shell or of `--env` only with an address from there, or"
     " with the tracker's own default. If `env` in aboard.yaml sets the address, or certificates to trust, rank 0 gets"
@@ -131,10 +126,9 @@ TRACKER_ADDRESS = Diagnosis(
     fixes="aboard train --env {variable}=VALUE    # if the server is yours: type the value instead of the file",
 )
 
-TRACKER = Diagnosis(
+TRACKER = warning(
     code="train-tracker",
     title="a tracker does not accept the metrics of a run",
-    severity=Severity.WARN,
     symptoms=(
         "mlflow does not accept metrics: MlflowException: API request to http://server:5000 failed with exception",
         "wandb has not confirmed 12 lines of metrics.jsonl",
@@ -244,10 +238,9 @@ ATTENTION = Diagnosis(
     fixes="--set train.attn_implementation=sdpa    # or auto, for the best available one",
 )
 
-BF16 = Diagnosis(
+BF16 = warning(
     code="train-bf16",
     title="these GPUs don't support bfloat16",
-    severity=Severity.WARN,
     symptoms=("Your setup doesn't support bf16/gpu. You need Ampere+ GPU with cuda>=11.0",),
     explanation="GPUs with a compute capability below 8.0 (such as V100, T4, RTX 20) don't support bfloat16 in"
     " hardware.",

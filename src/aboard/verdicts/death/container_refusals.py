@@ -61,10 +61,7 @@ def build_refusal_finding(evidence: Evidence, refusal: ContainerRefusal) -> Find
 
 
 def _match_messages(
-    evidence: Evidence,
-    child: RankProcess,
-    container: Container | None,
-    messages: Iterable[KnownMessage],
+    evidence: Evidence, child: RankProcess, container: Container | None, messages: Iterable[KnownMessage]
 ) -> ContainerRefusal | None:
     if not child.dead or child.raised is not None or child.phase > Phase.STARTED:
         return None

@@ -11,9 +11,8 @@ from aboard.diagnoses.nodes import collective, software
 from aboard.diagnoses.output_patterns import PatternRole
 from aboard.diagnoses.program_logs import undetermined
 from aboard.verdicts.logs.nccl_log import NcclLogSummary, list_missing_ranks
-from aboard.verdicts.logs.sighting import ScannedLog, Sighting
+from aboard.verdicts.logs.sighting import ScannedLog, Sighting, is_clearly_before, is_near, sort_sightings
 from aboard.verdicts.logs.sighting_findings import build_finding, describe_followers, find_code, list_odd_findings
-from aboard.verdicts.logs.sighting_order import is_clearly_before, is_near, sort_sightings
 
 # A run that printed this many lines of progress after an error survived it; buffers delay fewer.
 _SURVIVED = 100

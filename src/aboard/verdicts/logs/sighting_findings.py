@@ -9,8 +9,7 @@ from aboard.diagnoses.output_patterns import PatternRole
 from aboard.diagnoses.runs import death
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
 from aboard.verdicts.logs.nccl_log import find_stall, format_stall
-from aboard.verdicts.logs.sighting import ScannedLog, Sighting
-from aboard.verdicts.logs.sighting_order import is_near, sort_sightings
+from aboard.verdicts.logs.sighting import ScannedLog, Sighting, is_near, sort_sightings
 
 _QUOTED = 300
 # Messages that don't end a run.
