@@ -13,7 +13,6 @@ import pytest
 from preparing import SHARD, Bytes, Size, source, text_of, write_rows
 
 from aboard.data.sampling.sequence_packing import build_packed_sequences
-from aboard.data.store.node_file_gaps import find_file_gaps
 from aboard.data.store.shard_manifest import format_manifest, read_manifest
 from aboard.data.store.token_shards import TokenShards
 from aboard.data.tokenize_workers.prepare_data import PreparedData, prepare_data
@@ -220,12 +219,14 @@ def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
 
 
 def test_nodes_with_the_same_shards_have_no_gap(made: PreparedData, tmp_path: Path) -> None:
-    """Proven by hash: a missing file and another content are told apart."""
-    wanted = build_sync_directory(made.shards.folder, hashes=tmp_path / "hashes.json").files
+    """Proven by hash: a missing file comes before one with another content."""
+    directory = build_sync_directory(made.shards.folder, hashes=tmp_path / "hashes.json")
+    wanted = directory.files
     assert [file.name for file in wanted] == [*(file.name for file in made.shards.manifest.files), "manifest.json"]
     whole = {file.name: file for file in wanted}
-    assert find_file_gaps(wanted, {"n1": whole, "n2": {**whole, "more": wanted[0]}}) == []
+    assert directory.find_gaps(whole) == directory.find_gaps({**whole, "more": wanted[0]}) == []
     found = {name: file for name, file in whole.items() if name != "00000.mask"}
     found["00001.tokens"] = replace(whole["00001.tokens"], sha256="0" * 64)
-    (gap,) = find_file_gaps(wanted, {"n1": whole, "n2": found})
-    assert (gap.node, gap.missing, gap.differing) == ("n2", (whole["00000.mask"],), (whole["00001.tokens"],))
+    found["00000.tokens"] = replace(whole["00000.tokens"], sha256="0" * 64)
+    gaps = [whole["00000.mask"], whole["00000.tokens"], whole["00001.tokens"]]
+    assert directory.find_gaps(found) == gaps

@@ -15,7 +15,6 @@ from aboard.core.cluster.file_transfer_errors import build_busy_error, build_has
 from aboard.core.cluster.node import Node
 from aboard.data.store.content_hash_cache import make_changed_error, read_file_stamp
 from aboard.data.store.file_integrity import make_damage_error
-from aboard.data.store.node_file_gaps import find_file_gaps
 from aboard.data.store.shard_manifest import MANIFEST_NAME
 from aboard.diagnoses import AboardError, ProtocolError
 from aboard.durable_files import FileEntry, compute_sha256
@@ -55,12 +54,8 @@ class _DirectoryState:
     @property
     def lacking(self) -> tuple[FileEntry, ...]:
         """The files that the node lacks, in the order of the directory."""
-        lacking = {
-            file
-            for gap in find_file_gaps(self.directory.files, {"": self.found})
-            for file in (*gap.missing, *gap.differing)
-        }
-        return tuple(file for file in self.directory.files if file in lacking)
+        gaps = {*self.directory.find_gaps(self.found)}
+        return tuple(file for file in self.directory.files if file in gaps)
 
 
 class NodeUpload:

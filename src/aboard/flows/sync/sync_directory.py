@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from aboard.core.decoding import DecodeError, decode
@@ -32,6 +33,11 @@ class SyncDirectory:
     @property
     def bytes(self) -> int:
         return sum(file.bytes for file in self.files)
+
+    def find_gaps(self, found: Mapping[str, FileEntry]) -> list[FileEntry]:
+        """The files that a node lacks, then those that it has with other content; none proves that it has them all."""
+        gaps = [file for file in self.files if found.get(file.name) != file]
+        return sorted(gaps, key=lambda file: file.name in found)
 
 
 def build_sync_directory(folder: Path, *, hashes: Path, to: str | None = None) -> SyncDirectory:

@@ -11,7 +11,6 @@ from typing import Any
 from aboard.core.cluster.file_sync import OnProgress, UploadProgress
 from aboard.core.cluster.file_transfer_errors import build_hash_error, build_no_room_error, build_permission_error
 from aboard.core.cluster.node import Node
-from aboard.data.store.node_file_gaps import find_file_gaps
 from aboard.diagnoses import AboardError, join_fixes
 from aboard.diagnoses.diagnosis import Finding
 from aboard.flows.sync.node_upload import NodeUpload
@@ -206,6 +205,7 @@ async def _find_shared_disks(
 
 def _verify_hashes(uploads: Sequence[NodeUpload], directories: Sequence[SyncDirectory]) -> None:
     for place, directory in enumerate(directories):
-        for gap in find_file_gaps(directory.files, {upload.node.name: upload.list_files(place) for upload in uploads}):
-            file = (*gap.missing, *gap.differing)[0]
-            raise build_hash_error(gap.node, f"{directory.to}/{file.name}", wanted=file.sha256, found="none")
+        for upload in uploads:
+            for file in directory.find_gaps(upload.list_files(place)):
+                path = f"{directory.to}/{file.name}"
+                raise build_hash_error(upload.node.name, path, wanted=file.sha256, found="none")
