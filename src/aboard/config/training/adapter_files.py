@@ -13,28 +13,14 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 # PEFT's names and ours.
 _READ = {
-    "r": "r",
+    **{name: name for name in ("r", "target_modules", "modules_to_save", "use_rslora", "use_dora")},
     "lora_alpha": "alpha",
     "lora_dropout": "dropout",
-    "target_modules": "target_modules",
-    "modules_to_save": "modules_to_save",
-    "use_rslora": "use_rslora",
-    "use_dora": "use_dora",
 }
 # These don't change what the adapter computes.
 _IGNORED = {
-    "peft_type",
-    "task_type",
-    "auto_mapping",
-    "base_model_name_or_path",
-    "revision",
-    "inference_mode",
-    "peft_version",
-    "fan_in_fan_out",
-    "megatron_core",
-    "qalora_group_size",
-    "ensure_weight_tying",
-    "runtime_config",
+    *("peft_type", "task_type", "auto_mapping", "base_model_name_or_path", "revision", "inference_mode"),
+    *("peft_version", "fan_in_fan_out", "megatron_core", "qalora_group_size", "ensure_weight_tying", "runtime_config"),
 }
 # The values of a plain LoRA; all others are False, None or empty.
 _USUAL: dict[str, tuple[object, ...]] = {

@@ -30,17 +30,8 @@ from aboard.train.worker_protocol import write_reply
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # Files of a tokenizer, of any origin; copied unchanged.
 TOKENIZER = (
-    "tokenizer*.json",
-    "tokenizer.model*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "spiece.model",
-    "sentencepiece*.model",
-    "*.tiktoken",
-    "tekken.json",
-    "chat_template*",
+    *("tokenizer*.json", "tokenizer.model*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
+    *("spiece.model", "sentencepiece*.model", "*.tiktoken", "tekken.json", "chat_template*"),
     "additional_chat_templates",
 )
 GENERATION = "generation_config.json"
