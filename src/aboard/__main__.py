@@ -1,3 +1,3 @@
-from aboard.cli.main import main
+from aboard.cli import main
 
 main()

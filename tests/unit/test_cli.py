@@ -221,7 +221,7 @@ if os.fork() == 0:
 def test_a_launch_dials_before_the_rest_of_the_program_loads() -> None:
     """The checks, the views and YAML are imported in a thread, while ssh connects."""
     script = (
-        "import sys, aboard.cli.main, aboard.cli.launch\n"
+        "import sys, aboard.cli.command_line, aboard.cli.launch\n"
         "late = ('rich', 'yaml', 'pydantic', 'aboard.checks', 'aboard.ui', 'aboard.flows.launch.launch_run')\n"
         "print([name for name in sys.modules if name.startswith(late)])"
     )

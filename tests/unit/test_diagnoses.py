@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from shell_shapes import shape
 
 import aboard.diagnoses
-from aboard.cli.main import cli
+from aboard.cli.command_line import cli
 from aboard.diagnoses import AboardError, Advice, Diagnosis, FixCommand, Severity, Shell, format_shell
 from aboard.diagnoses.catalogue import all_diagnoses, list_output_patterns, read_error, recall_diagnosis, unpack_error
 from aboard.diagnoses.errors import pack_error

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from aboard.cli.main import cli
+from aboard.cli.command_line import cli
 from aboard.core.probes.check_subject import Subject
 from aboard.diagnoses import AboardError, Advice, Diagnosis, FixCommand, InputError, Severity
 from aboard.diagnoses.fixes import FixTemplate

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from aboard.cli.main import cli
+from aboard.cli.command_line import cli
 from aboard.core.run.events import Event
 from aboard.diagnoses import NO_FIX
 from aboard.diagnoses.nodes import reach
