@@ -19,7 +19,7 @@ from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeParseError
-from aboard.core.secrets.secret_names import SECRET_NAME
+from aboard.core.secrets.secret_names import SECRET_WORDS
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.node_scripts.script_source import read_script
@@ -289,7 +289,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _run(*words: str, bare: Path | None = None, **env: str) -> dict[str, Any]:
     python = sys.executable if bare is None else str(bare.parents[2] / "bin/python")
-    argv = [python, "-Sc", SCRIPT, *words, *((SECRET_NAME,) if words[0] == "facts" else ())]
+    argv = [python, "-Sc", SCRIPT, *words, *(("|".join(SECRET_WORDS),) if words[0] == "facts" else ())]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env=env)
     told: dict[str, Any] = json.loads(done.stdout)
     return told

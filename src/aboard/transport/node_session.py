@@ -73,16 +73,8 @@ class AckBatcher:
 
 
 __all__ = [
-    "CREDIT",
-    "NO_STACKS",
-    "NodeSession",
-    "OnEvent",
-    "OnOutput",
-    "OnSamples",
-    "OnState",
-    "OutputChunk",
-    "SessionState",
-]
+    "CREDIT", "NO_STACKS", "NodeSession", "OnEvent", "OnOutput", "OnSamples", "OnState", "OutputChunk", "SessionState",
+]  # fmt: skip
 
 # How much output may be in flight from one node: enough for a fast link, too little to delay a beat.
 CREDIT = 256 * 1024

@@ -9,12 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MODULES = (
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "torch.distributed.elastic",
-    "accelerate.commands",
+    "torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic", "accelerate.commands",
     "deepspeed.launcher",
-)
+)  # fmt: skip
 PROGRAMS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "srun", "mpirun", "mpiexec", "pdsh")
 # What starts ranks on its own node, with the command that it needs for that.
 LAUNCH_PROGRAMS: dict[str, tuple[str, ...]] = {
@@ -28,12 +25,8 @@ LAUNCH_MODULES: dict[str, tuple[str, ...]] = {
 HELP = ("-h", "--help", "--version")
 # Launchers with a rendezvous of their own, before any rank starts.
 RENDEZVOUS_LAUNCHERS = (
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "torchrun",
-    "accelerate",
-    "accelerate-launch",
-)
+    "torch.distributed.run", "torch.distributed.launch", "torchrun", "accelerate", "accelerate-launch",
+)  # fmt: skip
 # Option names without dashes; the first occurrence counts, since the script's own arguments come later.
 OPTIONS = {
     "nnodes": "nodes", "num_machines": "nodes",

@@ -10,7 +10,7 @@ from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import Matching, MaxLength
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand
-from aboard.core.secrets.secret_names import SECRET_NAME
+from aboard.core.secrets.secret_names import SECRET_WORDS
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.node_scripts.script_source import read_script
@@ -70,7 +70,7 @@ def build_inventory_command(node: Node, what: str = "facts", program: Program | 
     """The command that takes the inventory with the ranks' Python."""
     target = () if program is None or program.kind is ProgramKind.PROGRAM else (program.kind.value, program.target)
     workdir = node.workdir if node.container is None else node.container.workdir or node.workdir
-    words = (what, workdir or "", *((SECRET_NAME, *target) if what == "facts" else ()))
+    words = (what, workdir or "", *(("|".join(SECRET_WORDS), *target) if what == "facts" else ()))
     script = read_script("software_inventory")
     outside = node.container is None and not node.setup
     if outside and node.transport is not TransportKind.LOCAL and node.rank_python == node.python:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 MASK, HIDDEN = "[secret]", "…hidden"
 # A shorter value would mask ordinary words and numbers, and is hardly a secret.
 SHORTEST_SECRET = 6
-# Names with one of these words. Nodes get the pattern with the question, so that there is one list.
-SECRET_NAME = "KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH"  # noqa: S105 - names of secrets, not one
+# Names with one of these words, in capitals. Nodes get them with the question, so that there is one list.
+SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
 # Names that match but hold no secret.
 _PLAIN = frozenset({"TOKENIZERS_PARALLELISM"})
-_SECRET = re.compile(SECRET_NAME, re.IGNORECASE)
+_SECRET = re.compile("|".join(SECRET_WORDS), re.IGNORECASE)
 # Words of all rules in `secret_patterns`, and what tokens look like: compiling those rules takes 50 ms.
 _HINTS = re.compile(
     r"pass|secret|token|key|cred|auth|pwd|phrase|mnemonic|sig|cookie|login|private|hook|@|%40|identified|bearer|//0|bot"
