@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from deadlines import slowness
 from mlflow_server import hang_silently, serve_mlflow
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from train_cases import curve, lines, trained
@@ -24,7 +25,7 @@ from aboard.train.metrics_report import MetricsReporter
 from aboard.train.trackers import sender_process
 
 SECRET = "not-to-be-seen-anywhere"  # noqa: S105 - what is looked for
-PATIENCE = 60.0
+PATIENCE = 60.0 * slowness()
 LOGGED: dict[str, Any] = {
     "learning_rate": 1.0,
     "grad_norm": 1.0,
