@@ -23,7 +23,7 @@ from aboard.core.probes.facts import Facts
 from aboard.core.probes.rank_environment import CommandPath, RankSpec
 from aboard.core.run.lease import Lease
 from aboard.core.run.run_progress import RunProgress, build_run_progress
-from aboard.diagnoses import Finding, Severity, Shell
+from aboard.diagnoses import Finding, Severity, Shell, format_shell
 from aboard.flows.check.check_cluster import CheckReport, build_dialer, probe_cluster
 from aboard.flows.check.check_observer import CheckObserver
 from aboard.flows.launch.conductor import Conductor, RunObserver, RunOutcome
@@ -62,7 +62,7 @@ class LaunchSpec:
     cluster: Cluster
     request: LaunchRequest
     lease: Lease = Lease()
-    command: Shell = Shell()
+    command: Shell = format_shell("aboard launch")
     subjects: Sequence[Subject] = ()
     quick: bool = True
     environment: HeadEnvironment | None = None
