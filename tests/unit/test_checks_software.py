@@ -289,7 +289,8 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _run(*words: str, bare: Path | None = None, **env: str) -> dict[str, Any]:
     python = sys.executable if bare is None else str(bare.parents[2] / "bin/python")
-    argv = [python, "-Sc", SCRIPT, *words, *(("|".join(SECRET_WORDS),) if words[0] == "facts" else ())]
+    secrets = ["|".join(SECRET_WORDS)] if words[0] == "facts" else []
+    argv = [python, "-Sc", SCRIPT, *words[:2], *secrets, *words[2:]]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env=env)
     told: dict[str, Any] = json.loads(done.stdout)
     return told
