@@ -33,7 +33,6 @@ OTHER_READERS = {
     "flows/why/bundle_replay.py": "what the user named, with limits",
     "flows/why/log_files.py": "what the user named, in bounded pieces",
     "flows/why/record_parts.py": "the run's own files, in the state directory, with limits",
-    "train/checkpoint/": "its own locks and drafts, and SavedCheckpoint, which is no file",
     "train/model/export.py": "SavedCheckpoint, which is no file",
     "train/model/model_files.py": "samples of weights, after list_weight_files has refused what is no regular file",
     "train/model/safetensors_writer.py": "writes",
