@@ -232,7 +232,9 @@ def run_stages(stages: Sequence[Stage]) -> Iterator[Result]:
     for stage in stages:
         result = run_stage(stage)
         yield result
-        if stage.essential and not result.ok:
+        # One that only takes too much CPU says nothing against the stages after it.
+        slow = judge_cpu_seconds(stage.name, result.cpu_seconds, stage.budget)
+        if stage.essential and (result.failed or result.error not in ("", slow)):
             return
 
 

@@ -16,6 +16,7 @@ from stages import (
     judge_cpu_seconds,
     print_summary,
     run_stage,
+    run_stages,
     save_durations,
     write_page,
 )
@@ -135,15 +136,17 @@ def test_the_summary_has_cpu_seconds_beside_each_budget(capsys: pytest.CaptureFi
 
 @pytest.mark.ci
 def test_daemons_of_a_stage_are_counted() -> None:
-    """And the stage's group is gone afterwards."""
+    """The stage's group is gone afterwards, and a stage that takes too much does not stop those after it."""
     with open_cpu_group("test: daemon") as group:
         if group is None:
             pytest.skip("no control group can be made here")
-        result = run_stage(Stage(name="daemon", argv=(sys.executable, "-Sc", DAEMON), limit=120, budget=0.1))
+        daemon = Stage(name="daemon", argv=(sys.executable, "-Sc", DAEMON), limit=120, budget=0.1, essential=True)
+        result, after = run_stages([daemon, Stage(name="after", argv=("true",), limit=60)])
     assert not group.folder.exists()
     assert result.cpu_seconds is not None
     assert result.cpu_seconds >= 0.5
     assert result.error.startswith("daemon took")
+    assert after.ok
     assert not [path for path in group.folder.parent.iterdir() if path.name.endswith("-daemon")]
 
 
