@@ -1,5 +1,6 @@
 """What `aboard train` makes ready on the head: model, data behind the gate, code, and what ranks are told."""
 
+import ast
 import asyncio
 import json
 import os
@@ -8,9 +9,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from data_files import conversation, tokenizer, written
@@ -377,6 +380,24 @@ def test_ranks_are_told_the_training_and_fetch_nothing(monkeypatch: pytest.Monke
     assert (training.data[0].shards, training.data[0].bins) == ("/home/other/cache/s", "/elsewhere/b")
     assert (training.seed, training.resume) == (7, "auto")
     assert Training.of(json.loads(json.dumps(asdict(training)))) == training
+
+
+def test_ranks_get_every_module_that_theirs_import() -> None:
+    """What the trainer imports of ours, at any depth and whenever it does, is in the archive."""
+    with ZipFile(BytesIO(build_code_archive())) as archive:
+        names = {
+            name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): name for name in archive.namelist()
+        }
+        trees = {module: ast.parse(archive.read(name)) for module, name in names.items()}
+    rest = [module for module in trees if module.startswith("aboard.train")]
+    reached = set(rest)
+    while rest:
+        nodes = [node for node in ast.walk(trees[rest.pop()]) if isinstance(node, ast.ImportFrom)]
+        found = {str(node.module) for node in nodes if str(node.module).startswith("aboard")} - reached
+        assert found <= trees.keys()
+        reached |= found
+        rest += found
+    assert len(reached) > 100
 
 
 def test_containers_see_all_directories_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:

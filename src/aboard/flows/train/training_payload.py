@@ -222,9 +222,7 @@ def build_code_archive() -> bytes:
     """A zip file of the packages that ranks need; Python imports directly from it."""
     home = Path(aboard.__file__).parent
     files = [
-        home / "__init__.py",
-        home / "lazy_dataclass.py",
-        home / "foreign_files.py",
+        *sorted(home.glob("*.py")),
         *(file for package in SHIPPED_PACKAGES for file in sorted((home / package).rglob("*.py"))),
     ]
     buffer = io.BytesIO()
