@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.slurm.slurm_settings import SlurmSettings
-from aboard.diagnoses import NO_FIX, InputError, Problem
+from aboard.diagnoses import NO_FIX, InputError
 from aboard.diagnoses.usage import configuration
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ def _refuse_other_nodes(config: "LoadedConfig", others: list[str]) -> None:
         seen = (
             f"the nodes were specified twice, by {others[0]} and by cluster.slurm ({config.where('cluster', 'slurm')})"
         )
-        fix = configuration.CLUSTER_TWICE.fix()
-        raise InputError(configuration.CLUSTER_TWICE, [Problem(where="cluster", seen=seen, fix=fix)])
+        raise InputError.of(configuration.CLUSTER_TWICE, "cluster", seen)
 
 
 def _build_settings(section: "SlurmSection") -> SlurmSettings:

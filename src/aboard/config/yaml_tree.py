@@ -71,8 +71,7 @@ def parse_tree(text: str, *, file: str, base: str = ".") -> Table:
         raise InputError(configuration.YAML, [_build_syntax_problem(error, text, file)]) from None
     except (ValueError, OverflowError) as error:  # PyYAML, for escapes such as "\\UFFFFFFFF" that are not a character
         seen = f"not valid YAML: {escape_text(str(error))}"
-        problem = Problem(where=file, seen=seen, fix=configuration.YAML.fix("escapes"))
-        raise InputError(configuration.YAML, [problem]) from None
+        raise InputError.of(configuration.YAML, file, seen, "escapes") from None
     if top is None:
         return Table(values={}, keys={}, where=file)
     reader = _Reader(file, base)
@@ -183,9 +182,7 @@ class _Reader:
         self._values += 1
         if self._values > MAX_VALUES:
             seen = f"the file has more than {MAX_VALUES:,} values once its aliases are expanded"
-            raise InputError(
-                configuration.YAML, [Problem(where=self.file, seen=seen, fix=configuration.YAML.fix("aliases"))]
-            )
+            raise InputError.of(configuration.YAML, self.file, seen, "aliases")
         if depth > MAX_DEPTH:  # an alias to one of its own parents
             raise InputError(configuration.YAML, [_build_depth_problem(where)])
         if isinstance(node, yaml.MappingNode):
@@ -267,7 +264,7 @@ def _build_duplicate_problem(key: str, place: str, first: str) -> Problem:
 
 
 def _build_size_error(file: str, seen: str) -> InputError:
-    return InputError(configuration.YAML, [Problem(where=file, seen=seen, fix=configuration.YAML.fix("size"))])
+    return InputError.of(configuration.YAML, file, seen, "size")
 
 
 def _build_depth_problem(where: str) -> Problem:

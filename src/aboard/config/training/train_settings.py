@@ -162,10 +162,7 @@ def _build_adapter(config: LoadedConfig, section: AdapterSection) -> Adapter:
         # Dropout is a setting of a training, not of its adapter.
         if name != "dropout" and name in saved and value != saved[name]:
             seen = f"train.adapter.{name} is {value}, but the adapter in {folder} has {saved[name]}"
-            fix = training.CONFIG.fix("adapter-path")
-            raise InputError(
-                training.CONFIG, [Problem(where=config.where("train", "adapter", name), seen=seen, fix=fix)]
-            )
+            raise InputError.of(training.CONFIG, config.where("train", "adapter", name), seen, "adapter-path")
     return _check_quantized(config, Adapter(**{**saved, **given, "path": str(folder)}))
 
 
@@ -174,9 +171,7 @@ def _check_quantized(config: LoadedConfig, adapter: Adapter) -> Adapter:
     if adapter.load_in_4bit and adapter.use_dora:
         where = config.where("train", "adapter", "load_in_4bit")
         seen = "train.adapter.load_in_4bit has not been proven with DoRA (use_dora)"
-        raise InputError(
-            training.CONFIG, [Problem(where=where, seen=seen, fix=training.CONFIG.fix("quantized", key="use_dora"))]
-        )
+        raise InputError.of(training.CONFIG, where, seen, "quantized", key="use_dora")
     return adapter
 
 

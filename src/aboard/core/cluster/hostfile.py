@@ -86,10 +86,7 @@ def _parse_entry(line: str, location: str) -> tuple[tuple[Login, ...], int]:
     digits = match[2].lstrip("0") or "0"
     if len(digits) > _MAX_SLOT_DIGITS or int(digits) > MAX_SLOTS:
         seen = f"{escape_text(match[1])} has slots={escape_text(match[2], 20)}; {MAX_SLOTS:,} is the maximum for a node"
-        raise InputError(
-            configuration.HOSTFILE,
-            [Problem(where=location, seen=seen, fix=configuration.HOSTFILE.fix("line", host=match[1], slots=8))],
-        )
+        raise InputError.of(configuration.HOSTFILE, location, seen, "line", host=match[1], slots=8)
     return expand_logins(match[1], where=location), int(digits)
 
 

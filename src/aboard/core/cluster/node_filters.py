@@ -30,9 +30,7 @@ def filter_nodes(nodes: "Sequence[Node]", *, include: str = "", exclude: str = "
     """The nodes that remain after the filters, each with its picked slots."""
     if include and exclude:
         seen = "--include and --exclude can't be used together"
-        raise InputError(
-            configuration.FILTER, [Problem(where=_EXCLUDE, seen=seen, fix=configuration.FILTER.fix("one"))]
-        )
+        raise InputError.of(configuration.FILTER, _EXCLUDE, seen, "one")
     if include:
         wanted = _parse_filter(nodes, include, _INCLUDE)
         left = [_include_slots(node, wanted[node.name]) for node in nodes if node.name in wanted]
@@ -45,8 +43,7 @@ def filter_nodes(nodes: "Sequence[Node]", *, include: str = "", exclude: str = "
     if not remaining:
         option, text = (_INCLUDE, include) if include else (_EXCLUDE, exclude)
         seen = f"{option} {escape_text(text)} leaves no slots on {fold_names(node.name for node in nodes)}"
-        fix = configuration.FILTER.fix("none-left", option=option)
-        raise InputError(configuration.FILTER, [Problem(where=option, seen=seen, fix=fix)])
+        raise InputError.of(configuration.FILTER, option, seen, "none-left", option=option)
     return remaining
 
 

@@ -113,8 +113,7 @@ def _refuse_other_platforms(file: Mapping[str, object], where: str) -> None:
         (f"distributed_type: {escape_text(kind)} is for TPUs, which Aboard does not support", kind in {"XLA", "TPU"}),
     ):
         if refuse:
-            fix = pasted_commands.CONFIG.fix("elsewhere")
-            raise InputError(pasted_commands.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
+            raise InputError.of(pasted_commands.CONFIG, where, seen, "elsewhere")
 
 
 def _read_sections(file: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -103,9 +103,7 @@ def parse_torch_launch(words: Sequence[str], context: LauncherContext) -> Launch
         return command
     if flags.on("no_python"):
         seen = "--no-python also needs --use-env, as in torch.distributed.launch"
-        raise InputError(
-            pasted_commands.FLAG, [Problem(where=flags.launcher, seen=seen, fix=pasted_commands.FLAG.fix("use-env"))]
-        )
+        raise InputError.of(pasted_commands.FLAG, flags.launcher, seen, "use-env")
     # Spelled with a dash since torch 2.0.
     rank_program = replace(command.request.program, local_rank="--local-rank")
     note = "The script gets --local-rank=N, as torch.distributed.launch does since torch 2.0."

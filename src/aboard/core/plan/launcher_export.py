@@ -18,7 +18,7 @@ from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.rank_variables import RankLayout, build_task_env, build_torchrun_env
 from aboard.core.secrets.secret_names import is_secret, list_secret_names
 from aboard.core.text.input_text import format_count
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import planning
 from aboard.lazy_dataclass import dataclass
@@ -237,8 +237,7 @@ def _refuse_differences(export: PlanExport) -> None:
 
 
 def _build_refusal(seen: str, variant: str, **values: str) -> InputError:
-    fix = planning.EXPORT_DEEPSPEED.fix(variant, **values)
-    return InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+    return InputError.of(planning.EXPORT_DEEPSPEED, "--as deepspeed", seen, variant, **values)
 
 
 def _drop_path(part: NodeExport) -> NodeExport:

@@ -220,8 +220,7 @@ def _refuse_inner_settings(inner: LauncherCommand, runtime: str) -> None:
 
 def _build_subcommand_error(runtime: str, subcommand: str, usual: str) -> InputError:
     seen = f"{runtime} {escape_text(subcommand)}".rstrip() + " starts no container for ranks"
-    fix = pasted_commands.CONTAINER.fix("run", runtime=runtime, subcommand=usual)
-    return InputError(pasted_commands.CONTAINER, [Problem(where=runtime, seen=seen, fix=fix)])
+    return InputError.of(pasted_commands.CONTAINER, runtime, seen, "run", runtime=runtime, subcommand=usual)
 
 
 def _map_names(flags: Sequence[LauncherFlag]) -> Mapping[str, str]:
