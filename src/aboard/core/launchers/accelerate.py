@@ -32,7 +32,8 @@ def parse_accelerate(words: Sequence[str], context: LauncherContext) -> Launcher
     hosts = _read_hosts(settings, context)
     if hosts.include or hosts.exclude:  # then the filters decide the number of nodes
         ranks = None
-    master_address = parse_master(settings.text("main_process_ip"), _read_port(settings), where="--main_process_ip")
+    port = settings.values.get("main_process_port")
+    master_address = parse_master(settings.text("main_process_ip"), port, where="--main_process_ip")
     env = {**hosts.env, **build_accelerate_env(settings)}
     if path and not flags.text("config_file"):
         notes = (f"Settings read from {path}, as accelerate does.", *notes)
@@ -116,11 +117,6 @@ def _read_hosts(settings: AccelerateSettings, context: LauncherContext) -> _Host
         env=collect_exported_env(context.environ, cwd=context.cwd) | more,
         notes=tuple(f"Environment variables read from {file}." for file in env_files),
     )
-
-
-def _read_port(settings: AccelerateSettings) -> int | None:
-    port = settings.values.get("main_process_port")
-    return port if isinstance(port, int) else None
 
 
 def _parse_gpu_ids(settings: AccelerateSettings) -> tuple[int, ...] | None:

@@ -28,9 +28,10 @@ def format_port_note(flag: str) -> str:
     return f"{flag}: the script computes the port, so the port is chosen by Aboard."
 
 
-def parse_master(address: str | None, port: int | None, *, where: str) -> RequestedMaster:
+def parse_master(address: str | None, given_port: object, *, where: str) -> RequestedMaster:
     """Leaves an address to Aboard that differs on each node or that only a running script knows, and port 0, any."""
     host = address.strip().removeprefix("[").removesuffix("]") if address else None
+    port = given_port if isinstance(given_port, int) else None
     if host and (_LOOPBACK.fullmatch(host) or find_unknown(host) is not None):
         host = None
     if host and (trouble := find_host_error(host)):
