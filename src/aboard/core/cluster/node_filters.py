@@ -73,7 +73,7 @@ def _parse_term(term: str, known: "Mapping[str, Node]", option: Shell) -> tuple[
     if not colon:
         hosts = term
     elif not _SLOTS.fullmatch(slots):
-        raise InputError(configuration.FILTER, [_build_slots_problem(term, hosts, slots, option)])
+        raise _build_slots_error(term, hosts, slots, option)
     if re.search(r"[\s,]", _BRACKETS.sub("", hosts)):
         right = "@".join(re.split(r"[\s,]+", hosts.strip(", \t")))
         seen = f"'{escape_text(hosts)}' is not a list of hosts separated by '@'"
@@ -82,13 +82,13 @@ def _parse_term(term: str, known: "Mapping[str, Node]", option: Shell) -> tuple[
     return expand_node_set(hosts, where=option), {int(slot) for slot in slots.split(",")} if colon else set()
 
 
-def _build_slots_problem(term: str, hosts: str, slots: str, option: Shell) -> Problem:
+def _build_slots_error(term: str, hosts: str, slots: str, option: Shell) -> InputError:
     host = hosts or "gpu01"
     another = re.search(r",\s*([A-Za-z][^,]*)", slots)
     right = f"{host}:0@{another[1]}" if another else f"{host}:0,2"
     seen = f"'{escape_text(slots)}' in '{escape_text(term)}' is not a list of slot numbers"
-    fix = configuration.FILTER.fix("slots", option=option, hosts=configuration.quote_doubly(right))
-    return Problem(where=option, seen=seen, fix=fix)
+    right = configuration.quote_doubly(right)
+    return InputError.of(configuration.FILTER, option, seen, "slots", option=option, hosts=right)
 
 
 def _find_unknown(

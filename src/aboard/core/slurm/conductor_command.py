@@ -67,7 +67,7 @@ def _take_out_secrets(words: Sequence[str], secrets: dict[str, str]) -> Iterator
             option = ""
         elif word in _SETTINGS:
             option = word
-        elif word.startswith(tuple(f"{name}=" for name in _SETTINGS)):
+        elif word.startswith(("--env=", "--set=")):
             name, _, setting = word.partition("=")
             yield from _replace_secret(name, setting, secrets)
         else:
