@@ -75,11 +75,8 @@ def read_section_entries(config: "LoadedConfig") -> list[NodeEntry]:
         except InputError as error:
             problems += error.problems
         if len(entries) > MAX_NAMES:
-            problems.append(
-                Problem(
-                    where=where, seen=f"more than {MAX_NAMES:,} nodes were given", fix=configuration.CONFIG.fix("fewer")
-                )
-            )
+            seen = f"more than {MAX_NAMES:,} nodes were given"
+            problems.append(Problem(where=where, seen=seen, fix=configuration.CONFIG.fix("fewer")))
             break
     if problems:
         raise InputError(configuration.CONFIG, problems)

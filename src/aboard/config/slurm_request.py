@@ -32,9 +32,8 @@ def load_slurm_settings(
     section = config.document.cluster
     if section is None or section.slurm is None:
         return None
-    _refuse_other_nodes(
-        config, [*(["the command line"] if names else []), *([f"--hostfile {hostfile}"] if hostfile else [])]
-    )
+    others = (["the command line"] if names else []) + ([f"--hostfile {hostfile}"] if hostfile else [])
+    _refuse_other_nodes(config, others)
     return _build_settings(section.slurm)
 
 
@@ -66,14 +65,7 @@ def _refuse_other_nodes(config: "LoadedConfig", others: list[str]) -> None:
 
 def _build_settings(section: "SlurmSection") -> SlurmSettings:
     return SlurmSettings(
-        nodes=section.nodes,
-        partition=section.partition,
-        gpus_per_node=section.gpus_per_node,
-        account=section.account,
-        time=section.time,
-        qos=section.qos,
-        constraint=section.constraint,
-        exclude=section.exclude,
+        **section.model_dump(exclude={"extra", "resubmit"}),
         extra=tuple(section.extra or ()),
         resubmit_limit=section.resubmit.limit if section.resubmit else 0,
     )

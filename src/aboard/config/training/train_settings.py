@@ -93,20 +93,15 @@ def _drop_overridden(config: LoadedConfig, section: TrainSection) -> TrainSectio
     return section
 
 
-def _find_missing(config: LoadedConfig, section: TrainSection, data: DataSettings) -> list[Problem]:
-    problems = []
+def _find_missing(config: LoadedConfig, section: TrainSection, data: DataSettings) -> Iterator[Problem]:
     here = config.tree.where.rsplit(":", 2)[0] or DEFAULT_FILE
     if section.model is None:
-        fix = training.CONFIG.fix("model")
-        problems.append(Problem(where=here, seen="train.model is not set", fix=fix))
+        yield Problem(where=here, seen="train.model is not set", fix=training.CONFIG.fix("model"))
     elif is_path(resolved := _resolve_path(config, section.model, "model")) and not Path(resolved).exists():
         seen = f"train.model: {section.model} does not exist next to this file"
-        fix = training.CONFIG.fix("no-model")
-        problems.append(Problem(where=config.where("train", "model"), seen=seen, fix=fix))
+        yield Problem(where=config.where("train", "model"), seen=seen, fix=training.CONFIG.fix("no-model"))
     if not data.files:
-        fix = training.CONFIG.fix("files")
-        problems.append(Problem(where=here, seen="data.files is not set", fix=fix))
-    return problems
+        yield Problem(where=here, seen="data.files is not set", fix=training.CONFIG.fix("files"))
 
 
 def _find_refused(config: LoadedConfig, section: TrainSection, data: DataSettings) -> Iterator[Problem]:
