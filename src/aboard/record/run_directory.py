@@ -5,11 +5,11 @@ import os
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Self
 
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.usage import run_records
+from aboard.durable_files import acquire_lock
 from aboard.lazy_dataclass import dataclass
 
 PRIVATE = 0o700
@@ -125,16 +125,10 @@ class ConductorLock:
     @classmethod
     def take(cls, path: Path) -> Self:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-        deadline = monotonic() + _CLAIM_SECONDS
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if monotonic() > deadline:
-                    os.close(fd)
-                    raise _build_taken_error(path) from None
-                sleep(0.01)
+        if not acquire_lock(fd, patience=_CLAIM_SECONDS):
+            os.close(fd)
+            run = path.parent.name
+            raise AboardError(run_records.RUN_TAKEN, f"the run {run} already has a conductor", run=run)
         claim = cls(path, fd)
         claim.sign()
         return claim
@@ -150,8 +144,3 @@ class ConductorLock:
         with suppress(OSError):
             self._path.unlink()
         os.close(self._fd)
-
-
-def _build_taken_error(path: Path) -> AboardError:
-    run = path.parent.name
-    return AboardError(run_records.RUN_TAKEN, f"the run {run} already has a conductor", run=run)
