@@ -97,13 +97,8 @@ def build_program(flags: ParsedFlags, *, local_rank: str = "") -> Program:
     if flags.on("module") and flags.on("no_python"):
         seen = "the script can't be run both as a Python module and without Python"
         raise InputError.of(pasted_commands.FLAG, f"{flags.launcher} --module", seen, "leave-one")
-    kind = (
-        ProgramKind.MODULE
-        if flags.on("module")
-        else ProgramKind.PROGRAM
-        if flags.on("no_python")
-        else ProgramKind.SCRIPT
-    )
+    without_module = ProgramKind.PROGRAM if flags.on("no_python") else ProgramKind.SCRIPT
+    kind = ProgramKind.MODULE if flags.on("module") else without_module
     return Program(kind=kind, target=flags.target, args=flags.args, local_rank=local_rank)
 
 

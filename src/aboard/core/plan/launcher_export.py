@@ -84,15 +84,12 @@ def format_torchrun(export: PlanExport) -> str:
         f"# {_format_size(export)} by torchrun. Run each part on its node, all at once: torchrun",
         "# waits for the others, and does not say which are missing.",
     ]
-    uneven = len({part.ranks for part in export.nodes}) > 1
-    if uneven:
-        top.append(
+    if len({part.ranks for part in export.nodes}) > 1:
+        top += [
             "# The nodes have different numbers of ranks, which torchrun accepts although its manual says otherwise."
-        )
-    return (
-        "\n".join([*top, *(line for rank in range(len(export.nodes)) for line in _format_node_block(export, rank))])
-        + "\n"
-    )
+        ]
+    blocks = (line for rank in range(len(export.nodes)) for line in _format_node_block(export, rank))
+    return "\n".join([*top, *blocks]) + "\n"
 
 
 def format_deepspeed(export: PlanExport) -> DeepSpeedFiles:
@@ -121,9 +118,8 @@ def _build_node_export(part: NodePlan, launcher_names: Iterable[str]) -> NodeExp
 
 
 def _format_size(export: PlanExport) -> str:
-    return (
-        f"{format_count(sum(part.ranks for part in export.nodes), 'rank')} on {format_count(len(export.nodes), 'node')}"
-    )
+    ranks = sum(part.ranks for part in export.nodes)
+    return f"{format_count(ranks, 'rank')} on {format_count(len(export.nodes), 'node')}"
 
 
 def _format_node_block(export: PlanExport, rank: int) -> Iterator[str]:
@@ -230,9 +226,8 @@ def _refuse_differences(export: PlanExport) -> None:
     ):
         others = [part.node.name for part in export.nodes if value(part) != value(first)]
         if others:
-            seen = (
-                f"{fold_names(others)} has a different {what} than {first.node.name}; DeepSpeed has one for all nodes"
-            )
+            names, own = fold_names(others), first.node.name
+            seen = f"{names} has a different {what} than {own}; DeepSpeed has one for all nodes"
             raise _build_refusal(seen, "different", what=what)
 
 
