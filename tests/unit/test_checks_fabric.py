@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from replayed_checks import replay_recordings
 
 from aboard.checks.fabric.gpudirect import parse_acs, parse_gpudirect
 from aboard.checks.fabric.nccl_plugins import PLUGINS, parse_plugins
@@ -19,7 +20,7 @@ from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts, Unknown, parse_answer
-from aboard.core.probes.node_recording import NodeRecording, replay_recordings
+from aboard.core.probes.node_recording import NodeRecording
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted

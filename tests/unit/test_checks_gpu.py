@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from replayed_checks import replay_recordings
 
 from aboard.checks.gpu.hardware_health import NVLINK, parse_nvlinks, parse_service_state
 from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS, parse_driver, parse_gpus, parse_health
@@ -15,7 +16,7 @@ from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node import Node
 from aboard.core.evidence.gpu_errors import XIDS
 from aboard.core.probes.facts import Facts, Unknown, parse_answer
-from aboard.core.probes.node_recording import NodeRecording, replay_recordings
+from aboard.core.probes.node_recording import NodeRecording
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from replayed_checks import replay_recordings
 from shell_shapes import split
 
 from aboard.checks.collective import subject as collective
@@ -31,7 +32,6 @@ from aboard.core.evidence.nccl_ras import RasStatus, parse_ras_status
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, parse_answer
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest
-from aboard.core.probes.node_recording import replay_recordings
 from aboard.core.probes.probe import CommandOutput, FileContents, Probe, ProbeAnswer
 from aboard.diagnoses import Advice, Finding
 from aboard.testing import recorded_node

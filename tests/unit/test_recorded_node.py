@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from replayed_checks import replay_recordings
 
 from aboard.checks.fabric import subject as fabric
 from aboard.checks.fabric.roce_rails import PINGS
@@ -15,7 +16,7 @@ from aboard.core.cluster.node import Node
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest
-from aboard.core.probes.node_recording import NodeRecording, replay_recordings
+from aboard.core.probes.node_recording import NodeRecording
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeCommand, ProbeFiles
 from aboard.diagnoses import Severity
 from aboard.testing.recorded_node import load_recording

@@ -68,17 +68,11 @@ def _find_problems(tree: Table, file: str) -> "Iterator[Problem]":
             seen = f"accelerate has no key '{escape_text(key)}'"
             yield Problem(where=place, seen=seen, fix=suggest_fix(pasted_commands.CONFIG, key, sorted(KEYS)))
         elif key in SECTIONS and not empty and not isinstance(value, Table):
-            yield Problem(
-                where=place,
-                seen=f"{key} must be a section with keys below it",
-                fix=pasted_commands.CONFIG.fix("section", key=key),
-            )
+            seen = f"{key} must be a section with keys below it"
+            yield Problem(where=place, seen=seen, fix=pasted_commands.CONFIG.fix("section", key=key))
         elif key in NUMBERS and not empty and not (isinstance(value, Leaf) and type(value.value) is int):
-            yield Problem(
-                where=value.where,
-                seen=f"{key} must be a whole number",
-                fix=pasted_commands.CONFIG.fix("number", key=key),
-            )
+            fix = pasted_commands.CONFIG.fix("number", key=key)
+            yield Problem(where=value.where, seen=f"{key} must be a whole number", fix=fix)
     if "distributed_type" not in tree.values:
         seen = "distributed_type is missing, and accelerate requires it"
         yield Problem(where=file, seen=seen, fix=pasted_commands.CONFIG.fix("type"))

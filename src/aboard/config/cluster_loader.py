@@ -19,7 +19,7 @@ from aboard.core.cluster.head_machine import LOCALHOST, HeadMachine, assign_head
 from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_filters import filter_nodes
 from aboard.core.slurm.job_nodes import assign_srun, format_job_source, refuse_mixed_nodes
-from aboard.diagnoses import NO_FIX, InputError, Problem
+from aboard.diagnoses import NO_FIX, InputError
 from aboard.diagnoses.usage import configuration
 from aboard.lazy_dataclass import dataclass
 
@@ -135,8 +135,7 @@ def _find_node_source(
     if len(node_sources) > 1:
         first, second = node_sources[:2]
         seen = f"the nodes were specified twice, by {first.where} and by {second.where}"
-        fix = configuration.CLUSTER_TWICE.fix()
-        raise InputError(configuration.CLUSTER_TWICE, [Problem(where="cluster", seen=seen, fix=fix)])
+        raise InputError.of(configuration.CLUSTER_TWICE, "cluster", seen)
     if node_sources:
         return node_sources[0]
     if allocation is not None:

@@ -49,19 +49,14 @@ def _merge_two(one: Table, two: Table, path: tuple[str, ...], problems: list[Pro
         elif isinstance(mine, Table) and isinstance(value, Table):
             values[key] = _merge_two(mine, value, (*path, key), problems)
         else:
-            problems.append(_build_conflict_problem((*path, key), one.keys[key], two.keys[key]))
+            seen = f"{escape_text('.'.join((*path, key)))} is also set at {one.keys[key]}"
+            problems.append(Problem(where=two.keys[key], seen=seen, fix=configuration.CONFIG_TWICE.fix()))
     return Table(values=values, keys={**two.keys, **one.keys}, where=one.where or two.where)
 
 
 def _is_empty(tree: Tree) -> bool:
     """Whether it is a key without a value, which does not conflict with another file."""
     return isinstance(tree, Leaf) and tree.value is None
-
-
-def _build_conflict_problem(path: tuple[str, ...], first: str, second: str) -> Problem:
-    return Problem(
-        where=second, seen=f"{escape_text('.'.join(path))} is also set at {first}", fix=configuration.CONFIG_TWICE.fix()
-    )
 
 
 def _parse_path(text: str) -> tuple[str, ...]:
@@ -85,14 +80,10 @@ def _put_value(table: Table, path: tuple[str, ...], leaf: Leaf | Items) -> Table
     if rest:
         below = table.values.get(key, EMPTY_TABLE)
         if not isinstance(below, Table) and not _is_empty(below):
-            raise InputError(configuration.CONFIG_SET, [_build_section_problem(leaf, key, table.keys[key])])
+            where = table.keys[key]
+            seen = f"'{escape_text(key)}' at {where} is a value, not a section"
+            raise InputError.of(configuration.CONFIG_SET, leaf.where, seen, "section", file=where.rsplit(":", 2)[0])
         value = _put_value(below if isinstance(below, Table) else EMPTY_TABLE, tuple(rest), leaf)
     return Table(
         values={**table.values, key: value}, keys={**table.keys, key: leaf.where}, where=table.where or leaf.where
     )
-
-
-def _build_section_problem(leaf: Leaf | Items, key: str, where: str) -> Problem:
-    seen = f"'{escape_text(key)}' at {where} is a value, not a section"
-    fix = configuration.CONFIG_SET.fix("section", file=where.rsplit(":", 2)[0])
-    return Problem(where=leaf.where, seen=seen, fix=fix)

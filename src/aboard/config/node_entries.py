@@ -75,11 +75,8 @@ def read_section_entries(config: "LoadedConfig") -> list[NodeEntry]:
         except InputError as error:
             problems += error.problems
         if len(entries) > MAX_NAMES:
-            problems.append(
-                Problem(
-                    where=where, seen=f"more than {MAX_NAMES:,} nodes were given", fix=configuration.CONFIG.fix("fewer")
-                )
-            )
+            seen = f"more than {MAX_NAMES:,} nodes were given"
+            problems.append(Problem(where=where, seen=seen, fix=configuration.CONFIG.fix("fewer")))
             break
     if problems:
         raise InputError(configuration.CONFIG, problems)
@@ -168,14 +165,11 @@ def _parse_line(text: str, where: str) -> list[NodeEntry]:
     names, slots = (text[: match.start()].rstrip(), {"slots": int(match[1])}) if match else (text, {})
     if slots and slots["slots"] > MAX_SLOTS:
         seen = f"'{escape_text(text)}': a node can have at most {MAX_SLOTS:,} slots"
-        raise InputError(
-            configuration.CONFIG, [Problem(where=where, seen=seen, fix=configuration.CONFIG.fix("slots", nodes=names))]
-        )
+        raise InputError.of(configuration.CONFIG, where, seen, "slots", nodes=names)
     if "=" in names:
         seen = f"'{escape_text(text)}' is neither a node set nor 'NODES slots=N'"
         host = names.split()[0]
-        fix = configuration.CONFIG.fix("slots", nodes=host if "=" not in host else "gpu[01-16]")
-        raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
+        raise InputError.of(configuration.CONFIG, where, seen, "slots", nodes=host if "=" not in host else "gpu[01-16]")
     return [_build_entry(login, where, **slots) for login in expand_logins(names, where=where)]
 
 
@@ -183,13 +177,10 @@ def _expand_mapping(node: "NodeSection", where: str) -> list[NodeEntry]:
     logins = expand_logins(node.name, where=where)
     if node.address is not None and len(logins) > 1:
         seen = f"{escape_text(node.name)} stands for {len(logins)} nodes, which can't share the address {node.address}"
-        raise InputError(
-            configuration.CONFIG, [Problem(where=where, seen=seen, fix=configuration.CONFIG.fix("addresses"))]
-        )
+        raise InputError.of(configuration.CONFIG, where, seen, "addresses")
     if node.user is not None and logins[0].user not in {None, node.user}:
         seen = f"the user is set twice: {logins[0].user} in the name, and {node.user}"
-        fix = configuration.CONFIG.fix("name", name=logins[0].name)
-        raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
+        raise InputError.of(configuration.CONFIG, where, seen, "name", name=logins[0].name)
     return [_build_entry(login, where, **_read_node_fields(node)) for login in logins]
 
 
@@ -231,12 +222,10 @@ def _set_fabric_addresses(nodes: "Sequence[Node]", where: str) -> tuple[Node, ..
         address = node.fabric_address and node.fabric_address.replace("{name}", node.name)
         if address and (problem := find_host_error(address)):
             seen = f"fabric_address of {node.name}: {problem}"
-            fix = configuration.CONFIG.fix("own-fabric", node=node.name)
-            raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
+            raise InputError.of(configuration.CONFIG, where, seen, "own-fabric", node=node.name)
         if address and address in owners:
             seen = f"{owners[address]} and {node.name} would both have the fabric_address {address}"
-            fix = configuration.CONFIG.fix("fabric-pattern")
-            raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
+            raise InputError.of(configuration.CONFIG, where, seen, "fabric-pattern")
         if address:
             owners[address] = node.name
         addressed.append(replace(node, fabric_address=address))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aboard.config.input_files import FoundFile, read_text
 from aboard.config.node_entries import NodeEntry, parse_hostfile_entries, parse_node_names
 from aboard.core.text.input_text import find_host_error
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.usage import commands, configuration
 from aboard.lazy_dataclass import dataclass
 
@@ -135,4 +135,4 @@ def _split_words(value: str) -> list[str]:
 
 
 def _build_error(seen: str, fix: str) -> InputError:
-    return InputError(commands.INIT, [Problem(where="aboard init", seen=seen, fix=commands.INIT.fix(fix))])
+    return InputError.of(commands.INIT, "aboard init", seen, fix)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from aboard.config.input_files import YAML_SUFFIXES, find_default_files
 from aboard.core.slurm.slurm_settings import SlurmSettings
-from aboard.diagnoses import NO_FIX, InputError, Problem
+from aboard.diagnoses import NO_FIX, InputError
 from aboard.diagnoses.usage import configuration
 
 if TYPE_CHECKING:
@@ -32,9 +32,8 @@ def load_slurm_settings(
     section = config.document.cluster
     if section is None or section.slurm is None:
         return None
-    _refuse_other_nodes(
-        config, [*(["the command line"] if names else []), *([f"--hostfile {hostfile}"] if hostfile else [])]
-    )
+    others = (["the command line"] if names else []) + ([f"--hostfile {hostfile}"] if hostfile else [])
+    _refuse_other_nodes(config, others)
     return _build_settings(section.slurm)
 
 
@@ -61,20 +60,12 @@ def _refuse_other_nodes(config: "LoadedConfig", others: list[str]) -> None:
         seen = (
             f"the nodes were specified twice, by {others[0]} and by cluster.slurm ({config.where('cluster', 'slurm')})"
         )
-        fix = configuration.CLUSTER_TWICE.fix()
-        raise InputError(configuration.CLUSTER_TWICE, [Problem(where="cluster", seen=seen, fix=fix)])
+        raise InputError.of(configuration.CLUSTER_TWICE, "cluster", seen)
 
 
 def _build_settings(section: "SlurmSection") -> SlurmSettings:
     return SlurmSettings(
-        nodes=section.nodes,
-        partition=section.partition,
-        gpus_per_node=section.gpus_per_node,
-        account=section.account,
-        time=section.time,
-        qos=section.qos,
-        constraint=section.constraint,
-        exclude=section.exclude,
+        **section.model_dump(exclude={"extra", "resubmit"}),
         extra=tuple(section.extra or ()),
         resubmit_limit=section.resubmit.limit if section.resubmit else 0,
     )

@@ -6,7 +6,7 @@ documents that exceed MAX_VALUES when their aliases are expanded (the "billion l
 """
 
 import re
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import yaml
 
@@ -66,22 +66,21 @@ def parse_tree(text: str, *, file: str, base: str = ".") -> Table:
     except _TooManyValues:
         raise _build_size_error(file, f"has more than {MAX_WRITTEN:,} values") from None
     except _TooDeep as error:
-        raise InputError(configuration.YAML, [_build_depth_problem(f"{file}:{error.args[0]}")]) from None
+        raise _build_depth_error(f"{file}:{error.args[0]}") from None
     except yaml.YAMLError as error:
-        raise InputError(configuration.YAML, [_build_syntax_problem(error, text, file)]) from None
+        raise _build_syntax_error(error, text, file) from None
     except (ValueError, OverflowError) as error:  # PyYAML, for escapes such as "\\UFFFFFFFF" that are not a character
         seen = f"not valid YAML: {escape_text(str(error))}"
-        problem = Problem(where=file, seen=seen, fix=configuration.YAML.fix("escapes"))
-        raise InputError(configuration.YAML, [problem]) from None
+        raise InputError.of(configuration.YAML, file, seen, "escapes") from None
     if top is None:
         return Table(values={}, keys={}, where=file)
     reader = _Reader(file, base)
     tree = reader.tree(top, 0)
-    if not isinstance(tree, Table) and not reader.problems:
-        fix = configuration.YAML.fix("no-mapping")
-        reader.problems.append(Problem(where=tree.where, seen="the file is not a mapping of keys to values", fix=fix))
-    if reader.problems or not isinstance(tree, Table):
+    if reader.problems:
         raise InputError(configuration.YAML, reader.problems)
+    if not isinstance(tree, Table):
+        seen = "the file is not a mapping of keys to values"
+        raise InputError.of(configuration.YAML, tree.where, seen, "no-mapping")
     return tree
 
 
@@ -166,6 +165,7 @@ for _name, (_pattern, _first) in _CORE_SCHEMA.items():
     _Loader.add_implicit_resolver(f"{_TAG}{_name}", re.compile(rf"(?:{_pattern})\Z"), _first)
 
 _SCALARS = frozenset(f"{_TAG}{name}" for name in (*_CORE_SCHEMA, "str"))
+_BOOLEANS = {"true": True, "false": False}
 _MAX_INT_TEXT = 64
 
 
@@ -183,11 +183,9 @@ class _Reader:
         self._values += 1
         if self._values > MAX_VALUES:
             seen = f"the file has more than {MAX_VALUES:,} values once its aliases are expanded"
-            raise InputError(
-                configuration.YAML, [Problem(where=self.file, seen=seen, fix=configuration.YAML.fix("aliases"))]
-            )
+            raise InputError.of(configuration.YAML, self.file, seen, "aliases")
         if depth > MAX_DEPTH:  # an alias to one of its own parents
-            raise InputError(configuration.YAML, [_build_depth_problem(where)])
+            raise _build_depth_error(where)
         if isinstance(node, yaml.MappingNode):
             return self._table(node, where, depth)
         if isinstance(node, yaml.SequenceNode):
@@ -202,15 +200,10 @@ class _Reader:
         for key, value in node.value:
             place = self._where(key)
             if not isinstance(key, yaml.ScalarNode):
-                self.problems.append(
-                    Problem(
-                        where=place,
-                        seen="a key must be plain text, not a list or a mapping",
-                        fix=configuration.YAML.fix("key"),
-                    )
-                )
+                self._problem(place, "a key must be plain text, not a list or a mapping", "key")
             elif key.value in values:
-                self.problems.append(_build_duplicate_problem(key.value, place, keys[key.value]))
+                line = keys[key.value].rsplit(":", 2)[1]
+                self._problem(place, f"the key '{escape_text(key.value)}' is already on line {line}", "twice")
             else:
                 keys[key.value] = place
                 values[key.value] = self.tree(value, depth + 1)
@@ -223,14 +216,17 @@ class _Reader:
             value = _convert_scalar(node.tag, node.value)
         except ValueError:
             seen = f"'{escape_text(node.value, 20)}' is not a valid {node.tag.removeprefix(_TAG)}"
-            self.problems.append(Problem(where=where, seen=seen, fix=configuration.YAML.fix("plain")))
+            self._problem(where, seen, "plain")
             value = None
         return Leaf(value=value, text=node.value, where=where, base=self.base)
 
     def _tag(self, node: yaml.Node, plain_tag: str, where: str) -> None:
         if node.tag != f"{_TAG}{plain_tag}":
             seen = f"the tag '{escape_text(node.tag.replace(_TAG, '!!'))}' is not allowed"
-            self.problems.append(Problem(where=where, seen=seen, fix=configuration.YAML.fix("tag")))
+            self._problem(where, seen, "tag")
+
+    def _problem(self, where: str, seen: str, fix: str) -> None:
+        self.problems.append(Problem(where=where, seen=seen, fix=configuration.YAML.fix(fix)))
 
     def _where(self, node: yaml.Node) -> str:
         return f"{self.file}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
@@ -240,54 +236,33 @@ def _convert_scalar(tag: str, text: str) -> Any:
     kind = tag.removeprefix(_TAG)
     if kind == "null":
         return None
+    if (kind == "bool" and text.lower() not in _BOOLEANS) or (kind == "int" and len(text) > _MAX_INT_TEXT):
+        raise ValueError(text)
     if kind == "bool":
-        return (
-            {"true": True, "false": False}[text.lower()]
-            if text.lower() in {"true", "false"}
-            else _raise_value_error(text)
-        )
+        return _BOOLEANS[text.lower()]
     if kind == "int":
-        return (
-            int(text, {"0o": 8, "0x": 16}.get(text[:2], 10)) if len(text) <= _MAX_INT_TEXT else _raise_value_error(text)
-        )
+        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
     if kind == "float":
         return float(re.sub(r"\.(inf|nan)$", r"\1", text.lower()))
     return text
 
 
-def _raise_value_error(text: str) -> NoReturn:
-    raise ValueError(text)
-
-
-def _build_duplicate_problem(key: str, place: str, first: str) -> Problem:
-    line = first.rsplit(":", 2)[1]
-    return Problem(
-        where=place, seen=f"the key '{escape_text(key)}' is already on line {line}", fix=configuration.YAML.fix("twice")
-    )
-
-
 def _build_size_error(file: str, seen: str) -> InputError:
-    return InputError(configuration.YAML, [Problem(where=file, seen=seen, fix=configuration.YAML.fix("size"))])
+    return InputError.of(configuration.YAML, file, seen, "size")
 
 
-def _build_depth_problem(where: str) -> Problem:
-    return Problem(
-        where=where, seen=f"the YAML has more than {MAX_DEPTH} levels of nesting", fix=configuration.YAML.fix("deep")
-    )
+def _build_depth_error(where: str) -> InputError:
+    return InputError.of(configuration.YAML, where, f"the YAML has more than {MAX_DEPTH} levels of nesting", "deep")
 
 
-def _build_syntax_problem(error: yaml.YAMLError, text: str, file: str) -> Problem:
+def _build_syntax_error(error: yaml.YAMLError, text: str, file: str) -> InputError:
     mark = getattr(error, "problem_mark", None)
     where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
     if isinstance(error, yaml.reader.ReaderError):
         where = f"{file}:{text[: error.position].count(chr(10)) + 1}"
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     excerpt = mark.get_snippet(indent=4, max_length=100) if mark else None
-    fix = configuration.YAML.fix("indentation")
-    if "'['" in reason or "expected ',' or ']'" in reason:
-        fix = configuration.YAML.fix("node-set")
-    if "\\t" in reason:
-        fix = configuration.YAML.fix("tabs")
-    return Problem(
-        where=where, seen=f"not valid YAML: {escape_text(reason, 200)}" + (f"\n{excerpt}" if excerpt else ""), fix=fix
-    )
+    seen = f"not valid YAML: {escape_text(reason, 200)}" + (f"\n{excerpt}" if excerpt else "")
+    is_node_set = "'['" in reason or "expected ',' or ']'" in reason
+    fix = "tabs" if "\\t" in reason else "node-set" if is_node_set else "indentation"
+    return InputError.of(configuration.YAML, where, seen, fix)

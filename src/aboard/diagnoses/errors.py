@@ -12,7 +12,7 @@ AboardError                 a diagnosis, what was observed, and the fix
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import NO_FIX, Fix, Value
@@ -84,6 +84,11 @@ class InputError(AboardError):
             for each in problems
         )
         super().__init__(diagnosis, "\n".join(map(str, self.problems)), fix=self.problems[0].fix)
+
+    @classmethod
+    def of(cls, diagnosis: Diagnosis, where: str, seen: str, variant: str = "", /, **values: Value) -> Self:
+        """The error of a single problem, with the variant of the diagnosis' fix and its values."""
+        return cls(diagnosis, [Problem(where=where, seen=seen, fix=diagnosis.fix(variant, **values))])
 
 
 class SandboxError(AboardError):

@@ -1,7 +1,6 @@
 """The JSON documents of a run (plan, findings, check): written atomically, and retried after a full disk."""
 
 import json
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from aboard.core.evidence.verdict import Judgement, RuledOut
 from aboard.diagnoses import NO_FIX, Finding, Severity
 from aboard.diagnoses.catalogue import recall_diagnosis, recall_fix
 from aboard.diagnoses.untrusted import encode_text
+from aboard.durable_files import write_atomically
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import PRIVATE_FILE
 
@@ -92,7 +92,8 @@ class DocumentWriter:
 
     def retry(self) -> None:
         for path, data in list(self._waiting.items()):
-            if _write_atomically(path, data):
+            with suppress(OSError):
+                write_atomically(path, data, sync=False, mode=PRIVATE_FILE)
                 del self._waiting[path]
 
 
@@ -157,17 +158,3 @@ def decode_judgement(content: object) -> Judgement:
 def read_findings(path: Path) -> list[Finding]:
     """The findings in the file; an empty list if it can't be read."""
     return list(decode_findings(read_document(path), own=True))
-
-
-def _write_atomically(path: Path, data: bytes) -> bool:
-    draft = path.with_name(f".{path.name}.new")
-    try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        draft.replace(path)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink()
-        return False
-    return True

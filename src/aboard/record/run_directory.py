@@ -5,11 +5,11 @@ import os
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Self
 
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.usage import run_records
+from aboard.durable_files import acquire_lock
 from aboard.lazy_dataclass import dataclass
 
 PRIVATE = 0o700
@@ -28,6 +28,16 @@ class RunState(Enum):
     LOST = "lost"
 
 
+class _File:
+    """The path of a file in the run directory."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: "RunDirectory", owner: object) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """The directory of one run, mode 0700."""
@@ -38,61 +48,25 @@ class RunDirectory:
     def id(self) -> str:
         return self.path.name
 
-    @property
-    def plan(self) -> Path:
-        return self.path / "plan.json"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def samples(self) -> Path:
-        return self.path / "samples.jsonl"
-
-    @property
-    def findings(self) -> Path:
-        return self.path / "findings.json"
-
-    @property
-    def stacks(self) -> Path:
-        """The Python stacks of all ranks when the first one failed."""
-        return self.path / "stacks.json"
+    plan = _File("plan.json")
+    events = _File("events.jsonl")
+    samples = _File("samples.jsonl")
+    findings = _File("findings.json")
+    # The Python stacks of all ranks when the first one failed.
+    stacks = _File("stacks.json")
+    socket = _File("conductor.sock")
+    pid = _File("conductor.pid")
+    conductor_log = _File("conductor.log")
+    # The Slurm job of a run that has one, and the script of a run that was submitted from a login node.
+    slurm_job = _File("slurm.json")
+    batch_script = _File("job.sh")
+    # One file per rank and segment, each with its index; `nodes` lists the node names that indexes refer to.
+    logs = _File("logs")
+    _birth = _File("began")
 
     def snapshot(self, number: int) -> Path:
         """A snapshot that was judged: the replies of the nodes."""
         return self.path / f"{SNAPSHOT_PREFIX}{number:04}.json"
-
-    @property
-    def socket(self) -> Path:
-        return self.path / "conductor.sock"
-
-    @property
-    def pid(self) -> Path:
-        return self.path / "conductor.pid"
-
-    @property
-    def slurm_job(self) -> Path:
-        """The Slurm job of a run that has one."""
-        return self.path / "slurm.json"
-
-    @property
-    def batch_script(self) -> Path:
-        """The script of a run that was submitted from a login node."""
-        return self.path / "job.sh"
-
-    @property
-    def conductor_log(self) -> Path:
-        return self.path / "conductor.log"
-
-    @property
-    def logs(self) -> Path:
-        """One file per rank and segment, each with its index; `nodes` lists the node names that indexes refer to."""
-        return self.path / "logs"
-
-    @property
-    def _birth(self) -> Path:
-        return self.path / "began"
 
     @property
     def began(self) -> float:
@@ -151,16 +125,10 @@ class ConductorLock:
     @classmethod
     def take(cls, path: Path) -> Self:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-        deadline = monotonic() + _CLAIM_SECONDS
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if monotonic() > deadline:
-                    os.close(fd)
-                    raise _build_taken_error(path) from None
-                sleep(0.01)
+        if not acquire_lock(fd, patience=_CLAIM_SECONDS):
+            os.close(fd)
+            run = path.parent.name
+            raise AboardError(run_records.RUN_TAKEN, f"the run {run} already has a conductor", run=run)
         claim = cls(path, fd)
         claim.sign()
         return claim
@@ -176,8 +144,3 @@ class ConductorLock:
         with suppress(OSError):
             self._path.unlink()
         os.close(self._fd)
-
-
-def _build_taken_error(path: Path) -> AboardError:
-    run = path.parent.name
-    return AboardError(run_records.RUN_TAKEN, f"the run {run} already has a conductor", run=run)

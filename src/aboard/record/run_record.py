@@ -31,12 +31,8 @@ class Record:
     @classmethod
     def open(cls, run: RunDirectory, *, ranks: int, nodes: int = 1, limits: LogLimits = DEFAULT_LIMITS) -> Self:
         """Opens a record; the expected numbers divide the space for logs and for measurements."""
-        return cls(
-            run,
-            EventLog(run.events),
-            MeasurementLog(run.samples, nodes=nodes),
-            LogWriter(run.logs, ranks=ranks, limits=limits),
-        )
+        logs = LogWriter(run.logs, ranks=ranks, limits=limits)
+        return cls(run, EventLog(run.events), MeasurementLog(run.samples, nodes=nodes), logs)
 
     def event(self, event: Event) -> bool:
         """Records an event, unless its node has used up its space."""

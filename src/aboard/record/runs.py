@@ -72,7 +72,8 @@ class Runs:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise _build_unreadable_error(self.base, error) from None
+            seen = f"{self.base} can't be read: {error.strerror}"
+            raise AboardError(run_records.RUN_DIRECTORY, seen, "look", folder=self.base) from None
         runs = [self.open_run(name) for name in names if not name.startswith(".")]
         # By the minute in the id, then by creation time: a copied directory keeps its position.
         return sorted(runs, key=lambda run: (run.id[:13], run.began), reverse=True)
@@ -99,11 +100,8 @@ class Runs:
             fix = run_records.RUN_NAME.fix("longer")
         else:
             seen = f"there is no run '{escape_text(name)}'"
-            fix = (
-                suggest_fix(run_records.RUN_NAME, name, list(known)[:20])
-                if known
-                else run_records.RUN_NAME.fix("first")
-            )
+            near_names = list(known)[:20]
+            fix = suggest_fix(run_records.RUN_NAME, name, near_names) if known else run_records.RUN_NAME.fix("first")
         raise InputError(run_records.RUN_NAME, [Problem(where="run", seen=seen, fix=fix)])
 
     @property
@@ -139,13 +137,10 @@ class Runs:
             else:
                 count += 1
                 total += run_size
-        self._sweep()
-        return removed
-
-    def _sweep(self) -> None:
-        """Finishes an interrupted prune."""
+        # Finishes an interrupted prune.
         for path in self.base.glob(f"{_GONE}*"):
             shutil.rmtree(path, ignore_errors=True)
+        return removed
 
 
 def find_state_directory(environ: Mapping[str, str]) -> Path:
@@ -179,10 +174,6 @@ def _remove_run(path: Path) -> None:
 def _build_unwritable_error(base: Path, error: OSError) -> AboardError:
     seen = f"no run directory can be created under {base}: {error.strerror}"
     return AboardError(run_records.RUN_DIRECTORY, seen, "elsewhere")
-
-
-def _build_unreadable_error(base: Path, error: OSError) -> AboardError:
-    return AboardError(run_records.RUN_DIRECTORY, f"{base} can't be read: {error.strerror}", "look", folder=base)
 
 
 _ADJECTIVES = (

@@ -7,23 +7,20 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Literal, Self
 
 from aboard.agent.private_folders import make_private_folder
 from aboard.core.cluster.node import Node
 from aboard.core.decoding import DecodeError, HostName, Matching, MaxLength, UserName, decode
-from aboard.core.trust.file_changes import FileChange
+from aboard.core.trust.file_changes import FileChange, RecordedText
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.nodes import trust
 from aboard.durable_files import write_atomically
 from aboard.lazy_dataclass import dataclass
 from aboard.record.run_directory import PRIVATE_FILE
 from aboard.record.runs import find_state_directory
-
-_Base64 = Annotated[str, Matching(r"[A-Za-z0-9+/]*={0,2}"), MaxLength(2**24)]
-_Text = Annotated[str, MaxLength(2**14)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +35,13 @@ class CreatedKey:
 class TrustedMachine:
     """What we changed on one machine; `name` is "" for the head. `directories` are those that we created."""
 
-    name: str = ""
-    address: str | None = None
-    user: str | None = None
+    name: HostName | Literal[""] = ""
+    address: HostName | None = None
+    user: UserName | None = None
     port: int | None = None
-    directories: tuple[str, ...] = ()
+    directories: tuple[RecordedText, ...] = ()
     keys: tuple[CreatedKey, ...] = ()
-    changes: tuple[FileChange, ...] = ()
+    changes: Annotated[tuple[FileChange, ...], MaxLength(2**12)] = ()
 
     @property
     def node(self) -> Node:
@@ -53,26 +50,6 @@ class TrustedMachine:
     @property
     def is_clean(self) -> bool:
         return not (self.directories or self.keys or self.changes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ChangeDocument:
-    path: _Text
-    before: _Base64 | None
-    after: _Text
-    lines: Annotated[tuple[_Text, ...], MaxLength(2**17)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _MachineDocument:
-    # None on the head.
-    name: HostName | None
-    address: HostName | None
-    user: UserName | None
-    port: int | None
-    directories: tuple[_Text, ...]
-    keys: tuple[CreatedKey, ...]
-    changes: Annotated[tuple[_ChangeDocument, ...], MaxLength(2**12)]
 
 
 @dataclass(frozen=True)
@@ -121,32 +98,13 @@ class TrustRecords:
 
     def _read(self, path: Path, default: TrustedMachine) -> "MachineRecord":
         try:
-            document = decode(_MachineDocument, _read_document(path), strict=True)
+            return MachineRecord(path, _decode_machine(path.read_bytes()))
         except FileNotFoundError:
             return MachineRecord(path, default)
         except OSError as error:
             raise _build_record_error(path, error) from None
         except (ValueError, DecodeError):
             raise AboardError(trust.RECORD, f"the record {path} is damaged", path=path) from None
-        changes = tuple(
-            FileChange(
-                path=each.path,
-                before=None if each.before is None else base64.b64decode(each.before),
-                after=each.after,
-                lines=each.lines,
-            )
-            for each in document.changes
-        )
-        machine = TrustedMachine(
-            name=document.name or "",
-            address=document.address,
-            user=document.user,
-            port=document.port,
-            directories=document.directories,
-            keys=document.keys,
-            changes=changes,
-        )
-        return MachineRecord(path, machine)
 
 
 class MachineRecord:
@@ -188,36 +146,21 @@ class MachineRecord:
             if machine.is_clean:
                 self.path.unlink(missing_ok=True)
             else:
-                write_atomically(
-                    self.path, json.dumps(_encode_machine(machine), indent=1), sync=True, mode=PRIVATE_FILE
-                )
+                write_atomically(self.path, _encode_machine(machine), sync=True, mode=PRIVATE_FILE)
         except OSError as error:
             raise _build_record_error(self.path, error) from None
 
 
-def _read_document(path: Path) -> Any:
-    document = json.loads(path.read_bytes())
-    return {**document, "name": document.get("name") or None} if isinstance(document, dict) else None
+def _decode_machine(data: bytes) -> TrustedMachine:
+    """Every field is required: what a damaged record lacks could not be undone."""
+    document = json.loads(data)
+    if not isinstance(document, dict) or not document.keys() >= {field.name for field in fields(TrustedMachine)}:
+        raise DecodeError("expected all fields")
+    return decode(TrustedMachine, document, strict=True)
 
 
-def _encode_machine(machine: TrustedMachine) -> dict[str, Any]:
-    return {
-        "name": machine.name,
-        "address": machine.address,
-        "user": machine.user,
-        "port": machine.port,
-        "directories": list(machine.directories),
-        "keys": [{"path": key.path, "comment": key.comment} for key in machine.keys],
-        "changes": [
-            {
-                "path": change.path,
-                "before": None if change.before is None else base64.b64encode(change.before).decode(),
-                "after": change.after,
-                "lines": list(change.lines),
-            }
-            for change in machine.changes
-        ],
-    }
+def _encode_machine(machine: TrustedMachine) -> str:
+    return json.dumps(asdict(machine), indent=1, default=lambda content: base64.b64encode(content).decode())
 
 
 def _build_record_error(path: Path, error: OSError) -> AboardError:

@@ -32,7 +32,6 @@ from aboard.config.schema.slurm_section import SlurmSection
 from aboard.config.schema.train_section import TrainSection
 from aboard.core.text.data_reference import parse_share
 from aboard.diagnoses.untrusted import escape_text
-from aboard.diagnoses.usage import configuration
 
 
 class ContainerSection(Section):
@@ -129,13 +128,13 @@ def derive_source_name(path: str) -> str:
 def _check_split(text: str) -> str:
     if not re.fullmatch(r"[\w.-]+", text):
         seen = f"'{escape_text(text)}' is not the name of a split: slices and sums are not supported"
-        refuse_value(seen, configuration.CONFIG.fix("split"))
+        refuse_value(seen, "split")
     return text
 
 
 def _check_revision(text: str) -> str:
     if not re.fullmatch(r"[\w./-]+", text):
-        refuse_value(f"'{escape_text(text)}' is not a name on the Hub", configuration.CONFIG.fix("revision"))
+        refuse_value(f"'{escape_text(text)}' is not a name on the Hub", "revision")
     return text
 
 
@@ -187,9 +186,9 @@ def _check_validation(entries: list[str | DatasetSection]) -> list[str | Dataset
     share = parse_share(entries)
     if share is not None and not 0 < share < 1:
         seen = f"{entries[0]} leaves no row for {'training' if share else 'validation'}"
-        refuse_value(seen, configuration.CONFIG.fix("share"))
+        refuse_value(seen, "share")
     if len(entries) > 1 and any(parse_share([name]) is not None for name in names):
-        refuse_value("a share of the training data can't be combined with files", configuration.CONFIG.fix("share"))
+        refuse_value("a share of the training data can't be combined with files", "share")
     return entries
 
 

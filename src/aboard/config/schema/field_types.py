@@ -1,5 +1,6 @@
 """The value types of aboard.yaml, with their validators and JSON schemas."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema
@@ -8,59 +9,46 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from aboard.core.cluster.hostfile import MAX_SLOTS
 from aboard.core.text.byte_sizes import parse_size
 from aboard.core.text.input_text import MAX_PORT, find_env_name_error, find_host_error, find_user_error
-from aboard.diagnoses import Fix
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 
 
-def refuse_value(seen: str, fix: Fix) -> NoReturn:
-    """Fails a pydantic validation with our own message and fix."""
-    raise PydanticCustomError("aboard", "{seen}", {"seen": seen, "fix": fix})
+def refuse_value(seen: str, variant: str, **values: str) -> NoReturn:
+    """Fails a pydantic validation with our own message and a fix of the configuration."""
+    raise PydanticCustomError("aboard", "{seen}", {"seen": seen, "fix": configuration.CONFIG.fix(variant, **values)})
 
 
-def _check_host(text: str) -> str:
-    if problem := find_host_error(text):
-        refuse_value(problem, configuration.CONFIG.fix("host"))
-    return text
+def _make_check(find_problem: Callable[[str], str | None], variant: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if problem := find_problem(text):
+            refuse_value(problem, variant)
+        return text
 
-
-def _check_user(text: str) -> str:
-    if problem := find_user_error(text):
-        refuse_value(problem, configuration.CONFIG.fix("user"))
-    return text
+    return AfterValidator(check)
 
 
 def _check_text(text: str) -> str:
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
         # The value is not shown: it may be a secret.
-        refuse_value(
-            "it contains a NUL byte or half a character, which can't be passed to a program",
-            configuration.CONFIG.fix("character"),
-        )
+        refuse_value("it contains a NUL byte or half a character, which can't be passed to a program", "character")
     return text
 
 
 def _check_line(text: str) -> str:
     if not text.strip() or any(not char.isprintable() and char != "\t" for char in _check_text(text)):
-        refuse_value(f"'{escape_text(text)}' is not a single line of text", configuration.CONFIG.fix("one-line"))
+        refuse_value(f"'{escape_text(text)}' is not a single line of text", "one-line")
     return text
 
 
 def _check_word(text: str) -> str:
     if _check_line(text).startswith("-"):
-        refuse_value(
-            f"'{escape_text(text)}' starts with '-', and would be parsed as an option",
-            configuration.CONFIG.fix("option"),
-        )
+        refuse_value(f"'{escape_text(text)}' starts with '-', and would be parsed as an option", "option")
     return text
 
 
 def _check_path(text: str) -> str:
     if not _check_line(text).startswith("/"):
-        refuse_value(
-            f"'{escape_text(text)}' is not an absolute path",
-            configuration.CONFIG.fix("path", path=text.removeprefix("~/")),
-        )
+        refuse_value(f"'{escape_text(text)}' is not an absolute path", "path", path=text.removeprefix("~/"))
     return text
 
 
@@ -70,14 +58,7 @@ def _check_program(text: str) -> str:
 
 def _check_pattern(text: str) -> str:
     if "{" in text.replace("{name}", "") or "}" in text.replace("{name}", ""):
-        refuse_value(f"'{escape_text(text)}' has braces other than {{name}}", configuration.CONFIG.fix("pattern"))
-    _check_host(text.replace("{name}", "n"))
-    return text
-
-
-def _check_env_name(text: str) -> str:
-    if problem := find_env_name_error(text):
-        refuse_value(problem, configuration.CONFIG.fix("env"))
+        refuse_value(f"'{escape_text(text)}' has braces other than {{name}}", "pattern")
     return text
 
 
@@ -86,7 +67,7 @@ def _parse_size(value: object) -> object:
     if isinstance(value, str):
         size = parse_size(value)
         if size is None:
-            refuse_value(f"'{escape_text(value)}' is not a size", configuration.CONFIG.fix("size"))
+            refuse_value(f"'{escape_text(value)}' is not a size", "size")
         return size
     return value
 
@@ -104,8 +85,8 @@ class OrText:
 
 OR_TEXT = (BeforeValidator(_wrap_in_list), OrText())
 
-Host = Annotated[str, AfterValidator(_check_host)]
-User = Annotated[str, AfterValidator(_check_user)]
+Host = Annotated[str, _make_check(find_host_error, "host")]
+User = Annotated[str, _make_check(find_user_error, "user")]
 PortNumber = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Slots = Annotated[int, Field(ge=0, le=MAX_SLOTS)]
 SequenceLength = Annotated[int, Field(ge=2, le=2**31)]
@@ -120,8 +101,10 @@ Line = Annotated[str, AfterValidator(_check_line)]
 Word = Annotated[str, AfterValidator(_check_word)]
 AbsolutePath = Annotated[str, AfterValidator(_check_path)]
 Program = Annotated[str, AfterValidator(_check_program)]
-AddressPattern = Annotated[str, AfterValidator(_check_pattern)]
+AddressPattern = Annotated[
+    str, AfterValidator(_check_pattern), _make_check(lambda text: find_host_error(text.replace("{name}", "n")), "host")
+]
 # Numbers and booleans arrive as the text in the file (see yaml_tree.convert_to_builtins).
 EnvValue = Annotated[str, AfterValidator(_check_text), WithJsonSchema({"type": ["string", "number", "boolean"]})]
-Env = dict[Annotated[str, AfterValidator(_check_env_name)], EnvValue]
+Env = dict[Annotated[str, _make_check(find_env_name_error, "env")], EnvValue]
 Lines = Annotated[list[Line], *OR_TEXT]

@@ -9,7 +9,6 @@ from aboard.config.schema.base_section import Section
 from aboard.config.schema.field_types import OR_TEXT, Line, refuse_value
 from aboard.core.slurm.batch_script import OPTION_KEYS, OWN_OPTIONS, parse_option_name
 from aboard.diagnoses.untrusted import escape_text
-from aboard.diagnoses.usage import configuration
 
 # sbatch reads quotes, backslashes and comments in #SBATCH lines by rules of its own.
 _VALUE = re.compile(r"[!$-&(-\[\]-~]+")
@@ -18,15 +17,13 @@ _TIME = re.compile(r"[0-9]+(-[0-9]{1,2}(:[0-9]{1,2}){0,2}|(:[0-9]{1,2}){0,2})|UN
 
 def _check_value(text: str) -> str:
     if not _VALUE.fullmatch(text) or text.startswith("-"):
-        refuse_value(
-            f"'{escape_text(text)}' is not a value of an sbatch option", configuration.CONFIG.fix("slurm-value")
-        )
+        refuse_value(f"'{escape_text(text)}' is not a value of an sbatch option", "slurm-value")
     return text
 
 
 def _check_time(text: str) -> str:
     if not _TIME.fullmatch(text):
-        refuse_value(f"'{escape_text(text)}' is not a time limit of Slurm", configuration.CONFIG.fix("slurm-time"))
+        refuse_value(f"'{escape_text(text)}' is not a time limit of Slurm", "slurm-time")
     return text
 
 
@@ -37,11 +34,11 @@ def _convert_minutes(value: object) -> object:
 def _check_option(text: str) -> str:
     name = parse_option_name(text)
     if name is None:
-        refuse_value(f"'{escape_text(text)}' is not an option of sbatch", configuration.CONFIG.fix("slurm-option"))
+        refuse_value(f"'{escape_text(text)}' is not an option of sbatch", "slurm-option")
     if name in OPTION_KEYS:
-        refuse_value(f"{name} has a key of its own", configuration.CONFIG.fix("slurm-key", key=OPTION_KEYS[name]))
+        refuse_value(f"{name} has a key of its own", "slurm-key", key=OPTION_KEYS[name])
     if name in OWN_OPTIONS:
-        refuse_value(f"Aboard sets {name} itself", configuration.CONFIG.fix("slurm-own", option=name))
+        refuse_value(f"Aboard sets {name} itself", "slurm-own", option=name)
     return text
 
 

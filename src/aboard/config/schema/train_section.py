@@ -12,7 +12,6 @@ from aboard.config.schema.base_section import Section
 from aboard.config.schema.field_types import Line, Lines, OrText, refuse_value
 from aboard.core.plan.declared_setting import Setting
 from aboard.core.plan.training_settings import ADAPTER_SETTINGS, TRAIN_SETTINGS, Adapter, Training
-from aboard.diagnoses.usage import configuration
 
 
 def _read_value(setting: Setting, value: object) -> object:
@@ -21,7 +20,7 @@ def _read_value(setting: Setting, value: object) -> object:
         return value
     if value in setting.refused_values:
         seen, fix, line = setting.refused_values[value]
-        refuse_value(seen, configuration.CONFIG.fix(fix, **({"line": line} if line else {})))
+        refuse_value(seen, fix, **({"line": line} if line else {}))
     return setting.their_values.get(value, value)
 
 
@@ -37,7 +36,7 @@ def _check_adapter_type(value: object) -> object:
     keys = {"rslora": "use_rslora", "dora": "use_dora", "qlora": "load_in_4bit"}
     if isinstance(value, str) and value.lower() in keys:
         line = f"{keys[value.lower()]}: true"
-        refuse_value(f"{value.lower()} is an option of lora", configuration.CONFIG.fix("train-write", line=line))
+        refuse_value(f"{value.lower()} is an option of lora", "train-write", line=line)
     return value
 
 

@@ -81,13 +81,9 @@ def build_data_settings(config: "LoadedConfig") -> DataSettings:
         validation=() if share is not None else _list_files(config, section.validation or (), "validation"),
         validation_share=share,
         allow=tuple(section.allow or ()),
-        format=section.format,
-        text_column=section.text_column,
         tokenizer=section.tokenizer and _resolve_path(config, section.tokenizer, "tokenizer"),
         template=section.template and str(Path(config.base("data", "template")) / section.template),
-        max_length=section.max_length,
-        packing=section.packing,
-        loss_on=section.loss_on,
+        **section.model_dump(include={"format", "text_column", "max_length", "packing", "loss_on"}),
     )
 
 

@@ -93,20 +93,15 @@ def _drop_overridden(config: LoadedConfig, section: TrainSection) -> TrainSectio
     return section
 
 
-def _find_missing(config: LoadedConfig, section: TrainSection, data: DataSettings) -> list[Problem]:
-    problems = []
+def _find_missing(config: LoadedConfig, section: TrainSection, data: DataSettings) -> Iterator[Problem]:
     here = config.tree.where.rsplit(":", 2)[0] or DEFAULT_FILE
     if section.model is None:
-        fix = training.CONFIG.fix("model")
-        problems.append(Problem(where=here, seen="train.model is not set", fix=fix))
+        yield Problem(where=here, seen="train.model is not set", fix=training.CONFIG.fix("model"))
     elif is_path(resolved := _resolve_path(config, section.model, "model")) and not Path(resolved).exists():
         seen = f"train.model: {section.model} does not exist next to this file"
-        fix = training.CONFIG.fix("no-model")
-        problems.append(Problem(where=config.where("train", "model"), seen=seen, fix=fix))
+        yield Problem(where=config.where("train", "model"), seen=seen, fix=training.CONFIG.fix("no-model"))
     if not data.files:
-        fix = training.CONFIG.fix("files")
-        problems.append(Problem(where=here, seen="data.files is not set", fix=fix))
-    return problems
+        yield Problem(where=here, seen="data.files is not set", fix=training.CONFIG.fix("files"))
 
 
 def _find_refused(config: LoadedConfig, section: TrainSection, data: DataSettings) -> Iterator[Problem]:
@@ -162,10 +157,7 @@ def _build_adapter(config: LoadedConfig, section: AdapterSection) -> Adapter:
         # Dropout is a setting of a training, not of its adapter.
         if name != "dropout" and name in saved and value != saved[name]:
             seen = f"train.adapter.{name} is {value}, but the adapter in {folder} has {saved[name]}"
-            fix = training.CONFIG.fix("adapter-path")
-            raise InputError(
-                training.CONFIG, [Problem(where=config.where("train", "adapter", name), seen=seen, fix=fix)]
-            )
+            raise InputError.of(training.CONFIG, config.where("train", "adapter", name), seen, "adapter-path")
     return _check_quantized(config, Adapter(**{**saved, **given, "path": str(folder)}))
 
 
@@ -174,9 +166,7 @@ def _check_quantized(config: LoadedConfig, adapter: Adapter) -> Adapter:
     if adapter.load_in_4bit and adapter.use_dora:
         where = config.where("train", "adapter", "load_in_4bit")
         seen = "train.adapter.load_in_4bit has not been proven with DoRA (use_dora)"
-        raise InputError(
-            training.CONFIG, [Problem(where=where, seen=seen, fix=training.CONFIG.fix("quantized", key="use_dora"))]
-        )
+        raise InputError.of(training.CONFIG, where, seen, "quantized", key="use_dora")
     return adapter
 
 

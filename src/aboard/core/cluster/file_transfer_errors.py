@@ -7,23 +7,21 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import file_fetch, file_sync
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 
-_FULL = {"ENOSPC", "EDQUOT"}
-_DENIED = {"EACCES", "EPERM", "EROFS"}
-_PATH = {"ENOTDIR", "EISDIR", "ENAMETOOLONG", "EEXIST", "ENOENT"}
+_WRITE_DIAGNOSES = {
+    **dict.fromkeys(("EACCES", "EPERM", "EROFS"), file_sync.DENIED),
+    **dict.fromkeys(("ENOTDIR", "EISDIR", "ENAMETOOLONG", "EEXIST", "ENOENT"), file_sync.PATH),
+    "ELOOP": file_sync.LINK,
+}
 _SHOWN = 300
 
 
 def build_write_error(node: str, errno: str, path: Untrusted, why: Untrusted) -> AboardError:
     """From the errno of a failed system call on the node."""
     seen = f"{node}: {path.visible(_SHOWN)} can't be written: {why.visible(_SHOWN)}"
-    if errno in _FULL:
+    if errno in ("ENOSPC", "EDQUOT"):
         return AboardError(file_sync.DISK_FULL, seen, "refused", path=path, node=node)
-    if errno in _DENIED:
-        return AboardError(file_sync.DENIED, seen, path=path, node=node)
-    if errno == "ELOOP":
-        return AboardError(file_sync.LINK, seen, path=path, node=node)
-    if errno in _PATH:
-        return AboardError(file_sync.PATH, seen, path=path, node=node)
+    if errno in _WRITE_DIAGNOSES:
+        return AboardError(_WRITE_DIAGNOSES[errno], seen, path=path, node=node)
     return AboardError(file_sync.DISK, seen, "errors", node=node)
 
 

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
 from aboard.core.cluster.node import Node, TransportKind
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.usage import configuration
 from aboard.lazy_dataclass import dataclass
 
@@ -58,12 +58,16 @@ def assign_head_address(
     """
     local = [node for node in nodes if node.transport is TransportKind.LOCAL]
     if len(local) > 1:
-        raise InputError(configuration.HEAD_TWICE, [_build_duplicate_problem(local)])
+        first, second = (node.name for node in local[:2])
+        seen = f"{first} and {second} are both this machine"
+        raise InputError.of(configuration.HEAD_TWICE, "cluster", seen, node=second)
     if not local or len(nodes) == 1 or not is_loopback(local[0].target):
         return tuple(nodes)
     address = find_reachable_address(here, source_addresses)
     if address is None:
-        raise InputError(configuration.HEAD_ADDRESS, [_build_address_problem(local[0])])
+        name = local[0].name
+        seen = f"{name} is listed with other hosts, but this machine has no address that they can reach"
+        raise InputError.of(configuration.HEAD_ADDRESS, "cluster", seen, node=name)
     return tuple(replace(node, address=address) if node.transport is TransportKind.LOCAL else node for node in nodes)
 
 
@@ -90,20 +94,3 @@ def _parse_address(text: str) -> IPv4Address | IPv6Address | None:
         return ip_address(text)
     except ValueError:
         return None
-
-
-def _build_duplicate_problem(local: "Sequence[Node]") -> Problem:
-    first, second = (node.name for node in local[:2])
-    return Problem(
-        where="cluster",
-        seen=f"{first} and {second} are both this machine",
-        fix=configuration.HEAD_TWICE.fix(node=second),
-    )
-
-
-def _build_address_problem(node: Node) -> Problem:
-    return Problem(
-        where="cluster",
-        seen=f"{node.name} is listed with other hosts, but this machine has no address that they can reach",
-        fix=configuration.HEAD_ADDRESS.fix(node=node.name),
-    )

@@ -46,13 +46,8 @@ def parse_hostfile(text: str, *, where: str = "hostfile") -> tuple[Node, ...]:
             problems += error.problems
             continue
         if len(nodes) + len(logins) > MAX_NAMES:
-            problems.append(
-                Problem(
-                    where=location,
-                    seen=f"the hostfile lists more than {MAX_NAMES:,} hosts",
-                    fix=configuration.HOSTFILE.fix("fewer"),
-                )
-            )
+            seen = f"the hostfile lists more than {MAX_NAMES:,} hosts"
+            problems.append(Problem(where=location, seen=seen, fix=configuration.HOSTFILE.fix("fewer")))
             break
         duplicates = []
         for login in logins:
@@ -62,11 +57,12 @@ def parse_hostfile(text: str, *, where: str = "hostfile") -> tuple[Node, ...]:
             nodes[login.name] = Node(name=login.name, user=login.user, slots=slots)
             lines[login.name] = number
         if duplicates:
-            problems.append(_build_duplicate_problem(fold_names(duplicates), location, lines[duplicates[0]]))
+            names = fold_names(duplicates)
+            seen = f"{names} is already on line {lines[duplicates[0]]}"
+            problems.append(Problem(where=location, seen=seen, fix=configuration.HOSTFILE.fix("twice", hosts=names)))
     if not nodes and not problems:
-        problems.append(
-            Problem(where=where, seen="the hostfile lists no hosts", fix=configuration.HOSTFILE.fix("empty"))
-        )
+        fix = configuration.HOSTFILE.fix("empty")
+        problems.append(Problem(where=where, seen="the hostfile lists no hosts", fix=fix))
     if problems:
         raise InputError(configuration.HOSTFILE, problems)
     return tuple(nodes.values())
@@ -82,27 +78,18 @@ def _list_entries(text: str) -> "Iterator[tuple[int, str]]":
 def _parse_entry(line: str, location: str) -> tuple[tuple[Login, ...], int]:
     match = _ENTRY.match(line)
     if not match:
-        raise InputError(configuration.HOSTFILE, [_build_line_problem(line, location)])
+        raise _build_line_error(line, location)
     digits = match[2].lstrip("0") or "0"
     if len(digits) > _MAX_SLOT_DIGITS or int(digits) > MAX_SLOTS:
         seen = f"{escape_text(match[1])} has slots={escape_text(match[2], 20)}; {MAX_SLOTS:,} is the maximum for a node"
-        raise InputError(
-            configuration.HOSTFILE,
-            [Problem(where=location, seen=seen, fix=configuration.HOSTFILE.fix("line", host=match[1], slots=8))],
-        )
+        raise InputError.of(configuration.HOSTFILE, location, seen, "line", host=match[1], slots=8)
     return expand_logins(match[1], where=location), int(digits)
 
 
-def _build_line_problem(line: str, location: str) -> Problem:
+def _build_line_error(line: str, location: str) -> InputError:
     # A blank inside brackets cuts the host column short; without the blank, the line may be correct.
     host, *rest = _BRACKETS.sub(lambda match: "".join(match[0].split()), line[:_MAX_LINE]).split()
     number = re.search(r"[0-9]+", " ".join(rest))
     slots = number[0][:_MAX_SLOT_DIGITS] if number else "8"
     seen = f"'{escape_text(line)}' has no slots=N" if not rest else f"can't read '{escape_text(line)}'"
-    return Problem(where=location, seen=seen, fix=configuration.HOSTFILE.fix("line", host=host, slots=slots))
-
-
-def _build_duplicate_problem(name: str, location: str, first: int) -> Problem:
-    return Problem(
-        where=location, seen=f"{name} is already on line {first}", fix=configuration.HOSTFILE.fix("twice", hosts=name)
-    )
+    return InputError.of(configuration.HOSTFILE, location, seen, "line", host=host, slots=slots)

@@ -1,7 +1,7 @@
 """Which Python runs a node's ranks: the configured one, the head's environment, or the login shell's."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Annotated, Literal
@@ -77,6 +77,9 @@ class Interpreter:
         return f"{self.path} ({self.origin.value})"
 
 
+_LOGIN_SHELL = Interpreter(path="python3", origin=InterpreterSource.LOGIN_SHELL)
+
+
 def choose_interpreter(
     configured: Interpreter | None, offered: HeadEnvironment | None, found: FoundInterpreter | None, *, local: bool
 ) -> Interpreter:
@@ -88,18 +91,11 @@ def choose_interpreter(
         env = _build_activation_env(configured.path, found) if found is not None and found.exists else NO_ENV
         return Interpreter(path=configured.path, origin=configured.origin, env=env)
     if offered is None or found is None:
-        return Interpreter(path="python3", origin=InterpreterSource.LOGIN_SHELL)
+        return _LOGIN_SHELL
     if not found.exists:
-        return Interpreter(
-            path="python3",
-            origin=InterpreterSource.LOGIN_SHELL,
-            lacking=offered.python,
-            lacking_origin=offered.origin,
-        )
+        return replace(_LOGIN_SHELL, lacking=offered.python, lacking_origin=offered.origin)
     if found.unsafe and not (local and offered.running):
-        return Interpreter(
-            path="python3", origin=InterpreterSource.LOGIN_SHELL, lacking=offered.python, refused=found.unsafe
-        )
+        return replace(_LOGIN_SHELL, lacking=offered.python, refused=found.unsafe)
     # Raw is safe: it was compared with the places that we named.
     path = found.path.raw() or offered.python
     return Interpreter(path=path, origin=offered.origin, env=_build_activation_env(path, found))

@@ -30,9 +30,7 @@ def filter_nodes(nodes: "Sequence[Node]", *, include: str = "", exclude: str = "
     """The nodes that remain after the filters, each with its picked slots."""
     if include and exclude:
         seen = "--include and --exclude can't be used together"
-        raise InputError(
-            configuration.FILTER, [Problem(where=_EXCLUDE, seen=seen, fix=configuration.FILTER.fix("one"))]
-        )
+        raise InputError.of(configuration.FILTER, _EXCLUDE, seen, "one")
     if include:
         wanted = _parse_filter(nodes, include, _INCLUDE)
         left = [_include_slots(node, wanted[node.name]) for node in nodes if node.name in wanted]
@@ -45,8 +43,7 @@ def filter_nodes(nodes: "Sequence[Node]", *, include: str = "", exclude: str = "
     if not remaining:
         option, text = (_INCLUDE, include) if include else (_EXCLUDE, exclude)
         seen = f"{option} {escape_text(text)} leaves no slots on {fold_names(node.name for node in nodes)}"
-        fix = configuration.FILTER.fix("none-left", option=option)
-        raise InputError(configuration.FILTER, [Problem(where=option, seen=seen, fix=fix)])
+        raise InputError.of(configuration.FILTER, option, seen, "none-left", option=option)
     return remaining
 
 
@@ -76,7 +73,7 @@ def _parse_term(term: str, known: "Mapping[str, Node]", option: Shell) -> tuple[
     if not colon:
         hosts = term
     elif not _SLOTS.fullmatch(slots):
-        raise InputError(configuration.FILTER, [_build_slots_problem(term, hosts, slots, option)])
+        raise _build_slots_error(term, hosts, slots, option)
     if re.search(r"[\s,]", _BRACKETS.sub("", hosts)):
         right = "@".join(re.split(r"[\s,]+", hosts.strip(", \t")))
         seen = f"'{escape_text(hosts)}' is not a list of hosts separated by '@'"
@@ -85,13 +82,13 @@ def _parse_term(term: str, known: "Mapping[str, Node]", option: Shell) -> tuple[
     return expand_node_set(hosts, where=option), {int(slot) for slot in slots.split(",")} if colon else set()
 
 
-def _build_slots_problem(term: str, hosts: str, slots: str, option: Shell) -> Problem:
+def _build_slots_error(term: str, hosts: str, slots: str, option: Shell) -> InputError:
     host = hosts or "gpu01"
     another = re.search(r",\s*([A-Za-z][^,]*)", slots)
     right = f"{host}:0@{another[1]}" if another else f"{host}:0,2"
     seen = f"'{escape_text(slots)}' in '{escape_text(term)}' is not a list of slot numbers"
-    fix = configuration.FILTER.fix("slots", option=option, hosts=configuration.quote_doubly(right))
-    return Problem(where=option, seen=seen, fix=fix)
+    right = configuration.quote_doubly(right)
+    return InputError.of(configuration.FILTER, option, seen, "slots", option=option, hosts=right)
 
 
 def _find_unknown(

@@ -5,6 +5,7 @@ A range keeps the width of its first number: `[08-11]` is 08 09 10 11, `[8-11]` 
 
 import re
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING
 
 from aboard.core.text.input_text import find_host_error, find_user_error, format_count, point_at_column
@@ -44,11 +45,8 @@ def expand_node_set(text: str, *, where: str = "node set") -> tuple[str, ...]:
     """The names in a node set, in the order written; repeated names stay repeated."""
     logins = expand_logins(text, where=where)
     if any(login.user is not None for login in logins):
-        column = text.index("@")
-        problem = _build_problem(
-            where, text, column, "a user name is not allowed here", configuration.NODESET.fix("no-user")
-        )
-        raise InputError(configuration.NODESET, [problem])
+        seen = f"a user name is not allowed here\n{point_at_column(text, text.index('@'))}"
+        raise InputError.of(configuration.NODESET, where, seen, "no-user")
     return tuple(login.name for login in logins)
 
 
@@ -60,7 +58,8 @@ def expand_logins(text: str, *, where: str = "node set") -> tuple[Login, ...]:
         try:
             logins += _expand_item(item.group(), item.start(), text, MAX_NAMES - len(logins))
         except _Trouble as trouble:
-            problems.append(_build_problem(where, text, trouble.column, trouble.seen, trouble.fix))
+            seen = f"{trouble.seen}\n{point_at_column(text, trouble.column)}"
+            problems.append(Problem(where=where, seen=seen, fix=trouble.fix))
     if not logins and not problems:
         problems.append(Problem(where=where, seen="no node was given", fix=configuration.NODESET.fix("none")))
     if problems:
@@ -104,19 +103,12 @@ def _build_count_trouble(column: int) -> _Trouble:
     return _Trouble(column, f"more than {MAX_NAMES:,} names", configuration.NODESET.fix("fewer", most=f"{MAX_NAMES:,}"))
 
 
-def _build_problem(where: str, text: str, column: int, seen: str, fix: Fix) -> Problem:
-    return Problem(where=where, seen=f"{seen}\n{point_at_column(text, column)}", fix=fix)
-
-
 def _expand_item(item: str, start: int, text: str, room: int) -> "Iterator[Login]":
     user, at, hosts = item.rpartition("@")
     if at and (trouble := find_user_error(user)):
         raise _Trouble(start, trouble, configuration.NODESET.fix("user", hosts=hosts))
     parts = list(_expand_parts(hosts, start + len(user) + len(at), room))
-    count = 1
-    for part in parts:
-        count *= len(part)
-    if count > room:
+    if prod(map(len, parts)) > room:
         raise _build_count_trouble(start)
     for pieces in product(*parts):
         name = "".join(pieces)
@@ -188,11 +180,8 @@ def _expand_range(written: str, column: int, room: int) -> list[str]:
         raise _Trouble(column, f"this number has more than {MAX_DIGITS} digits", configuration.NODESET.fix("digits"))
     low, high = int(first), int(last)
     if high < low:
-        raise _Trouble(
-            column,
-            f"the range {first}-{last} runs backwards",
-            configuration.NODESET.fix("range", first=last, last=first),
-        )
+        fix = configuration.NODESET.fix("range", first=last, last=first)
+        raise _Trouble(column, f"the range {first}-{last} runs backwards", fix)
     if last.startswith("0") and len(last) != len(first):
         wide = max(len(first), len(last))
         fix = configuration.NODESET.fix("range", first=first.zfill(wide), last=last.zfill(wide))

@@ -40,11 +40,8 @@ def describe_progress(evidence: Evidence) -> str:
     if step:
         total = int(run.metrics.get("steps", 0))
         pace = evidence.pace or evidence.usual
-        return (
-            f"step {step}"
-            + (f" of {total}" if total >= step else "")
-            + (f", {format_latency(pace)} per step" if pace else "")
-        )
+        pace_text = f", {format_latency(pace)} per step" if pace else ""
+        return f"step {step}{f' of {total}' if total >= step else ''}{pace_text}"
     done = max((group.completed for groups in evidence.records.values() for group in groups), default=0)
     if done > 0:
         return f"{format_count(done, 'collective')} done"

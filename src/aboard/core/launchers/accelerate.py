@@ -15,7 +15,7 @@ from aboard.core.launchers.master_address import parse_master
 from aboard.core.launchers.torchrun import NO_RENDEZVOUS
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.text.input_text import format_count
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 from aboard.lazy_dataclass import dataclass
@@ -32,7 +32,8 @@ def parse_accelerate(words: Sequence[str], context: LauncherContext) -> Launcher
     hosts = _read_hosts(settings, context)
     if hosts.include or hosts.exclude:  # then the filters decide the number of nodes
         ranks = None
-    master_address = parse_master(settings.text("main_process_ip"), _read_port(settings), where="--main_process_ip")
+    port = settings.values.get("main_process_port")
+    master_address = parse_master(settings.text("main_process_ip"), port, where="--main_process_ip")
     env = {**hosts.env, **build_accelerate_env(settings)}
     if path and not flags.text("config_file"):
         notes = (f"Settings read from {path}, as accelerate does.", *notes)
@@ -79,8 +80,7 @@ def _read_counts(settings: AccelerateSettings) -> tuple[int | None, int | None, 
         return 1, total, (note,)
     if total % nodes:
         seen = f"{total} processes can't be divided evenly among {nodes} machines"
-        fix = pasted_commands.FLAG.fix("processes")
-        raise InputError(pasted_commands.FLAG, [Problem(where=f"{NAME} --num_processes", seen=seen, fix=fix)])
+        raise InputError.of(pasted_commands.FLAG, f"{NAME} --num_processes", seen, "processes")
     return nodes, total // nodes, ()
 
 
@@ -103,7 +103,7 @@ def _read_hosts(settings: AccelerateSettings, context: LauncherContext) -> _Host
     if launcher not in SUPPORTED_LAUNCHERS:
         where = f"{NAME} --deepspeed_multinode_launcher"
         seen = f"{escape_text(launcher)}: {NOT_OURS}"
-        raise InputError(pasted_commands.FLAG, [Problem(where=where, seen=seen, fix=pasted_commands.FLAG.fix("pdsh"))])
+        raise InputError.of(pasted_commands.FLAG, where, seen, "pdsh")
     if (settings.count("num_machines") or 1) == 1 or launcher != "pdsh":
         before = context.environ.get("PYTHONPATH")
         return _Hosts(env={"PYTHONPATH": f"{before}:{context.cwd}" if before else context.cwd})
@@ -119,18 +119,11 @@ def _read_hosts(settings: AccelerateSettings, context: LauncherContext) -> _Host
     )
 
 
-def _read_port(settings: AccelerateSettings) -> int | None:
-    port = settings.values.get("main_process_port")
-    return port if isinstance(port, int) else None
-
-
 def _parse_gpu_ids(settings: AccelerateSettings) -> tuple[int, ...] | None:
     text = (settings.text("gpu_ids") or "all").replace(" ", "")
     if text == "all":
         return None
     if not _IDS.fullmatch(text):
         seen = f"'{escape_text(text)}' is not a list of slot numbers"
-        raise InputError(
-            pasted_commands.FLAG, [Problem(where=f"{NAME} --gpu_ids", seen=seen, fix=pasted_commands.FLAG.fix("gpus"))]
-        )
+        raise InputError.of(pasted_commands.FLAG, f"{NAME} --gpu_ids", seen, "gpus")
     return tuple(map(int, text.split(",")))

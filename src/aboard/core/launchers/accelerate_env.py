@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from aboard.core.launchers.accelerate_flags import FP8_FLAGS, MEGATRON_FLAGS, NAME
 from aboard.core.launchers.accelerate_settings import AccelerateMode, AccelerateSettings
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.usage import pasted_commands
 
 # variable: name of the setting, and whether its value is lower-cased. A setting without a value is not set.
@@ -87,8 +87,7 @@ def build_accelerate_env(settings: AccelerateSettings) -> dict[str, str]:
 def _build_fsdp_env(settings: AccelerateSettings) -> dict[str, str]:
     if settings.values["fsdp_cpu_ram_efficient_loading"] and not settings.values["fsdp_sync_module_states"]:
         seen = "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: true; accelerate refuses it too"
-        fix = pasted_commands.CONFIG.fix("fsdp")
-        raise InputError(pasted_commands.CONFIG, [Problem(where=NAME, seen=seen, fix=fix)])
+        raise InputError.of(pasted_commands.CONFIG, NAME, seen, "fsdp")
     return {"ACCELERATE_USE_FSDP": "true"} | _fill_table(settings, _FSDP)
 
 

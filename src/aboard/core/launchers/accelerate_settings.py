@@ -74,10 +74,8 @@ def merge_settings(flags: ParsedFlags, file: Mapping[str, object] | None, *, whe
     if values["mixed_precision"] not in _PRECISIONS:
         seen = f"mixed_precision can't be '{escape_text(str(values['mixed_precision']))}'"
         fix = suggest_fix(pasted_commands.CONFIG, str(values["mixed_precision"]), _PRECISIONS)
-        raise InputError(
-            pasted_commands.CONFIG,
-            [Problem(where=NAME if flags.text("mixed_precision") else where, seen=seen, fix=fix)],
-        )
+        place = NAME if flags.text("mixed_precision") else where
+        raise InputError(pasted_commands.CONFIG, [Problem(where=place, seen=seen, fix=fix)])
     values["dynamo_backend"] = values["dynamo_backend"] or "no"
     section = file.get("deepspeed_config") if file else None
     fields = tuple(section) if isinstance(section, Mapping) else ()
@@ -113,8 +111,7 @@ def _refuse_other_platforms(file: Mapping[str, object], where: str) -> None:
         (f"distributed_type: {escape_text(kind)} is for TPUs, which Aboard does not support", kind in {"XLA", "TPU"}),
     ):
         if refuse:
-            fix = pasted_commands.CONFIG.fix("elsewhere")
-            raise InputError(pasted_commands.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
+            raise InputError.of(pasted_commands.CONFIG, where, seen, "elsewhere")
 
 
 def _read_sections(file: Mapping[str, object]) -> Iterator[tuple[str, object]]:
@@ -134,11 +131,7 @@ def _read_precision(file: Mapping[str, object]) -> str:
 
 
 def _choose_mode(flags: ParsedFlags, file: Mapping[str, object] | None) -> AccelerateMode:
-    kind = ""
-    if file is not None and not any(
-        flags.on(name) for name in ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm")
-    ):
-        kind = str(file.get("distributed_type", "")).upper()
+    kind = "" if file is None or _has_mode_flag(flags) else str(file.get("distributed_type", "")).upper()
     if flags.on("cpu"):
         return AccelerateMode.PLAIN
     if flags.on("use_deepspeed") or kind == "DEEPSPEED":
@@ -153,8 +146,11 @@ def _choose_mode(flags: ParsedFlags, file: Mapping[str, object] | None) -> Accel
 
 
 def _has_parallelism(flags: ParsedFlags, file: Mapping[str, object] | None) -> bool:
-    has_mode_flag = any(flags.on(name) for name in ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm"))
-    return file is not None and not has_mode_flag and bool(file.get("parallelism_config"))
+    return file is not None and not _has_mode_flag(flags) and bool(file.get("parallelism_config"))
+
+
+def _has_mode_flag(flags: ParsedFlags) -> bool:
+    return any(flags.on(name) for name in ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm"))
 
 
 def _is_true(value: object) -> bool:

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 from aboard.core.launchers.deepspeed_exports import collect_exported_env, read_env_files
 from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, build_program, parse_flags
-from aboard.core.launchers.flag_table import FlagValueKind, obey_flag, obey_switch, refuse_flag, refuse_help, skip_flag
+from aboard.core.launchers.flag_table import (
+    FlagValueKind,
+    list_flags,
+    obey_flag,
+    obey_switch,
+    refuse_flag,
+    refuse_help,
+    skip_flag,
+)
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
 from aboard.core.launchers.master_address import parse_master
 from aboard.core.plan.launch_request import LaunchRequest
@@ -15,6 +23,7 @@ NAME = "deepspeed"
 DEFAULT_HOSTFILE = "/job/hostfile"
 OTHER_LAUNCHER = "Aboard starts the ranks itself, and can't use a different launcher"
 
+_NOTHING = FlagValueKind.NOTHING
 _NODE_RANK = "is not needed: Aboard assigns it to each node"
 _OWN_MESSAGES = "is not needed: Aboard prints its own messages"
 _ELASTIC = "elastic runs are not supported: Aboard refuses a smaller world size than requested"
@@ -23,34 +32,17 @@ GRAMMAR = FlagGrammar(
     launcher=NAME,
     flags=(
         refuse_help(NAME),
-        obey_flag("--hostfile", "-H"),
-        obey_flag("--include", "-i"),
-        obey_flag("--exclude", "-e"),
-        obey_flag("--num_nodes", takes=FlagValueKind.NUMBER),
-        obey_flag("--num_gpus", "--num_accelerators", takes=FlagValueKind.NUMBER),
-        obey_flag("--master_addr"),
+        *list_flags(obey_flag, "--hostfile|-H --include|-i --exclude|-e --master_addr --venv_script"),
+        *list_flags(obey_flag, "--num_nodes --num_gpus|--num_accelerators --ssh_port", takes=FlagValueKind.NUMBER),
         obey_flag("--master_port", takes=FlagValueKind.PORT),
-        obey_switch("--module"),
-        obey_switch("--no_python"),
-        obey_switch("--no_local_rank"),
-        obey_switch("--bind_cores_to_rank"),
-        obey_flag("--ssh_port", takes=FlagValueKind.NUMBER),
-        obey_flag("--venv_script"),
+        *list_flags(obey_switch, "--module --no_python --no_local_rank --bind_cores_to_rank"),
         skip_flag("--node_rank", note=_NODE_RANK),
-        skip_flag("--no_ssh", takes=FlagValueKind.NOTHING, note="is not needed: one command starts all nodes"),
-        skip_flag(
-            "--no_ssh_check", takes=FlagValueKind.NOTHING, note="is not needed: the quick check probes every node"
-        ),
-        skip_flag(
-            "--force_multi",
-            takes=FlagValueKind.NOTHING,
-            note="is not needed: one remote node is handled like many",
-        ),
-        skip_flag(
-            "--save_pid", takes=FlagValueKind.NOTHING, note="is not needed: aboard status and aboard stop know the run"
-        ),
+        skip_flag("--no_ssh", takes=_NOTHING, note="is not needed: one command starts all nodes"),
+        skip_flag("--no_ssh_check", takes=_NOTHING, note="is not needed: the quick check probes every node"),
+        skip_flag("--force_multi", takes=_NOTHING, note="is not needed: one remote node is handled like many"),
+        skip_flag("--save_pid", takes=_NOTHING, note="is not needed: aboard status and aboard stop know the run"),
         skip_flag("--log_level", note=_OWN_MESSAGES),
-        skip_flag("--quiet", "-q", takes=FlagValueKind.NOTHING, note=_OWN_MESSAGES),
+        skip_flag("--quiet", "-q", takes=_NOTHING, note=_OWN_MESSAGES),
         skip_flag(
             "--enable_each_rank_log",
             note="is not needed: each rank has its own log in the run directory (aboard logs --rank N)",
@@ -78,9 +70,8 @@ GRAMMAR = FlagGrammar(
 
 # Flags of DeepSpeed before 0.19, which guides still show.
 FORMER_FLAGS = (
-    refuse_flag("--elastic_training", takes=FlagValueKind.NOTHING, note=_ELASTIC),
-    refuse_flag("--min_elastic_nodes", note=_ELASTIC, accepted=("-1",)),
-    refuse_flag("--max_elastic_nodes", note=_ELASTIC, accepted=("-1",)),
+    refuse_flag("--elastic_training", takes=_NOTHING, note=_ELASTIC),
+    *list_flags(refuse_flag, "--min_elastic_nodes --max_elastic_nodes", note=_ELASTIC, accepted=("-1",)),
     refuse_flag("--comment", note="this is for Slurm's srun", accepted=("",)),
 )
 _ALL_FLAGS = FlagGrammar(launcher=NAME, flags=(*GRAMMAR.flags, *FORMER_FLAGS))
@@ -97,7 +88,7 @@ def parse_deepspeed(words: Sequence[str], context: LauncherContext) -> LauncherC
         more, env_files = read_env_files(context)
         env |= more
         notes += tuple(f"Environment variables read from {path}." for path in env_files)
-    master_address = parse_master(flags.text("master_addr"), _read_port(flags), where="--master_addr")
+    master_address = parse_master(flags.text("master_addr"), flags.values.get("master_port"), where="--master_addr")
     gpus = flags.count("num_gpus")
     return LauncherCommand(
         launcher=NAME,
@@ -135,8 +126,3 @@ def _find_hostfile(flags: ParsedFlags, context: LauncherContext) -> tuple[str | 
     if context.files.exists(DEFAULT_HOSTFILE):
         return DEFAULT_HOSTFILE, (f"Nodes read from {DEFAULT_HOSTFILE}, as deepspeed does.",)
     return None, ()
-
-
-def _read_port(flags: ParsedFlags) -> int | None:
-    port = flags.values.get("master_port")
-    return port if isinstance(port, int) else None

@@ -81,8 +81,7 @@ def parse_flags(grammar: FlagGrammar, words: Sequence[str]) -> ParsedFlags:
         raise InputError(pasted_commands.FLAG, reader.problems)
     if reader.target is None:
         seen = "the command has no script to run"
-        fix = pasted_commands.SCRIPT.fix("none", launcher=grammar.launcher)
-        raise InputError(pasted_commands.SCRIPT, [Problem(where=grammar.launcher, seen=seen, fix=fix)])
+        raise InputError.of(pasted_commands.SCRIPT, grammar.launcher, seen, "none", launcher=grammar.launcher)
     return ParsedFlags(
         launcher=grammar.launcher,
         values=values,
@@ -97,15 +96,9 @@ def build_program(flags: ParsedFlags, *, local_rank: str = "") -> Program:
     """The script, module or executable after the flags; `--module` and `--no-python` exclude each other."""
     if flags.on("module") and flags.on("no_python"):
         seen = "the script can't be run both as a Python module and without Python"
-        fix = pasted_commands.FLAG.fix("leave-one")
-        raise InputError(pasted_commands.FLAG, [Problem(where=f"{flags.launcher} --module", seen=seen, fix=fix)])
-    kind = (
-        ProgramKind.MODULE
-        if flags.on("module")
-        else ProgramKind.PROGRAM
-        if flags.on("no_python")
-        else ProgramKind.SCRIPT
-    )
+        raise InputError.of(pasted_commands.FLAG, f"{flags.launcher} --module", seen, "leave-one")
+    without_module = ProgramKind.PROGRAM if flags.on("no_python") else ProgramKind.SCRIPT
+    kind = ProgramKind.MODULE if flags.on("module") else without_module
     return Program(kind=kind, target=flags.target, args=flags.args, local_rank=local_rank)
 
 

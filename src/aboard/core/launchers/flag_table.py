@@ -1,6 +1,8 @@
 """The table of a launcher's flags: the spellings, value and handling of each."""
 
+from collections.abc import Callable, Iterator
 from enum import Enum
+from typing import Any
 
 from aboard.diagnoses import NO_FIX, Fix
 from aboard.diagnoses.usage import pasted_commands
@@ -74,6 +76,11 @@ def refuse_flag(
     return LauncherFlag(
         names=names, takes=takes, handling=FlagHandling.REFUSED, note=note, fix=fix, accepted=frozenset(accepted)
     )
+
+
+def list_flags(make: Callable[..., LauncherFlag], names: str, **settings: Any) -> Iterator[LauncherFlag]:
+    """A flag for each word, all made alike; a word such as `--home|-H` has all names of its flag."""
+    return (make(*word.split("|"), **settings) for word in names.split())
 
 
 def refuse_help(launcher: str) -> LauncherFlag:

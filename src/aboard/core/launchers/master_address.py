@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from aboard.core.launchers.shell.variables import HIDDEN, find_unknown, hide_unknown
 from aboard.core.text.input_text import MAX_PORT, find_host_error
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 from aboard.lazy_dataclass import dataclass
@@ -28,19 +28,17 @@ def format_port_note(flag: str) -> str:
     return f"{flag}: the script computes the port, so the port is chosen by Aboard."
 
 
-def parse_master(address: str | None, port: int | None, *, where: str) -> RequestedMaster:
+def parse_master(address: str | None, given_port: object, *, where: str) -> RequestedMaster:
     """Leaves an address to Aboard that differs on each node or that only a running script knows, and port 0, any."""
     host = address.strip().removeprefix("[").removesuffix("]") if address else None
+    port = given_port if isinstance(given_port, int) else None
     if host and (_LOOPBACK.fullmatch(host) or find_unknown(host) is not None):
         host = None
     if host and (trouble := find_host_error(host)):
-        fix = pasted_commands.MASTER.fix("host", option=where)
-        raise InputError(pasted_commands.MASTER, [Problem(where=where, seen=trouble, fix=fix)])
+        raise InputError.of(pasted_commands.MASTER, where, trouble, "host", option=where)
     if port is not None and not 0 <= port <= MAX_PORT:
         seen = f"{port} is not a port (1 to {MAX_PORT:,})"
-        raise InputError(
-            pasted_commands.MASTER, [Problem(where=where, seen=seen, fix=pasted_commands.MASTER.fix("port"))]
-        )
+        raise InputError.of(pasted_commands.MASTER, where, seen, "port")
     return RequestedMaster(address=host, port=port or None)
 
 
@@ -52,8 +50,5 @@ def parse_endpoint(text: str, *, where: str) -> RequestedMaster:
         return replace(requested, notes=(format_port_note(where),))
     match = _ENDPOINT.fullmatch(text)
     if not match:
-        fix = pasted_commands.MASTER.fix("endpoint")
-        raise InputError(
-            pasted_commands.MASTER, [Problem(where=where, seen=f"'{escape_text(text)}' is not HOST:PORT", fix=fix)]
-        )
+        raise InputError.of(pasted_commands.MASTER, where, f"'{escape_text(text)}' is not HOST:PORT", "endpoint")
     return parse_master(match[3] or match[1], int(match[2]) if match[2] else None, where=where)

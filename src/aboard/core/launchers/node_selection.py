@@ -8,7 +8,7 @@ from aboard.core.cluster.node_sets import fold_names
 from aboard.core.launchers.deepspeed import NAME as DEEPSPEED
 from aboard.core.launchers.launcher_command import LauncherCommand
 from aboard.core.launchers.slurm.srun import SLURM_COMMANDS
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 
@@ -31,8 +31,7 @@ def select_nodes(command: LauncherCommand, nodes: Sequence[Node]) -> tuple[Node,
             seen = (
                 f"{fold_names(short)} has fewer than {max(command.picked) + 1} slots, but slots {wanted} were requested"
             )
-            fix = pasted_commands.SLOTS.fix()
-            raise InputError(pasted_commands.SLOTS, [Problem(where=command.launcher, seen=seen, fix=fix)])
+            raise InputError.of(pasted_commands.SLOTS, command.launcher, seen)
     interfaces = {name: command.env[name] for name in _INTERFACES if name in command.env}
     return tuple(
         replace(

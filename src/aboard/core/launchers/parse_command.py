@@ -27,7 +27,7 @@ from aboard.core.launchers.slurm.srun import parse_srun
 from aboard.core.launchers.slurm.task_shell import find_unknown_value
 from aboard.core.launchers.torchrun import parse_torch_launch, parse_torchrun
 from aboard.core.launchers.wrapped_commands import refuse_wrapped_command
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands as diagnoses
 
@@ -74,7 +74,7 @@ def parse_launcher_command(
     command = _parse_words(words, context)
     if command is not None and command.launcher == SRUN and (unknown := find_unknown_value(command)) is not None:
         seen = f"the ranks depend on {escape_text(unknown)}, which differs by task"
-        raise InputError(diagnoses.WRAPPED, [Problem(where=SRUN, seen=seen, fix=diagnoses.WRAPPED.fix("bash"))])
+        raise InputError.of(diagnoses.WRAPPED, SRUN, seen, "bash")
     return None if command is None else drop_outside_variables(command)
 
 
@@ -129,7 +129,7 @@ def _strip_launch_word(name: str, rest: Sequence[str]) -> Sequence[str]:
     if rest[:1] == ["launch"]:
         return rest[1:]
     seen = f"{name} {escape_text(rest[0]) if rest else ''}".strip() + " starts no run; use accelerate launch"
-    raise InputError(diagnoses.SCRIPT, [Problem(where=name, seen=seen, fix=diagnoses.SCRIPT.fix("launch"))])
+    raise InputError.of(diagnoses.SCRIPT, name, seen, "launch")
 
 
 def _add_path_note(command: LauncherCommand, first: str) -> LauncherCommand:

@@ -7,6 +7,7 @@ from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, build_pr
 from aboard.core.launchers.flag_table import (
     FlagValueKind,
     LauncherFlag,
+    list_flags,
     obey_flag,
     obey_switch,
     refuse_flag,
@@ -16,7 +17,7 @@ from aboard.core.launchers.flag_table import (
 from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
 from aboard.core.launchers.master_address import RequestedMaster, parse_endpoint, parse_master
 from aboard.core.plan.launch_request import LaunchRequest
-from aboard.diagnoses import Fix, InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 
@@ -38,32 +39,21 @@ def refuse_restarts(*names: str) -> LauncherFlag:
 
 FLAGS = (
     refuse_help(NAME),
-    obey_flag("--nnodes"),
-    obey_flag("--nproc-per-node"),
-    obey_flag("--rdzv-backend"),
-    obey_flag("--rdzv-endpoint"),
-    obey_flag("--master-addr"),
+    *list_flags(obey_flag, "--nnodes --nproc-per-node --rdzv-backend --rdzv-endpoint --master-addr --numa-binding"),
     obey_flag("--master-port", takes=FlagValueKind.PORT),
+    *list_flags(obey_switch, "--standalone --module|-m --no-python"),
     skip_flag("--role", note=NO_ROLES, accepted=("default",)),
-    obey_flag("--numa-binding"),
-    obey_switch("--standalone"),
-    obey_switch("--module", "-m"),
-    obey_switch("--no-python"),
     skip_flag("--node-rank", note="is not needed: Aboard assigns it to each node"),
-    skip_flag("--rdzv-id", note=NO_RENDEZVOUS),
-    skip_flag("--rdzv-conf", note=NO_RENDEZVOUS),
+    *list_flags(skip_flag, "--rdzv-id --rdzv-conf", note=NO_RENDEZVOUS),
     skip_flag("--local-addr", note="is not needed: Aboard uses addresses that were tested"),
     skip_flag("--monitor-interval", note="is not needed: Aboard sees at once when a rank exits"),
     skip_flag("--start-method", note="is not needed: each script always runs in its own process"),
     skip_flag(
         "--run-path", takes=FlagValueKind.NOTHING, note="is not needed: each script always runs in its own process"
     ),
-    skip_flag("--log-dir", note=OWN_LOGS),
-    skip_flag("--redirects", "-r", note=OWN_LOGS),
-    skip_flag("--tee", "-t", note=OWN_LOGS),
+    *list_flags(skip_flag, "--log-dir --redirects|-r --tee|-t", note=OWN_LOGS),
     skip_flag("--local-ranks-filter", note="is not needed: aboard logs --rank N shows the ranks that you want to see"),
-    skip_flag("--duplicate-stdout-filters", note=USE_GREP),
-    skip_flag("--duplicate-stderr-filters", note=USE_GREP),
+    *list_flags(skip_flag, "--duplicate-stdout-filters --duplicate-stderr-filters", note=USE_GREP),
     refuse_restarts("--max-restarts"),
     refuse_flag(
         "--event-log-handler",
@@ -103,9 +93,7 @@ def parse_torch_launch(words: Sequence[str], context: LauncherContext) -> Launch
         return command
     if flags.on("no_python"):
         seen = "--no-python also needs --use-env, as in torch.distributed.launch"
-        raise InputError(
-            pasted_commands.FLAG, [Problem(where=flags.launcher, seen=seen, fix=pasted_commands.FLAG.fix("use-env"))]
-        )
+        raise InputError.of(pasted_commands.FLAG, flags.launcher, seen, "use-env")
     # Spelled with a dash since torch 2.0.
     rank_program = replace(command.request.program, local_rank="--local-rank")
     note = "The script gets --local-rank=N, as torch.distributed.launch does since torch 2.0."
@@ -147,15 +135,13 @@ def _parse_nodes(flags: ParsedFlags) -> int | None:
         return 1 if flags.on("standalone") else None
     least, colon, most = text.partition(":")
     if not least.isdecimal() or (colon and not most.isdecimal()) or int(least) < 1:
-        raise _build_error(
-            flags, "--nnodes", f"'{escape_text(text)}' is not a number of nodes", pasted_commands.FLAG.fix("nnodes")
-        )
+        raise _build_error(flags, "--nnodes", f"'{escape_text(text)}' is not a number of nodes", "nnodes")
     if colon and int(least) != int(most):
         seen = f"{text} is elastic, and Aboard refuses a smaller world size than requested"
-        raise _build_error(flags, "--nnodes", seen, pasted_commands.FLAG.fix("nnodes-range", most=most, least=least))
+        raise _build_error(flags, "--nnodes", seen, "nnodes-range", most=most, least=least)
     if flags.on("standalone") and int(least) > 1:
         seen = f"it is for one node, but --nnodes is {least}"
-        raise _build_error(flags, "--standalone", seen, pasted_commands.FLAG.fix("leave-out", flag="--standalone"))
+        raise _build_error(flags, "--standalone", seen, "leave-out", flag="--standalone")
     return int(least)
 
 
@@ -169,9 +155,9 @@ def _parse_ranks(flags: ParsedFlags) -> tuple[int | None, tuple[str, ...]]:
         return int(text), ()
     if text == "cpu":
         seen = "cpu means one rank per core, but the core count of each node is unknown here"
-        raise _build_error(flags, "--nproc-per-node", seen, pasted_commands.FLAG.fix("ranks-of-cpus"))
+        raise _build_error(flags, "--nproc-per-node", seen, "ranks-of-cpus")
     seen = f"'{escape_text(text)}' is not a number of ranks"
-    raise _build_error(flags, "--nproc-per-node", seen, pasted_commands.FLAG.fix("ranks"))
+    raise _build_error(flags, "--nproc-per-node", seen, "ranks")
 
 
 def _find_master(flags: ParsedFlags) -> RequestedMaster:
@@ -187,8 +173,7 @@ def _find_master(flags: ParsedFlags) -> RequestedMaster:
             shown = requested.address if requested.notes else address
             notes = (*notes, f"--rdzv-endpoint {escape_text(shown)} is where rank 0 listens.")
         return replace(requested, notes=(*notes, *requested.notes))
-    port = flags.values.get("master_port")
-    requested = parse_master(flags.text("master_addr"), port if isinstance(port, int) else None, where="--master-addr")
+    requested = parse_master(flags.text("master_addr"), flags.values.get("master_port"), where="--master-addr")
     return replace(requested, notes=notes)
 
 
@@ -197,8 +182,8 @@ def _is_bound(flags: ParsedFlags) -> bool:
     if mode in {None, "node"}:
         return mode is not None
     seen = f"'{escape_text(mode)}' is not supported: ranks are bound to the cores of their NUMA node, or not at all"
-    raise _build_error(flags, "--numa-binding", seen, pasted_commands.FLAG.fix("numa"))
+    raise _build_error(flags, "--numa-binding", seen, "numa")
 
 
-def _build_error(flags: ParsedFlags, flag: str, seen: str, fix: Fix) -> InputError:
-    return InputError(pasted_commands.FLAG, [Problem(where=f"{flags.launcher} {flag}", seen=seen, fix=fix)])
+def _build_error(flags: ParsedFlags, where: str, seen: str, variant: str, **values: str) -> InputError:
+    return InputError.of(pasted_commands.FLAG, f"{flags.launcher} {where}", seen, variant, **values)

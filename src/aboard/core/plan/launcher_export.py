@@ -18,7 +18,7 @@ from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.plan.rank_variables import RankLayout, build_task_env, build_torchrun_env
 from aboard.core.secrets.secret_names import is_secret, list_secret_names
 from aboard.core.text.input_text import format_count
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import planning
 from aboard.lazy_dataclass import dataclass
@@ -84,15 +84,12 @@ def format_torchrun(export: PlanExport) -> str:
         f"# {_format_size(export)} by torchrun. Run each part on its node, all at once: torchrun",
         "# waits for the others, and does not say which are missing.",
     ]
-    uneven = len({part.ranks for part in export.nodes}) > 1
-    if uneven:
-        top.append(
+    if len({part.ranks for part in export.nodes}) > 1:
+        top += [
             "# The nodes have different numbers of ranks, which torchrun accepts although its manual says otherwise."
-        )
-    return (
-        "\n".join([*top, *(line for rank in range(len(export.nodes)) for line in _format_node_block(export, rank))])
-        + "\n"
-    )
+        ]
+    blocks = (line for rank in range(len(export.nodes)) for line in _format_node_block(export, rank))
+    return "\n".join([*top, *blocks]) + "\n"
 
 
 def format_deepspeed(export: PlanExport) -> DeepSpeedFiles:
@@ -121,9 +118,8 @@ def _build_node_export(part: NodePlan, launcher_names: Iterable[str]) -> NodeExp
 
 
 def _format_size(export: PlanExport) -> str:
-    return (
-        f"{format_count(sum(part.ranks for part in export.nodes), 'rank')} on {format_count(len(export.nodes), 'node')}"
-    )
+    ranks = sum(part.ranks for part in export.nodes)
+    return f"{format_count(ranks, 'rank')} on {format_count(len(export.nodes), 'node')}"
 
 
 def _format_node_block(export: PlanExport, rank: int) -> Iterator[str]:
@@ -230,15 +226,13 @@ def _refuse_differences(export: PlanExport) -> None:
     ):
         others = [part.node.name for part in export.nodes if value(part) != value(first)]
         if others:
-            seen = (
-                f"{fold_names(others)} has a different {what} than {first.node.name}; DeepSpeed has one for all nodes"
-            )
+            names, own = fold_names(others), first.node.name
+            seen = f"{names} has a different {what} than {own}; DeepSpeed has one for all nodes"
             raise _build_refusal(seen, "different", what=what)
 
 
 def _build_refusal(seen: str, variant: str, **values: str) -> InputError:
-    fix = planning.EXPORT_DEEPSPEED.fix(variant, **values)
-    return InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+    return InputError.of(planning.EXPORT_DEEPSPEED, "--as deepspeed", seen, variant, **values)
 
 
 def _drop_path(part: NodeExport) -> NodeExport:

@@ -106,11 +106,7 @@ def _find_env_problems(cluster: Cluster, request: LaunchRequest) -> list[Problem
     ]
     sources = [("--env", request.env), *((f"`env:` of {node.name}", node.env) for node in cluster)]
     return [
-        Problem(
-            where=where,
-            seen=f"{name} differs by rank, so Aboard sets it",
-            fix=planning.PLAN.fix("env", name=name),
-        )
+        Problem(where=where, seen=f"{name} differs by rank, so Aboard sets it", fix=planning.PLAN.fix("env", name=name))
         for where, env in sources
         for name in list_overridden_names(env)
     ] + moved[:1]

@@ -345,11 +345,8 @@ class Run:
             child = now.children[event.node, event.child] = RankProcess(node=event.node, name=event.child)
             now.phases[Phase.WAITING] += 1
         if event.kind == "phase":
-            self._reach_phase(
-                child,
-                BEACON_PHASES.get(_get_text(event, "phase").as_known(BEACON_PHASES) or "", Phase.WAITING),
-                event.at,
-            )
+            name = _get_text(event, "phase").as_known(BEACON_PHASES) or ""
+            self._reach_phase(child, BEACON_PHASES.get(name, Phase.WAITING), event.at)
         elif event.kind == "raised":
             fields = {name: _get_text(event, name) for name in ("type", "message", "trace", "error")}
             child.raised, child.raised_at = RankException(**fields), event.at

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
 
@@ -99,18 +100,14 @@ def parse_allocation(env: Mapping[str, str], shown: str = "") -> SlurmAllocation
         for node in _parse_component(env, suffix, group):
             by_name.setdefault(node.name, node)
     if not by_name:
-        by_name = {name: AllocatedNode(name=name) for name in _list_shown_nodes(shown)}
+        names = (name for text in _NODE_LIST.findall(shown) for name in _expand_names(text))
+        by_name = {name: AllocatedNode(name=name) for name in names}
     gpus = _parse_shown_gpus(shown) or _read_gpu_variables(env, list(by_name))
-    nodes = [
-        AllocatedNode(name=node.name, cpus=node.cpus, group=node.group, gpus=gpus.get(node.name))
-        for node in by_name.values()
-    ]
+    if not by_name:
+        return None
+    nodes = tuple(replace(node, gpus=gpus.get(node.name)) for node in by_name.values())
     restarts = env.get("SLURM_RESTART_COUNT", "")
-    return (
-        SlurmAllocation(job=job, nodes=tuple(nodes), restarts=int(restarts) if restarts.isdecimal() else 0)
-        if nodes
-        else None
-    )
+    return SlurmAllocation(job=job, nodes=nodes, restarts=int(restarts) if restarts.isdecimal() else 0)
 
 
 def manages_gpus(config: str) -> bool:
@@ -147,10 +144,6 @@ def _expand_names(text: str) -> tuple[str, ...]:
         return expand_node_set(text) if text and text != "(null)" else ()
     except InputError:
         return ()
-
-
-def _list_shown_nodes(shown: str) -> list[str]:
-    return [name for text in _NODE_LIST.findall(shown) for name in _expand_names(text)]
 
 
 def _parse_shown_gpus(shown: str) -> dict[str, int]:

@@ -18,40 +18,25 @@ _SIGNAL_SHARE = 0.25
 _TIME = re.compile(r"(?:(?P<days>\d{1,5})-)?(?P<parts>\d{1,9}(?::\d{1,9}){0,2})")
 
 _OPTION = re.compile(r"(--[a-z][a-z0-9-]*)(?:[=\s].*)?|(-[A-Za-z]).*")
-# The options that are keys of the section `cluster.slurm`.
+# The options that are keys of the section `cluster.slurm`, in the order of the script.
 _KEYS = {
-    "nodes": ("--nodes", "-N"),
     "partition": ("--partition", "-p"),
-    "gpus_per_node": ("--gpus-per-node",),
     "account": ("--account", "-A"),
-    "time": ("--time", "-t"),
     "qos": ("--qos", "-q"),
+    "nodes": ("--nodes", "-N"),
+    "gpus_per_node": ("--gpus-per-node",),
     "constraint": ("--constraint", "-C"),
     "exclude": ("--exclude", "-x"),
+    "time": ("--time", "-t"),
 }
 OPTION_KEYS = {option: key for key, options in _KEYS.items() for option in options}
 # Options that Aboard sets, or that change what the script runs, how often, or where its output goes.
-OWN_OPTIONS = frozenset(
-    {
-        *("--ntasks", "-n", "--ntasks-per-node", "--tasks-per-node", "--gpus-per-task", "--job-name", "-J", "--signal"),
-        *(
-            "--no-kill",
-            "-k",
-            "--error",
-            "-e",
-            "--input",
-            "-i",
-            "--open-mode",
-            "--array",
-            "-a",
-            "--wrap",
-            "--wait",
-            "-W",
-        ),
-        *("--parsable", "--test-only", "--chdir", "-D", "--export", "--export-file", "--get-user-env", "--quiet", "-Q"),
-        *("--help", "-h", "--usage", "--version", "-V"),
-    }
-)
+_OWN_OPTIONS = """
+--ntasks -n --ntasks-per-node --tasks-per-node --gpus-per-task --job-name -J --signal --no-kill -k --error -e --input -i
+--open-mode --array -a --wrap --wait -W --parsable --test-only --chdir -D --export --export-file --get-user-env
+--quiet -Q --help -h --usage --version -V
+"""
+OWN_OPTIONS = frozenset(_OWN_OPTIONS.split())
 _CORE_OPTIONS = {"--exclusive", "--cpus-per-task", "-c", "--cpus-per-gpu", "--mincpus", "--cores-per-socket"}
 # Names of variables that differ from their option's.
 _VARIABLES = {"--time": "SBATCH_TIMELIMIT", "--mem": "SBATCH_MEM_PER_NODE"}
@@ -122,7 +107,8 @@ def parse_option_name(text: str) -> str | None:
 
 def list_request_options(settings: SlurmSettings) -> list[str]:
     """The options for what to ask Slurm for, which salloc takes too."""
-    return [*_list_key_options(settings), *settings.extra]
+    values = ((options[0], getattr(settings, key)) for key, options in _KEYS.items())
+    return [*(f"{option}={value}" for option, value in values if value is not None), *settings.extra]
 
 
 def choose_signal_seconds(time_limit: str | None) -> int:
@@ -147,21 +133,6 @@ def _parse_time_limit(text: str) -> int | None:
     hours, minutes, seconds = (*parts, 0, 0)[:3]
     # Slurm counts whole minutes, and takes 0 for no limit.
     return (int(found["days"] or 0) * 24 + hours) * 3600 + minutes * 60 + seconds or None
-
-
-def _list_key_options(settings: SlurmSettings) -> Iterator[str]:
-    for option, value in (
-        ("--partition", settings.partition),
-        ("--account", settings.account),
-        ("--qos", settings.qos),
-        ("--nodes", settings.nodes),
-        ("--gpus-per-node", settings.gpus_per_node),
-        ("--constraint", settings.constraint),
-        ("--exclude", settings.exclude),
-        ("--time", settings.time),
-    ):
-        if value is not None:
-            yield f"{option}={value}"
 
 
 def _format_options(settings: SlurmSettings, name: str) -> Iterator[str]:

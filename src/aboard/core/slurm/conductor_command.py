@@ -12,7 +12,7 @@ from aboard.core.slurm.batch_script import list_request_options
 from aboard.core.slurm.slurm_settings import SlurmSettings
 from aboard.core.text.input_text import format_count
 from aboard.core.text.shell_quoting import quote_typed_words
-from aboard.diagnoses import AboardError, InputError, Problem
+from aboard.diagnoses import AboardError, InputError
 from aboard.diagnoses.slurm import submission
 from aboard.lazy_dataclass import dataclass
 
@@ -67,7 +67,7 @@ def _take_out_secrets(words: Sequence[str], secrets: dict[str, str]) -> Iterator
             option = ""
         elif word in _SETTINGS:
             option = word
-        elif word.startswith(tuple(f"{name}=" for name in _SETTINGS)):
+        elif word.startswith(("--env=", "--set=")):
             name, _, setting = word.partition("=")
             yield from _replace_secret(name, setting, secrets)
         else:
@@ -81,8 +81,7 @@ def _replace_secret(option: str, setting: str, secrets: dict[str, str]) -> tuple
         return option, setting
     if option == "--set" and key != f"{_NODE_VARIABLE}{name}":
         seen = "its value may be a secret, and a batch script is no place for one"
-        fix = submission.SECRET.fix("file", key=key)
-        raise InputError(submission.SECRET, [Problem(where=f"--set {key}", seen=seen, fix=fix)])
+        raise InputError.of(submission.SECRET, f"--set {key}", seen, "file", key=key)
     secrets[name] = value
     return "--env", name
 
@@ -95,8 +94,7 @@ def _refuse_pasted_secrets(command: Sequence[str]) -> None:
         name, equals, value = text.partition("=")
         if equals and value and is_secret(name):
             seen = "its value may be a secret, and a batch script is no place for one"
-            fix = submission.SECRET.fix("variable", name=name)
-            raise InputError(submission.SECRET, [Problem(where=name, seen=seen, fix=fix)])
+            raise InputError.of(submission.SECRET, name, seen, "variable", name=name)
 
 
 def _drop_submission(words: Iterator[str]) -> Iterator[str]:

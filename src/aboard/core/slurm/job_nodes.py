@@ -57,39 +57,31 @@ def _assign_node(node: Node, allocation: SlurmAllocation, user: str) -> Node:
     if found is None or node.user not in {None, user}:
         return node
     address = node.address or (node.name if node.name != found.name else None)
-    slots = _count_slots(found, allocation) if node.slots is None else node.slots
+    # In a job without any GPU, a node has no number of slots, as a machine without GPUs.
+    job_slots = found.gpus if allocation.has_gpus else None
     # Port and user are ssh's.
     return replace(
         node,
         name=found.name,
         address=address,
-        slots=slots,
+        slots=job_slots if node.slots is None else node.slots,
         cores=found.cpus,
-        step_options=(*_list_component_options(found), *_list_gpu_options(found, allocation)),
+        step_options=_list_step_options(found, allocation),
         port=None,
         user=None,
         transport=TransportKind.SLURM,
     )
 
 
-def _list_component_options(node: AllocatedNode) -> tuple[str, ...]:
-    """The option for a node of a heterogeneous job: srun uses the first component unless told otherwise."""
-    return () if node.group is None else (f"{COMPONENT_OPTION}{node.group}",)
-
-
-def _list_gpu_options(node: AllocatedNode, allocation: SlurmAllocation) -> tuple[str, ...]:
+def _list_step_options(node: AllocatedNode, allocation: SlurmAllocation) -> tuple[str, ...]:
     """The options of a step that gives it all GPUs of the job on the node, whatever the job asked for per task.
 
-    In a job whose nodes have different numbers of GPUs, Slurm 22.05 refuses --gres with more than the fewest.
+    In a heterogeneous job, srun uses the first component unless told otherwise. In a job whose nodes have different
+    numbers of GPUs, Slurm 22.05 refuses --gres with more than the fewest.
     """
+    component = () if node.group is None else (f"{COMPONENT_OPTION}{node.group}",)
     if node.gpus is None:
-        return ()
-    if node.gpus == 0:
-        return (NO_GPUS_OPTION,)
+        return component
     is_even = allocation.has_even_gpus(node.group)
-    return (f"--gres=gpu:{node.gpus}",) if is_even else (f"{ALONE_OPTION}{node.gpus}",)
-
-
-def _count_slots(node: AllocatedNode, allocation: SlurmAllocation) -> int | None:
-    """The job's GPUs on the node; None, as for a machine without GPUs, if the job has none at all."""
-    return node.gpus if allocation.has_gpus else None
+    some = f"--gres=gpu:{node.gpus}" if is_even else f"{ALONE_OPTION}{node.gpus}"
+    return (*component, some if node.gpus else NO_GPUS_OPTION)

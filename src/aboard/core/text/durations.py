@@ -2,7 +2,7 @@
 
 import re
 
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 
@@ -20,8 +20,7 @@ def parse_duration(text: str, *, where: str) -> float:
     """Parses a duration into seconds; refuses a number without a unit, which many users would mean as minutes."""
     if not _WHOLE.fullmatch(text.strip()):
         seen = f"'{escape_text(text)}' is not a duration"
-        fix = configuration.DURATION.fix(option=where)
-        raise InputError(configuration.DURATION, [Problem(where=where, seen=seen, fix=fix)])
+        raise InputError.of(configuration.DURATION, where, seen, option=where)
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 

@@ -15,7 +15,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from aboard.diagnoses import InputError, Problem, Shell
+from aboard.diagnoses import InputError, Shell
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import configuration
 
@@ -33,7 +33,8 @@ def join_argv(argv: "Sequence[str]") -> Shell:
     """The command line that every login shell splits back into exactly this argv."""
     for word in argv:
         if "\0" in word:
-            raise InputError(configuration.SHELL_NUL, [_build_nul_problem(word)])
+            seen = f"'{escape_text(word)}' contains a NUL byte, which no argument can contain"
+            raise InputError.of(configuration.SHELL_NUL, "command", seen)
     if all(_PRINTABLE.fullmatch(word) for word in argv):
         return Shell(" ".join(map(quote_word, argv)))
     return Shell(" ".join(["sh", "-c", quote_word(_DECODE), "sh", f"'{_encode_octal(shlex.join(argv))}'"]))
@@ -59,11 +60,3 @@ def _encode_octal(text: str) -> str:
     r"""Encodes text for printf's %b: safe characters stay, other bytes become `\0ooo`."""
     data = text.encode("utf-8", "surrogateescape")
     return "".join(chr(byte) if _BARE.fullmatch(chr(byte)) else f"\\0{byte:03o}" for byte in data)
-
-
-def _build_nul_problem(word: str) -> Problem:
-    return Problem(
-        where="command",
-        seen=f"'{escape_text(word)}' contains a NUL byte, which no argument can contain",
-        fix=configuration.SHELL_NUL.fix(),
-    )

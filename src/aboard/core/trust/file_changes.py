@@ -1,19 +1,34 @@
 """Lines that we add to a file, and what the file must contain once they are taken out again."""
 
+import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
+from aboard.core.decoding import CustomDecoder, DecodeError, MaxLength
 from aboard.lazy_dataclass import dataclass
+
+RecordedText = Annotated[str, MaxLength(2**14)]
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{0,16777216}={0,2}")
+
+
+def _decode_content(value: object) -> bytes | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and _BASE64.fullmatch(value):
+        return base64.b64decode(value)
+    raise DecodeError("expected the content of a file in base64")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileChange:
     """Lines that were added to a file; `before` is None if there was no file, `after` is the SHA-256 of the result."""
 
-    path: str
-    before: bytes | None
-    after: str
-    lines: tuple[str, ...]
+    path: RecordedText
+    before: Annotated[bytes | None, CustomDecoder(_decode_content)]
+    after: RecordedText
+    lines: Annotated[tuple[RecordedText, ...], MaxLength(2**17)]
 
 
 def list_missing_lines(lines: Iterable[str], content: bytes) -> list[str]:

@@ -1,7 +1,8 @@
 """Merges the logs of many ranks by corrected time: streamed, with memory bounded by the number of ranks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from heapq import merge
+from itertools import accumulate
 from operator import itemgetter
 from re import Pattern
 
@@ -33,14 +34,14 @@ def merge_logs(
     """The lines in time order; the lines of one rank keep their order."""
     after = after or {}
     ranks = (reader.forward(listing, rank, after=after.get(rank), since=since) for rank in listing.ranks)
-    timed = [_add_ascending_times(_select_lines(lines, listing, selection)) for lines in ranks]
+    timed = [_add_times(_select_lines(lines, listing, selection), max) for lines in ranks]
     return map(itemgetter(1), merge(*timed, key=itemgetter(0)))
 
 
 def merge_logs_backward(reader: LogReader, listing: LogListing, selection: LineSelection) -> Iterator[OutputLine]:
     """The latest line first: reading the end of a long log costs no more than that of a short one."""
     ranks = (reader.backward(listing, rank) for rank in listing.ranks)
-    timed = [_add_descending_times(_select_lines(lines, listing, selection)) for lines in ranks]
+    timed = [_add_times(_select_lines(lines, listing, selection), min) for lines in ranks]
     return map(itemgetter(1), merge(*timed, key=itemgetter(0), reverse=True))
 
 
@@ -62,16 +63,9 @@ def _select_lines(
             yield line
 
 
-def _add_ascending_times(lines: Iterator[OutputLine]) -> Iterator[tuple[float, OutputLine]]:
-    """Pairs lines with non-decreasing times for merging: a line that took long counts as when it was finished."""
-    time = EARLIEST
-    for line in lines:
-        time = max(time, line.at)
-        yield time, line
-
-
-def _add_descending_times(lines: Iterator[OutputLine]) -> Iterator[tuple[float, OutputLine]]:
-    time = -EARLIEST
-    for line in lines:
-        time = min(time, line.at)
-        yield time, line
+def _add_times(
+    lines: Iterator[OutputLine], choose: Callable[[float, float], float]
+) -> Iterator[tuple[float, OutputLine]]:
+    """Pairs lines with times that only grow, or only shrink: a line that took long counts as when it was finished."""
+    pairs = ((line.at, line) for line in lines)
+    return accumulate(pairs, lambda before, now: (choose(before[0], now[0]), now[1]))

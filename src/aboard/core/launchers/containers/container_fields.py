@@ -9,7 +9,7 @@ from aboard.core.launchers.flag_parser import ParsedFlags
 from aboard.core.launchers.launcher_command import LauncherContext
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.text.input_text import find_env_name_error
-from aboard.diagnoses import Fix, InputError, Problem
+from aboard.diagnoses import InputError
 from aboard.diagnoses.untrusted import escape_text
 from aboard.diagnoses.usage import pasted_commands
 
@@ -24,10 +24,9 @@ _DEVICE_LIST = re.compile(r"\d{1,4}(,\d{1,4})*")
 _READ_ONLY = frozenset({"ro", "readonly"})
 
 
-def build_container_error(flags: ParsedFlags, flag: str, seen: str, fix: Fix) -> InputError:
-    return InputError(
-        pasted_commands.CONTAINER, [Problem(where=f"{flags.launcher} {flag}".rstrip(), seen=seen, fix=fix)]
-    )
+def build_container_error(flags: ParsedFlags, where: str, seen: str, variant: str, **values: str) -> InputError:
+    """`where` is the flag that is wrong; "" for the whole command."""
+    return InputError.of(pasted_commands.CONTAINER, f"{flags.launcher} {where}".rstrip(), seen, variant, **values)
 
 
 def is_outside_variable(name: str) -> bool:
@@ -43,8 +42,7 @@ def read_apptainer_binds(flags: ParsedFlags, environ: Mapping[str, str]) -> list
         for bind in text.split(","):
             if not bind.partition(":")[0] or "=" in bind.rpartition(":")[2]:
                 seen = f"'{escape_text(text)}' is not a list of binds"
-                fix = pasted_commands.CONTAINER.fix("bind", flag="--bind")
-                raise build_container_error(flags, "--bind", seen, fix)
+                raise build_container_error(flags, "--bind", seen, "bind", flag="--bind")
             binds.append(bind)
     return [*binds, *(_read_mount(flags, text) for text in flags.list_texts("mount"))]
 
@@ -77,9 +75,9 @@ def _read_mount(flags: ParsedFlags, text: str) -> str:
     source = fields.get("source") or fields.get("src")
     target = fields.get("target") or fields.get("destination") or fields.get("dst")
     if fields.get("type", "bind") != "bind" or not source or not target or ":" in source + target:
-        fix = pasted_commands.CONTAINER.fix("bind", flag="--bind" if _is_apptainer(flags) else "--volume")
+        flag = "--bind" if _is_apptainer(flags) else "--volume"
         seen = f"'{escape_text(text)}' binds no directory or file of the node"
-        raise build_container_error(flags, "--mount", seen, fix)
+        raise build_container_error(flags, "--mount", seen, "bind", flag=flag)
     is_read_only = any(fields.get(name) in {"", "true", "1"} for name in _READ_ONLY)
     return f"{source}:{target}:ro" if is_read_only else f"{source}:{target}"
 
@@ -109,10 +107,8 @@ def _split_pairs(text: str) -> list[str]:
 
 
 def _read_env_files(paths: Sequence[str], context: LauncherContext) -> dict[str, str]:
-    env: dict[str, str] = {}
-    for path in paths:
-        env |= parse_env_file(context.files.read(path), where=path)
-    return env
+    files = [parse_env_file(context.files.read(path), where=path) for path in paths]
+    return {name: value for env in files for name, value in env.items()}
 
 
 def _read_pairs(flags: ParsedFlags, items: Sequence[str], inherited: Mapping[str, str]) -> dict[str, str]:
@@ -122,7 +118,7 @@ def _read_pairs(flags: ParsedFlags, items: Sequence[str], inherited: Mapping[str
         is_bare = not equals and _is_apptainer(flags)
         trouble = find_env_name_error(name) or ("it has no value" if is_bare else None)
         if trouble:
-            raise build_container_error(flags, "--env", trouble, pasted_commands.CONTAINER.fix("env", flag="--env"))
+            raise build_container_error(flags, "--env", trouble, "env", flag="--env")
         if equals or name in inherited:
             env[name] = value if equals else inherited[name]
     return env
@@ -157,7 +153,7 @@ def _read_devices(flags: ParsedFlags, flag: str, text: str) -> tuple[int, ...] |
         return None
     if not _DEVICE_LIST.fullmatch(numbers):
         seen = f"'{escape_text(text)}' is not a list of GPU numbers"
-        raise build_container_error(flags, flag, seen, pasted_commands.CONTAINER.fix("gpus"))
+        raise build_container_error(flags, flag, seen, "gpus")
     return tuple(map(int, numbers.split(",")))
 
 

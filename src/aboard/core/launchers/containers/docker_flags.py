@@ -2,7 +2,7 @@
 
 from aboard.core.launchers.containers.apptainer_flags import NOTHING, OWN_NETWORK
 from aboard.core.launchers.flag_parser import FlagGrammar
-from aboard.core.launchers.flag_table import LauncherFlag, obey_flag, obey_switch, refuse_flag, skip_flag
+from aboard.core.launchers.flag_table import LauncherFlag, list_flags, obey_flag, obey_switch, refuse_flag, skip_flag
 from aboard.diagnoses.usage import pasted_commands
 
 _HOST_NETWORK = "is not needed: ranks use the node's own network"
@@ -15,90 +15,30 @@ _PULL = "is not used: an image that a node lacks is pulled"
 
 # Given to the runtime on each node as they are.
 PASSED_FLAGS: tuple[LauncherFlag, ...] = (
-    obey_flag("--add-host"),
-    obey_flag("--annotation"),
-    obey_flag("--blkio-weight"),
-    obey_flag("--blkio-weight-device"),
-    obey_flag("--cap-add"),
-    obey_flag("--cap-drop"),
-    obey_flag("--cgroup-parent"),
-    obey_flag("--cgroupns"),
-    obey_flag("--cpu-period"),
-    obey_flag("--cpu-quota"),
-    obey_flag("--cpu-rt-period"),
-    obey_flag("--cpu-rt-runtime"),
-    obey_flag("--cpu-shares", "-c"),
-    obey_flag("--cpus"),
-    obey_flag("--cpuset-cpus"),
-    obey_flag("--cpuset-mems"),
-    obey_flag("--device-cgroup-rule"),
-    obey_flag("--device-read-bps"),
-    obey_flag("--device-read-iops"),
-    obey_flag("--device-write-bps"),
-    obey_flag("--device-write-iops"),
-    obey_switch("--disable-content-trust"),
-    obey_flag("--dns"),
-    obey_flag("--dns-option", "--dns-opt"),
-    obey_flag("--dns-search"),
-    obey_flag("--domainname"),
-    obey_flag("--group-add"),
-    obey_flag("--hostname", "-h"),
-    obey_flag("--isolation"),
-    obey_flag("--kernel-memory"),
-    obey_flag("--label", "-l"),
-    obey_flag("--label-file"),
-    obey_flag("--memory", "-m"),
-    obey_flag("--memory-reservation"),
-    obey_flag("--memory-swap"),
-    obey_flag("--memory-swappiness"),
-    obey_switch("--oom-kill-disable"),
-    obey_flag("--oom-score-adj"),
-    obey_flag("--pids-limit"),
-    obey_flag("--platform"),
-    obey_switch("--privileged"),
-    obey_switch("--read-only"),
-    obey_flag("--runtime"),
-    obey_flag("--security-opt"),
-    obey_flag("--storage-opt"),
-    obey_flag("--sysctl"),
-    obey_flag("--tmpfs"),
-    obey_flag("--userns"),
-    obey_flag("--uts"),
-    obey_flag("--volume-driver"),
-    obey_flag("--volumes-from"),
+    *list_flags(
+        obey_flag,
+        """--add-host --annotation --blkio-weight --blkio-weight-device --cap-add --cap-drop --cgroup-parent --cgroupns
+        --cpu-period --cpu-quota --cpu-rt-period --cpu-rt-runtime --cpu-shares|-c --cpus --cpuset-cpus --cpuset-mems
+        --device-cgroup-rule --device-read-bps --device-read-iops --device-write-bps --device-write-iops --dns
+        --dns-option|--dns-opt --dns-search --domainname --group-add --hostname|-h --isolation --kernel-memory
+        --label|-l --label-file --memory|-m --memory-reservation --memory-swap --memory-swappiness --oom-score-adj
+        --pids-limit --platform --runtime --security-opt --storage-opt --sysctl --tmpfs --userns --uts
+        --volume-driver --volumes-from""",
+    ),
+    *list_flags(obey_switch, "--disable-content-trust --oom-kill-disable --privileged --read-only"),
 )
 DOCKER_PASSED_FLAGS: tuple[LauncherFlag, ...] = (obey_flag("--ulimit"),)
 # Podman's own, given to it as they are.
 PODMAN_PASSED_FLAGS: tuple[LauncherFlag, ...] = (
-    obey_flag("--arch"),
-    obey_flag("--authfile"),
-    obey_flag("--cgroup-conf"),
-    obey_flag("--cgroups"),
-    obey_flag("--chrootdirs"),
-    obey_switch("--env-host"),
-    obey_flag("--env-merge"),
-    obey_flag("--gidmap"),
-    obey_flag("--hostuser"),
-    obey_switch("--http-proxy"),
-    obey_flag("--image-volume"),
-    obey_flag("--init-path"),
-    obey_switch("--no-hosts"),
-    obey_flag("--os"),
-    obey_switch("--passwd"),
-    obey_flag("--passwd-entry"),
-    obey_flag("--personality"),
-    obey_switch("--read-only-tmpfs"),
-    obey_flag("--seccomp-policy"),
-    obey_flag("--secret"),
-    obey_flag("--subgidname"),
-    obey_flag("--subuidname"),
-    obey_switch("--tls-verify"),
-    obey_flag("--tz"),
-    obey_flag("--uidmap"),
-    obey_flag("--umask"),
-    obey_flag("--unsetenv"),
-    obey_switch("--unsetenv-all"),
-    obey_flag("--variant"),
+    *list_flags(
+        obey_flag,
+        """--arch --authfile --cgroup-conf --cgroups --chrootdirs --env-merge --gidmap --hostuser --image-volume
+        --init-path --os --passwd-entry --personality --seccomp-policy --secret --subgidname --subuidname --tz
+        --uidmap --umask --unsetenv --variant""",
+    ),
+    *list_flags(
+        obey_switch, "--env-host --http-proxy --no-hosts --passwd --read-only-tmpfs --tls-verify --unsetenv-all"
+    ),
 )
 _SHARED_FLAGS: tuple[LauncherFlag, ...] = (
     refuse_flag(
@@ -108,42 +48,28 @@ _SHARED_FLAGS: tuple[LauncherFlag, ...] = (
         fix=pasted_commands.FLAG.fix("help", launcher="docker run"),
     ),
     *PASSED_FLAGS,
-    obey_flag("--device"),
-    obey_flag("--entrypoint"),
-    obey_flag("--env", "-e"),
-    obey_flag("--env-file"),
-    obey_flag("--gpus"),
-    obey_flag("--mount"),
-    obey_flag("--volume", "-v"),
-    obey_flag("--workdir", "-w"),
-    skip_flag("--attach", "-a", note=_OWN_LOGS),
-    skip_flag("--cidfile", note=_OWN_CONTAINERS),
-    skip_flag("--detach-keys", note=_NO_TERMINAL),
-    skip_flag("--expose", note=_HOST_NETWORK),
-    skip_flag("--health-cmd", note=_NO_HEALTH),
-    skip_flag("--health-interval", note=_NO_HEALTH),
-    skip_flag("--health-retries", note=_NO_HEALTH),
-    skip_flag("--health-start-interval", note=_NO_HEALTH),
-    skip_flag("--health-start-period", note=_NO_HEALTH),
-    skip_flag("--health-timeout", note=_NO_HEALTH),
-    skip_flag("--init", takes=NOTHING, note="is set by Aboard", accepted=("true",)),
-    skip_flag("--interactive", "-i", takes=NOTHING, note=_NO_TERMINAL),
-    skip_flag("--ipc", note="is not used: the ranks of a node share memory", accepted=("host",)),
-    skip_flag("--log-driver", note=_OWN_LOGS),
-    skip_flag("--log-opt", note=_OWN_LOGS),
-    skip_flag("--name", note=_OWN_CONTAINERS),
-    skip_flag("--no-healthcheck", takes=NOTHING, note=_NO_HEALTH, accepted=("true",)),
-    skip_flag("--pid", note="is not needed: Aboard ends all processes of a rank", accepted=("host",)),
-    skip_flag("--publish", "-p", note=_HOST_NETWORK),
+    *list_flags(obey_flag, "--device --entrypoint --env|-e --env-file --gpus --mount --volume|-v --workdir|-w"),
+    *list_flags(skip_flag, "--attach|-a --log-driver --log-opt", note=_OWN_LOGS),
+    *list_flags(skip_flag, "--cidfile --name", note=_OWN_CONTAINERS),
+    *list_flags(skip_flag, "--expose --publish|-p", note=_HOST_NETWORK),
     skip_flag("--publish-all", "-P", takes=NOTHING, note=_HOST_NETWORK),
+    skip_flag("--detach-keys", note=_NO_TERMINAL),
+    *list_flags(skip_flag, "--interactive|-i --tty|-t", takes=NOTHING, note=_NO_TERMINAL),
+    *list_flags(
+        skip_flag,
+        """--health-cmd --health-interval --health-retries --health-start-interval --health-start-period
+        --health-timeout""",
+        note=_NO_HEALTH,
+    ),
+    skip_flag("--no-healthcheck", takes=NOTHING, note=_NO_HEALTH, accepted=("true",)),
+    *list_flags(skip_flag, "--init --rm", takes=NOTHING, note="is set by Aboard", accepted=("true",)),
+    skip_flag("--ipc", note="is not used: the ranks of a node share memory", accepted=("host",)),
+    skip_flag("--pid", note="is not needed: Aboard ends all processes of a rank", accepted=("host",)),
     skip_flag("--pull", note=_PULL, accepted=("missing",)),
     skip_flag("--quiet", "-q", takes=NOTHING, note=_PULL, accepted=("true",)),
-    skip_flag("--rm", takes=NOTHING, note="is set by Aboard", accepted=("true",)),
     skip_flag("--shm-size", note="is not needed: ranks use the node's own /dev/shm"),
     skip_flag("--sig-proxy", takes=NOTHING, note=_OWN_SIGNALS, accepted=("true",)),
-    skip_flag("--stop-signal", note=_OWN_SIGNALS),
-    skip_flag("--stop-timeout", note=_OWN_SIGNALS),
-    skip_flag("--tty", "-t", takes=NOTHING, note=_NO_TERMINAL),
+    *list_flags(skip_flag, "--stop-signal --stop-timeout", note=_OWN_SIGNALS),
     skip_flag("--user", "-u", note="is not used: files that ranks write belong to you"),
     refuse_flag(
         "--detach",
@@ -152,21 +78,13 @@ _SHARED_FLAGS: tuple[LauncherFlag, ...] = (
         note="the container would run on without Aboard",
         fix=pasted_commands.CONTAINER.fix("detach"),
     ),
-    refuse_flag("--ip", note=OWN_NETWORK),
-    refuse_flag("--ip6", note=OWN_NETWORK),
-    refuse_flag("--link", note=OWN_NETWORK),
-    refuse_flag("--link-local-ip", note=OWN_NETWORK),
-    refuse_flag("--mac-address", note=OWN_NETWORK),
+    *list_flags(
+        refuse_flag, "--ip --ip6 --link --link-local-ip --mac-address --network-alias|--net-alias", note=OWN_NETWORK
+    ),
     refuse_flag(
         "--network", "--net", note=OWN_NETWORK, fix=pasted_commands.CONTAINER.fix("network"), accepted=("host",)
     ),
-    refuse_flag("--network-alias", "--net-alias", note=OWN_NETWORK),
-    refuse_flag(
-        "--restart",
-        note="Aboard restarts a run as a whole",
-        fix=pasted_commands.FLAG.fix("leave-out", flag="--restart"),
-        accepted=("no",),
-    ),
+    refuse_flag("--restart", note="Aboard restarts a run as a whole", accepted=("no",)),
 )
 GRAMMAR = FlagGrammar(launcher="docker run", short_forms=False, flags=(*_SHARED_FLAGS, *DOCKER_PASSED_FLAGS))
 PODMAN_GRAMMAR = FlagGrammar(
@@ -175,16 +93,12 @@ PODMAN_GRAMMAR = FlagGrammar(
     flags=(
         *_SHARED_FLAGS,
         *PODMAN_PASSED_FLAGS,
-        skip_flag("--conmon-pidfile", note=_OWN_CONTAINERS),
-        skip_flag("--health-on-failure", note=_NO_HEALTH),
-        skip_flag("--pidfile", note=_OWN_CONTAINERS),
+        *list_flags(skip_flag, "--conmon-pidfile --pidfile", note=_OWN_CONTAINERS),
         skip_flag("--replace", takes=NOTHING, note=_OWN_CONTAINERS),
+        *list_flags(skip_flag, "--health-on-failure --sdnotify", note=_NO_HEALTH),
         skip_flag("--ulimit", note="is not used: ranks have the node's own limits", accepted=("host",)),
-        skip_flag("--sdnotify", note=_NO_HEALTH),
-        refuse_flag("--pod", note="each rank has a container of its own"),
-        refuse_flag("--pod-id-file", note="each rank has a container of its own"),
+        *list_flags(refuse_flag, "--pod --pod-id-file --requires", note="each rank has a container of its own"),
         refuse_flag("--preserve-fds", note="ranks inherit no files"),
-        refuse_flag("--requires", note="each rank has a container of its own"),
         refuse_flag("--rmi", takes=NOTHING, note="other ranks may still need the image"),
         refuse_flag("--rootfs", takes=NOTHING, note="Aboard runs images only"),
         refuse_flag("--systemd", note="ranks are not services", accepted=("true", "false")),

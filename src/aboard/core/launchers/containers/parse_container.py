@@ -105,14 +105,11 @@ def _read_apptainer(runtime: str, words: Sequence[str], context: LauncherContext
     flags = _parse_run_flags(apptainer_flags.GRAMMAR, f"{runtime} {start.target}", start.args)
     if flags.target.startswith("instance://"):
         seen = f"{escape_text(flags.target)} is a container that runs already, on one node"
-        raise build_container_error(
-            flags, "", seen, pasted_commands.CONTAINER.fix("run", runtime=runtime, subcommand="exec")
-        )
+        raise build_container_error(flags, "", seen, "run", runtime=runtime, subcommand="exec")
     for overlay in flags.list_texts("overlay"):
         if not overlay.endswith(":ro"):
             seen = "the ranks of a node can't all write to one overlay"
-            fix = pasted_commands.CONTAINER.fix("overlay", overlay=overlay)
-            raise build_container_error(flags, "--overlay", seen, fix)
+            raise build_container_error(flags, "--overlay", seen, "overlay", overlay=overlay)
     is_compat = flags.on("compat")
     is_contained = flags.on("containall") or is_compat
     options = list(list_passed_options(flags, _map_names(apptainer_flags.PASSED_FLAGS)))
@@ -175,8 +172,8 @@ def _parse_run_flags(grammar: FlagGrammar, launcher: str, words: Sequence[str], 
         raise InputError(pasted_commands.CONTAINER, [problem]) from None
     if not flags.args and not (has_entry and flags.text(has_entry)):
         seen = "only the image knows what would run inside"
-        fix = pasted_commands.CONTAINER.fix("command", runtime=runtime, subcommand=subcommand, image=flags.target)
-        raise build_container_error(flags, "", seen, fix)
+        values = {"runtime": runtime, "subcommand": subcommand, "image": flags.target}
+        raise build_container_error(flags, "", seen, "command", **values)
     return flags
 
 
@@ -204,24 +201,18 @@ def _correct_fix(error: InputError) -> InputError:
 def _refuse_inner_settings(inner: LauncherCommand, runtime: str) -> None:
     """Refuses what can't come from inside a container: another container, a job, and lines to run before a rank."""
     if inner.setup:
-        problem = Problem(
-            where=f"{inner.launcher} --venv_script",
-            seen="it is inside the container, where Aboard runs nothing before a rank",
-            fix=pasted_commands.CONTAINER.fix("venv"),
-        )
-        raise InputError(pasted_commands.CONTAINER, [problem])
+        seen = "it is inside the container, where Aboard runs nothing before a rank"
+        raise InputError.of(pasted_commands.CONTAINER, f"{inner.launcher} --venv_script", seen, "venv")
     if inner.launcher in SLURM_COMMANDS:
-        seen, fix = f"it starts {inner.launcher} inside", pasted_commands.CONTAINER.fix("order", inner=inner.launcher)
-        raise InputError(pasted_commands.CONTAINER, [Problem(where=runtime, seen=seen, fix=fix)])
+        seen = f"it starts {inner.launcher} inside"
+        raise InputError.of(pasted_commands.CONTAINER, runtime, seen, "order", inner=inner.launcher)
     if inner.container is not None:
-        seen, fix = f"it starts {inner.container.runtime} inside", pasted_commands.CONTAINER.fix("one")
-        raise InputError(pasted_commands.CONTAINER, [Problem(where=runtime, seen=seen, fix=fix)])
+        raise InputError.of(pasted_commands.CONTAINER, runtime, f"it starts {inner.container.runtime} inside", "one")
 
 
 def _build_subcommand_error(runtime: str, subcommand: str, usual: str) -> InputError:
     seen = f"{runtime} {escape_text(subcommand)}".rstrip() + " starts no container for ranks"
-    fix = pasted_commands.CONTAINER.fix("run", runtime=runtime, subcommand=usual)
-    return InputError(pasted_commands.CONTAINER, [Problem(where=runtime, seen=seen, fix=fix)])
+    return InputError.of(pasted_commands.CONTAINER, runtime, seen, "run", runtime=runtime, subcommand=usual)
 
 
 def _map_names(flags: Sequence[LauncherFlag]) -> Mapping[str, str]:
