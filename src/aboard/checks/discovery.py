@@ -6,6 +6,7 @@ from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface
 from typing import Any
 
+from aboard.checks.answer_text import extract_file_text
 from aboard.checks.gpu.count_and_model_parity import count_gpus
 from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS
 from aboard.checks.network.mesh_probe import ListenReply
@@ -18,15 +19,7 @@ from aboard.core.decoding import try_decode
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
-from aboard.core.probes.probe import (
-    CommandOutput,
-    FileContents,
-    Probe,
-    ProbeAnswer,
-    ProbeCommand,
-    ProbeFiles,
-    ProbeParseError,
-)
+from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeFiles
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.node_scripts.storage_survey import NETWORK_TYPES
 
@@ -38,10 +31,8 @@ _INTERFACE = re.compile(r"(?=[^0-9]*[0-9])[A-Za-z_][A-Za-z0-9_-]*")
 
 def parse_mounts(answer: ProbeAnswer) -> frozenset[tuple[Untrusted, Untrusted]]:
     """The mount point and type of each network file system."""
-    if not isinstance(answer, FileContents) or not answer.files:
-        raise ProbeParseError("no list of mounts")
     found = set()
-    for line in next(iter(answer.files.values())).splitlines():
+    for line in extract_file_text(answer).splitlines():
         fields = line.split(" ")
         if len(fields) > 2 and fields[2] in NETWORK_TYPES:  # noqa: PLR2004 - source, point, type
             found.add((Untrusted(fields[1]), Untrusted(fields[2])))

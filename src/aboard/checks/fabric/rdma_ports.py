@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from ipaddress import AddressValueError, IPv6Address
 
-from aboard.core.probes.probe import FileContents, Probe, ProbeAnswer, ProbeFiles, ProbeParseError
+from aboard.checks.answer_text import extract_files
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
 from aboard.lazy_dataclass import dataclass
 
 INFINIBAND = "InfiniBand"
@@ -72,11 +73,9 @@ class RdmaPort:
 
 def parse_rdma_ports(answer: ProbeAnswer) -> tuple[RdmaPort, ...]:
     """The ports that NCCL could use, in the order of their names; none without an adapter."""
-    if not isinstance(answer, FileContents):
-        raise ProbeParseError("not a list of files")
     ports: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
     kinds: dict[str, str] = {}
-    for path, text in answer.files.items():
+    for path, text in extract_files(answer).items():
         at = re.fullmatch(r"/sys/class/infiniband/([\w.-]{1,64})/(?:node_type|ports/([0-9]{1,3})/(.+))", path)
         if at is None:
             continue

@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from aboard.checks.answer_text import require_output
 from aboard.checks.gpu.count_and_model_parity import find_missing_gpus
 from aboard.checks.gpu.hardware_health import find_lost_gpus
 from aboard.checks.gpu.nvidia_smi import DRIVER
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.evidence.gpu_errors import GpuError, build_gpu_fix, parse_gpu_error
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand
 from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.nodes import gpu
@@ -27,9 +28,7 @@ class XidLog:
 
 def parse_xid_log(answer: ProbeAnswer) -> XidLog:
     """The last line names the log that was read, `dmesg` or `journal`, or `none`."""
-    if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("reading the kernel log timed out")
-    lines = answer.stdout.splitlines()
+    lines = require_output(answer, "reading the kernel log timed out").stdout.splitlines()
     if not lines:
         return XidLog(readable=True)  # no driver there, so nothing was read
     found = (parse_gpu_error(line) for line in lines)

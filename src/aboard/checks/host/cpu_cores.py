@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from aboard.checks.answer_text import extract_file_text
 from aboard.core.cluster.node import TransportKind
-from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
 from aboard.core.text.input_text import format_count
@@ -64,9 +63,5 @@ def _count_cores(core_list: str) -> int:
     return count
 
 
-PART = Subject(
-    name="cores",
-    title="ranks can use the machine's cores",
-    probes=(CORES, ONLINE_CORES),
-    rules=(find_narrow_affinity,),
-)
+PROBES = (CORES, ONLINE_CORES)
+RULES = (find_narrow_affinity,)

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 
 from aboard.checks.answer_text import extract_stdout
-from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
 from aboard.core.text.byte_sizes import GIB, MIB, format_size
@@ -55,4 +54,5 @@ def _build_finding(node: str, seen: str, fix: Fix) -> Finding:
     return host.SHM.finding(nodes=(node,), seen=seen, fix=fix)
 
 
-PART = Subject(name="shm", title="shared memory is large enough", probes=(SHM,), rules=(find_small_shm,))
+PROBES = (SHM,)
+RULES = (find_small_shm,)

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from aboard.checks.answer_text import extract_files
 from aboard.checks.fix_values import format_yaml_value
 from aboard.checks.majority import find_most_common, group_by_value
 from aboard.checks.network.connection_text import find_node_address
@@ -12,7 +13,7 @@ from aboard.checks.network.mesh_result import MeshResult
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import FileContents, Probe, ProbeAnswer, ProbeFiles, ProbeParseError
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
 from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, join_fixes
 from aboard.diagnoses.nodes import network
@@ -35,10 +36,8 @@ class NetworkInterface:
 
 def parse_interfaces(answer: ProbeAnswer) -> dict[str, NetworkInterface]:
     """The interfaces by name."""
-    if not isinstance(answer, FileContents):
-        raise ProbeParseError("not a list of files")
     fields_by_interface: dict[str, dict[str, str]] = defaultdict(dict)
-    for path, text in answer.files.items():
+    for path, text in extract_files(answer).items():
         part = re.fullmatch(r"/sys/class/net/([\w.:@+-]{1,32})/(operstate|mtu)", path)
         if part:
             fields_by_interface[part[1]][part[2]] = text.strip()
