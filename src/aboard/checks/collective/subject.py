@@ -8,8 +8,7 @@ from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveFaul
 from aboard.checks.collective.nccl_rules import NCCL_RULES
 from aboard.checks.collective.participants import TORCH
 from aboard.checks.majority import group_by_value
-from aboard.checks.network.mesh_probe import MESH
-from aboard.checks.network.mesh_result import MeshResult
+from aboard.checks.network.mesh_probe import get_mesh
 from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_rule
 from aboard.core.cluster import node_sets
 from aboard.core.cluster.node import Node
@@ -172,8 +171,7 @@ def _format_torch_command(node: Node) -> Shell:
 
 def _find_interface(facts: Facts, nodes: Sequence[str]) -> str:
     """The interface that peers reach the first of these nodes on, as far as it is known."""
-    mesh = MESH.outcome(facts)
-    found = mesh.interfaces if isinstance(mesh, MeshResult) else {}
+    found = get_mesh(facts).interfaces
     return next((found[node] for node in nodes if node in found), "eth0")
 
 

@@ -1,10 +1,10 @@
 """The sentence and the fix for each kind of connection failure."""
 
 from collections.abc import Sequence
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_interface
 
 from aboard.checks.network.mesh_explanation import ConnectionFault, FaultShape
-from aboard.checks.network.mesh_result import MeshResult, PortKind
+from aboard.checks.network.mesh_result import MeshResult, PortKind, is_in_network
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.text.input_text import MAX_LISTED, format_list
 from aboard.diagnoses import Diagnosis, Fix, join_fixes
@@ -137,16 +137,9 @@ def _find_network(mesh: MeshResult, others: Sequence[str]) -> str:
     places = [find_node_address(mesh, name) for name in others]
     for name in others:
         for own in mesh.addresses.get(name, ()):
-            if own.usable and all(_is_in_network(place, own.address) for place in places):
+            if own.usable and all(is_in_network(place, own.address) for place in places):
                 return str(ip_interface(own.address).network) if len(places) > 1 else places[0]
     return ",".join(sorted(places)[:MAX_LISTED])
-
-
-def _is_in_network(place: str, network: str) -> bool:
-    try:
-        return ip_address(place) in ip_interface(network).network
-    except ValueError:
-        return False
 
 
 def _build_mtu_fix(mesh: MeshResult, fault: ConnectionFault) -> Fix:
