@@ -5,14 +5,8 @@ from dataclasses import replace
 
 from aboard.checks.fix_values import join_quoted_names
 from aboard.checks.host.leftovers import list_active_runs
+from aboard.checks.network import interfaces
 from aboard.checks.network.connection_text import DIAGNOSES, build_fix, describe_fault
-from aboard.checks.network.interfaces import (
-    INTERFACES,
-    find_differing_mtu,
-    find_down_links,
-    find_missing_interfaces,
-    report_used_interfaces,
-)
 from aboard.checks.network.link_rates import RATES, find_bad_links
 from aboard.checks.network.mesh_explanation import FaultShape, explain_mesh
 from aboard.checks.network.mesh_probe import MESH, build_mesh_probe, get_mesh
@@ -143,25 +137,25 @@ def list_nodes_without_peer(facts: Facts) -> dict[str, str]:
 SUBJECT = Subject(
     name="network",
     title="every node reaches every other node",
-    probes=(INTERFACES,),
+    probes=(interfaces.INTERFACES,),
     multi_node_probes=(MESH, RATES),
     rules=(
-        find_down_links,
+        interfaces.find_down_links,
         find_connection_failures,
         find_unresolved_names,
         find_loopback_peers,
         find_differing_names,
         find_occupied_port,
-        find_missing_interfaces,
-        find_differing_mtu,
-        report_used_interfaces,
+        interfaces.find_missing_interfaces,
+        interfaces.find_differing_mtu,
+        interfaces.report_used_interfaces,
         find_flaky_connections,
         find_bad_links,
         report_sparse_mesh,
         find_unknown_connections,
-        make_unknown_rule(INTERFACES),
+        make_unknown_rule(interfaces.INTERFACES),
     ),
-    diagnoses=(*list_diagnoses(network), *list_unknown_diagnoses((INTERFACES,))),
+    diagnoses=(*list_diagnoses(network), *list_unknown_diagnoses((interfaces.INTERFACES,))),
     untested=list_nodes_without_peer,
 )
 

@@ -5,17 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from aboard.checks.node_difference import NodeDifference
+from aboard.checks.software import interpreter_and_program
 from aboard.checks.software.code_differences import LISTINGS, find_differing_code, find_differing_environment
-from aboard.checks.software.interpreter_and_program import (
-    find_differing_program,
-    find_missing_imports,
-    find_missing_interpreter,
-    find_missing_module,
-    find_missing_paths,
-    find_missing_program,
-    find_unknown_interpreter,
-    find_unsafe_interpreter,
-)
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware, build_program_probe
 from aboard.checks.unknown_answers import list_unknown_diagnoses
 from aboard.core.cluster.node import Node
@@ -223,14 +214,14 @@ SUBJECT = Subject(
     title="Python, packages, code and variables are the same everywhere",
     probes=(SOFTWARE,),
     rules=(
-        find_unsafe_interpreter,
-        find_missing_interpreter,
-        find_unknown_interpreter,
-        find_missing_program,
-        find_missing_module,
-        find_missing_paths,
-        find_differing_program,
-        find_missing_imports,
+        interpreter_and_program.find_unsafe_interpreter,
+        interpreter_and_program.find_missing_interpreter,
+        interpreter_and_program.find_unknown_interpreter,
+        interpreter_and_program.find_missing_program,
+        interpreter_and_program.find_missing_module,
+        interpreter_and_program.find_missing_paths,
+        interpreter_and_program.find_differing_program,
+        interpreter_and_program.find_missing_imports,
         find_differing_versions,
         find_differing_code,
         find_differing_environment,
