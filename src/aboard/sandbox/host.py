@@ -5,19 +5,20 @@ import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
 from aboard.sandbox.host_setup import network_commands
 from aboard.sandbox.host_setup.boot_host import SSHD_PID_FILE
-from aboard.sandbox.layout import SandboxLayout
 from aboard.sandbox.namespaces import host_commands
 from aboard.sandbox.namespaces.host_commands import HostCommand
 from aboard.sandbox.namespaces.process_identity import ProcessIdentity
-from aboard.sandbox.requirements import HostPrograms
+
+if TYPE_CHECKING:
+    from aboard.sandbox.sandbox import Sandbox
 
 _PARENT_NAMESPACE = 0xB702  # NS_GET_PARENT, ioctl_ns(2)
 _OFF_TIMEOUT = 30.0
@@ -25,26 +26,10 @@ _SSHD_TIMEOUT = 30.0
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 
 
-class HostOwner(Protocol):
-    """What a host needs from the sandbox that it is part of."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def layout(self) -> SandboxLayout: ...
-    @property
-    def crew_id(self) -> int: ...
-    @property
-    def programs(self) -> HostPrograms: ...
-    def first_process(self, name: str) -> ProcessIdentity | None: ...
-    def switch(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]: ...
-    def boot(self, names: Iterable[str]) -> None: ...
-
-
 class Host:
     """One host; commands run as the user `crew` unless `root=True`."""
 
-    def __init__(self, box: HostOwner, name: str) -> None:
+    def __init__(self, box: "Sandbox", name: str) -> None:
         self._box = box
         self._place = box.layout.places[name]
         self.name = name
