@@ -142,21 +142,16 @@ def _match_or_empty(pattern: str, text: str) -> str:
     return text if re.fullmatch(pattern, text) else ""
 
 
-_PORT = "/sys/class/infiniband/*/ports/*"
+_PORT_FILES = (
+    *("state", "phys_state", "link_layer", "rate", "counters/link_downed", "counters/symbol_error"),
+    *("gids/*", "gid_attrs/types/*", "gid_attrs/ndevs/*"),
+)
 PORTS = Probe(
     name="rdma-ports",
     question=ProbeFiles(
         globs=(
             "/sys/class/infiniband/*/node_type",
-            f"{_PORT}/state",
-            f"{_PORT}/phys_state",
-            f"{_PORT}/link_layer",
-            f"{_PORT}/rate",
-            f"{_PORT}/counters/link_downed",
-            f"{_PORT}/counters/symbol_error",
-            f"{_PORT}/gids/*",
-            f"{_PORT}/gid_attrs/types/*",
-            f"{_PORT}/gid_attrs/ndevs/*",
+            *(f"/sys/class/infiniband/*/ports/*/{file}" for file in _PORT_FILES),
         )
     ),
     parse=parse_rdma_ports,
