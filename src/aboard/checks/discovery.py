@@ -1,7 +1,7 @@
 """Discovery: what `aboard init` asks nodes before there is a configuration."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface
 from typing import Any
@@ -128,15 +128,11 @@ def find_fabric(addresses: Mapping[str, tuple[InterfaceAddress, ...]], facts: Fa
                 members.setdefault(ip_interface(at.address).network, {}).setdefault(name, at)
     for network, by_node in sorted(members.items(), key=lambda each: str(each[0])):
         hosts = {at.host for at in by_node.values()}
-        if 1 < len(hosts) == len(addresses) and not _contains_any(network, logins):
+        if 1 < len(hosts) == len(addresses) and not any(login and ip_address(login) in network for login in logins):
             interfaces = {at.interface for at in by_node.values()}
             same = len(interfaces) == 1 and _INTERFACE.fullmatch(min(interfaces))
             return FabricNetwork(network=str(network), interface=min(interfaces) if same else "")
     return None
-
-
-def _contains_any(network: IPv4Network | IPv6Network, addresses: Iterable[str]) -> bool:
-    return any(address and ip_address(address) in network for address in addresses)
 
 
 def _list_common_mounts(facts: Facts) -> set[str]:

@@ -5,7 +5,7 @@ import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -84,8 +84,9 @@ class Host:
 
     def pids(self) -> list[int]:
         """The machine's pids of all processes in this host, including those in containers."""
-        namespace = _read_pid_namespace(self.pid)
-        return [pid for pid in _list_pids() if namespace in _list_pid_namespaces(pid)]
+        namespace = Path(f"/proc/{self.pid}/ns/pid").stat().st_ino
+        every = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+        return [pid for pid in every if namespace in _list_pid_namespaces(pid)]
 
     def kill_power(self) -> None:
         """Simulates a power loss: removes the cables first, so that no peer receives a FIN or RST."""
@@ -142,14 +143,6 @@ class Host:
         self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, *, root: bool
     ) -> HostCommand:
         return HostCommand(argv=argv, uid=0 if root else self._box.crew_id, env=env or {}, cwd=cwd)
-
-
-def _list_pids() -> Iterator[int]:
-    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-
-
-def _read_pid_namespace(pid: int) -> int:
-    return Path(f"/proc/{pid}/ns/pid").stat().st_ino
 
 
 def _list_pid_namespaces(pid: int) -> set[int]:

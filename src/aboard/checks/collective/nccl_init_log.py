@@ -103,9 +103,9 @@ class _Reader:
             self._take_devices(text)
 
     def log(self) -> NcclInitLog:
+        self.words.update({name: tuple(values)[:_MOST_NAMED] for name, values in self.lists.items()})
         return NcclInitLog(
             **self.words,
-            **{name: tuple(values)[:_MOST_NAMED] for name, values in self.lists.items()},
             direct=self.direct,
             completions=self.completions,
             direct_channels=self.direct_channels,
@@ -113,8 +113,9 @@ class _Reader:
 
     def _take_names(self, text: str) -> None:
         for field_name, patterns in _NAMES.items():
-            for found in filter(None, (pattern.match(text) for pattern in patterns)):
-                self.lists[field_name][Untrusted(found[1].strip())] = None
+            for pattern in patterns:
+                if found := pattern.match(text):
+                    self.lists[field_name][Untrusted(found[1].strip())] = None
         for field_name, pattern in _TEXTS.items():
             if found := pattern.match(text):
                 self.words[field_name] = Untrusted(found[1])

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from aboard.checks.collective import multi_node_probe
-from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveFault, CollectiveResult
+from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult
 from aboard.checks.collective.nccl_rules import NCCL_RULES
 from aboard.checks.collective.participants import TORCH
 from aboard.checks.majority import group_by_value
@@ -62,10 +62,12 @@ def find_wrong_results(facts: Facts) -> Iterator[Finding]:
 def find_slow_links(facts: Facts) -> Iterator[Finding]:
     """A link with a fraction of the others' rate, in two jobs in a row."""
     for fault in _get_result(facts).slow:
-        diagnosis = collective.SLOW_LINK if len(fault.nodes) == _NODES_OF_LINK else collective.SLOW_NODE
+        is_link = len(fault.nodes) == _NODES_OF_LINK
+        diagnosis = collective.SLOW_LINK if is_link else collective.SLOW_NODE
+        what = " ↔ ".join(fault.nodes) if is_link else f"the links of {fault.nodes[0]}"
         yield diagnosis.finding(
             nodes=fault.nodes,
-            seen=f"{_name_link(fault)}: {fault.seen}",
+            seen=f"{what}: {fault.seen}",
             why="Every collective waits for its slowest link, so the whole run is limited to this rate.",
             fix=join_fixes(
                 *(
@@ -137,14 +139,6 @@ def find_unknown_result(facts: Facts) -> Iterator[Finding]:
 def _get_result(facts: Facts) -> CollectiveResult:
     outcome = COLLECTIVE.outcome(facts)
     return outcome if isinstance(outcome, CollectiveResult) else CollectiveResult()
-
-
-def _name_link(fault: CollectiveFault) -> str:
-    return (
-        f"{fault.nodes[0]} ↔ {fault.nodes[1]}"
-        if len(fault.nodes) == _NODES_OF_LINK
-        else f"the links of {fault.nodes[0]}"
-    )
 
 
 def _describe_nodes(nodes: Sequence[str], all_nodes: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from aboard.checks.answer_text import NOT_INSTALLED, require_output
-from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS, HEALTH, GpuDriver, NvidiaSmiOutput
+from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS, HEALTH, GpuDriver
 from aboard.checks.majority import find_most_common
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand
@@ -50,13 +50,11 @@ def parse_service_state(answer: ProbeAnswer) -> str:
 
 def find_lost_gpus(facts: Facts) -> dict[str, Finding]:
     """Nodes with a GPU that no longer responds on the PCI bus."""
-    return {name: _build_lost_finding(name, smi) for name, smi in facts.of(GPUS).items() if smi.complaint.match(_LOST)}
-
-
-def _build_lost_finding(name: str, smi: NvidiaSmiOutput) -> Finding:
-    return gpu.LOST.finding(
-        nodes=(name,), seen=smi.complaint.visible(_MAX_COMPLAINT_LENGTH), fix=gpu.LOST.fix(node=name)
-    )
+    lost = {name: smi.complaint for name, smi in facts.of(GPUS).items() if smi.complaint.match(_LOST)}
+    return {
+        name: gpu.LOST.finding(nodes=(name,), seen=said.visible(_MAX_COMPLAINT_LENGTH), fix=gpu.LOST.fix(node=name))
+        for name, said in lost.items()
+    }
 
 
 def find_smi_errors(facts: Facts) -> Iterator[Finding]:

@@ -48,7 +48,7 @@ def find_xid_errors(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen="the kernel log has " + format_list([_format_error(error, count) for error, count in bad]),
                 why="The driver blames the GPU's hardware or firmware; a run will crash or hang on it.",
-                fix=build_gpu_fix(min(gone, key=_get_device) if gone else bad[0][0], name),
+                fix=build_gpu_fix(min(gone, key=lambda error: error.device) if gone else bad[0][0], name),
                 consequences=tuple(follows[name] for follows in (lost, short) if gone and name in follows),
             )
         elif log.errors:
@@ -65,10 +65,6 @@ def find_xid_errors(facts: Facts) -> Iterator[Finding]:
 def _format_error(error: GpuError, count: int) -> str:
     times = f" {count} times" if count > 1 else ""
     return f"{error.name or 'an error'} for {error.device}{times} ({error.meaning.what})"
-
-
-def _get_device(error: GpuError) -> str:
-    return error.device
 
 
 def find_lost_or_missing_gpus(facts: Facts) -> Iterator[Finding]:

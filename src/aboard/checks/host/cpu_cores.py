@@ -43,13 +43,9 @@ def find_narrow_affinity(facts: Facts) -> Iterator[Finding]:
             of_job = ", which is all that the Slurm job has there" if in_job and node.cores == allowed else ""
             yield host.AFFINITY.finding(
                 nodes=(name,),
-                seen=f"a process can use {_format_cores(allowed)} of {online[name]}{of_job}",
+                seen=f"a process can use {format_count(allowed, 'core')} of {online[name]}{of_job}",
                 fix=host.AFFINITY.fix("job", cores=online[name]) if in_job else host.AFFINITY.fix("sshd", node=name),
             )
-
-
-def _format_cores(count: int) -> str:
-    return format_count(count, "core")
 
 
 def _count_cores(core_list: str) -> int:

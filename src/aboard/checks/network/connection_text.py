@@ -81,14 +81,14 @@ def build_fix(diagnosis: Diagnosis, mesh: MeshResult, fault: ConnectionFault) ->
         return _build_mtu_fix(mesh, fault)
     ends = {"in": [to for _, to in fault.pairs], "out": [frm for frm, _ in fault.pairs]}
     ways = ["out"] if fault.shape is FaultShape.OUT else ["in", "out"] if fault.shape is FaultShape.BOTH else ["in"]
-    steps = []
+    ports, steps = str(mesh.port) if fault.scope == PortKind.RENDEZVOUS.value else _ALL_PORTS, []
     for way in ways:
         here = sorted(
             set(fault.nodes) if fault.shape in (FaultShape.IN, FaultShape.OUT, FaultShape.BOTH) else set(ends[way])
         )
         others = sorted({name for pair in fault.pairs for name in pair} - set(here)) or here
-        net, ports = _find_network(mesh, others), _format_port_range(mesh, fault)
-        steps.append(diagnosis.fix(way, net=net, ports=ports, where=quote_folded_names(here)))
+        net, where = _find_network(mesh, others), quote_folded_names(here)
+        steps.append(diagnosis.fix(way, net=net, ports=ports, where=where))
     if fault.outcome != "dropped":
         steps.insert(0, diagnosis.fix("look", where=quote_folded_names(_list_fix_nodes(fault))))
     elif fault.shape in (FaultShape.PAIRS, FaultShape.BOTH, FaultShape.SPLIT):
@@ -126,10 +126,6 @@ def _format_wait(mesh: MeshResult, fault: ConnectionFault) -> str:
     """How long the attempt waited, for outcomes that are timeouts."""
     waits = [each.seconds for (frm, to, _), each in mesh.tries.items() if (frm, to) in fault.pairs]
     return f" (waited {max(waits):.1f} s)" if fault.outcome in ("dropped", "stalled", "silent") and waits else ""
-
-
-def _format_port_range(mesh: MeshResult, fault: ConnectionFault) -> str:
-    return str(mesh.port) if fault.scope == PortKind.RENDEZVOUS.value else _ALL_PORTS
 
 
 def _find_network(mesh: MeshResult, others: Sequence[str]) -> str:

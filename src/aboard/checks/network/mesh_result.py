@@ -106,7 +106,8 @@ class MeshResult:
 
     def interface(self, node: str, address: str) -> str:
         """The interface of a node that has an address; "" when none has."""
-        return next((at.interface for at in self.addresses.get(node, ()) if _is_same_address(at.host, address)), "")
+        same = (address, address.removeprefix("::ffff:"))
+        return next((at.interface for at in self.addresses.get(node, ()) if at.host in same), "")
 
 
 def is_in_network(address: str, network: str) -> bool:
@@ -115,7 +116,3 @@ def is_in_network(address: str, network: str) -> bool:
         return ip_address(address) in ip_interface(network).network
     except ValueError:
         return False
-
-
-def _is_same_address(one: str, other: str) -> bool:
-    return one == other or one == other.removeprefix("::ffff:")

@@ -109,7 +109,7 @@ def _compare_packages(inventories: Mapping[str, NodeSoftware]) -> Iterator[NodeD
         relevant = {
             name: each
             for name, each in inventories.items()
-            if what not in _SAME_EVERYWHERE - {"torch"} or _get_torch_version(each)
+            if what not in _SAME_EVERYWHERE - {"torch"} or each.packages.get("torch")
         }
         values = {name: _get_version(each, what) for name, each in relevant.items()}
         if len(set(values.values())) > 1:
@@ -151,10 +151,6 @@ def _get_version(each: NodeSoftware, what: str) -> str | None:
     return version.partition("+")[0] if version and what == "torch" else version
 
 
-def _get_torch_version(each: NodeSoftware) -> str | None:
-    return each.packages.get("torch")
-
-
 def _build_version_finding(facts: Facts, difference: NodeDifference) -> Finding:
     diagnosis = software.PYTHON_PATH if difference.severity is Severity.INFO else _DIAGNOSES[difference.kind]
     return diagnosis.finding(
@@ -191,7 +187,7 @@ def _format_requirement(facts: Facts, difference: NodeDifference) -> str:
     """The requirement that matches the usual version."""
     like = facts.of(SOFTWARE)[_find_usual_node(difference)]
     if difference.kind in {"torch", "cuda", "rocm"}:
-        return f"torch=={_get_torch_version(like)}"
+        return f"torch=={like.packages.get('torch')}"
     if difference.kind == "nccl":
         return f"nvidia-nccl-cu{like.packages.get('cuda', '12').partition('.')[0]}=={difference.usual}"
     return f"{difference.what}=={difference.usual}"
