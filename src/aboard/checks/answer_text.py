@@ -1,7 +1,19 @@
 """Text extraction shared by the probes' parsers."""
 
+from collections.abc import Mapping
+
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeAnswer, ProbeParseError
 from aboard.diagnoses.untrusted import escape_text
+
+# As from a shell: the program is not installed.
+NOT_INSTALLED = 127
+
+
+def extract_files(answer: ProbeAnswer) -> Mapping[str, str]:
+    """The contents of the files that were found, by path."""
+    if not isinstance(answer, FileContents):
+        raise ProbeParseError("not a list of files")
+    return answer.files
 
 
 def extract_file_text(answer: ProbeAnswer) -> str:
@@ -11,13 +23,17 @@ def extract_file_text(answer: ProbeAnswer) -> str:
     raise ProbeParseError("the file is missing or unreadable")
 
 
+def require_output(answer: ProbeAnswer, late: str) -> CommandOutput:
+    """The output of a command that ended in time, whatever its exit code; else the error `late`."""
+    if not isinstance(answer, CommandOutput) or answer.timed_out:
+        raise ProbeParseError(late)
+    return answer
+
+
 def extract_stdout(answer: ProbeAnswer, *, codes: tuple[int, ...] = (0,)) -> str:
     """The output of a command that exited with one of these codes."""
-    if not isinstance(answer, CommandOutput):
-        raise ProbeParseError("not a command's output")
-    if answer.timed_out:
-        raise ProbeParseError("the command timed out")
-    if answer.code not in codes:
-        last_line = (answer.stderr.strip() or answer.stdout.strip() or f"exit code {answer.code}").splitlines()[-1]
+    output = require_output(answer, "the command timed out")
+    if output.code not in codes:
+        last_line = (output.stderr.strip() or output.stdout.strip() or f"exit code {output.code}").splitlines()[-1]
         raise ProbeParseError(escape_text(last_line, 200))
-    return answer.stdout
+    return output.stdout

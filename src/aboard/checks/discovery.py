@@ -1,11 +1,12 @@
 """Discovery: what `aboard init` asks nodes before there is a configuration."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface
 from typing import Any
 
+from aboard.checks.answer_text import extract_file_text
 from aboard.checks.gpu.count_and_model_parity import count_gpus
 from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS
 from aboard.checks.network.mesh_probe import ListenReply
@@ -18,15 +19,7 @@ from aboard.core.decoding import try_decode
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
-from aboard.core.probes.probe import (
-    CommandOutput,
-    FileContents,
-    Probe,
-    ProbeAnswer,
-    ProbeCommand,
-    ProbeFiles,
-    ProbeParseError,
-)
+from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeFiles
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.node_scripts.storage_survey import NETWORK_TYPES
 
@@ -38,10 +31,8 @@ _INTERFACE = re.compile(r"(?=[^0-9]*[0-9])[A-Za-z_][A-Za-z0-9_-]*")
 
 def parse_mounts(answer: ProbeAnswer) -> frozenset[tuple[Untrusted, Untrusted]]:
     """The mount point and type of each network file system."""
-    if not isinstance(answer, FileContents) or not answer.files:
-        raise ProbeParseError("no list of mounts")
     found = set()
-    for line in next(iter(answer.files.values())).splitlines():
+    for line in extract_file_text(answer).splitlines():
         fields = line.split(" ")
         if len(fields) > 2 and fields[2] in NETWORK_TYPES:  # noqa: PLR2004 - source, point, type
             found.add((Untrusted(fields[1]), Untrusted(fields[2])))
@@ -137,15 +128,11 @@ def find_fabric(addresses: Mapping[str, tuple[InterfaceAddress, ...]], facts: Fa
                 members.setdefault(ip_interface(at.address).network, {}).setdefault(name, at)
     for network, by_node in sorted(members.items(), key=lambda each: str(each[0])):
         hosts = {at.host for at in by_node.values()}
-        if 1 < len(hosts) == len(addresses) and not _contains_any(network, logins):
+        if 1 < len(hosts) == len(addresses) and not any(login and ip_address(login) in network for login in logins):
             interfaces = {at.interface for at in by_node.values()}
             same = len(interfaces) == 1 and _INTERFACE.fullmatch(min(interfaces))
             return FabricNetwork(network=str(network), interface=min(interfaces) if same else "")
     return None
-
-
-def _contains_any(network: IPv4Network | IPv6Network, addresses: Iterable[str]) -> bool:
-    return any(address and ip_address(address) in network for address in addresses)
 
 
 def _list_common_mounts(facts: Facts) -> set[str]:

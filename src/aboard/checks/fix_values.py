@@ -14,7 +14,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 
 def join_quoted_names(names: Iterable[str]) -> Shell:
     """`n1, n2 and n3`, for a sentence: each name is quoted."""
-    return Shell(format_list(_quote_names(names)))
+    return Shell(format_list([format_shell("{name}", name=name) for name in names]))
 
 
 def quote_yaml(value: str) -> str:
@@ -26,7 +26,3 @@ def quote_yaml(value: str) -> str:
 def format_yaml_value(value: str) -> str:
     """One value of YAML, between quotes where it needs them."""
     return value if _PLAIN.fullmatch(value) else quote_yaml(value)
-
-
-def _quote_names(names: Iterable[str]) -> list[str]:
-    return [format_shell("{name}", name=name) for name in names]

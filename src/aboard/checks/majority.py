@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T", bound=Hashable)
 
 
@@ -23,9 +24,9 @@ def find_most_common(values: Mapping[str, T], better: Callable[[T], Any]) -> T |
     return max(counts, key=lambda value: (counts[value], better(value)))
 
 
-def group_by_value(values: Mapping[str, T]) -> dict[T, tuple[str, ...]]:
+def group_by_value(values: Mapping[K, T]) -> dict[T, tuple[K, ...]]:
     """The nodes by value, so that what many nodes share is reported once."""
-    groups: dict[T, list[str]] = {}
+    groups: dict[T, list[K]] = {}
     for name, value in values.items():
         groups.setdefault(value, []).append(name)
     return {value: tuple(names) for value, names in groups.items()}

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping
 
+from aboard.checks.majority import group_by_value
 from aboard.core.cluster import node_sets
-from aboard.core.text.input_text import format_count
+from aboard.core.text.input_text import agree, format_count
 from aboard.diagnoses import Severity
 from aboard.lazy_dataclass import dataclass
 
@@ -33,17 +34,15 @@ class NodeDifference:
 
     def by_value(self) -> dict[str | None, tuple[str, ...]]:
         """The nodes of each value, the rarest first."""
-        groups: dict[str | None, list[str]] = {}
-        for node, value in self.values.items():
-            groups.setdefault(value, []).append(node)
-        return {value: tuple(groups[value]) for value in sorted(groups, key=lambda value: value == self.usual)}
+        return dict(sorted(group_by_value(self.values).items(), key=lambda group: group[0] == self.usual))
 
     def sentence(self) -> str:
         """Who has what: "torch: n3 has 2.6.0, n[1-2,4] have 2.7.1"."""
         groups = list(self.by_value().items())
         shown_groups = groups[: _MAX_VALUES - 1] + groups[-1:] if len(groups) > _MAX_VALUES else groups
         parts = [
-            f"{node_sets.fold_names(nodes)} {_conjugate_have(nodes)} {value or 'none'}" for value, nodes in shown_groups
+            f"{node_sets.fold_names(nodes)} {agree(nodes, 'has', 'have')} {value or 'none'}"
+            for value, nodes in shown_groups
         ]
         if len(groups) > _MAX_VALUES:
             parts.insert(-1, f"{format_count(len(groups) - _MAX_VALUES, 'more version')} elsewhere")
@@ -54,7 +53,3 @@ def find_common_value(values: Mapping[str, str | None]) -> str | None:
     """The most frequent value that isn't None; in a tie the first node's, where rank 0 runs."""
     counted = Counter(value for value in values.values() if value is not None)
     return max(counted, key=lambda value: counted[value], default=None)
-
-
-def _conjugate_have(nodes: tuple[str, ...]) -> str:
-    return "has" if len(nodes) == 1 else "have"

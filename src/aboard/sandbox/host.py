@@ -5,19 +5,20 @@ import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
 from aboard.sandbox.host_setup import network_commands
 from aboard.sandbox.host_setup.boot_host import SSHD_PID_FILE
-from aboard.sandbox.layout import SandboxLayout
 from aboard.sandbox.namespaces import host_commands
 from aboard.sandbox.namespaces.host_commands import HostCommand
 from aboard.sandbox.namespaces.process_identity import ProcessIdentity
-from aboard.sandbox.requirements import HostPrograms
+
+if TYPE_CHECKING:
+    from aboard.sandbox.sandbox import Sandbox
 
 _PARENT_NAMESPACE = 0xB702  # NS_GET_PARENT, ioctl_ns(2)
 _OFF_TIMEOUT = 30.0
@@ -25,26 +26,10 @@ _SSHD_TIMEOUT = 30.0
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 
 
-class HostOwner(Protocol):
-    """What a host needs from the sandbox that it is part of."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def layout(self) -> SandboxLayout: ...
-    @property
-    def crew_id(self) -> int: ...
-    @property
-    def programs(self) -> HostPrograms: ...
-    def first_process(self, name: str) -> ProcessIdentity | None: ...
-    def switch(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]: ...
-    def boot(self, names: Iterable[str]) -> None: ...
-
-
 class Host:
     """One host; commands run as the user `crew` unless `root=True`."""
 
-    def __init__(self, box: HostOwner, name: str) -> None:
+    def __init__(self, box: "Sandbox", name: str) -> None:
         self._box = box
         self._place = box.layout.places[name]
         self.name = name
@@ -99,8 +84,9 @@ class Host:
 
     def pids(self) -> list[int]:
         """The machine's pids of all processes in this host, including those in containers."""
-        namespace = _read_pid_namespace(self.pid)
-        return [pid for pid in _list_pids() if namespace in _list_pid_namespaces(pid)]
+        namespace = Path(f"/proc/{self.pid}/ns/pid").stat().st_ino
+        every = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+        return [pid for pid in every if namespace in _list_pid_namespaces(pid)]
 
     def kill_power(self) -> None:
         """Simulates a power loss: removes the cables first, so that no peer receives a FIN or RST."""
@@ -157,14 +143,6 @@ class Host:
         self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, *, root: bool
     ) -> HostCommand:
         return HostCommand(argv=argv, uid=0 if root else self._box.crew_id, env=env or {}, cwd=cwd)
-
-
-def _list_pids() -> Iterator[int]:
-    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-
-
-def _read_pid_namespace(pid: int) -> int:
-    return Path(f"/proc/{pid}/ns/pid").stat().st_ino
 
 
 def _list_pid_namespaces(pid: int) -> set[int]:

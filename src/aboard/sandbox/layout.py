@@ -1,9 +1,7 @@
 """The layout of a practice cluster: its hosts, their names and addresses."""
 
 import re
-from dataclasses import fields
 from functools import cached_property
-from typing import Any
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
@@ -55,10 +53,6 @@ class SandboxLayout:
             raise SandboxError(sandbox.NODES, f"{self.nodes} nodes requested; a sandbox can have 1 to {MOST_NODES}")
         if self.slots < 1:
             raise SandboxError(sandbox.SLOTS, f"{self.slots} slots requested; a node needs at least 1")
-
-    def encode(self) -> dict[str, Any]:
-        """Its fields as JSON values."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
     def places(self) -> dict[str, HostAddress]:

@@ -162,9 +162,7 @@ class Sandbox:
     def boot(self, names: Iterable[str]) -> None:
         """Boots hosts that are off, from their disks."""
         with saved_state.lock_sandbox(self.name, "heal"):
-            started = _boot_hosts(
-                self.layout, self.outer_init, self.crew_id, self.programs, list(names), _ignore_progress
-            )
+            started = _boot_hosts(self._state, self.programs, list(names), _ignore_progress)
             self._state = replace(self._state, hosts={**self._state.hosts, **started})
             saved_state.write_state(self._state)
 
@@ -204,14 +202,15 @@ def _build_sandbox(
     disks = saved_state.get_directory(layout.name) / "disks"
     disks.mkdir()
     with saved_state.lock_user_ids() as taken:
-        crew_id = system_files.find_free_id(_read_text("/etc/passwd"), _read_text("/etc/group"), taken=taken)
+        users, groups = Path("/etc/passwd").read_text(), Path("/etc/group").read_text()
+        crew_id = system_files.find_free_id(users, groups, taken=taken)
         launch = outer_namespace.create_outer_namespace(disks=disks, programs=programs)
         now = SandboxState(
             layout=layout, boot=read_boot_id(), outer_init=launch.outer_init, crew_id=crew_id, ready=False, hosts={}
         )
         saved_state.write_state(now)
     try:
-        hosts = _boot_hosts(layout, launch.outer_init, crew_id, programs, list(layout.places), progress)
+        hosts = _boot_hosts(now, programs, list(layout.places), progress)
         now = replace(now, hosts=hosts)
         saved_state.write_state(now)
         if layout.slurm:
@@ -227,18 +226,13 @@ def _build_sandbox(
 
 
 def _boot_hosts(
-    layout: SandboxLayout,
-    outer_init: ProcessIdentity,
-    crew_id: int,
-    programs: requirements.HostPrograms,
-    names: list[str],
-    progress: BuildProgress,
+    state: SandboxState, programs: requirements.HostPrograms, names: list[str], progress: BuildProgress
 ) -> dict[str, ProcessIdentity]:
-    trees = _list_exposed_trees()
+    layout, trees = state.layout, _list_exposed_trees()
     blueprint = HostBlueprint(
         layout=layout,
         disks=saved_state.get_directory(layout.name) / "disks",
-        crew_id=crew_id,
+        crew_id=state.crew_id,
         programs=programs,
         python=str(Path(sys.executable).resolve()) if layout.bare else sys.executable,
         trees=trees,
@@ -249,7 +243,7 @@ def _boot_hosts(
         shim=system_files.format_aboard_shim(sys.executable, None if _is_installed() else str(helper_program.SOURCE)),
     )
     timeout = _compute_build_timeout(len(names))
-    return build_hosts.build_hosts(outer_init, blueprint, names, progress=progress, timeout=timeout)
+    return build_hosts.build_hosts(state.outer_init, blueprint, names, progress=progress, timeout=timeout)
 
 
 def _compute_build_timeout(hosts: int) -> float:
@@ -317,10 +311,6 @@ def _is_installed() -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
-
-
-def _read_text(path: str) -> str:
-    return Path(path).read_text()
 
 
 def _ignore_progress(up: int) -> None:

@@ -64,14 +64,8 @@ def read_state(name: str) -> SandboxState | None:
 
 def write_state(state: SandboxState) -> None:
     """Writes the state atomically."""
-    raw = {
-        "layout": state.layout.encode(),
-        "boot": state.boot,
-        "hull": asdict(state.outer_init),
-        "crew_id": state.crew_id,
-        "ready": state.ready,
-        "hosts": {host: asdict(process) for host, process in state.hosts.items()},
-    }
+    raw = asdict(state)
+    raw["hull"] = raw.pop("outer_init")
     target = get_directory(state.layout.name) / "state.json"
     write_atomically(target, json.dumps(raw), sync=False)
 

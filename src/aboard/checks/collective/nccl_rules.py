@@ -91,8 +91,7 @@ def find_disabled_gpudirect(facts: Facts) -> Iterator[Finding]:
     disabled: dict[str, str] = {}
     for name, log in _get_init_logs(facts).items():
         off = sorted(hca for hca, on in log.direct.items() if not on)
-        over_net = sum(count for way, count in log.transports.items() if way.startswith("NET/"))
-        if off and SOCKET not in log.networks and not (over_net and log.direct_channels):
+        if off and SOCKET not in log.networks and not log.direct_channels:
             disabled[name] = ", ".join(off[:8])
     for hcas, names in group_by_value(disabled).items():
         yield collective.NO_GPUDIRECT.finding(

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import field
 
+from aboard.checks.majority import group_by_value
 from aboard.checks.network.link_rates import group_bad_pairs
-from aboard.checks.network.mesh_probe import MESH
-from aboard.checks.network.mesh_result import MeshResult
+from aboard.checks.network.mesh_probe import get_mesh
 from aboard.checks.script_probes import build_rank_command, decode_script_output, parse_script_output
 from aboard.core.cluster.node import Node
 from aboard.core.decoding import PortNumber, Word
@@ -80,9 +80,7 @@ def select_participants(facts: Facts, *, every: bool) -> Participants:
 
 def _list_cut_off_nodes(facts: Facts) -> dict[str, str]:
     """Nodes that the network test has just found cut off: waiting for them again shows nothing new."""
-    mesh = MESH.outcome(facts)
-    if not isinstance(mesh, MeshResult):
-        return {}
+    mesh = get_mesh(facts)
     bad = {(frm, to) for (frm, to, _), each in mesh.tries.items() if each.outcome != "ok"}
     names = dict.fromkeys(name for nodes, _pairs in group_bad_pairs(bad) for name in nodes)
     return {
@@ -93,9 +91,7 @@ def _list_cut_off_nodes(facts: Facts) -> dict[str, str]:
 
 def _list_surplus_nodes(nodes: list[Node], capabilities: Mapping[str, NodeCapabilities]) -> dict[str, str]:
     """Of many nodes on one machine only some take part, always including the first, where rank 0 runs."""
-    machines: dict[str, list[str]] = {}
-    for node in nodes:
-        machines.setdefault(capabilities[node.name].machine or node.name, []).append(node.name)
+    machines = group_by_value({node.name: capabilities[node.name].machine or node.name for node in nodes})
     surplus: dict[str, str] = {}
     for names in machines.values():
         cores = max(1, min(capabilities[name].cores for name in names))

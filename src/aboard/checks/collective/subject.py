@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from aboard.checks.collective import multi_node_probe
-from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveFault, CollectiveResult
+from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult
 from aboard.checks.collective.nccl_rules import NCCL_RULES
 from aboard.checks.collective.participants import TORCH
 from aboard.checks.majority import group_by_value
-from aboard.checks.network.mesh_probe import MESH
-from aboard.checks.network.mesh_result import MeshResult
+from aboard.checks.network.mesh_probe import get_mesh
 from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_rule
 from aboard.core.cluster import node_sets
 from aboard.core.cluster.node import Node
@@ -63,10 +62,12 @@ def find_wrong_results(facts: Facts) -> Iterator[Finding]:
 def find_slow_links(facts: Facts) -> Iterator[Finding]:
     """A link with a fraction of the others' rate, in two jobs in a row."""
     for fault in _get_result(facts).slow:
-        diagnosis = collective.SLOW_LINK if len(fault.nodes) == _NODES_OF_LINK else collective.SLOW_NODE
+        is_link = len(fault.nodes) == _NODES_OF_LINK
+        diagnosis = collective.SLOW_LINK if is_link else collective.SLOW_NODE
+        what = " ↔ ".join(fault.nodes) if is_link else f"the links of {fault.nodes[0]}"
         yield diagnosis.finding(
             nodes=fault.nodes,
-            seen=f"{_name_link(fault)}: {fault.seen}",
+            seen=f"{what}: {fault.seen}",
             why="Every collective waits for its slowest link, so the whole run is limited to this rate.",
             fix=join_fixes(
                 *(
@@ -140,14 +141,6 @@ def _get_result(facts: Facts) -> CollectiveResult:
     return outcome if isinstance(outcome, CollectiveResult) else CollectiveResult()
 
 
-def _name_link(fault: CollectiveFault) -> str:
-    return (
-        f"{fault.nodes[0]} ↔ {fault.nodes[1]}"
-        if len(fault.nodes) == _NODES_OF_LINK
-        else f"the links of {fault.nodes[0]}"
-    )
-
-
 def _describe_nodes(nodes: Sequence[str], all_nodes: Sequence[str]) -> str:
     """Where the job fails, as far as it was located."""
     if len(nodes) == _NODES_OF_LINK:
@@ -172,8 +165,7 @@ def _format_torch_command(node: Node) -> Shell:
 
 def _find_interface(facts: Facts, nodes: Sequence[str]) -> str:
     """The interface that peers reach the first of these nodes on, as far as it is known."""
-    mesh = MESH.outcome(facts)
-    found = mesh.interfaces if isinstance(mesh, MeshResult) else {}
+    found = get_mesh(facts).interfaces
     return next((found[node] for node in nodes if node in found), "eth0")
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from aboard.checks.majority import group_by_value
 from aboard.core.cluster.container import Container
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_commands import (
@@ -23,15 +24,13 @@ _SHOWN = 300
 
 def build_start_findings(facts: Facts, failed: Mapping[str, Sequence[Untrusted]]) -> Iterator[Finding]:
     """The findings for containers that do not start, by node with what was printed; one for each message."""
-    by_line: dict[Untrusted, list[str]] = {}
-    for name, lines in failed.items():
-        by_line.setdefault(match_messages(lines)[2], []).append(name)
+    by_line = group_by_value({name: match_messages(lines)[2] for name, lines in failed.items()})
     for line, names in by_line.items():
         node = facts.cluster.node(names[0])
         diagnosis, message, _line, named = match_messages([line])
         runtime = node.container.runtime if node.container is not None else "the runtime"
         yield diagnosis.finding(
-            nodes=tuple(names),
+            nodes=names,
             seen=f'a container does not start; {runtime} reports: "{line.visible(_SHOWN)}"',
             why=(message.why or None) if message is not None else None,
             fix=_build_fix(node, node.container, diagnosis, message, named),

@@ -2,25 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from aboard.checks.container import inside_rules, runtime_rules
 from aboard.checks.container.container_facts import INSIDE, OUTSIDE_SOFTWARE, RUNTIME
-from aboard.checks.container.inside_rules import (
-    find_failed_starts,
-    find_hidden_gpus,
-    find_hidden_infiniband,
-    find_lower_limits,
-    find_missing_home,
-    find_missing_workdir,
-    find_other_versions,
-    find_single_user,
-    find_small_shm,
-)
-from aboard.checks.container.runtime_rules import (
-    find_differing_images,
-    find_missing_image,
-    find_missing_runtime,
-    find_unpacked_images,
-    find_unusable_runtime,
-)
 from aboard.checks.unknown_answers import list_unknown_diagnoses
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.node_commands import format_node_command, format_python_command, get_setup_lines
@@ -65,20 +48,20 @@ SUBJECT = Subject(
     title="containers start from the same image everywhere, and ranks inside see what the nodes have",
     probes=(RUNTIME, INSIDE, OUTSIDE_SOFTWARE),
     rules=(
-        find_missing_runtime,
-        find_unusable_runtime,
-        find_missing_image,
-        find_differing_images,
-        find_failed_starts,
-        find_missing_workdir,
-        find_hidden_gpus,
-        find_hidden_infiniband,
-        find_small_shm,
-        find_lower_limits,
-        find_single_user,
-        find_missing_home,
-        find_unpacked_images,
-        find_other_versions,
+        runtime_rules.find_missing_runtime,
+        runtime_rules.find_unusable_runtime,
+        runtime_rules.find_missing_image,
+        runtime_rules.find_differing_images,
+        inside_rules.find_failed_starts,
+        inside_rules.find_missing_workdir,
+        inside_rules.find_hidden_gpus,
+        inside_rules.find_hidden_infiniband,
+        inside_rules.find_small_shm,
+        inside_rules.find_lower_limits,
+        inside_rules.find_single_user,
+        inside_rules.find_missing_home,
+        runtime_rules.find_unpacked_images,
+        inside_rules.find_other_versions,
         find_unknown_containers,
     ),
     diagnoses=(*list_diagnoses(container_inside), *list_unknown_diagnoses((RUNTIME, INSIDE))),

@@ -3,21 +3,14 @@
 import re
 from collections.abc import Iterator
 
+from aboard.checks.answer_text import extract_files, require_output
 from aboard.checks.fabric.nccl_settings import list_active_ports
 from aboard.checks.host.limits import collect_limits
 from aboard.checks.majority import group_by_value
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import (
-    CommandOutput,
-    FileContents,
-    Probe,
-    ProbeAnswer,
-    ProbeCommand,
-    ProbeFiles,
-    ProbeParseError,
-)
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeFiles
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, Severity
@@ -53,24 +46,21 @@ class AcsState:
 
 
 def parse_gpudirect(answer: ProbeAnswer) -> GpuDirectSupport:
-    if not isinstance(answer, FileContents):
-        raise ProbeParseError("not a list of files")
-    cards = [text for path, text in answer.files.items() if path.startswith("/proc/driver/nvidia/gpus/")]
-    kernel = re.match(r"([0-9]{1,3})\.([0-9]{1,3})", answer.files.get("/proc/sys/kernel/osrelease", ""))
+    files = extract_files(answer)
+    cards = [text for path, text in files.items() if path.startswith("/proc/driver/nvidia/gpus/")]
+    kernel = re.match(r"([0-9]{1,3})\.([0-9]{1,3})", files.get("/proc/sys/kernel/osrelease", ""))
     new = kernel is not None and (int(kernel[1]), int(kernel[2])) >= DMA_BUF_KERNEL
     return GpuDirectSupport(
         gpus=sum("GeForce" not in text for text in cards),
-        peermem=any(path in answer.files for path in _PEERMEM),
-        dma_buf=new and "Open Kernel Module" in answer.files.get("/proc/driver/nvidia/version", ""),
+        peermem=any(path in files for path in _PEERMEM),
+        dma_buf=new and "Open Kernel Module" in files.get("/proc/driver/nvidia/version", ""),
     )
 
 
 def parse_acs(answer: ProbeAnswer) -> AcsState:
     """From `lspci -vvv`, which shows `<access denied>` to users who may not read the capabilities."""
-    if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("lspci timed out")
     readable, bridges, device = False, [], ""
-    for line in answer.stdout.splitlines():
+    for line in require_output(answer, "lspci timed out").stdout.splitlines():
         if re.match(r"[0-9a-f:.]{2,20} ", line):
             device = line
         elif "ACSCtl" in line:

@@ -82,8 +82,8 @@ def find_absent_hcas(facts: Facts) -> Iterator[Finding]:
 
 def find_differing_settings(facts: Facts) -> Iterator[Finding]:
     """Ranks that choose another algorithm or network than their peers wait for each other forever."""
-    every = {name: _drop_per_node_settings(own) for name, own in collect_known_settings(facts).items()}
-    for key in sorted({key for own in every.values() for key in own}):
+    every = collect_known_settings(facts)
+    for key in sorted({key for own in every.values() for key in own if not key.startswith(PER_NODE_SETTINGS)}):
         values = {name: own.get(key) for name, own in every.items()}
         odd, seen = _find_odd_nodes(values, key)
         if odd:
@@ -96,10 +96,6 @@ def find_differing_settings(facts: Facts) -> Iterator[Finding]:
                     fabric.NCCL_SETTINGS.fix("set", key=key),
                 ),
             )
-
-
-def _drop_per_node_settings(node_settings: Mapping[str, Untrusted]) -> dict[str, Untrusted]:
-    return {key: value for key, value in node_settings.items() if not key.startswith(PER_NODE_SETTINGS)}
 
 
 def _find_odd_nodes(values: Mapping[str, Untrusted | None], key: str) -> tuple[tuple[str, ...], str]:
@@ -124,10 +120,10 @@ def find_topology_differences(facts: Facts) -> Iterator[Finding]:
     for name, file in topology_files.items():
         if file.digest is None:
             node = facts.cluster.node(name)
-            yield _build_topology_finding(
-                name,
-                f"{TOPOLOGY_VARIABLE} is {file.path.visible()}, which can't be read here",
-                _fix_missing_topology(topology_files, file.path, node),
+            yield fabric.TOPOLOGY.finding(
+                nodes=(name,),
+                seen=f"{TOPOLOGY_VARIABLE} is {file.path.visible()}, which can't be read here",
+                fix=_fix_missing_topology(topology_files, file.path, node),
             )
     yield from _compare_digests(
         {name: file.digest for name, file in topology_files.items() if file.digest}, "the topology file"
@@ -152,15 +148,9 @@ def _compare_digests(digests: Mapping[str, str | None], what: str) -> Iterator[F
     settled = sum(value == most for value in digests.values()) * 2 > len(digests)
     for name, own in digests.items():
         if settled and own != most:
-            seen = f"{what} is missing" if own is None else f"{what} differs"
-            yield _build_topology_finding(
-                name, f"{seen}; most nodes have the same file", fabric.TOPOLOGY.fix("other", node=name)
-            )
+            seen = f"{what} {'is missing' if own is None else 'differs'}; most nodes have the same file"
+            yield fabric.TOPOLOGY.finding(nodes=(name,), seen=seen, fix=fabric.TOPOLOGY.fix("other", node=name))
     if not settled:
         yield fabric.TOPOLOGY.finding(
             nodes=tuple(digests), seen=f"{what} differs between these nodes", fix=fabric.TOPOLOGY.fix("unequal")
         )
-
-
-def _build_topology_finding(name: str, seen: str, fix: Fix) -> Finding:
-    return fabric.TOPOLOGY.finding(nodes=(name,), seen=seen, fix=fix)

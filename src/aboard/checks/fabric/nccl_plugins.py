@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterator, Mapping
 
+from aboard.checks.answer_text import require_output
 from aboard.checks.fabric.nccl_settings import collect_settings
 from aboard.checks.fix_values import quote_yaml
 from aboard.checks.majority import find_majority
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.setup_commands import prepend_setup
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
 from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Finding, Fix, format_shell
 from aboard.diagnoses.nodes import fabric
@@ -48,13 +49,12 @@ class NcclPlugins:
 
 
 def parse_plugins(answer: ProbeAnswer) -> NcclPlugins:
-    if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("the search for NCCL plugins timed out")
-    efa = re.match(r"efa ([0-9]{1,4})$", answer.stdout, re.MULTILINE)
+    printed = require_output(answer, "the search for NCCL plugins timed out").stdout
+    efa = re.match(r"efa ([0-9]{1,4})$", printed, re.MULTILINE)
     if efa is None:
         raise ProbeParseError("the search for NCCL plugins printed nothing usable")
-    found = tuple(Untrusted(path[:400]) for path in re.findall(r"^on (/.+)$", answer.stdout, re.MULTILINE))
-    aside = tuple(Untrusted(path[:400]) for path in re.findall(r"^off (/.+)$", answer.stdout, re.MULTILINE))
+    found = tuple(Untrusted(path[:400]) for path in re.findall(r"^on (/.+)$", printed, re.MULTILINE))
+    aside = tuple(Untrusted(path[:400]) for path in re.findall(r"^off (/.+)$", printed, re.MULTILINE))
     return NcclPlugins(found=found, aside=tuple(path for path in aside if path not in found), efa=int(efa[1]))
 
 

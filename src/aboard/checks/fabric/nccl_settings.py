@@ -4,17 +4,10 @@ import re
 from collections.abc import Mapping
 from hashlib import sha256
 
+from aboard.checks.answer_text import extract_files, require_output
 from aboard.checks.fabric.rdma_ports import PORTS, RdmaPort
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import (
-    CommandOutput,
-    FileContents,
-    Probe,
-    ProbeAnswer,
-    ProbeCommand,
-    ProbeFiles,
-    ProbeParseError,
-)
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeFiles, ProbeParseError
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
@@ -33,20 +26,20 @@ class NcclConf:
 
 
 def parse_conf(answer: ProbeAnswer) -> NcclConf:
-    if not isinstance(answer, FileContents):
-        raise ProbeParseError("not a list of files")
-    topology = answer.files.get(TOPOLOGY)
+    files = extract_files(answer)
+    topology = files.get(TOPOLOGY)
     return NcclConf(
-        settings=_parse_settings(answer.files.get(CONF, "")),
+        settings=_parse_settings(files.get(CONF, "")),
         topology=None if topology is None else compute_digest(topology),
     )
 
 
 def parse_env(answer: ProbeAnswer) -> Mapping[str, Untrusted]:
     """The NCCL_ variables that a process started on the node inherits."""
-    if not isinstance(answer, CommandOutput) or answer.timed_out or answer.code not in {0, 1}:
+    output = require_output(answer, "env failed")
+    if output.code not in {0, 1}:
         raise ProbeParseError("env failed")
-    return _parse_settings(answer.stdout)
+    return _parse_settings(output.stdout)
 
 
 def collect_settings(facts: Facts) -> dict[str, dict[str, Untrusted]]:

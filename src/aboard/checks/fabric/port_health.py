@@ -125,7 +125,8 @@ def _list_port_names(ports: tuple[RdmaPort, ...], layer: str) -> frozenset[str]:
 def find_slow_ports(facts: Facts) -> Iterator[Finding]:
     """A link that trained at half its rate works, and makes every step of the run slower."""
     every = list_active_ports(facts)
-    by_name, rates = _find_usual_rates(every), {name: _list_port_rates(ports) for name, ports in every.items()}
+    by_name = _find_usual_rates(every)
+    rates = {name: tuple(sorted(port.rate for port in ports)) for name, ports in every.items()}
     usually = Counter(find_most_common(rates, better=sum) or ())
     for name, ports in every.items():
         found = _list_slow_ports(ports, by_name, Counter(rates[name]) - usually)
@@ -150,10 +151,6 @@ def _list_slow_ports(
         elif port.rate < usually and (alike or surplus[port.rate] > 0):
             surplus[port.rate] -= 1
             yield port, f"compared with {usually:g} Gb/s on the other nodes"
-
-
-def _list_port_rates(ports: tuple[RdmaPort, ...]) -> tuple[float, ...]:
-    return tuple(sorted(port.rate for port in ports))
 
 
 def _find_usual_rates(every: Mapping[str, tuple[RdmaPort, ...]]) -> dict[str, float]:

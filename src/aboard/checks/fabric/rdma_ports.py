@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from ipaddress import AddressValueError, IPv6Address
 
-from aboard.core.probes.probe import FileContents, Probe, ProbeAnswer, ProbeFiles, ProbeParseError
+from aboard.checks.answer_text import extract_files
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
 from aboard.lazy_dataclass import dataclass
 
 INFINIBAND = "InfiniBand"
@@ -72,11 +73,9 @@ class RdmaPort:
 
 def parse_rdma_ports(answer: ProbeAnswer) -> tuple[RdmaPort, ...]:
     """The ports that NCCL could use, in the order of their names; none without an adapter."""
-    if not isinstance(answer, FileContents):
-        raise ProbeParseError("not a list of files")
     ports: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
     kinds: dict[str, str] = {}
-    for path, text in answer.files.items():
+    for path, text in extract_files(answer).items():
         at = re.fullmatch(r"/sys/class/infiniband/([\w.-]{1,64})/(?:node_type|ports/([0-9]{1,3})/(.+))", path)
         if at is None:
             continue
@@ -143,21 +142,16 @@ def _match_or_empty(pattern: str, text: str) -> str:
     return text if re.fullmatch(pattern, text) else ""
 
 
-_PORT = "/sys/class/infiniband/*/ports/*"
+_PORT_FILES = (
+    *("state", "phys_state", "link_layer", "rate", "counters/link_downed", "counters/symbol_error"),
+    *("gids/*", "gid_attrs/types/*", "gid_attrs/ndevs/*"),
+)
 PORTS = Probe(
     name="rdma-ports",
     question=ProbeFiles(
         globs=(
             "/sys/class/infiniband/*/node_type",
-            f"{_PORT}/state",
-            f"{_PORT}/phys_state",
-            f"{_PORT}/link_layer",
-            f"{_PORT}/rate",
-            f"{_PORT}/counters/link_downed",
-            f"{_PORT}/counters/symbol_error",
-            f"{_PORT}/gids/*",
-            f"{_PORT}/gid_attrs/types/*",
-            f"{_PORT}/gid_attrs/ndevs/*",
+            *(f"/sys/class/infiniband/*/ports/*/{file}" for file in _PORT_FILES),
         )
     ),
     parse=parse_rdma_ports,

@@ -5,7 +5,6 @@ A ping is not RDMA, but it uses the same addresses and routes, and any user may 
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from ipaddress import AddressValueError, IPv6Address
 
 from aboard.checks.fabric.nccl_settings import collect_settings, list_active_ports
@@ -13,7 +12,7 @@ from aboard.checks.fabric.rdma_ports import ETHERNET, RdmaPort
 from aboard.checks.fix_values import quote_yaml
 from aboard.checks.script_probes import parse_run_reply
 from aboard.core.cluster.node_sets import fold_names
-from aboard.core.probes.facts import Facts
+from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
 from aboard.core.probes.probe import ProbeParseError
 from aboard.core.text.input_text import format_count, format_list
@@ -46,25 +45,15 @@ class RailEcho:
         return self.rails[0] == self.rails[1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RailEchoes:
-    """The echoes. A node that could not send is not included."""
-
-    echoes: tuple[RailEcho, ...] = field(default=())
-
-    def list_between(self, frm: str, to: str, *, straight: bool) -> list[RailEcho]:
-        return [each for each in self.echoes if (each.frm, each.to, each.straight) == (frm, to, straight)]
-
-
-def send_echoes(facts: Facts) -> Script[RailEchoes]:
-    """Each node to the next: along every rail, and across the first two."""
+def send_echoes(facts: Facts) -> Script[tuple[RailEcho, ...]]:
+    """Each node to the next: along every rail, and across the first two. A node that could not send is left out."""
     own = {name: _list_rail_addresses(ports) for name, ports in list_active_ports(facts).items()}
     own = {name: addresses for name, addresses in own.items() if len(addresses) > 1}
     names = list(own)
     plans = {name: _plan_echoes(name, names[(at + 1) % len(names)], own) for at, name in enumerate(names)}
     plans = {name: plan for name, plan in plans.items() if plan}
     if not plans:
-        return RailEchoes()
+        return ()
     replies = yield {
         name: ProbeRequest(
             op="run", fields={"argv": ["sh", "-c", PINGS, "sh", *plan], "timeout": _SECONDS}, within=_SECONDS + 5
@@ -80,9 +69,8 @@ def send_echoes(facts: Facts) -> Script[RailEchoes]:
         for pair, (to, rails) in plan.items():
             if codes.get(pair) in {"0", "1"}:
                 frm, _, there = pair.partition(">")
-                addresses = (frm, there)
-                echoes.append(RailEcho(frm=name, to=to, rails=rails, addresses=addresses, back=codes[pair] == "0"))
-    return RailEchoes(echoes=tuple(echoes))
+                echoes.append(RailEcho(frm=name, to=to, rails=rails, addresses=(frm, there), back=codes[pair] == "0"))
+    return tuple(echoes)
 
 
 RAILS = MultiNodeProbe(name="rails", script=send_echoes, quick=False)
@@ -91,7 +79,7 @@ RAILS = MultiNodeProbe(name="rails", script=send_echoes, quick=False)
 def find_broken_rails(facts: Facts) -> Iterator[Finding]:
     """A rail that fails between two nodes while others work has a bad cable or switch."""
     for frm, to in _list_node_pairs(facts):
-        echoes = _get_echoes(facts).list_between(frm, to, straight=True)
+        echoes = _list_echoes(facts, frm, to, straight=True)
         lost = [echo for echo in echoes if not echo.back]
         # Where nothing comes back at all, echoes are filtered and prove nothing.
         if lost and len(lost) < len(echoes):
@@ -118,7 +106,7 @@ def find_disconnected_rails(facts: Facts) -> Iterator[Finding]:
     names = tuple(name for name in names if nccl_settings[name].get("NCCL_CROSS_NIC") != "0")
     if not apart or not names:
         return
-    cross = _get_echoes(facts).list_between(*apart[0], straight=False)[0]
+    cross = _list_echoes(facts, *apart[0], straight=False)[0]
     crossing = any(nccl_settings[name].get("NCCL_CROSS_NIC") == "1" for name in names)
     yield fabric.RAILS.finding(
         # By default NCCL stays on a rail where all nodes have the same ones.
@@ -156,18 +144,22 @@ def _plan_echoes(name: str, peer: str, own: Mapping[str, Mapping[str, str]]) -> 
     return {f"{mine[frm]}>{theirs[to]}": (peer, (frm, to)) for frm, to in rail_pairs}
 
 
-def _get_echoes(facts: Facts) -> RailEchoes:
+def _get_echoes(facts: Facts) -> tuple[RailEcho, ...]:
     outcome = RAILS.outcome(facts)
-    return outcome if isinstance(outcome, RailEchoes) else RailEchoes()
+    return () if outcome is None or isinstance(outcome, Unknown) else outcome
+
+
+def _list_echoes(facts: Facts, frm: str, to: str, *, straight: bool) -> list[RailEcho]:
+    return [each for each in _get_echoes(facts) if (each.frm, each.to, each.straight) == (frm, to, straight)]
 
 
 def _list_node_pairs(facts: Facts) -> list[tuple[str, str]]:
-    return list(dict.fromkeys((echo.frm, echo.to) for echo in _get_echoes(facts).echoes))
+    return list(dict.fromkeys((echo.frm, echo.to) for echo in _get_echoes(facts)))
 
 
 def _has_disconnected_rails(facts: Facts, frm: str, to: str) -> bool:
-    along = _get_echoes(facts).list_between(frm, to, straight=True)
-    across = _get_echoes(facts).list_between(frm, to, straight=False)
+    along = _list_echoes(facts, frm, to, straight=True)
+    across = _list_echoes(facts, frm, to, straight=False)
     working_rails = {rail for echo in along if echo.back for rail in echo.rails}
     tried = [echo for echo in across if set(echo.rails) <= working_rails]
     return bool(tried) and not any(echo.back for echo in tried)

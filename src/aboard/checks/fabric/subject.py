@@ -3,22 +3,10 @@
 These rules are tested on recordings only, so none of them stops a launch.
 """
 
+from aboard.checks.fabric import nccl_consistency, port_health
 from aboard.checks.fabric.gpudirect import ACS, GPUDIRECT, find_enabled_acs, find_low_memlock, find_missing_gpudirect
-from aboard.checks.fabric.nccl_consistency import (
-    TOPOLOGIES,
-    find_absent_hcas,
-    find_differing_settings,
-    find_topology_differences,
-)
 from aboard.checks.fabric.nccl_plugins import PLUGINS, find_missing_plugins
 from aboard.checks.fabric.nccl_settings import NCCL_CONF, NCCL_ENV
-from aboard.checks.fabric.port_health import (
-    find_down_ports,
-    find_flapping_ports,
-    find_missing_ports,
-    find_slow_ports,
-    predict_socket_fallback,
-)
 from aboard.checks.fabric.rdma_ports import PORTS
 from aboard.checks.fabric.roce_addresses import find_missing_gids, find_mixed_layers, find_wrong_gid_index
 from aboard.checks.fabric.roce_rails import RAILS, find_broken_rails, find_disconnected_rails
@@ -48,26 +36,26 @@ SUBJECT = Subject(
     # `host` probes the limits too and reports when they are unknown.
     probes=(*_PROBES, LIMITS),
     rules=(
-        predict_socket_fallback,
+        port_health.predict_socket_fallback,
         find_missing_plugins,
-        find_missing_ports,
-        find_down_ports,
-        find_slow_ports,
-        find_flapping_ports,
+        port_health.find_missing_ports,
+        port_health.find_down_ports,
+        port_health.find_slow_ports,
+        port_health.find_flapping_ports,
         find_mixed_layers,
         find_missing_gids,
         find_wrong_gid_index,
         find_broken_rails,
         find_disconnected_rails,
-        find_absent_hcas,
-        find_differing_settings,
-        find_topology_differences,
+        nccl_consistency.find_absent_hcas,
+        nccl_consistency.find_differing_settings,
+        nccl_consistency.find_topology_differences,
         find_missing_gpudirect,
         find_enabled_acs,
         find_low_memlock,
         make_unknown_rule(*_PROBES),
     ),
-    multi_node_probes=(TOPOLOGIES, RAILS),
+    multi_node_probes=(nccl_consistency.TOPOLOGIES, RAILS),
     diagnoses=(*list_diagnoses(fabric), *list_unknown_diagnoses(probe for probe in _PROBES if probe is not ACS)),
     untested=list_nodes_without_fabric,
 )

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterator
 
-from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS, HEALTH, NOT_STARTED, GpuDriver, NvidiaSmiOutput
+from aboard.checks.answer_text import NOT_INSTALLED, require_output
+from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS, HEALTH, GpuDriver
 from aboard.checks.majority import find_most_common
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand
 from aboard.core.text.input_text import format_count, format_list
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.nodes import gpu
@@ -29,10 +30,9 @@ class NvLinks:
 
 def parse_nvlinks(answer: ProbeAnswer) -> tuple[NvLinks, ...]:
     """From `nvidia-smi nvlink -s`; a machine without NVLink, GPUs or the program has none."""
-    if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("nvidia-smi nvlink timed out")
+    printed = require_output(answer, "nvidia-smi nvlink timed out").stdout
     found = []
-    for block in re.split(r"^(?=GPU [0-9])", answer.stdout, flags=re.MULTILINE):
+    for block in re.split(r"^(?=GPU [0-9])", printed, flags=re.MULTILINE):
         head = re.match(r"GPU ([0-9]{1,3}): (.*?)(?: \(UUID.*)?$", block, re.MULTILINE)
         if head:
             links = re.findall(r"^[ \t]+Link [0-9]{1,3}: (.+)$", block, re.MULTILINE)
@@ -43,21 +43,18 @@ def parse_nvlinks(answer: ProbeAnswer) -> tuple[NvLinks, ...]:
 
 def parse_service_state(answer: ProbeAnswer) -> str:
     """The state from `systemctl is-active`; empty without systemd."""
-    if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("systemctl timed out")
-    word = answer.stdout.strip()
-    return word if answer.code != NOT_STARTED and re.fullmatch(r"[a-z-]{1,20}", word) else ""
+    output = require_output(answer, "systemctl timed out")
+    word = output.stdout.strip()
+    return word if output.code != NOT_INSTALLED and re.fullmatch(r"[a-z-]{1,20}", word) else ""
 
 
 def find_lost_gpus(facts: Facts) -> dict[str, Finding]:
     """Nodes with a GPU that no longer responds on the PCI bus."""
-    return {name: _build_lost_finding(name, smi) for name, smi in facts.of(GPUS).items() if smi.complaint.match(_LOST)}
-
-
-def _build_lost_finding(name: str, smi: NvidiaSmiOutput) -> Finding:
-    return gpu.LOST.finding(
-        nodes=(name,), seen=smi.complaint.visible(_MAX_COMPLAINT_LENGTH), fix=gpu.LOST.fix(node=name)
-    )
+    lost = {name: smi.complaint for name, smi in facts.of(GPUS).items() if smi.complaint.match(_LOST)}
+    return {
+        name: gpu.LOST.finding(nodes=(name,), seen=said.visible(_MAX_COMPLAINT_LENGTH), fix=gpu.LOST.fix(node=name))
+        for name, said in lost.items()
+    }
 
 
 def find_smi_errors(facts: Facts) -> Iterator[Finding]:

@@ -3,20 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from aboard.core.probes.probe import (
-    CommandOutput,
-    FileContents,
-    Probe,
-    ProbeAnswer,
-    ProbeCommand,
-    ProbeFiles,
-    ProbeParseError,
-)
+from aboard.checks.answer_text import NOT_INSTALLED, extract_files, require_output
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeFiles, ProbeParseError
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
 _FIELDS = "index,name,uuid,pci.bus_id,driver_version,ecc.errors.uncorrected.volatile.total"
-NOT_STARTED = 127
+_LATE = "timed out; a lost GPU or a failing driver can make nvidia-smi hang"
 _REASONS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
 
 
@@ -61,8 +54,8 @@ class GpuHealth:
 
 
 def parse_gpus(answer: ProbeAnswer) -> NvidiaSmiOutput:
-    output = _require_output(answer)
-    if output.code == NOT_STARTED:
+    output = require_output(answer, _LATE)
+    if output.code == NOT_INSTALLED:
         return NvidiaSmiOutput(installed=False)
     lines = [line for line in output.stdout.splitlines() if line.strip()]
     if output.code == 0 and lines and "No devices were found" not in lines[0]:
@@ -75,14 +68,6 @@ def parse_gpus(answer: ProbeAnswer) -> NvidiaSmiOutput:
     return NvidiaSmiOutput(installed=True, complaint=Untrusted(complaint))
 
 
-def _require_output(answer: ProbeAnswer) -> CommandOutput:
-    if not isinstance(answer, CommandOutput):
-        raise ProbeParseError("not the output of a command")
-    if answer.timed_out:
-        raise ProbeParseError("timed out; a lost GPU or a failing driver can make nvidia-smi hang")
-    return answer
-
-
 def _parse_gpu(line: str) -> Gpu:
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != _FIELDS.count(",") + 1 or not re.fullmatch(r"[0-9]{1,9}", fields[0]):
@@ -93,20 +78,19 @@ def _parse_gpu(line: str) -> Gpu:
 
 
 def parse_driver(answer: ProbeAnswer) -> GpuDriver:
-    if not isinstance(answer, FileContents):
-        raise ProbeParseError("not a list of files")
-    text = answer.files.get("/proc/driver/nvidia/version", "")
+    files = extract_files(answer)
+    text = files.get("/proc/driver/nvidia/version", "")
     version = re.search(r"Kernel Module(?: for \S+)?\s+([0-9]{1,5}(?:\.[0-9]{1,5}){1,3})", text)
     return GpuDriver(
         version=version[1] if version else "",
-        cards=sum(path.startswith("/proc/driver/nvidia/gpus/") for path in answer.files),
-        switches=sum(path.startswith("/proc/driver/nvidia-nvswitch/devices/") for path in answer.files),
+        cards=sum(path.startswith("/proc/driver/nvidia/gpus/") for path in files),
+        switches=sum(path.startswith("/proc/driver/nvidia-nvswitch/devices/") for path in files),
     )
 
 
 def parse_health(answer: ProbeAnswer) -> tuple[GpuHealth, ...]:
     """From `nvidia-smi -q`, which lists throttling under "Event" since driver 535 and under "Throttle" before."""
-    output = _require_output(answer)
+    output = require_output(answer, _LATE)
     if output.code != 0:
         return ()  # the list of GPUs reports the reason
     found = []

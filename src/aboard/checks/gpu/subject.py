@@ -3,17 +3,8 @@
 These rules are tested on recordings only, so none of them stops a launch.
 """
 
+from aboard.checks.gpu import hardware_health
 from aboard.checks.gpu.count_and_model_parity import find_differing_drivers, find_differing_models
-from aboard.checks.gpu.hardware_health import (
-    NVLINK,
-    SERVICE,
-    find_down_nvlinks,
-    find_ecc_errors,
-    find_fabric_manager_problems,
-    find_missing_smi,
-    find_smi_errors,
-    find_throttled_gpus,
-)
 from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS, HEALTH
 from aboard.checks.gpu.visible_devices import VISIBLE, find_hidden_gpus
 from aboard.checks.gpu.xid_errors import KERNEL_LOG, find_lost_or_missing_gpus, find_unreadable_log, find_xid_errors
@@ -23,9 +14,9 @@ from aboard.core.probes.facts import Facts
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import gpu
 
-PROBES = (GPUS, DRIVER, VISIBLE, SERVICE, KERNEL_LOG, HEALTH, NVLINK)
+PROBES = (GPUS, DRIVER, VISIBLE, hardware_health.SERVICE, KERNEL_LOG, HEALTH, hardware_health.NVLINK)
 # These have rules and diagnoses of their own for a missing answer.
-_WITH_OWN_UNKNOWN = (GPUS, SERVICE, KERNEL_LOG)
+_WITH_OWN_UNKNOWN = (GPUS, hardware_health.SERVICE, KERNEL_LOG)
 
 
 def list_nodes_without_gpu(facts: Facts) -> dict[str, str]:
@@ -44,16 +35,16 @@ SUBJECT = Subject(
     probes=PROBES,
     rules=(
         find_xid_errors,
-        find_smi_errors,
+        hardware_health.find_smi_errors,
         find_lost_or_missing_gpus,
         find_hidden_gpus,
         find_differing_models,
         find_differing_drivers,
-        find_fabric_manager_problems,
-        find_ecc_errors,
-        find_throttled_gpus,
-        find_down_nvlinks,
-        find_missing_smi,
+        hardware_health.find_fabric_manager_problems,
+        hardware_health.find_ecc_errors,
+        hardware_health.find_throttled_gpus,
+        hardware_health.find_down_nvlinks,
+        hardware_health.find_missing_smi,
         find_unreadable_log,
         make_unknown_rule(*PROBES),
     ),

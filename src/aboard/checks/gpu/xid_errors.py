@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from aboard.checks.answer_text import require_output
 from aboard.checks.gpu.count_and_model_parity import find_missing_gpus
 from aboard.checks.gpu.hardware_health import find_lost_gpus
 from aboard.checks.gpu.nvidia_smi import DRIVER
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.evidence.gpu_errors import GpuError, build_gpu_fix, parse_gpu_error
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand
 from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.nodes import gpu
@@ -27,9 +28,7 @@ class XidLog:
 
 def parse_xid_log(answer: ProbeAnswer) -> XidLog:
     """The last line names the log that was read, `dmesg` or `journal`, or `none`."""
-    if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("reading the kernel log timed out")
-    lines = answer.stdout.splitlines()
+    lines = require_output(answer, "reading the kernel log timed out").stdout.splitlines()
     if not lines:
         return XidLog(readable=True)  # no driver there, so nothing was read
     found = (parse_gpu_error(line) for line in lines)
@@ -49,7 +48,7 @@ def find_xid_errors(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen="the kernel log has " + format_list([_format_error(error, count) for error, count in bad]),
                 why="The driver blames the GPU's hardware or firmware; a run will crash or hang on it.",
-                fix=build_gpu_fix(min(gone, key=_get_device) if gone else bad[0][0], name),
+                fix=build_gpu_fix(min(gone, key=lambda error: error.device) if gone else bad[0][0], name),
                 consequences=tuple(follows[name] for follows in (lost, short) if gone and name in follows),
             )
         elif log.errors:
@@ -66,10 +65,6 @@ def find_xid_errors(facts: Facts) -> Iterator[Finding]:
 def _format_error(error: GpuError, count: int) -> str:
     times = f" {count} times" if count > 1 else ""
     return f"{error.name or 'an error'} for {error.device}{times} ({error.meaning.what})"
-
-
-def _get_device(error: GpuError) -> str:
-    return error.device
 
 
 def find_lost_or_missing_gpus(facts: Facts) -> Iterator[Finding]:

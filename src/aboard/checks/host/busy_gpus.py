@@ -3,9 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from aboard.checks.answer_text import extract_stdout
+from aboard.checks.answer_text import NOT_INSTALLED, extract_stdout
 from aboard.checks.host.leftovers import list_active_runs
-from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding
@@ -13,7 +12,6 @@ from aboard.diagnoses.nodes import host
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 
-NOT_INSTALLED = 127
 _MAX_PIDS = 8
 
 
@@ -75,4 +73,5 @@ def find_busy_gpus(facts: Facts) -> Iterator[Finding]:
             )
 
 
-PART = Subject(name="busy", title="GPUs are free", probes=(GPU_PROCESSES,), rules=(find_busy_gpus,))
+PROBES = (GPU_PROCESSES,)
+RULES = (find_busy_gpus,)

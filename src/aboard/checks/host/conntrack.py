@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from aboard.core.probes.check_subject import Subject
+from aboard.checks.answer_text import extract_files
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import FileContents, Probe, ProbeAnswer, ProbeFiles, ProbeParseError
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
 from aboard.diagnoses import Finding
 from aboard.diagnoses.nodes import host
 from aboard.lazy_dataclass import dataclass
@@ -21,11 +21,10 @@ class ConntrackTable:
 
 def parse_conntrack(answer: ProbeAnswer) -> ConntrackTable | None:
     """None where the kernel tracks no connections."""
-    if not isinstance(answer, FileContents):
-        raise ProbeParseError("not a list of files")
-    if not answer.files:
+    files = extract_files(answer)
+    if not files:
         return None
-    numbers = [answer.files.get(f"{_ROOT}nf_conntrack_{name}", "").strip() for name in ("count", "max")]
+    numbers = [files.get(f"{_ROOT}nf_conntrack_{name}", "").strip() for name in ("count", "max")]
     if not all(number.isascii() and number.isdigit() and len(number) < 20 for number in numbers):  # noqa: PLR2004 - 64 bits
         raise ProbeParseError("no count and no maximum in nf_conntrack_count and nf_conntrack_max")
     return ConntrackTable(count=int(numbers[0]), most=int(numbers[1]))
@@ -49,9 +48,5 @@ def find_full_conntrack(facts: Facts) -> Iterator[Finding]:
             )
 
 
-PART = Subject(
-    name="conntrack",
-    title="the connection tracking table has free entries",
-    probes=(CONNTRACK,),
-    rules=(find_full_conntrack,),
-)
+PROBES = (CONNTRACK,)
+RULES = (find_full_conntrack,)

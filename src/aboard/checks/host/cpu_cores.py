@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from aboard.checks.answer_text import extract_file_text
 from aboard.core.cluster.node import TransportKind
-from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
 from aboard.core.text.input_text import format_count
@@ -44,13 +43,9 @@ def find_narrow_affinity(facts: Facts) -> Iterator[Finding]:
             of_job = ", which is all that the Slurm job has there" if in_job and node.cores == allowed else ""
             yield host.AFFINITY.finding(
                 nodes=(name,),
-                seen=f"a process can use {_format_cores(allowed)} of {online[name]}{of_job}",
+                seen=f"a process can use {format_count(allowed, 'core')} of {online[name]}{of_job}",
                 fix=host.AFFINITY.fix("job", cores=online[name]) if in_job else host.AFFINITY.fix("sshd", node=name),
             )
-
-
-def _format_cores(count: int) -> str:
-    return format_count(count, "core")
 
 
 def _count_cores(core_list: str) -> int:
@@ -64,9 +59,5 @@ def _count_cores(core_list: str) -> int:
     return count
 
 
-PART = Subject(
-    name="cores",
-    title="ranks can use the machine's cores",
-    probes=(CORES, ONLINE_CORES),
-    rules=(find_narrow_affinity,),
-)
+PROBES = (CORES, ONLINE_CORES)
+RULES = (find_narrow_affinity,)

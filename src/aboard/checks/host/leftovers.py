@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from aboard.core.cluster.node_commands import format_node_command
 from aboard.core.decoding import DecodeError, KeyedBy, Matching, MaxLength, decode
-from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
 from aboard.core.run.run_state import name_run
@@ -242,17 +241,12 @@ def _format_pids(pids: tuple[int, ...]) -> str:
     return f"{word} {', '.join(map(str, pids[:_MAX_LISTED]))}{' and more' if len(pids) > _MAX_LISTED else ''}"
 
 
-PART = Subject(
-    name="leftovers",
-    title="no leftovers from earlier runs",
-    probes=(),
-    rules=(
-        find_leftover_processes,
-        find_leftover_files,
-        find_taken_places,
-        find_other_ranks,
-        report_terminated_leftovers,
-        find_unknown_leftovers,
-    ),
-    multi_node_probes=(LEFTOVERS,),
+PROBES = ()
+RULES = (
+    find_leftover_processes,
+    find_leftover_files,
+    find_taken_places,
+    find_other_ranks,
+    report_terminated_leftovers,
+    find_unknown_leftovers,
 )

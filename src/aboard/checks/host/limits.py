@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from aboard.checks.answer_text import extract_file_text
 from aboard.checks.reach.rank_shell import SHELL, ShellReady, format_yaml_list
-from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.probe import FileContents, Probe, ProbeAnswer, ProbeFiles, ProbeParseError
 from aboard.diagnoses import Finding
@@ -109,9 +108,5 @@ def _parse_limit(text: str, title: str) -> ResourceLimit:
     return ResourceLimit(soft=soft, hard=hard)
 
 
-PART = Subject(
-    name="limits",
-    title="ranks can open enough files and start enough processes",
-    probes=(LIMITS,),
-    rules=(find_low_file_limit, find_low_process_limit),
-)
+PROBES = (LIMITS,)
+RULES = (find_low_file_limit, find_low_process_limit)

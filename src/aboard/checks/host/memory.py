@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from aboard.checks.answer_text import extract_file_text, extract_stdout
 from aboard.checks.control_groups import read_group_files
 from aboard.checks.host.leftovers import list_active_runs
-from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
 from aboard.core.text.byte_sizes import format_size
@@ -117,9 +116,5 @@ def _parse_kilobytes(text: str, word: str) -> int:
     return int(found[1]) * 1024
 
 
-PART = Subject(
-    name="memory",
-    title="ranks can use the machine's memory",
-    probes=(MEMORY, AVAILABLE_MEMORY, MEMORY_CGROUPS),
-    rules=(find_low_memory, find_low_cgroup_limit),
-)
+PROBES = (MEMORY, AVAILABLE_MEMORY, MEMORY_CGROUPS)
+RULES = (find_low_memory, find_low_cgroup_limit)

@@ -6,7 +6,6 @@ from ipaddress import ip_address
 
 from aboard.checks.answer_text import extract_stdout
 from aboard.core.cluster.contact import ReachedNode
-from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding
@@ -71,9 +70,5 @@ def find_loopback_hostname(facts: Facts) -> Iterator[Finding]:
         )
 
 
-PART = Subject(
-    name="own-name",
-    title="hostnames resolve to addresses that peers can reach",
-    probes=(OWN_NAME,),
-    rules=(find_loopback_hostname,),
-)
+PROBES = (OWN_NAME,)
+RULES = (find_loopback_hostname,)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from aboard.checks.answer_text import extract_stdout
 from aboard.checks.control_groups import read_group_files
 from aboard.checks.host.cpu_cores import CORES
-from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeParseError
 from aboard.core.text.input_text import format_count
@@ -85,9 +84,5 @@ def find_low_task_quota(facts: Facts) -> Iterator[Finding]:
             )
 
 
-PART = Subject(
-    name="quota",
-    title="ranks can use the machine's CPU time",
-    probes=(QUOTA,),
-    rules=(find_low_cpu_quota, find_low_task_quota),
-)
+PROBES = (QUOTA,)
+RULES = (find_low_cpu_quota, find_low_task_quota)

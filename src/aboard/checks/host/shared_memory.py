@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterator
 
 from aboard.checks.answer_text import extract_stdout
-from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
 from aboard.core.text.byte_sizes import GIB, MIB, format_size
-from aboard.diagnoses import Finding, Fix
+from aboard.diagnoses import Finding
 from aboard.diagnoses.nodes import host
 from aboard.lazy_dataclass import dataclass
 
@@ -40,19 +39,15 @@ SHM = Probe(name="shm", question=ProbeCommand(argv=("df", "-PB1", "/dev/shm")), 
 def find_small_shm(facts: Facts) -> Iterator[Finding]:
     """Data loaders pass batches through /dev/shm; when it is full, a bus error kills them."""
     for name, shm in facts.of(SHM).items():
-        if shm.size < SMALL:
-            yield _build_finding(
-                name, f"shared memory (/dev/shm) is only {format_size(shm.size)}", host.SHM.fix("small", node=name)
+        if shm.size < SMALL or shm.free < NEARLY_FULL:
+            small, size = shm.size < SMALL, format_size(shm.size)
+            state = f"only {size}" if small else f"nearly full: {format_size(shm.free)} of {size} is free"
+            yield host.SHM.finding(
+                nodes=(name,),
+                seen=f"shared memory (/dev/shm) is {state}",
+                fix=host.SHM.fix("small", node=name) if small else host.SHM.fix("full", node=name),
             )
-        elif shm.free < NEARLY_FULL:
-            seen = (
-                f"shared memory (/dev/shm) is nearly full: {format_size(shm.free)} of {format_size(shm.size)} is free"
-            )
-            yield _build_finding(name, seen, host.SHM.fix("full", node=name))
 
 
-def _build_finding(node: str, seen: str, fix: Fix) -> Finding:
-    return host.SHM.finding(nodes=(node,), seen=seen, fix=fix)
-
-
-PART = Subject(name="shm", title="shared memory is large enough", probes=(SHM,), rules=(find_small_shm,))
+PROBES = (SHM,)
+RULES = (find_small_shm,)

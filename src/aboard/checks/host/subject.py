@@ -7,14 +7,15 @@ from pkgutil import iter_modules
 from typing import Any
 
 from aboard.checks import host as package
-from aboard.checks.answer_text import extract_file_text
+from aboard.checks.answer_text import extract_file_text, extract_files
 from aboard.checks.host.cpu_cores import CORES
+from aboard.checks.host.leftovers import LEFTOVERS
 from aboard.checks.host.memory import MEMORY
 from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_rule
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import FileContents, Probe, ProbeAnswer, ProbeFiles, ProbeParseError
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import host, unanswered_probes
@@ -36,10 +37,8 @@ def parse_kernel(answer: ProbeAnswer) -> Untrusted:
 
 def parse_accelerators(answer: ProbeAnswer) -> tuple[Untrusted, ...]:
     """The models of the NVIDIA GPUs that the driver sees, one each; none without a driver."""
-    if not isinstance(answer, FileContents):
-        raise ProbeParseError("not a list of files")
     found = []
-    for _path, text in sorted(answer.files.items()):
+    for _path, text in sorted(extract_files(answer).items()):
         model = re.search(r"^Model:\s*(.+)$", text, re.MULTILINE)
         found.append(Untrusted(model[1].strip() if model else "unknown model"))
     return tuple(found)
@@ -70,20 +69,20 @@ def find_clock_offsets(facts: Facts) -> Iterator[Finding]:
             )
 
 
-# Each file of this package that has a PART, in the order of their names.
-_PARTS: tuple[Subject, ...] = tuple(
-    import_module(f"{package.__name__}.{module.name}").PART
+# Each other file of this package has PROBES and RULES, in the order of their names.
+_PARTS = [
+    import_module(f"{package.__name__}.{module.name}")
     for module in iter_modules(package.__path__)
     if module.name != "subject"
-)
+]
 
-PROBES: tuple[Probe[Any], ...] = (KERNEL, ACCELERATORS, *(probe for part in _PARTS for probe in part.probes))
+PROBES: tuple[Probe[Any], ...] = (KERNEL, ACCELERATORS, *(probe for part in _PARTS for probe in part.PROBES))
 
 SUBJECT = Subject(
     name="host",
     title="every reachable host has the resources for a run",
     probes=PROBES,
-    rules=(find_clock_offsets, *(rule for part in _PARTS for rule in part.rules), make_unknown_rule(*PROBES)),
-    multi_node_probes=tuple(exercise for part in _PARTS for exercise in part.multi_node_probes),
+    rules=(find_clock_offsets, *(rule for part in _PARTS for rule in part.RULES), make_unknown_rule(*PROBES)),
+    multi_node_probes=(LEFTOVERS,),
     diagnoses=(*list_diagnoses(host), unanswered_probes.LEFTOVERS, *list_unknown_diagnoses(PROBES)),
 )

@@ -1,10 +1,10 @@
 """The sentence and the fix for each kind of connection failure."""
 
 from collections.abc import Sequence
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_interface
 
 from aboard.checks.network.mesh_explanation import ConnectionFault, FaultShape
-from aboard.checks.network.mesh_result import MeshResult, PortKind
+from aboard.checks.network.mesh_result import MeshResult, PortKind, is_in_network
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.text.input_text import MAX_LISTED, format_list
 from aboard.diagnoses import Diagnosis, Fix, join_fixes
@@ -81,14 +81,14 @@ def build_fix(diagnosis: Diagnosis, mesh: MeshResult, fault: ConnectionFault) ->
         return _build_mtu_fix(mesh, fault)
     ends = {"in": [to for _, to in fault.pairs], "out": [frm for frm, _ in fault.pairs]}
     ways = ["out"] if fault.shape is FaultShape.OUT else ["in", "out"] if fault.shape is FaultShape.BOTH else ["in"]
-    steps = []
+    ports, steps = str(mesh.port) if fault.scope == PortKind.RENDEZVOUS.value else _ALL_PORTS, []
     for way in ways:
         here = sorted(
             set(fault.nodes) if fault.shape in (FaultShape.IN, FaultShape.OUT, FaultShape.BOTH) else set(ends[way])
         )
         others = sorted({name for pair in fault.pairs for name in pair} - set(here)) or here
-        net, ports = _find_network(mesh, others), _format_port_range(mesh, fault)
-        steps.append(diagnosis.fix(way, net=net, ports=ports, where=quote_folded_names(here)))
+        net, where = _find_network(mesh, others), quote_folded_names(here)
+        steps.append(diagnosis.fix(way, net=net, ports=ports, where=where))
     if fault.outcome != "dropped":
         steps.insert(0, diagnosis.fix("look", where=quote_folded_names(_list_fix_nodes(fault))))
     elif fault.shape in (FaultShape.PAIRS, FaultShape.BOTH, FaultShape.SPLIT):
@@ -128,25 +128,14 @@ def _format_wait(mesh: MeshResult, fault: ConnectionFault) -> str:
     return f" (waited {max(waits):.1f} s)" if fault.outcome in ("dropped", "stalled", "silent") and waits else ""
 
 
-def _format_port_range(mesh: MeshResult, fault: ConnectionFault) -> str:
-    return str(mesh.port) if fault.scope == PortKind.RENDEZVOUS.value else _ALL_PORTS
-
-
 def _find_network(mesh: MeshResult, others: Sequence[str]) -> str:
     """The network that contains all these nodes, or their addresses where none does."""
     places = [find_node_address(mesh, name) for name in others]
     for name in others:
         for own in mesh.addresses.get(name, ()):
-            if own.usable and all(_is_in_network(place, own.address) for place in places):
+            if own.usable and all(is_in_network(place, own.address) for place in places):
                 return str(ip_interface(own.address).network) if len(places) > 1 else places[0]
     return ",".join(sorted(places)[:MAX_LISTED])
-
-
-def _is_in_network(place: str, network: str) -> bool:
-    try:
-        return ip_address(place) in ip_interface(network).network
-    except ValueError:
-        return False
 
 
 def _build_mtu_fix(mesh: MeshResult, fault: ConnectionFault) -> Fix:

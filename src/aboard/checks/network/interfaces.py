@@ -4,15 +4,16 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from aboard.checks.answer_text import extract_files
 from aboard.checks.fix_values import format_yaml_value
 from aboard.checks.majority import find_most_common, group_by_value
 from aboard.checks.network.connection_text import find_node_address
-from aboard.checks.network.mesh_probe import IFNAMES, MESH
+from aboard.checks.network.mesh_probe import IFNAMES, get_mesh
 from aboard.checks.network.mesh_result import MeshResult
 from aboard.core.cluster.node import Node
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.probes.facts import Facts
-from aboard.core.probes.probe import FileContents, Probe, ProbeAnswer, ProbeFiles, ProbeParseError
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
 from aboard.core.text.input_text import format_list
 from aboard.diagnoses import Finding, join_fixes
 from aboard.diagnoses.nodes import network
@@ -35,10 +36,8 @@ class NetworkInterface:
 
 def parse_interfaces(answer: ProbeAnswer) -> dict[str, NetworkInterface]:
     """The interfaces by name."""
-    if not isinstance(answer, FileContents):
-        raise ProbeParseError("not a list of files")
     fields_by_interface: dict[str, dict[str, str]] = defaultdict(dict)
-    for path, text in answer.files.items():
+    for path, text in extract_files(answer).items():
         part = re.fullmatch(r"/sys/class/net/([\w.:@+-]{1,32})/(operstate|mtu)", path)
         if part:
             fields_by_interface[part[1]][part[2]] = text.strip()
@@ -63,10 +62,7 @@ INTERFACES = Probe(
 
 def find_down_links(facts: Facts) -> Iterator[Finding]:
     """A link that is down explains all failures at its node."""
-    outcome = MESH.outcome(facts)
-    if not isinstance(outcome, MeshResult):
-        return
-    known = facts.of(INTERFACES)
+    outcome, known = get_mesh(facts), facts.of(INTERFACES)
     failing = {name for pair, each in outcome.tries.items() if each.outcome != "ok" for name in pair[:2]}
     for node in (name for name in outcome.targets if name in failing and name in known):
         interface = outcome.interface(node, find_node_address(outcome, node))
@@ -82,8 +78,7 @@ def find_down_links(facts: Facts) -> Iterator[Finding]:
 def find_missing_interfaces(facts: Facts) -> Iterator[Finding]:
     """NCCL and gloo fail at once when the env names an interface that the node lacks."""
     known = facts.of(INTERFACES)
-    outcome = MESH.outcome(facts)
-    chosen_of = outcome.interfaces if isinstance(outcome, MeshResult) else {}
+    chosen_of = get_mesh(facts).interfaces
     for node in facts.list_reached():
         for variable in IFNAMES:
             missing = _find_missing_names(node, variable, list(known[node.name])) if node.name in known else ""
@@ -102,9 +97,7 @@ def find_missing_interfaces(facts: Facts) -> Iterator[Finding]:
 
 def find_differing_mtu(facts: Facts) -> Iterator[Finding]:
     """TCP endpoints agree on the smaller MTU; RoCE, UDP and the switches between them may not."""
-    outcome, known = MESH.outcome(facts), facts.of(INTERFACES)
-    if not isinstance(outcome, MeshResult):
-        return
+    outcome, known = get_mesh(facts), facts.of(INTERFACES)
     sizes = {
         node: (interface, known[node][interface].mtu)
         for node, interface in outcome.interfaces.items()
@@ -122,17 +115,15 @@ def find_differing_mtu(facts: Facts) -> Iterator[Finding]:
 
 def report_used_interfaces(facts: Facts) -> Iterator[Finding]:
     """Reports which interface peers use for each node, where it isn't obvious."""
-    outcome = MESH.outcome(facts)
-    if not isinstance(outcome, MeshResult) or len(outcome.targets) < 2:  # noqa: PLR2004 - a pair
+    outcome = get_mesh(facts)
+    if len(outcome.targets) < 2:  # noqa: PLR2004 - a pair
         return
     interfaces = outcome.interfaces
     free = [node.name for node in facts.list_reached() if not all(name in node.env for name in IFNAMES)]
     several = [node for node in free if len(_list_usable_interfaces(outcome, node)) > 1]
     if not interfaces or not free or (not several and len(set(interfaces.values())) == 1):
         return
-    groups: dict[str, list[str]] = defaultdict(list)
-    for node, name in interfaces.items():
-        groups[name].append(node)
+    groups = group_by_value(interfaces)
     lines = [
         network.INTERFACE.fix(variable=variable, interface=format_yaml_value(name), nodes=format_list(nodes))
         for name, nodes in groups.items()

@@ -5,8 +5,8 @@ from dataclasses import field
 from statistics import median
 
 from aboard.checks.network.connection_text import find_node_address
-from aboard.checks.network.mesh_probe import MESH, ListenReply
-from aboard.checks.network.mesh_result import MeshResult, Pair
+from aboard.checks.network.mesh_probe import ListenReply, get_mesh
+from aboard.checks.network.mesh_result import Pair
 from aboard.core.decoding import try_decode
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Replies, Script
@@ -88,8 +88,8 @@ def schedule_rounds(names: Sequence[str]) -> list[list[Pair]]:
 
 
 def _run_rates_probe(facts: Facts) -> Script[LinkRates]:
-    outcome = MESH.outcome(facts)
-    if not isinstance(outcome, MeshResult):
+    outcome = get_mesh(facts)
+    if not outcome.targets:
         return LinkRates()
     good = {(frm, to) for (frm, to, _), each in outcome.tries.items() if each.outcome == "ok"}
     places = {name: find_node_address(outcome, name) for name in outcome.targets}
@@ -182,6 +182,5 @@ def _name_links(nodes: tuple[str, ...], pairs: frozenset[Pair]) -> str:
 
 
 def _build_fix(diagnosis: Diagnosis, facts: Facts, nodes: tuple[str, ...]) -> Fix:
-    outcome = MESH.outcome(facts)
-    interfaces = outcome.interfaces if isinstance(outcome, MeshResult) else {}
+    interfaces = get_mesh(facts).interfaces
     return join_fixes(*(diagnosis.fix(interface=interfaces.get(node, "eth0"), node=node) for node in nodes[:3]))

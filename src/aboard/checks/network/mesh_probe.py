@@ -13,6 +13,7 @@ from aboard.checks.network.mesh_result import (
     OccupiedPort,
     PortKind,
     ResolvedAddresses,
+    is_in_network,
 )
 from aboard.core.cluster.contact import ReachedNode
 from aboard.core.cluster.node import Node, TransportKind
@@ -53,6 +54,12 @@ def build_mesh_probe(*, all_pairs: bool = False) -> MultiNodeProbe[MeshResult]:
 
 
 MESH = build_mesh_probe()
+
+
+def get_mesh(facts: Facts) -> MeshResult:
+    """The mesh; empty if it was not tested."""
+    outcome = MESH.outcome(facts)
+    return outcome if isinstance(outcome, MeshResult) else MeshResult()
 
 
 def _run_mesh_probe(facts: Facts, *, all_pairs: bool) -> Script[MeshResult]:
@@ -252,7 +259,7 @@ class _MeshReplies:
             return node.target
         # The head is called localhost, or has a name that other nodes don't know.
         own = [at for at in self.addresses[node.name] if at.usable]
-        near = [at for at in own if any(_is_inside_network(peer, at.address) for peer in self._contacts.values())]
+        near = [at for at in own if any(is_in_network(peer, at.address) for peer in self._contacts.values())]
         return (near or own)[0].host if own else node.target
 
 
@@ -283,10 +290,3 @@ def _sort_addresses(found: ResolvedAddresses) -> ResolvedAddresses:
 def _pick_worse_attempt(first: ConnectionAttempt, second: ConnectionAttempt) -> ConnectionAttempt:
     """The second try counts, except that a drop followed by `no route` stays a drop."""
     return first if (first.outcome, second.outcome) == ("dropped", "rejected") else second
-
-
-def _is_inside_network(address: str, network: str) -> bool:
-    try:
-        return ip_address(address) in ip_interface(network).network
-    except ValueError:
-        return False

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import Enum
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 from typing import Annotated, Literal, TypeAlias
 
 from aboard.core.decoding import IpAddress, Matching, Word
@@ -74,8 +74,8 @@ class MeshResult:
     """Which connections worked. `targets` are the addresses that peers used; `missing` says why a node took no part."""
 
     port: int = RENDEZVOUS_PORT
-    targets: Mapping[str, str]
-    tries: Mapping[tuple[str, str, PortKind], ConnectionAttempt]
+    targets: Mapping[str, str] = field(default_factory=dict)
+    tries: Mapping[tuple[str, str, PortKind], ConnectionAttempt] = field(default_factory=dict)
     taken: Mapping[str, OccupiedPort] = field(default_factory=dict)
     flaky: Mapping[tuple[str, str, PortKind], ConnectionAttempt] = field(default_factory=dict)
     # How each node resolves each name.
@@ -106,8 +106,13 @@ class MeshResult:
 
     def interface(self, node: str, address: str) -> str:
         """The interface of a node that has an address; "" when none has."""
-        return next((at.interface for at in self.addresses.get(node, ()) if _is_same_address(at.host, address)), "")
+        same = (address, address.removeprefix("::ffff:"))
+        return next((at.interface for at in self.addresses.get(node, ()) if at.host in same), "")
 
 
-def _is_same_address(one: str, other: str) -> bool:
-    return one == other or one == other.removeprefix("::ffff:")
+def is_in_network(address: str, network: str) -> bool:
+    """Whether an address is in the network of an interface's address, such as `10.77.0.3/16`."""
+    try:
+        return ip_address(address) in ip_interface(network).network
+    except ValueError:
+        return False

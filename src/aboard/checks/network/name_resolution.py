@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from typing import TypeGuard
 
+from aboard.checks.majority import group_by_value
 from aboard.checks.network.connection_text import find_node_address
-from aboard.checks.network.mesh_probe import MESH
+from aboard.checks.network.mesh_probe import get_mesh
 from aboard.checks.network.mesh_result import MeshResult, ResolvedAddresses
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.facts import Facts
@@ -18,9 +19,7 @@ from aboard.diagnoses.untrusted import Untrusted
 
 def find_unresolved_names(facts: Facts) -> Iterator[Finding]:
     """A node that can't resolve a peer's name; a name that no node knows is an alias in the head's ssh_config."""
-    outcome = MESH.outcome(facts)
-    if not isinstance(outcome, MeshResult):
-        return
+    outcome = get_mesh(facts)
     lost = _list_unresolved_targets(outcome)
     for names, nodes in _group_by_names(lost).items():
         everywhere = all(_is_unknown_everywhere(outcome, name) for name in names)
@@ -51,9 +50,7 @@ def find_unresolved_names(facts: Facts) -> Iterator[Finding]:
 
 def find_loopback_peers(facts: Facts) -> Iterator[Finding]:
     """A node that resolves a peer's name to loopback would connect to itself."""
-    outcome = MESH.outcome(facts)
-    if not isinstance(outcome, MeshResult):
-        return
+    outcome = get_mesh(facts)
     owners = _map_target_owners(outcome)
     for node, resolutions in outcome.resolved.items():
         wrong = {
@@ -81,14 +78,12 @@ def find_loopback_peers(facts: Facts) -> Iterator[Finding]:
 
 def find_differing_names(facts: Facts) -> Iterator[Finding]:
     """A name that resolves to different machines on different nodes."""
-    outcome = MESH.outcome(facts)
-    if not isinstance(outcome, MeshResult):
-        return
+    outcome = get_mesh(facts)
     owners = _map_target_owners(outcome)
     seen: dict[str, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
     for other, resolutions in outcome.resolved.items():
         for target, found in resolutions.items():
-            if isinstance(found, tuple) and found and not _is_loopback(found) and owners.get(target, []) != [other]:
+            if isinstance(found, tuple) and found and not _is_loopback(found) and owners.get(target) != (other,):
                 seen[target][found].append(other)
     for target in owners:
         views = seen[target]
@@ -113,12 +108,9 @@ def _build_sed_script(name: str) -> str:
     return "s/[[:space:]]" + name.replace(".", r"\.") + "([[:space:]]|$)/ /"
 
 
-def _map_target_owners(outcome: MeshResult) -> dict[str, list[str]]:
+def _map_target_owners(outcome: MeshResult) -> dict[str, tuple[str, ...]]:
     """The nodes of each target, so that rules walk a node's few resolutions instead of thousands of targets."""
-    owners: dict[str, list[str]] = {}
-    for node, target in outcome.targets.items():
-        owners.setdefault(target, []).append(node)
-    return owners
+    return group_by_value(outcome.targets)
 
 
 def _list_unresolved_targets(outcome: MeshResult) -> dict[str, dict[str, Untrusted]]:

@@ -1,22 +1,16 @@
 """Network: which nodes can connect to which, on which ports, with which packet sizes, over which interface."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from aboard.checks.fix_values import join_quoted_names
 from aboard.checks.host.leftovers import list_active_runs
+from aboard.checks.network import interfaces
 from aboard.checks.network.connection_text import DIAGNOSES, build_fix, describe_fault
-from aboard.checks.network.interfaces import (
-    INTERFACES,
-    find_differing_mtu,
-    find_down_links,
-    find_missing_interfaces,
-    report_used_interfaces,
-)
 from aboard.checks.network.link_rates import RATES, find_bad_links
 from aboard.checks.network.mesh_explanation import FaultShape, explain_mesh
-from aboard.checks.network.mesh_probe import MESH, build_mesh_probe
-from aboard.checks.network.mesh_result import MeshResult, OccupiedPort
+from aboard.checks.network.mesh_probe import MESH, build_mesh_probe, get_mesh
+from aboard.checks.network.mesh_result import OccupiedPort
 from aboard.checks.network.name_resolution import find_differing_names, find_loopback_peers, find_unresolved_names
 from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_rule
 from aboard.core.probes.check_subject import Subject
@@ -30,9 +24,7 @@ from aboard.diagnoses.nodes import network
 
 def find_connection_failures(facts: Facts) -> Iterator[Finding]:
     """Failed connections, grouped by the nodes that explain them."""
-    outcome = MESH.outcome(facts)
-    if not isinstance(outcome, MeshResult):
-        return
+    outcome = get_mesh(facts)
     for fault in explain_mesh(outcome):
         diagnosis, nodes = DIAGNOSES[fault.scope, fault.outcome], fault.nodes
         if fault.shape is FaultShape.PAIRS:
@@ -45,13 +37,11 @@ def find_connection_failures(facts: Facts) -> Iterator[Finding]:
 
 def find_occupied_port(facts: Facts) -> Iterator[Finding]:
     """A rendezvous port in use: rank 0 can't listen on it."""
-    outcome = MESH.outcome(facts)
-    if not isinstance(outcome, MeshResult):
-        return
-    first = facts.cluster.nodes[0]
+    outcome = get_mesh(facts)
     for node, occupied in outcome.taken.items():
+        first = facts.cluster.nodes[0]
         if occupied.ours and any(
-            outcome.addresses[node] == outcome.addresses[name] for name in _list_other_nodes(outcome, node)
+            own == outcome.addresses[node] for name, own in outcome.addresses.items() if name != node
         ):
             # Two names of one machine: its other agent holds the port.
             continue
@@ -97,8 +87,8 @@ def _build_run_finding(node: str, port: int, run: str, severity: Severity) -> Fi
 
 def find_flaky_connections(facts: Facts) -> Iterator[Finding]:
     """Connections that failed and worked on the retry: packets are being lost."""
-    outcome = MESH.outcome(facts)
-    if not isinstance(outcome, MeshResult) or not outcome.flaky:
+    outcome = get_mesh(facts)
+    if not outcome.flaky:
         return
     pairs = sorted({(frm, to) for frm, to, _ in outcome.flaky})
     counts = {name: sum(name in pair for pair in pairs) for pair in pairs for name in pair}
@@ -113,8 +103,8 @@ def find_flaky_connections(facts: Facts) -> Iterator[Finding]:
 
 def report_sparse_mesh(facts: Facts) -> Iterator[Finding]:
     """Reports that not every pair was tested."""
-    outcome = MESH.outcome(facts)
-    if isinstance(outcome, MeshResult) and outcome.sparse:
+    outcome = get_mesh(facts)
+    if outcome.sparse:
         each = len(outcome.tries) // 2 // max(1, len(outcome.targets))
         yield network.SPARSE.finding(
             nodes=(),
@@ -126,21 +116,15 @@ def report_sparse_mesh(facts: Facts) -> Iterator[Finding]:
 def find_unknown_connections(facts: Facts) -> Iterator[Finding]:
     """Reports nodes whose connections were not tested."""
     outcome = MESH.outcome(facts)
-    missing: Mapping[str, str] = {}
+    missing = get_mesh(facts).missing
     if isinstance(outcome, Unknown):
         missing = {node.name: outcome.why for node in facts.list_reached()}
-    elif outcome is not None:
-        missing = outcome.missing
     if missing:
         yield network.UNKNOWN_MESH.finding(
             nodes=tuple(missing),
             seen=f"could not test the connections of {format_list(list(missing))}: {next(iter(missing.values()))}",
             fix=network.UNKNOWN_MESH.fix(),
         )
-
-
-def _list_other_nodes(outcome: MeshResult, node: str) -> list[str]:
-    return [name for name in outcome.addresses if name != node]
 
 
 def list_nodes_without_peer(facts: Facts) -> dict[str, str]:
@@ -153,25 +137,25 @@ def list_nodes_without_peer(facts: Facts) -> dict[str, str]:
 SUBJECT = Subject(
     name="network",
     title="every node reaches every other node",
-    probes=(INTERFACES,),
+    probes=(interfaces.INTERFACES,),
     multi_node_probes=(MESH, RATES),
     rules=(
-        find_down_links,
+        interfaces.find_down_links,
         find_connection_failures,
         find_unresolved_names,
         find_loopback_peers,
         find_differing_names,
         find_occupied_port,
-        find_missing_interfaces,
-        find_differing_mtu,
-        report_used_interfaces,
+        interfaces.find_missing_interfaces,
+        interfaces.find_differing_mtu,
+        interfaces.report_used_interfaces,
         find_flaky_connections,
         find_bad_links,
         report_sparse_mesh,
         find_unknown_connections,
-        make_unknown_rule(INTERFACES),
+        make_unknown_rule(interfaces.INTERFACES),
     ),
-    diagnoses=(*list_diagnoses(network), *list_unknown_diagnoses((INTERFACES,))),
+    diagnoses=(*list_diagnoses(network), *list_unknown_diagnoses((interfaces.INTERFACES,))),
     untested=list_nodes_without_peer,
 )
 

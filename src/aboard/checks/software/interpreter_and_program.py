@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from posixpath import join, normpath
 
+from aboard.checks.majority import group_by_value
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware
 from aboard.core.cluster import node_sets
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
@@ -14,7 +15,7 @@ from aboard.core.probes.rank_environment import CommandPath, ProgramFile, RankEn
 from aboard.core.text.input_text import agree, format_list
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell
 from aboard.diagnoses.nodes import software, unanswered_probes
-from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.diagnoses.untrusted import escape_text
 
 _MAX_FIXES = 4
 _MAX_PATHS = 5
@@ -60,13 +61,14 @@ def find_missing_interpreter(facts: Facts) -> Iterator[Finding]:
 
 def find_unsafe_interpreter(facts: Facts) -> Iterator[Finding]:
     """An interpreter that another user can modify would run their code with this user's rights."""
-    by_reason: dict[tuple[str, Untrusted], list[str]] = {}
-    for name, each in _list_known_environments(facts).items():
-        if each.interpreter.refused:
-            by_reason.setdefault((each.interpreter.lacking, each.interpreter.refused), []).append(name)
-    for (path, reason), names in by_reason.items():
+    refused = {
+        name: (each.interpreter.lacking, each.interpreter.refused)
+        for name, each in _list_known_environments(facts).items()
+        if each.interpreter.refused
+    }
+    for (path, reason), names in group_by_value(refused).items():
         yield software.INTERPRETER_UNSAFE.finding(
-            nodes=tuple(names),
+            nodes=names,
             seen=f"{path} is not used: {reason.visible(300)}",
             fix=software.INTERPRETER_UNSAFE.fix(path=path),
         )
@@ -131,9 +133,7 @@ def find_missing_paths(facts: Facts) -> Iterator[Finding]:
     for name, each in _list_known_environments(facts).items():
         for path in each.missing if each.workdir is not False else ():
             lacking.setdefault(path, []).append(name)
-    groups: dict[tuple[bool, tuple[str, ...]], list[CommandPath]] = {}
-    for path, names in lacking.items():
-        groups.setdefault((path.needed, tuple(names)), []).append(path)
+    groups = group_by_value({path: (path.needed, tuple(names)) for path, names in lacking.items()})
     for (needed, nodes), paths in groups.items():
         them = [each.path for each in paths]
         yield software.COMMAND_PATH.finding(
@@ -170,10 +170,7 @@ def find_missing_module(facts: Facts) -> Iterator[Finding]:
 
 def find_differing_program(facts: Facts) -> Iterator[Finding]:
     """Nodes that run different scripts issue different collectives."""
-    by_digest: dict[Untrusted, list[str]] = {}
-    for name, each in _list_programs(facts).items():
-        if each.digest:
-            by_digest.setdefault(each.digest, []).append(name)
+    by_digest = group_by_value({name: each.digest for name, each in _list_programs(facts).items() if each.digest})
     if len(by_digest) > 1:
         usual = max(by_digest.values(), key=len)
         odd = tuple(name for names in by_digest.values() if names is not usual for name in names)
@@ -187,17 +184,14 @@ def find_differing_program(facts: Facts) -> Iterator[Finding]:
 
 def find_missing_imports(facts: Facts) -> Iterator[Finding]:
     """Modules that the script imports in its first lines and a node's interpreter lacks."""
-    by_names: dict[tuple[str, ...], list[str]] = {}
-    for name, inventory in facts.of(SOFTWARE).items():
-        if inventory.missing:
-            by_names.setdefault(inventory.missing, []).append(name)
-    for missing, names in by_names.items():
+    lacking = {name: inventory.missing for name, inventory in facts.of(SOFTWARE).items() if inventory.missing}
+    for missing, names in group_by_value(lacking).items():
         try_it = format_python_command(
             facts.cluster.node(names[0]), format_shell("-c {program}", program=f"import {', '.join(missing)}")
         )
         executable = facts.of(SOFTWARE)[names[0]].executable.visible(500)
         yield software.IMPORT.finding(
-            nodes=tuple(names),
+            nodes=names,
             seen=f"the script imports {format_list(missing)}, which {executable} does not have",
             fix=software.IMPORT.fix(
                 try_it=try_it, them="it" if len(missing) == 1 else "them", nodes=quote_folded_names(names)

@@ -5,17 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from aboard.checks.node_difference import NodeDifference
+from aboard.checks.software import interpreter_and_program
 from aboard.checks.software.code_differences import LISTINGS, find_differing_code, find_differing_environment
-from aboard.checks.software.interpreter_and_program import (
-    find_differing_program,
-    find_missing_imports,
-    find_missing_interpreter,
-    find_missing_module,
-    find_missing_paths,
-    find_missing_program,
-    find_unknown_interpreter,
-    find_unsafe_interpreter,
-)
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware, build_program_probe
 from aboard.checks.unknown_answers import list_unknown_diagnoses
 from aboard.core.cluster.node import Node
@@ -118,7 +109,7 @@ def _compare_packages(inventories: Mapping[str, NodeSoftware]) -> Iterator[NodeD
         relevant = {
             name: each
             for name, each in inventories.items()
-            if what not in _SAME_EVERYWHERE - {"torch"} or _get_torch_version(each)
+            if what not in _SAME_EVERYWHERE - {"torch"} or each.packages.get("torch")
         }
         values = {name: _get_version(each, what) for name, each in relevant.items()}
         if len(set(values.values())) > 1:
@@ -160,10 +151,6 @@ def _get_version(each: NodeSoftware, what: str) -> str | None:
     return version.partition("+")[0] if version and what == "torch" else version
 
 
-def _get_torch_version(each: NodeSoftware) -> str | None:
-    return each.packages.get("torch")
-
-
 def _build_version_finding(facts: Facts, difference: NodeDifference) -> Finding:
     diagnosis = software.PYTHON_PATH if difference.severity is Severity.INFO else _DIAGNOSES[difference.kind]
     return diagnosis.finding(
@@ -200,7 +187,7 @@ def _format_requirement(facts: Facts, difference: NodeDifference) -> str:
     """The requirement that matches the usual version."""
     like = facts.of(SOFTWARE)[_find_usual_node(difference)]
     if difference.kind in {"torch", "cuda", "rocm"}:
-        return f"torch=={_get_torch_version(like)}"
+        return f"torch=={like.packages.get('torch')}"
     if difference.kind == "nccl":
         return f"nvidia-nccl-cu{like.packages.get('cuda', '12').partition('.')[0]}=={difference.usual}"
     return f"{difference.what}=={difference.usual}"
@@ -223,14 +210,14 @@ SUBJECT = Subject(
     title="Python, packages, code and variables are the same everywhere",
     probes=(SOFTWARE,),
     rules=(
-        find_unsafe_interpreter,
-        find_missing_interpreter,
-        find_unknown_interpreter,
-        find_missing_program,
-        find_missing_module,
-        find_missing_paths,
-        find_differing_program,
-        find_missing_imports,
+        interpreter_and_program.find_unsafe_interpreter,
+        interpreter_and_program.find_missing_interpreter,
+        interpreter_and_program.find_unknown_interpreter,
+        interpreter_and_program.find_missing_program,
+        interpreter_and_program.find_missing_module,
+        interpreter_and_program.find_missing_paths,
+        interpreter_and_program.find_differing_program,
+        interpreter_and_program.find_missing_imports,
         find_differing_versions,
         find_differing_code,
         find_differing_environment,

@@ -2,22 +2,10 @@
 
 from collections.abc import Iterator
 
+from aboard.checks.majority import group_by_value
+from aboard.checks.storage import output_space, shared_workdir
 from aboard.checks.storage.free_space import find_space_shortages
 from aboard.checks.storage.node_storage import STORAGE, Mount, NodeDirectory
-from aboard.checks.storage.output_space import (
-    OUTPUT_SPACE,
-    find_insufficient_space,
-    find_unknown_space,
-    find_unwritable_output,
-    list_output_directories,
-)
-from aboard.checks.storage.shared_workdir import (
-    EXCHANGE,
-    find_unmappable_files,
-    find_unshared_workdir,
-    format_mount_arguments,
-    list_outsiders,
-)
 from aboard.checks.unknown_answers import list_unknown_diagnoses
 from aboard.core.cluster import node_sets
 from aboard.core.cluster.node_commands import format_node_command, join_command_lines
@@ -28,22 +16,22 @@ from aboard.core.text.input_text import agree
 from aboard.diagnoses import Finding, Severity, Shell, format_shell
 from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import storage, unanswered_probes
-from aboard.diagnoses.untrusted import Untrusted
 
 
 def find_missing_directories(facts: Facts) -> Iterator[Finding]:
     """A rank can't start without its working directory."""
-    found: dict[tuple[Untrusted, Untrusted], list[str]] = {}
     there = [name for name, place in _list_workdirs(facts).items() if place.disk]
-    for name, place in _list_workdirs(facts).items():
-        if place.trouble and not place.silent and not _is_on_dead_mount(facts, name, place):
-            found.setdefault((place.path, place.trouble), []).append(name)
-    for (path, trouble), nodes in found.items():
+    found = {
+        name: (place.path, place.trouble)
+        for name, place in _list_workdirs(facts).items()
+        if place.trouble and not place.silent and place.mount not in facts.of(STORAGE)[name].dead
+    }
+    for (path, trouble), nodes in group_by_value(found).items():
         others = f"; {node_sets.fold_names(there)} {agree(there, 'has', 'have')} it" if there else " on any node"
         make = format_shell("mkdir -p {path}", path=path)
         lines = join_command_lines(format_node_command(facts.cluster.node(name), make) for name in nodes[:4])
         yield storage.MISSING.finding(
-            nodes=tuple(nodes),
+            nodes=nodes,
             seen=f"{path.visible(500)}: {trouble.visible(500)}{others}",
             fix=storage.MISSING.fix(lines=lines),
         )
@@ -52,7 +40,7 @@ def find_missing_directories(facts: Facts) -> Iterator[Finding]:
 def find_dead_mounts(facts: Facts) -> Iterator[Finding]:
     """A process that touches a mount whose server is gone hangs and can't be killed."""
     found: dict[tuple[Mount, str, bool], list[str]] = {}
-    written = list_output_directories(facts)
+    written = output_space.list_output_directories(facts)
     for name, node_storage in facts.of(STORAGE).items():
         places = [*node_storage.places.values(), *([written[name]] if name in written else [])]
         needed = {place.mount.point for place in places}
@@ -67,7 +55,7 @@ def find_dead_mounts(facts: Facts) -> Iterator[Finding]:
             nodes=tuple(nodes),
             seen=f"{mount} ({mount.shown_source}): {why_text}",
             fix=storage.DEAD_MOUNT.fix(
-                point=mount.point, how=format_mount_arguments(mount), nodes=quote_folded_names(nodes)
+                point=mount.point, how=shared_workdir.format_mount_arguments(mount), nodes=quote_folded_names(nodes)
             ),
         )
 
@@ -75,13 +63,13 @@ def find_dead_mounts(facts: Facts) -> Iterator[Finding]:
 def find_missing_mounts(facts: Facts) -> Iterator[Finding]:
     """A mount that failed at boot leaves an empty directory that looks like the real one."""
     for name, (place, mount, share) in _list_missing_mounts(facts).items():
-        if name not in list_outsiders(facts):
+        if name not in shared_workdir.list_outsiders(facts):
             yield storage.NOT_MOUNTED.finding(
                 severity=Severity.BLOCK if mount.network else Severity.WARN,
                 nodes=(name,),
                 seen=f"nothing is mounted at {mount}, so {place} is part of {place.mount};"
                 f" {share} nodes have {mount.type} mounted there",
-                fix=storage.NOT_MOUNTED.fix(how=format_mount_arguments(mount), node=name),
+                fix=storage.NOT_MOUNTED.fix(how=shared_workdir.format_mount_arguments(mount), node=name),
             )
 
 
@@ -89,7 +77,7 @@ def find_read_only_directories(facts: Facts) -> Iterator[Finding]:
     """A run can't save checkpoints or logs to a read-only directory."""
     answers = facts.of(STORAGE)
     # The directory under a missing mount isn't meant to be written to; the missing mount is the fault.
-    beneath = {*list_outsiders(facts), *_list_missing_mounts(facts)}
+    beneath = {*shared_workdir.list_outsiders(facts), *_list_missing_mounts(facts)}
     found: dict[tuple[str, Shell], list[str]] = {}
     for name, each in answers.items():
         for role, place in each.places.items():
@@ -139,10 +127,6 @@ def _list_missing_mounts(facts: Facts) -> dict[str, tuple[NodeDirectory, Mount, 
     return found
 
 
-def _is_on_dead_mount(facts: Facts, name: str, place: NodeDirectory) -> bool:
-    return place.mount in facts.of(STORAGE)[name].dead
-
-
 SUBJECT = Subject(
     name="storage",
     title="directories exist, respond, have free space, and are shared as expected",
@@ -150,16 +134,16 @@ SUBJECT = Subject(
     rules=(
         find_dead_mounts,
         find_missing_directories,
-        find_unshared_workdir,
+        shared_workdir.find_unshared_workdir,
         find_missing_mounts,
-        find_insufficient_space,
-        find_unwritable_output,
+        output_space.find_insufficient_space,
+        output_space.find_unwritable_output,
         find_space_shortages,
         find_read_only_directories,
-        find_unmappable_files,
+        shared_workdir.find_unmappable_files,
         find_unknown_storage,
-        find_unknown_space,
+        output_space.find_unknown_space,
     ),
-    multi_node_probes=(OUTPUT_SPACE, EXCHANGE),
+    multi_node_probes=(output_space.OUTPUT_SPACE, shared_workdir.EXCHANGE),
     diagnoses=(*list_diagnoses(storage), unanswered_probes.STORAGE_ROOM, *list_unknown_diagnoses((STORAGE,))),
 )

@@ -2,12 +2,12 @@
 
 import re
 
-from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.checks.answer_text import require_output
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
 from aboard.core.text.byte_sizes import MIB
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 
-NOT_STARTED = 127
 # The CUDA compute capability from which bfloat16 is supported in hardware: Ampere.
 BF16_SINCE = 8.0
 _LINE = re.compile(r"([0-9]{1,9}), ([0-9]{1,3}\.[0-9]{1,3})")
@@ -23,12 +23,9 @@ class GpuSpec:
 
 def parse_gpu_specs(answer: ProbeAnswer) -> tuple[GpuSpec, ...]:
     """The GPUs; empty on a node without NVIDIA's tools."""
-    if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("nvidia-smi timed out")
-    if answer.code == NOT_STARTED:
-        return ()
-    lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
-    if answer.code != 0 or not lines or "No devices were found" in lines[0]:
+    output = require_output(answer, "nvidia-smi timed out")
+    lines = [line.strip() for line in output.stdout.splitlines() if line.strip()]
+    if output.code != 0 or not lines or "No devices were found" in lines[0]:
         return ()
     found = [_LINE.fullmatch(line) for line in lines]
     if not all(found):

@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.checks.answer_text import require_output
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand
 from aboard.diagnoses.untrusted import Untrusted
 
 # The manifests by checkpoint directory.
@@ -30,10 +31,9 @@ def build_checkpoints_probe(folder: str) -> Probe[CheckpointManifests]:
 
 def parse_checkpoints(answer: ProbeAnswer) -> CheckpointManifests:
     """Parses the manifests, skipping damaged ones."""
-    if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("reading the checkpoints timed out")
+    output = require_output(answer, "reading the checkpoints timed out")
     found = {}
-    for part in f"\n{answer.stdout}".split(f"\n{_MARK}")[1:]:
+    for part in f"\n{output.stdout}".split(f"\n{_MARK}")[1:]:
         path, _, head = part.partition("\n")
         content = _parse_manifest(head)
         if content is not None:

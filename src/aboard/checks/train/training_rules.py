@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 
+from aboard.checks.majority import group_by_value
 from aboard.checks.train.gpu_specs import BF16_SINCE, GpuSpec
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.plan.training_settings import Training
@@ -196,16 +197,11 @@ def _list_old_nodes(preflight: TrainingPreflight) -> list[str]:
 
 def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
     """Aboard copies its own code to the nodes, but not its dependencies."""
-    lacking: dict[tuple[str, ...], list[str]] = {}
     adapted, quantized = preflight.training.adapter is not None, preflight.training.load_in_4bit
     needed = (*PACKAGES, *["peft"] * adapted, *["bitsandbytes"] * quantized)
-    for name in preflight.nodes:
-        if name in preflight.packages:
-            there = preflight.packages[name]
-            missing = tuple(package for package in needed if package not in there)
-            if missing:
-                lacking.setdefault(missing, []).append(name)
-    for missing, names in lacking.items():
+    known = {name: preflight.packages[name] for name in preflight.nodes if name in preflight.packages}
+    lacking = {name: tuple(package for package in needed if package not in there) for name, there in known.items()}
+    for missing, names in group_by_value({name: missing for name, missing in lacking.items() if missing}).items():
         yield _build_blocking_finding(
             training.PACKAGES,
             f"Python on {fold_names(names)} doesn't have"
@@ -367,17 +363,16 @@ def compute_rank_memory(preflight: TrainingPreflight) -> dict[str, int]:
 
 def _describe_memory(preflight: TrainingPreflight, names: Iterable[str]) -> str:
     """The memory of these nodes or their GPUs, with equal nodes grouped."""
-    alike: dict[str, list[str]] = {}
+    texts = {}
     for name in names:
         room, ranks = _compute_node_rank_memory(preflight, name) or 0, preflight.ranks[name]
         if preflight.cards.get(name):
-            text = f"{format_size(room)} per GPU"
+            texts[name] = f"{format_size(room)} per GPU"
         else:
-            text = f"{format_size(preflight.memory[name])}" + (
-                f" for {ranks} ranks, {format_size(room)} each" if ranks > 1 else ""
-            )
-        alike.setdefault(text, []).append(name)
-    return "; ".join(f"{fold_names(same)} {agree(same, 'has', 'have')} {text}" for text, same in alike.items())
+            each = f" for {ranks} ranks, {format_size(room)} each" if ranks > 1 else ""
+            texts[name] = f"{format_size(preflight.memory[name])}{each}"
+    alike = group_by_value(texts).items()
+    return "; ".join(f"{fold_names(same)} {agree(same, 'has', 'have')} {text}" for text, same in alike)
 
 
 def _compute_node_rank_memory(preflight: TrainingPreflight, name: str) -> int | None:

@@ -23,24 +23,28 @@ _DIRECTORIES = (
 )
 _LINKS = {name: f"usr/{name}" for name in ("bin", "lib", "lib64", "sbin")}
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_BUILD_TIMEOUT = 60.0
+_COMMAND_TIMEOUT = 60.0
 
 
 def build_image_files(directory: Path, search_path: str) -> None:
     """Writes the image for Apptainer and for Podman; `search_path` is the PATH inside."""
     root = directory / "rootfs"
     _make_root(root, search_path)
-    argv = ["apptainer", "--quiet", "build", str(directory / SIF), str(root)]
-    built = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_BUILD_TIMEOUT, cwd="/"
-    )
-    if built.returncode != 0:
-        seen = built.stderr.strip().rpartition("\n")[2]
-        raise SandboxError(sandbox.CONTAINERS, f"apptainer exited with code {built.returncode}: {seen}")
+    run_program(["apptainer", "--quiet", "build", str(directory / SIF), str(root)])
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         tar.add(root, ".")
     _write_archive(directory / ARCHIVE, layer.getvalue(), search_path)
+
+
+def run_program(argv: list[str]) -> None:
+    """Runs a program of the runtimes as root; raises with its last line if it fails."""
+    result = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_COMMAND_TIMEOUT, cwd="/"
+    )
+    if result.returncode != 0:
+        seen = result.stderr.strip().rpartition("\n")[2]
+        raise SandboxError(sandbox.CONTAINERS, f"{argv[0]} exited with code {result.returncode}: {seen}")
 
 
 def _make_root(root: Path, search_path: str) -> None:

@@ -5,19 +5,15 @@ container. To its user it looks like an image that contains them.
 """
 
 import os
-import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from aboard.diagnoses import SandboxError
-from aboard.diagnoses.usage import sandbox
-from aboard.sandbox.containers.image_files import ARCHIVE, ENVIRONMENT, IMAGES
+from aboard.sandbox.containers.image_files import ARCHIVE, ENVIRONMENT, IMAGES, run_program
 from aboard.sandbox.host_setup import system_files
 from aboard.sandbox.host_setup.root_filesystem import list_outermost
 from aboard.sandbox.namespaces import system_calls
 
 _FIRST_SUBORDINATE_ID, _SUBORDINATE_IDS = 100_000, 65_536
-_COMMAND_TIMEOUT = 60.0
 # Debian's commands such as c++ are links to /etc/alternatives.
 _SYSTEM_TREES = (Path("/usr"), Path("/etc/alternatives"))
 # No control groups: the machine's belong to all hosts.
@@ -59,7 +55,7 @@ def install_containers(crew_id: int, trees: Iterable[Path], environment: Path | 
         Path(name).write_text(text)
     if image_store:
         home = f"HOME={system_files.CREW_HOME}"
-        _run_as_root(
+        run_program(
             [
                 *("setpriv", f"--reuid={crew_id}", f"--regid={crew_id}", "--clear-groups", "env", home),
                 *("podman", "load", "--quiet", "--input", str(IMAGES / ARCHIVE)),
@@ -77,12 +73,3 @@ def build_podman_files(binds: Mapping[Path, Path]) -> dict[str, str]:
         "/etc/containers/storage.conf": '[storage]\ndriver = "vfs"\n',
         "/etc/containers/containers.conf": _CONTAINERS_CONF.format(volumes=volumes),
     }
-
-
-def _run_as_root(argv: list[str]) -> None:
-    result = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_COMMAND_TIMEOUT, cwd="/"
-    )
-    if result.returncode != 0:
-        seen = result.stderr.strip().rpartition("\n")[2]
-        raise SandboxError(sandbox.CONTAINERS, f"{argv[0]} exited with code {result.returncode}: {seen}")

@@ -1,4 +1,4 @@
-"""All faults; a new one is a small class in the file of its family and one line here."""
+"""All faults; a new one is a small class in the file of its family and one name here."""
 
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.host.clock import ClockOffset
@@ -18,47 +18,10 @@ from aboard.sandbox.faults.slurm.daemons import MungeClock, SlurmctldStopped, Sl
 from aboard.sandbox.faults.slurm.node_state import FewSrunPorts, NodeDrained, PrologFails
 
 FAULTS: tuple[type[Fault], ...] = (
-    FirewallDrop,
-    FirewallReject,
-    LinkDown,
-    LinkRateLimit,
-    PacketLoss,
-    LinkDelay,
-    MtuBlackHole,
-    ConntrackFull,
-    SshdStopped,
-    SshdSlow,
-    MaxStartups,
-    OtherHostKey,
-    KeyRemoved,
-    UnresolvedName,
-    OwnNameOnLoopback,
-    ClockOffset,
-    SmallShm,
-    LowLimits,
-    MemoryLimit,
-    CpuQuota,
-    FewTasks,
-    DiskFull,
-    PathMissing,
-    NoPython,
-    OldPython,
-    OtherPython,
-    HostilePython,
-    NoisyShell,
-    LoginShell,
-    ImageDiffers,
-    ImageMissing,
-    NoSubordinateIds,
-    NoRuntime,
-    PortTaken,
-    ProcessStopped,
-    ProcessKilled,
-    PowerLoss,
-    SlurmdKilled,
-    SlurmctldStopped,
-    MungeClock,
-    NodeDrained,
-    PrologFails,
-    FewSrunPorts,
-)
+    FirewallDrop, FirewallReject, LinkDown, LinkRateLimit, PacketLoss, LinkDelay, MtuBlackHole, ConntrackFull,
+    SshdStopped, SshdSlow, MaxStartups, OtherHostKey, KeyRemoved, UnresolvedName, OwnNameOnLoopback, ClockOffset,
+    SmallShm, LowLimits, MemoryLimit, CpuQuota, FewTasks, DiskFull, PathMissing,
+    NoPython, OldPython, OtherPython, HostilePython, NoisyShell, LoginShell,
+    ImageDiffers, ImageMissing, NoSubordinateIds, NoRuntime, PortTaken, ProcessStopped, ProcessKilled, PowerLoss,
+    SlurmdKilled, SlurmctldStopped, MungeClock, NodeDrained, PrologFails, FewSrunPorts,
+)  # fmt: skip

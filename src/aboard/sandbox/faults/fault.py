@@ -6,6 +6,7 @@ from dataclasses import asdict, fields
 from typing import ClassVar
 
 from aboard.lazy_dataclass import dataclass
+from aboard.sandbox.faults.root_commands import FAULT_STORE
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
@@ -47,6 +48,11 @@ class Fault:
         """Its name and a digest of its fields; names its tables, files and processes in the host."""
         digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
         return f"{self.name}-{digest[:8]}"
+
+    @property
+    def store(self) -> str:
+        """The directory on the host's disk for what it takes away."""
+        return f"{FAULT_STORE}/{self.key}"
 
     def describe(self) -> str:
         """Its name and its non-default options, as a user would type them."""

@@ -28,6 +28,7 @@ JOBS: dict[str, Callable[..., NoReturn]] = {
     "hold-port": hold_port,
     "slow-sshd": serve_slow_sshd,
 }
+_MODULE = "aboard.sandbox.faults.resident_program"
 _MARK = "ABOARD_FAULT"
 _START_TIMEOUT = 20.0
 _END_TIMEOUT = 20.0
@@ -37,17 +38,9 @@ def start_resident(box: Sandbox, host: Host, key: str, job: str, about: dict[str
     """Starts a job in a host and returns its first line, which it writes when it is ready."""
     end_resident(host, key)
     first = box.first_process(host.name)
-    spec = helper_program.write_spec_file({"target": asdict(first) if first else {}, "job": job, "about": about})
-    with subprocess.Popen(
-        helper_program.build_helper_argv("aboard.sandbox.faults.resident_program", spec),
-        pass_fds=(spec,),
-        env={_MARK: key},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as starter:
-        os.close(spec)
+    spec = {"target": asdict(first) if first else {}, "job": job, "about": about}
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with helper_program.start_helper(_MODULE, spec, env={_MARK: key}, **streams) as starter:
         if starter.stdout is None:
             raise AssertionError("Popen was given PIPE")
         ready, _, _ = select.select([starter.stdout], [], [], _START_TIMEOUT)

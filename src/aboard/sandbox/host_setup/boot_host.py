@@ -106,16 +106,9 @@ def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshK
     _write_file("/etc/machine-id", f"{uuid.uuid4().hex}\n")
     # No name server: an unknown name fails at once instead of after a timeout.
     _write_file("/etc/resolv.conf", "# this host resolves only the names in /etc/hosts\n")
-    _write_file(
-        "/etc/passwd",
-        system_files.set_user_entry(_read_if_exists("/etc/passwd"), f"crew:x:{crew_id}:{crew_id}::{home}:/bin/bash"),
-    )
-    _write_file("/etc/group", system_files.set_user_entry(_read_if_exists("/etc/group"), f"crew:x:{crew_id}:"))
-    _write_file(
-        "/etc/shadow",
-        system_files.set_user_entry(_read_if_exists("/etc/shadow"), "crew:*:20000:0:99999:7:::"),
-        mode=0o640,
-    )
+    _write_user_entry("/etc/passwd", f"crew:x:{crew_id}:{crew_id}::{home}:/bin/bash")
+    _write_user_entry("/etc/group", f"crew:x:{crew_id}:")
+    _write_user_entry("/etc/shadow", "crew:*:20000:0:99999:7:::", mode=0o640)
     for old in (*Path("/etc/ssh").glob("ssh_host_*"), *Path("/etc/ssh/sshd_config.d").glob("*.conf")):
         old.unlink()
     Path("/etc/ssh/sshd_config.d").mkdir(exist_ok=True)
@@ -172,8 +165,9 @@ def _install_head_files(blueprint: HostBlueprint, keys: SshKeys) -> None:
     _write_file(home / "hostfile", system_files.format_hostfile(blueprint.layout), owner=crew_id)
 
 
-def _read_if_exists(path: str) -> str:
-    return Path(path).read_text() if Path(path).exists() else ""
+def _write_user_entry(path: str, entry: str, *, mode: int = 0o644) -> None:
+    before = Path(path).read_text() if Path(path).exists() else ""
+    _write_file(path, system_files.set_user_entry(before, entry), mode=mode)
 
 
 def _write_file(path: str | Path, text: str, *, owner: int = 0, mode: int = 0o644) -> None:

@@ -38,20 +38,9 @@ def build_hosts(
 ) -> dict[str, ProcessIdentity]:
     """Builds and boots these hosts; calls `progress` with the number that are up."""
     wanted = list(names)
-    spec = helper_program.write_spec_file(
-        {"outer_init": asdict(outer_init), "blueprint": _encode_blueprint(blueprint), "names": wanted}
-    )
-    worker = subprocess.Popen(
-        helper_program.build_helper_argv("aboard.sandbox.host_setup.build_hosts", spec),
-        env=helper_program.build_helper_environment(),
-        pass_fds=(spec,),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    with worker:
-        os.close(spec)
+    spec = {"outer_init": asdict(outer_init), "blueprint": asdict(blueprint), "names": wanted}
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with helper_program.start_helper("aboard.sandbox.host_setup.build_hosts", spec, **streams) as worker:
         try:
             inner = _follow_worker(worker, len(wanted), progress, deadline=time.monotonic() + timeout)
         except BaseException:
@@ -243,33 +232,14 @@ def _write_line(line: str) -> None:
     sys.stdout.flush()
 
 
-def _encode_blueprint(blueprint: HostBlueprint) -> dict[str, Any]:
-    return {
-        "layout": blueprint.layout.encode(),
-        "disks": str(blueprint.disks),
-        "crew_id": blueprint.crew_id,
-        "programs": asdict(blueprint.programs),
-        "python": blueprint.python,
-        "trees": [str(tree) for tree in blueprint.trees],
-        "images": [str(tree) for tree in blueprint.images],
-        "trusted": list(blueprint.trusted),
-        "active": dict(blueprint.active),
-        "environment": None if blueprint.environment is None else str(blueprint.environment),
-        "shim": blueprint.shim,
-    }
-
-
 def _decode_blueprint(raw: dict[str, Any]) -> HostBlueprint:
-    return HostBlueprint(
-        layout=SandboxLayout(**raw["layout"]),
-        disks=Path(raw["disks"]),
-        crew_id=raw["crew_id"],
-        programs=HostPrograms(**raw["programs"]),
-        python=raw["python"],
-        trees=tuple(map(Path, raw["trees"])),
-        images=tuple(map(Path, raw["images"])),
-        trusted=tuple(raw["trusted"]),
-        active=raw["active"],
-        environment=None if raw["environment"] is None else Path(raw["environment"]),
-        shim=raw["shim"],
-    )
+    raw |= {
+        "layout": SandboxLayout(**raw["layout"]),
+        "disks": Path(raw["disks"]),
+        "programs": HostPrograms(**raw["programs"]),
+        "trees": tuple(map(Path, raw["trees"])),
+        "images": tuple(map(Path, raw["images"])),
+        "trusted": tuple(raw["trusted"]),
+        "environment": None if raw["environment"] is None else Path(raw["environment"]),
+    }
+    return HostBlueprint(**raw)

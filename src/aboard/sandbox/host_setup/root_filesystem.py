@@ -12,6 +12,7 @@ from aboard.sandbox.namespaces import system_calls
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "kmsg", "fuse")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
 _TTY_GROUP = 5
+_DATA_ONLY = system_calls.NO_SUID | system_calls.NO_DEVICES
 # Permissions of `others`: to traverse a directory, and to read it too.
 _PASS = 0o1
 _READ = 0o5
@@ -52,14 +53,10 @@ def enter_root(disk: Path, *, shared: Mapping[Path, Path], trees: Iterable[Path]
     system_calls.mount("overlay", root, "overlay", options=layers)
     for name in ("proc", "sys", "dev", "run", "tmp"):
         (root / name).mkdir(exist_ok=True)
-    system_calls.mount("proc", root / "proc", "proc", flags=system_calls.NO_SUID | system_calls.NO_DEVICES)
-    system_calls.mount("sysfs", root / "sys", "sysfs", flags=system_calls.NO_SUID | system_calls.NO_DEVICES)
-    system_calls.mount(
-        "run", root / "run", "tmpfs", flags=system_calls.NO_SUID | system_calls.NO_DEVICES, options="mode=0755"
-    )
-    system_calls.mount(
-        "tmp", root / "tmp", "tmpfs", flags=system_calls.NO_SUID | system_calls.NO_DEVICES, options="mode=1777"
-    )
+    system_calls.mount("proc", root / "proc", "proc", flags=_DATA_ONLY)
+    system_calls.mount("sysfs", root / "sys", "sysfs", flags=_DATA_ONLY)
+    system_calls.mount("run", root / "run", "tmpfs", flags=_DATA_ONLY, options="mode=0755")
+    system_calls.mount("tmp", root / "tmp", "tmpfs", flags=_DATA_ONLY, options="mode=1777")
     _make_devices(root / "dev")
     for path, directory in shared.items():
         target = root / path.relative_to("/")
@@ -87,9 +84,7 @@ def _make_devices(dev: Path) -> None:
     (dev / "shm").mkdir()
     terminals = f"newinstance,ptmxmode=0666,mode=0620,gid={_TTY_GROUP}"
     system_calls.mount("devpts", dev / "pts", "devpts", options=terminals)
-    system_calls.mount(
-        "shm", dev / "shm", "tmpfs", flags=system_calls.NO_SUID | system_calls.NO_DEVICES, options="mode=1777"
-    )
+    system_calls.mount("shm", dev / "shm", "tmpfs", flags=_DATA_ONLY, options="mode=1777")
 
 
 def list_outermost(trees: Iterable[Path]) -> list[Path]:

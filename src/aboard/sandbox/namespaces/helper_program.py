@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,16 @@ from aboard.diagnoses.usage import sandbox
 from aboard.sandbox.host_setup.system_files import ROOT_PATH
 
 SOURCE = Path(__file__).resolve().parents[3]
+
+
+def start_helper(module: str, spec: dict[str, Any], **options: Any) -> subprocess.Popen[Any]:
+    """Starts `main` of a module as a program with this input, in a session of its own; the options are Popen's."""
+    handle = write_spec_file(spec)
+    options = {"env": build_helper_environment(), "pass_fds": (handle,), "start_new_session": True, **options}
+    try:
+        return subprocess.Popen(build_helper_argv(module, handle), **options)
+    finally:
+        os.close(handle)
 
 
 def build_helper_argv(module: str, spec: int) -> list[str]:
@@ -30,7 +41,7 @@ def build_helper_environment() -> dict[str, str]:
 def write_spec_file(spec: dict[str, Any]) -> int:
     """A file in memory with the helper's input: an environment may hold secrets, so it is not on a command line."""
     handle = os.memfd_create("spec")
-    data = json.dumps(spec).encode()
+    data = json.dumps(spec, default=os.fspath).encode()
     while data:
         data = data[os.write(handle, data) :]
     os.lseek(handle, 0, os.SEEK_SET)

@@ -14,6 +14,7 @@ from aboard.sandbox.host_setup.system_files import CREW, CREW_HOME, CREW_PATH, R
 from aboard.sandbox.namespaces import helper_program
 from aboard.sandbox.namespaces.process_identity import ProcessIdentity
 
+_RUN_IN_HOST = "aboard.sandbox.namespaces.run_in_host"
 _AFTER_KILL = 5.0
 
 
@@ -42,17 +43,7 @@ class HostCommand:
 
 def start_command(target: ProcessIdentity, command: HostCommand, **streams: Any) -> subprocess.Popen[Any]:
     """Starts a command in the namespaces of a process; killing the handle kills the command's whole session."""
-    spec = helper_program.write_spec_file(command.spec(target, own_session=True))
-    try:
-        return subprocess.Popen(
-            helper_program.build_helper_argv("aboard.sandbox.namespaces.run_in_host", spec),
-            env=helper_program.build_helper_environment(),
-            pass_fds=(spec,),
-            start_new_session=True,
-            **streams,
-        )
-    finally:
-        os.close(spec)
+    return helper_program.start_helper(_RUN_IN_HOST, command.spec(target, own_session=True), **streams)
 
 
 def run_command(
@@ -80,7 +71,7 @@ def exec_command(target: ProcessIdentity, command: HostCommand) -> NoReturn:
     """Replaces this process with a command inside, on the same terminal."""
     spec = helper_program.write_spec_file(command.spec(target, own_session=False))
     os.set_inheritable(spec, True)  # noqa: FBT003 - set_inheritable takes nothing else
-    argv = helper_program.build_helper_argv("aboard.sandbox.namespaces.run_in_host", spec)
+    argv = helper_program.build_helper_argv(_RUN_IN_HOST, spec)
     os.execve(sys.executable, argv, helper_program.build_helper_environment())  # noqa: S606 - no shell is wanted
 
 

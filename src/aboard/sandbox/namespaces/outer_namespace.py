@@ -52,18 +52,10 @@ class OuterNamespace:
 
 def create_outer_namespace(*, disks: Path, programs: HostPrograms) -> OuterNamespace:
     """Creates an outer namespace without hosts."""
-    spec = helper_program.write_spec_file({"disks": str(disks), "tini": programs.tini, "sleep": programs.sleep})
+    spec = {"disks": disks, "tini": programs.tini, "sleep": programs.sleep}
     # Unbuffered, so that nothing is left to write when the pipe breaks.
-    with subprocess.Popen(
-        helper_program.build_helper_argv("aboard.sandbox.namespaces.outer_namespace", spec),
-        bufsize=0,
-        env=helper_program.build_helper_environment(),
-        pass_fds=(spec,),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as starter:
-        os.close(spec)
+    streams = {"bufsize": 0, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with helper_program.start_helper("aboard.sandbox.namespaces.outer_namespace", spec, **streams) as starter:
         pipe, starter.stdin = starter.stdin, None
         answers, starter.stdout = starter.stdout, None
         if pipe is None or answers is None:

@@ -29,17 +29,17 @@ class ProcessIdentity:
             return False
         return int(fields[19]) == self.start and fields[0] not in "ZX"
 
-    def kill(self, *, timeout: float) -> bool:
-        """Sends SIGKILL and waits; the first process of a PID namespace takes all others in it along."""
+    def kill(self, number: signal.Signals = signal.SIGKILL, *, timeout: float = 0.0) -> bool:
+        """Sends a signal and waits until it has exited; the first process of a PID namespace takes all others along."""
         try:
             pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return True
         try:
-            # The pidfd pins the pid: the process checked here is the one that is killed below.
+            # The pidfd pins the pid: the process checked here is the one that gets the signal.
             if not self.alive():
                 return True
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(pidfd, number)
             poller = select.poll()
             poller.register(pidfd, select.POLLIN)
             return bool(poller.poll(timeout * 1000))

@@ -8,7 +8,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.sandbox.containers.image_files import ARCHIVE, IMAGES, SIF
 from aboard.sandbox.faults import file_edits
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.root_commands import FAULT_STORE, run_script
+from aboard.sandbox.faults.root_commands import run_script
 from aboard.sandbox.host import Host
 from aboard.sandbox.host_setup.system_files import CREW
 from aboard.sandbox.sandbox import Sandbox
@@ -55,10 +55,6 @@ class ContainerFault(Fault):
             seen = f"the hosts of {box.name!r} are not prepared for containers"
             raise SandboxError(sandbox.FAULT_OPTION, seen, "containers", name=box.name)
 
-    @property
-    def _store(self) -> str:
-        return f"{FAULT_STORE}/{self.key}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFault(ContainerFault):
@@ -68,11 +64,11 @@ class ImageFault(ContainerFault):
     scripts: ClassVar[tuple[str, str, str]]
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        run_script(host, self.scripts[0], self._store, str(IMAGES / SIF))
+        run_script(host, self.scripts[0], self.store, str(IMAGES / SIF))
         _run_as_crew(host, self.scripts[1])
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        run_script(host, self.scripts[2], self._store, str(IMAGES / SIF))
+        run_script(host, self.scripts[2], self.store, str(IMAGES / SIF))
         _run_as_crew(host, _RESTORE_STORED)
 
 
@@ -120,10 +116,10 @@ class NoRuntime(ContainerFault):
     runtime: Annotated[Literal["apptainer", "podman"], "The program."] = "apptainer"
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        run_script(host, _TAKE, self._store, *self._list_paths())
+        run_script(host, _TAKE, self.store, *self._list_paths())
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        run_script(host, _GIVE_BACK, self._store, *self._list_paths())
+        run_script(host, _GIVE_BACK, self.store, *self._list_paths())
 
     def _list_paths(self) -> list[str]:
         names = ("apptainer", "singularity") if self.runtime == "apptainer" else ("podman",)

@@ -8,7 +8,7 @@ from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.host.ssh_server import is_sshd_running
+from aboard.sandbox.faults.host.ssh_server import is_sshd_running, require_sshd
 from aboard.sandbox.faults.root_commands import run_script
 from aboard.sandbox.host import Host
 from aboard.sandbox.host_setup.boot_host import SSHD_PID_FILE
@@ -79,13 +79,7 @@ class ControlGroupFault(Fault):
                 f"this machine has no {_POINT}/{self.tree}, but the fault needs cgroup v1, alone or with v2",
                 "groups",
             )
-        if not is_sshd_running(host):
-            raise SandboxError(
-                sandbox.FAULT_OPTION,
-                f"sshd on {host.name} is not running, and sessions inherit their control group from it",
-                "sshd-stopped",
-                node=host.name,
-            )
+        require_sshd(host, "control group")
 
     def inject(self, box: Sandbox, host: Host) -> None:
         self._enter(box, host)

@@ -7,7 +7,7 @@ from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.root_commands import FAULT_STORE, TEMPORARY_STORE, run_script
+from aboard.sandbox.faults.root_commands import TEMPORARY_STORE, run_script
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
@@ -94,10 +94,10 @@ class PathMissing(Fault):
         _require_path(host, self.path, "-e", "nothing")
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        run_script(host, _HIDE, f"{FAULT_STORE}/{self.key}", self.path)
+        run_script(host, _HIDE, self.store, self.path)
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        moved = host.run(["test", "-e", f"{FAULT_STORE}/{self.key}/moved"], root=True).returncode == 0
+        moved = host.run(["test", "-e", f"{self.store}/moved"], root=True).returncode == 0
         if moved and host.run(["test", "-e", self.path], root=True).returncode == 0:
             raise SandboxError(
                 sandbox.PATH_TAKEN,
@@ -105,7 +105,7 @@ class PathMissing(Fault):
                 node=host.name,
                 path=self.path,
             )
-        run_script(host, _SHOW, f"{FAULT_STORE}/{self.key}", self.path)
+        run_script(host, _SHOW, self.store, self.path)
 
     def reapply(self, box: Sandbox, host: Host) -> None:
         # A boot mounts it again.

@@ -1,6 +1,5 @@
 """Faults: stopped and killed processes, an occupied port, a power loss."""
 
-import os
 import signal
 from typing import Annotated, ClassVar, Literal
 
@@ -72,12 +71,12 @@ class ProcessStopped(_ProcessFault):
 
     def inject(self, box: Sandbox, host: Host) -> None:
         for process in self._targets(host):
-            _send_signal(process, signal.SIGSTOP)
+            process.kill(signal.SIGSTOP)
 
     def heal(self, box: Sandbox, host: Host) -> None:
         for process in self._targets(host):
             if is_stopped(process):
-                _send_signal(process, signal.SIGCONT)
+                process.kill(signal.SIGCONT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +88,7 @@ class ProcessKilled(_ProcessFault):
 
     def inject(self, box: Sandbox, host: Host) -> None:
         for process in self._targets(host):
-            _send_signal(process, signal.SIGKILL)
+            process.kill()
 
     def heal(self, box: Sandbox, host: Host) -> None:
         pass
@@ -108,18 +107,3 @@ class PowerLoss(Fault):
 
     def heal(self, box: Sandbox, host: Host) -> None:
         host.power_on()
-
-
-def _send_signal(process: ProcessIdentity, number: signal.Signals) -> None:
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return
-    try:
-        # The pidfd pins the pid: the process checked here is the one that gets the signal.
-        if process.alive():
-            signal.pidfd_send_signal(pidfd, number)
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(pidfd)

@@ -8,7 +8,7 @@ from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.root_commands import FAULT_STORE, run_as_root, run_script
+from aboard.sandbox.faults.root_commands import run_as_root, run_script
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
@@ -45,16 +45,12 @@ class _PythonFault(Fault):
     resources: ClassVar[frozenset[str]] = frozenset({"python3"})
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        run_script(host, _GIVE_BACK, self._store)
-
-    @property
-    def _store(self) -> str:
-        return f"{FAULT_STORE}/{self.key}"
+        run_script(host, _GIVE_BACK, self.store)
 
     def _replace(self, host: Host, program: str) -> None:
         """Replaces the python3 on a login's PATH with a script."""
         path = _find_python3(host)
-        run_script(host, _TAKE_ONE, self._store, path)
+        run_script(host, _TAKE_ONE, self.store, path)
         run_as_root(host, "sh", "-euc", 'cat > "$1"; chmod 755 "$1"', "sh", path, text=program)
 
 
@@ -65,7 +61,7 @@ class NoPython(_PythonFault):
     name: ClassVar[str] = "no-python"
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        run_script(host, _TAKE_ALL, self._store)
+        run_script(host, _TAKE_ALL, self.store)
 
 
 @dataclass(frozen=True, kw_only=True)

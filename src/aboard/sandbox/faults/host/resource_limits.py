@@ -2,11 +2,9 @@
 
 from typing import Annotated, ClassVar
 
-from aboard.diagnoses import SandboxError
-from aboard.diagnoses.usage import sandbox
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.host.ssh_server import is_sshd_running
+from aboard.sandbox.faults.host.ssh_server import is_sshd_running, require_sshd
 from aboard.sandbox.faults.root_commands import run_as_root, run_script
 from aboard.sandbox.host import Host
 from aboard.sandbox.host_setup.boot_host import SSHD_PID_FILE
@@ -43,13 +41,7 @@ class LowLimits(Fault):
     nproc: Annotated[int | None, "Processes of the user, counted across all hosts, which share a kernel."] = None
 
     def check(self, box: Sandbox, host: Host) -> None:
-        if not is_sshd_running(host):
-            raise SandboxError(
-                sandbox.FAULT_OPTION,
-                f"sshd on {host.name} is not running, and sessions inherit their limits from it",
-                "sshd-stopped",
-                node=host.name,
-            )
+        require_sshd(host, "limits")
 
     def inject(self, box: Sandbox, host: Host) -> None:
         lower = 'read -r pid < "$1"; shift; prlimit --pid "$pid" "$@"'

@@ -7,7 +7,7 @@ from aboard.diagnoses.usage import sandbox
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox.faults import file_edits, resident_program
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.root_commands import FAULT_STORE, run_script
+from aboard.sandbox.faults.root_commands import run_script
 from aboard.sandbox.host import Host
 from aboard.sandbox.host_setup.boot_host import SSHD_PID_FILE
 from aboard.sandbox.host_setup.system_files import CREW_HOME
@@ -46,6 +46,13 @@ def reload_sshd(host: Host) -> None:
 def is_sshd_running(host: Host) -> bool:
     """Whether sshd is listening."""
     return host.run(["test", "-s", str(SSHD_PID_FILE)]).returncode == 0
+
+
+def require_sshd(host: Host, what: str) -> None:
+    """Raises unless sshd is listening, from which sessions inherit this."""
+    if not is_sshd_running(host):
+        seen = f"sshd on {host.name} is not running, and sessions inherit their {what} from it"
+        raise SandboxError(sandbox.FAULT_OPTION, seen, "sshd-stopped", node=host.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,17 +124,13 @@ class OtherHostKey(Fault):
     survives_power: ClassVar[bool] = True
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        run_script(host, _KEEP_KEY, self._store, _HOST_KEY)
+        run_script(host, _KEEP_KEY, self.store, _HOST_KEY)
         run_script(host, 'rm -f "$1"; ssh-keygen -q -t ed25519 -N "" -f "$1" </dev/null', _HOST_KEY)
         reload_sshd(host)
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        run_script(host, _KEY_BACK, self._store, _HOST_KEY)
+        run_script(host, _KEY_BACK, self.store, _HOST_KEY)
         reload_sshd(host)
-
-    @property
-    def _store(self) -> str:
-        return f"{FAULT_STORE}/{self.key}"
 
 
 @dataclass(frozen=True, kw_only=True)

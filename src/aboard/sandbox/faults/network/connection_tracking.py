@@ -10,7 +10,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.node_scripts.script_source import read_script
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.network import nftables
-from aboard.sandbox.faults.root_commands import run_as_root
+from aboard.sandbox.faults.root_commands import require_program, run_as_root
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
@@ -32,7 +32,7 @@ class ConntrackFull(Fault):
     percent: Annotated[int, "How full the table is, in percent."] = 95
 
     def check(self, box: Sandbox, host: Host) -> None:
-        nftables.require_nftables()
+        require_program("nft", "nftables")
         if not 1 <= self.percent <= 99:  # noqa: PLR2004 - above, the host could not be reached any more
             raise SandboxError(sandbox.FAULT_OPTION, f"{self.percent} % is out of range", "conntrack-full")
         most = self._most(host)

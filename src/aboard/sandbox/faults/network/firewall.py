@@ -56,7 +56,7 @@ class _Firewall(Fault):
         _load_rules(host, self.key, list(self.rules(box)))
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        _unload_rules(host, self.key)
+        run_script(host, _UNLOAD_SCRIPT, self.key)
 
     def rules(self, box: Sandbox) -> Iterator[tuple[str, ...]]:
         """The iptables rules: each one's chain and the rest of its arguments."""
@@ -123,7 +123,7 @@ def _parse_port_ranges(ports: str) -> list[str]:
 
 def _load_rules(host: Host, key: str, rules: Sequence[Sequence[str]]) -> None:
     """Removes the fault's old rules, then loads the new ones: all of them or none."""
-    _unload_rules(host, key)
+    run_script(host, _UNLOAD_SCRIPT, key)
     lines = "".join(f"-A {' '.join([rule[0], '-m comment --comment', key, *rule[1:]])}\n" for rule in rules)
     try:
         run_as_root(host, "iptables-restore", "-w", "-n", text=f"*filter\n{lines}COMMIT\n")
@@ -131,7 +131,3 @@ def _load_rules(host: Host, key: str, rules: Sequence[Sequence[str]]) -> None:
         raise SandboxError(
             sandbox.KERNEL, f"this kernel lacks a part of iptables: {error.seen}", "boot", option=_KERNEL_OPTIONS
         ) from error
-
-
-def _unload_rules(host: Host, key: str) -> None:
-    run_script(host, _UNLOAD_SCRIPT, key)

@@ -98,7 +98,7 @@ class PacketLoss(Fault):
     network: Annotated[NetworkName, "The network."] = "both"
 
     def check(self, box: Sandbox, host: Host) -> None:
-        nftables.require_nftables()
+        require_program("nft", "nftables")
         if not 0 < self.percent <= 100:  # noqa: PLR2004 - a percentage
             raise SandboxError(sandbox.FAULT_OPTION, f"{self.percent} % is out of range", "loss")
 
@@ -162,7 +162,7 @@ class MtuBlackHole(Fault):
     network: Annotated[NetworkName, "The network."] = "both"
 
     def check(self, box: Sandbox, host: Host) -> None:
-        nftables.require_nftables()
+        require_program("nft", "nftables")
         _list_cables(host, self.network)
 
     def inject(self, box: Sandbox, host: Host) -> None:

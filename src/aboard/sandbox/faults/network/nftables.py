@@ -1,11 +1,10 @@
 """Loads and unloads one nftables table per fault, so that faults do not touch each other's rules."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
-from aboard.sandbox.faults.root_commands import require_program, run_as_root
+from aboard.sandbox.faults.root_commands import run_as_root
 from aboard.sandbox.host import Host
 
 Direction = Literal["in", "out", "both"]
@@ -15,11 +14,6 @@ NetworkName = Literal["management", "fabric", "both"]
 INTERFACES = {"management": "eth0", "fabric": "eth1", "both": "eth*"}
 
 _PARTS = "CONFIG_NF_TABLES_INET, CONFIG_NFT_REJECT_INET and CONFIG_NFT_NUMGEN"
-
-
-def require_nftables() -> None:
-    """Raises if nft is not installed."""
-    require_program("nft", "nftables")
 
 
 def load_table(host: Host, key: str, chains: str) -> None:
@@ -41,23 +35,14 @@ def unload_table(host: Host, key: str) -> None:
     run_as_root(host, "nft", "-f", "-", text=_format_removal(key))
 
 
-def format_filter_chains(way: Direction, rule: str, *, network: NetworkName = "both", peers: Sequence[str] = ()) -> str:
-    """Chains with a rule for incoming packets, outgoing ones or both, on these NICs, for these peers."""
-    sides = {"in": ("input", "iifname", "saddr"), "out": ("output", "oifname", "daddr")}
-    wanted = sides.values() if way == "both" else [sides[way]]
+def format_filter_chains(way: Direction, rule: str, *, network: NetworkName) -> str:
+    """Chains with a rule for incoming packets, outgoing ones or both, on these NICs."""
+    sides = {"in": ("input", "iifname"), "out": ("output", "oifname")}
+    rule = f'"{INTERFACES[network]}" {rule}'
     return "".join(
-        _format_chain(hook, _format_match(interface, INTERFACES[network], end, peers) + rule)
-        for hook, interface, end in wanted
+        f"  chain {hook} {{\n    type filter hook {hook} priority 0;\n    {interface} {rule}\n  }}\n"
+        for hook, interface in (sides.values() if way == "both" else [sides[way]])
     )
-
-
-def _format_chain(hook: str, rule: str) -> str:
-    return f"  chain {hook} {{\n    type filter hook {hook} priority 0;\n    {rule}\n  }}\n"
-
-
-def _format_match(interface: str, pattern: str, end: str, peers: Sequence[str]) -> str:
-    addresses = f"ip {end} {{ {', '.join(peers)} }} " if peers else ""
-    return f'{interface} "{pattern}" {addresses}'
 
 
 def _format_removal(key: str) -> str:
