@@ -26,8 +26,7 @@ class SourceSpec:
     """One source as the user gave it.
 
     `format` and `text_column` are detected if None; `split` is the hub's, or a directory's by its file names; `config`
-    is the hub's configuration name, such as `en` for wikipedia; `revision` is a commit, tag or branch of the hub;
-    `weight` is its share when several are mixed.
+    is the hub's configuration name, such as `en` for wikipedia; `revision` is a commit, tag or branch of the hub.
     """
 
     path: str
@@ -36,7 +35,6 @@ class SourceSpec:
     split: str | None = None
     config: str | None = None
     revision: str | None = None
-    weight: float = 1.0
 
 
 def list_source_chunks(spec: SourceSpec, *, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:

@@ -37,7 +37,6 @@ _TRACE_HEAD, _TRACE_TAIL = 2000, 4000
 class EncodeOrder:
     """Encode this chunk into the unit at `path`, if its files still have these stamps after reading."""
 
-    number: int
     chunk: Chunk
     form: RowFormat
     part: SplitSide | None

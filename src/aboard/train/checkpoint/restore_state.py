@@ -5,7 +5,6 @@ from torch import Tensor, nn
 
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
-from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.commit_marker import CheckpointFile, TensorSpec
 from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint, SliceReader
 from aboard.train.checkpoint.tensor_slices import TensorSlice, collect_tensors, slice_model, slice_tensor
@@ -14,16 +13,10 @@ from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 _OPTIMIZER = "optimizer/"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RestoreFiles:
-    """The files with what this rank needs, and those that are not on its disk."""
-
-    files: tuple[str, ...]
-    missing: tuple[CheckpointFile, ...]
-
-
-def find_files(saved: SavedCheckpoint, module: nn.Module, optimizer: ShardedOptimizer, world: int) -> RestoreFiles:
-    """The files with the regions that this rank needs; raises if the checkpoint is of another model."""
+def find_files(
+    saved: SavedCheckpoint, module: nn.Module, optimizer: ShardedOptimizer, world: int
+) -> tuple[list[str], list[CheckpointFile]]:
+    """The files with what this rank needs, and those that are not on its disk; raises if they are of another model."""
     named = collect_tensors(module)
     own = slice_model(named, world)
     _check_model({each.name: each.whole for each in own}, saved)
@@ -38,7 +31,7 @@ def find_files(saved: SavedCheckpoint, module: nn.Module, optimizer: ShardedOpti
                 files[here.name] = None
             else:
                 missing[holders[0].name] = holders[0]
-    return RestoreFiles(files=tuple(files), missing=tuple(missing.values()))
+    return list(files), list(missing.values())
 
 
 @torch.no_grad()

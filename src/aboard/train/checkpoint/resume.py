@@ -137,11 +137,11 @@ def _find_damage(
     """Why it can't be used, the same on all ranks; every file that a rank needs is hashed once per disk."""
 
     def plan() -> dict[str, Any]:
-        found = find_files(saved, module, optimizer, len(group.disks.nodes))
-        elsewhere = [file for file in found.missing if _is_elsewhere(file, saved)]
+        files, missing = find_files(saved, module, optimizer, len(group.disks.nodes))
+        elsewhere = [file for file in missing if _is_elsewhere(file, saved)]
         if elsewhere:
             raise _build_elsewhere_error(group, saved, elsewhere)
-        return {"files": found.files, "missing": [file.name for file in found.missing]}
+        return {"files": files, "missing": [file.name for file in missing]}
 
     reports = group.run_collectively(plan)
     missing = sorted({name for report in reports for name in report["missing"]})

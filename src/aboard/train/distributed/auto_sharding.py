@@ -4,27 +4,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from aboard.core.plan.training_settings import Training
-from aboard.lazy_dataclass import dataclass
 from aboard.train.distributed.device_mesh import ShardingKind, require_even_ranks
 from aboard.train.memory.estimate import MemoryEstimate, ModelProfile, estimate_memory, profile_model
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardingPlan:
-    """The sharding of the model, and whether memory suffices to keep gathered weights and to hold full gradients."""
+def choose_sharding(training: Training, nodes: tuple[int, ...], *, room: int) -> tuple[ShardingKind, bool, bool]:
+    """The sharding, and whether memory suffices to keep gathered weights and to hold full gradients.
 
-    sharding: ShardingKind
-    keep: bool = False
-    hold: bool = False
-
-
-def choose_sharding(training: Training, nodes: tuple[int, ...], *, room: int) -> ShardingPlan:
-    """Every rank gets the same result from the same input; `room` is the smallest memory of any rank."""
-    candidates = list_shardings(training, nodes)
-    if candidates == ("none",):
-        return ShardingPlan(sharding="none")
+    Every rank gets the same result from the same input; `room` is the smallest memory of any rank.
+    """
+    if list_shardings(training, nodes) == ("none",):
+        return "none", False, False
     estimate = find_best_layout(profile_model(training), training, nodes, room=room)
-    return ShardingPlan(sharding=estimate.sharding, keep=estimate.keep, hold=estimate.hold)
+    return estimate.sharding, estimate.keep, estimate.hold
 
 
 def list_shardings(training: Training, nodes: tuple[int, ...]) -> tuple[ShardingKind, ...]:

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from aboard.core.plan.training_settings import Training
 from aboard.lazy_dataclass import dataclass
-from aboard.train.distributed.auto_sharding import ShardingPlan, choose_sharding
+from aboard.train.distributed.auto_sharding import choose_sharding
 from aboard.train.distributed.device_mesh import ShardingKind, build_mesh, list_ranks_per_node
 
 # Gloo takes up to five times this to give up on an unreachable peer (seen with torch 2.13): five minutes.
@@ -57,11 +57,12 @@ def join_process_group(training: Training) -> RankContext:
     if not dist.is_initialized():
         _init_process_group(alone, offload=training.cpu_offload)
     local_sizes, room = _gather_limits(local_size, measure_memory(device, local_size), device)
-    plan: ShardingPlan = choose_sharding(training, list_ranks_per_node(local_sizes), room=room)
-    spread = build_mesh(plan.sharding, list_ranks_per_node(local_sizes), device=device)
+    nodes = list_ranks_per_node(local_sizes)
+    sharding, keep, hold = choose_sharding(training, nodes, room=room)
+    spread = build_mesh(sharding, nodes, device=device)
     for group in [dist.group.WORLD, *(spread.get_all_groups() if spread else [])]:
         dist.distributed_c10d._set_pg_timeout(COLLECTIVE_TIMEOUT, group)  # noqa: SLF001 - torch has no public name for it
-    return replace(alone, sharding=plan.sharding, mesh=spread, keep=plan.keep, hold=plan.hold)
+    return replace(alone, sharding=sharding, mesh=spread, keep=keep, hold=hold)
 
 
 def _init_process_group(alone: RankContext, *, offload: bool) -> None:

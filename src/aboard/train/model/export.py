@@ -22,7 +22,7 @@ from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.foreign_files import MOST_JSON, ForeignFileError, open_foreign_file, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
-from aboard.train.model.meta_model import build_on_meta
+from aboard.train.model.meta_model import build_on_meta, require_same_shapes
 from aboard.train.model.model_files import build_damage_error
 from aboard.train.model.safetensors_writer import DTYPES_BY_NAME, LazyTensor, write_safetensors
 from aboard.train.worker_protocol import write_reply
@@ -178,12 +178,7 @@ def _build_model(saved: SavedCheckpoint, training: Training) -> PreTrainedModel:
     stored = {*saved.model(), *saved.marker.ties}
     expected = {name: tuple(tensor.shape) for name, tensor in built.state_dict().items()}
     shapes = {name: saved.marker.tensors[f"model/{saved.marker.ties.get(name, name)}"].shape for name in stored}
-    if shapes != expected:
-        other = sorted(name for name in stored | expected.keys() if shapes.get(name) != expected.get(name))
-        raise AboardError(
-            checkpoints.EXPORT_MODEL,
-            f"{training.model} does not match this checkpoint; these tensors differ: {', '.join(other[:3])}",
-        )
+    require_same_shapes(training.model, shapes, expected)
     return built
 
 

@@ -45,16 +45,11 @@ def open_weights(folder: Path) -> Mapping[str, StoredTensor]:
     """Every tensor of a model by its name in the files: safetensors, or else what torch.save wrote."""
     files = list_weight_files(folder, SAFETENSORS)
     if files:
-        return {name: entry for file in files for name, entry in _read_header(file).items()}
+        return {name: entry for file in files for name, entry in open_safetensors(file).items()}
     files = list_weight_files(folder, PICKLED)
     if files:
         return {name: PickledTensor(tensor) for file in files for name, tensor in _load_pickle(file).items()}
     raise AboardError(model_loading.NO_WEIGHTS, f"{folder} has neither model.safetensors nor its index")
-
-
-def open_safetensors(file: Path) -> Mapping[str, StoredTensor]:
-    """Every tensor of one file."""
-    return _read_header(file)
 
 
 def read_whole(stored: StoredTensor) -> torch.Tensor:
@@ -125,7 +120,8 @@ class OpenFile:
             os.close(self._handle)
 
 
-def _read_header(path: Path) -> dict[str, SafetensorsTensor]:
+def open_safetensors(path: Path) -> dict[str, SafetensorsTensor]:
+    """Every tensor of one file."""
     try:
         file = OpenFile(path)
     except OSError as error:
