@@ -46,8 +46,8 @@ def _read_records(
                 elif line.strip():
                     yield parse_line(line, where)
     except STREAM_ERRORS as error:
-        line = number + 1 if number > chunk.first else number
-        yield make_cut_off_row(RowLocation(file=chunk.file, line=line), error)
+        where = RowLocation(file=chunk.file, line=number + 1 if number > chunk.first else number)
+        yield make_cut_off_row(where, error)
 
 
 def parse_json_line(line: bytes, where: RowLocation) -> Record | InvalidRow:

@@ -78,7 +78,7 @@ def load_vocabulary(tokenizer: Any, *, trust_remote_code: bool = False) -> Vocab
 def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
     """Loads from a directory or the hub; a missing tokenizer is detected before anything slow starts."""
     path = Path(name).expanduser()
-    where: Path | str | None = path
+    where: Path | str = path
     if not path.exists():
         if is_path(name) or ("/" in name and path.parent.is_dir()):
             raise _make_missing_error(name)
@@ -89,9 +89,10 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
         if is_path(name):
             seen = f"'{escape_text(name)}' is a path, and no name on the Hugging Face Hub"
             raise AboardError(data.TOKENIZER, seen, "missing", folder=Path(name).parent)
-        where = name if is_hub_reachable() else _find_cached(name)
-        if where is None:
+        found = name if is_hub_reachable() else _find_cached(name)
+        if found is None:
             raise _make_unreachable_error(name)
+        where = found
     _refuse_foreign_names(_find_file(where, TOKENIZER_SETTINGS))
     _refuse_foreign_links(where)
     vocabulary = _find_file(where, "tokenizer.json")
