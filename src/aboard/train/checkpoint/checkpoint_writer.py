@@ -87,11 +87,8 @@ class CheckpointWriter:
         reports = self._group.run_collectively(copy_and_list)
         for rank, each in enumerate(reports):
             if each["step"] != snapshot.step:
-                seen = (
-                    f"rank {rank} is saving step {each['step']} while rank {self._group.rank} is saving step"
-                    f" {snapshot.step}"
-                )
-                raise AboardError(checkpoint.OUT_OF_STEP, seen)
+                ours = f"rank {self._group.rank} is saving step {snapshot.step}"
+                raise AboardError(checkpoint.OUT_OF_STEP, f"rank {rank} is saving step {each['step']} while {ours}")
         name = choose_step_name(snapshot.step, {name for each in reports for name in each["taken"]})
 
         def make() -> None:

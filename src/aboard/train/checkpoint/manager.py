@@ -155,11 +155,8 @@ class CheckpointManager:
             state = _clone_buffers(slice_model(named, self._world.size), named)
             state += slice_optimizer(named, optimizer, self._world.size)
             mine = list(select_own_slices(state, self._world.rank, self._group.disks.of(self._world.rank)))
-            about = asdict(self._present(module)) | {
-                "progress": progress.content(),
-                "ties": named.ties,
-                "state": dict(extra),
-            }
+            about = asdict(self._present(module))
+            about |= {"progress": progress.content(), "ties": named.ties, "state": dict(extra)}
             tensors = {each.name: each.whole for each in state}
             return CheckpointState(step=progress.step, about=about, tensors=tensors, copy=self._stage.ready(mine))
         except Exception as error:  # noqa: BLE001 - the other ranks are about to wait for this one: they get the error

@@ -101,12 +101,8 @@ def _list_offers(group: CheckpointRanks, folder: Path, names: list[str] | None, 
     skipped = {name: why for report in reports for name, why in report["skipped"].items() if name not in serials}
     result.notes += [f"skipped {name}: {why}" for name, why in skipped.items()]
     result.broken |= {name for report in reports for name in report["torn"] if name not in serials}
-    offers = [
-        _Offer(
-            name=name, serial=serial, ranks=tuple(rank for rank, report in enumerate(reports) if name in report["good"])
-        )
-        for name, serial in serials.items()
-    ]
+    ranks = {name: tuple(rank for rank, report in enumerate(reports) if name in report["good"]) for name in serials}
+    offers = (_Offer(name=name, serial=serial, ranks=ranks[name]) for name, serial in serials.items())
     return sorted(offers, key=lambda offer: (offer.serial, offer.name), reverse=True)
 
 

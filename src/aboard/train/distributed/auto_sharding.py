@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 from aboard.core.plan.training_settings import Training
 from aboard.train.distributed.device_mesh import ShardingKind, require_even_ranks
@@ -51,8 +52,5 @@ def _estimate_layouts(profile: ModelProfile, training: Training, nodes: tuple[in
     for sharding in list_shardings(training, nodes):
         # Kept weights save an all-gather per backward; held gradients save a reduction in all micro-batches but the
         # last.
-        options = (
-            ((False, False),) if sharding == "none" else ((True, True), (True, False), (False, True), (False, False))
-        )
-        for keep, hold in options:
+        for keep, hold in product((False,) if sharding == "none" else (True, False), repeat=2):
             yield estimate_memory(profile, training, nodes, sharding=sharding, keep=keep, hold=hold)

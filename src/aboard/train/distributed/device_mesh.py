@@ -16,9 +16,8 @@ def build_mesh(sharding: ShardingKind, slots: tuple[int, ...], *, device: torch.
     if sharding == "full":
         return init_device_mesh(device.type, (sum(slots),), mesh_dim_names=("shard",))
     if sharding == "hybrid":
-        return init_device_mesh(
-            device.type, (len(slots), require_even_ranks(slots)), mesh_dim_names=("replicate", "shard")
-        )
+        shape = (len(slots), require_even_ranks(slots))
+        return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
     return None
 
 

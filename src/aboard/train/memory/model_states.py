@@ -130,11 +130,8 @@ def _estimate_replicated(model: ModelSizes, training: Training, ranks: int) -> S
     before = gradients if micro > 1 else 0
     copies = (HALF * model.copied if half else 0) + model.dequantized
     beside = ranks > 1 or micro > 1
-    parts = (
-        FULL
-        * model.embedding
-        * (_count_gradient_parts(micro) if model.tied and beside else 2 * model.tied or int(beside))
-    )
+    copies_of_gradient = _count_gradient_parts(micro) if model.tied and beside else 2 * model.tied or int(beside)
+    parts = FULL * model.embedding * copies_of_gradient
     after = 0 if buckets or before else gradients
     peak = stays + buckets + before + max(copies, after + parts)
     return StateMemory(
