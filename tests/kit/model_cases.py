@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from live_bytes import LiveByteCounter
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -27,7 +28,6 @@ from aboard.train.distributed.auto_sharding import find_best_layout
 from aboard.train.distributed.rank_context import RankContext, join_process_group, leave_process_group
 from aboard.train.memory.advice import list_changes
 from aboard.train.memory.estimate import estimate_memory, profile_model
-from aboard.train.memory.live_bytes import LiveByteCounter
 from aboard.train.memory.worker import answer_request
 from aboard.train.model.attention_masks import AttentionMasks, build_masks
 from aboard.train.model.build_model import build_engine, count_flops_per_token

@@ -41,7 +41,7 @@ def standing(width: int = WIDTH, layers: int = 2) -> tuple[Standing, LocalAdamW]
 
 
 def world(rank: int = 0, size: int = 1, **changed: Any) -> RankContext:
-    place: dict[str, Any] = {"rank": rank, "size": size, "local_rank": rank, "local_size": size, "sharding": "none"}
+    place: dict[str, Any] = {"rank": rank, "size": size, "local_rank": rank, "sharding": "none"}
     return RankContext(**{**place, "device": torch.device("cpu"), **changed})
 
 

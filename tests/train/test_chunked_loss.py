@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from live_bytes import LiveByteCounter
 from tiny import tiny_data
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -19,7 +20,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, Pre
 
 from aboard.core.plan.training_settings import Adapter, Training
 from aboard.diagnoses import AboardError
-from aboard.train.memory.live_bytes import LiveByteCounter
 from aboard.train.memory.worker import answer_request
 from aboard.train.model import chunked_loss
 from aboard.train.model.chunked_loss import count_chunk_rows, enable_chunked_loss, find_chunking_obstacle

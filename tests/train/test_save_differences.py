@@ -8,8 +8,9 @@ import pytest
 from saving import checkpoints, resumed, save, standing, training
 
 from aboard.diagnoses import AboardError
+from aboard.train.checkpoint.commit_marker import RunSettings
 from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
-from aboard.train.checkpoint.setting_differences import RunSettings, find_differences, refuse_differences
+from aboard.train.checkpoint.setting_differences import find_differences, refuse_differences
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from live_bytes import LiveByteCounter
 from model_cases import FAMILIES, SHAPE, training, without_weights
 from torch.utils.flop_counter import FlopCounterMode
 from train_cases import curve, trained
@@ -17,7 +18,6 @@ from aboard.core.plan.training_settings import Adapter, Checkpointing, Training
 from aboard.train.distributed.rank_context import join_process_group
 from aboard.train.memory.activations import estimate_activations
 from aboard.train.memory.estimate import profile_model
-from aboard.train.memory.live_bytes import LiveByteCounter
 from aboard.train.model.build_model import build_engine
 
 CLOSE = 1e-5

@@ -27,8 +27,8 @@ from aboard.durable_files import FileEntry
 from aboard.flows.data import DataCheckRequest, inspect_data
 from aboard.flows.sync.sync_directory import build_sync_directory
 from aboard.flows.train.fetch_model import fetch_model, read_model_facts
-from aboard.train.checkpoint.commit_marker import MarkerError, parse_marker, parse_marker_head
-from aboard.train.checkpoint.setting_differences import RunSettings, find_differences
+from aboard.train.checkpoint.commit_marker import MarkerError, RunSettings, parse_marker, parse_marker_head
+from aboard.train.checkpoint.setting_differences import find_differences
 from aboard.ui.data.plain_report import format_data_json, format_data_lines
 from aboard.ui.data.report_view import DataReportView
 from aboard.ui.error_message import show_error

@@ -43,9 +43,6 @@ class LengthCounts:
         place = min(bisect_left(below, share * below[-1]), len(lengths) - 1)
         return lengths[place] if lengths[place] < EXACT_BELOW else min(lengths[place], self.longest)
 
-    def above(self, limit: int) -> int:
-        return sum(count for length, count in self.counts.items() if length > limit)
-
 
 def count_lengths(lengths: Iterable[int]) -> LengthCounts:
     every = list(lengths)

@@ -1,6 +1,7 @@
 """Packed sequences as tensors on the host: padded rows, positions that restart in each document, and labels."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -41,19 +42,14 @@ class MicroBatch:
         """An asynchronous copy on the device, from pinned memory."""
         if device.type == "cpu":
             return self
-
-        def moved(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device, non_blocking=True)
-
-        return self._each(moved)
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "MicroBatch":
-        return self._each(lambda tensor: None if tensor is None else tensor.pin_memory())
+        return self._each(Tensor.pin_memory)
 
-    def _each(self, act: Callable[[Tensor | None], Tensor | None]) -> "MicroBatch":
-        named = ("input_ids", "position_ids", "documents", "keep", "labels", "ends", "dropout_keys")
-        tensors = {name: act(getattr(self, name)) for name in named}
-        return MicroBatch(**tensors, longest=self.longest, tokens=self.tokens, supervised=self.supervised)  # type: ignore[arg-type]
+    def _each(self, act: Callable[[Tensor], Tensor]) -> "MicroBatch":
+        tensors = {name: act(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **tensors)  # type: ignore[arg-type] # no other field is a tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +62,6 @@ class Collator:
 
     flat: bool = False
     keeps: LogitPositions = "each"
-    pad: int = 0
 
     def __call__(
         self, bins: Sequence[PackedSequence], dropout_keys: Sequence[NDArray[np.int32]] | None = None
@@ -83,7 +78,7 @@ class Collator:
         self, rows: Sequence["_Row"], dropout_keys: Sequence[NDArray[np.int32]] | None, tokens: int
     ) -> MicroBatch:
         length = -(-max(len(row.ids) for row in rows) // GRAIN) * GRAIN
-        ids = np.full((len(rows), length), self.pad, np.int64)
+        ids = np.zeros((len(rows), length), np.int64)
         positions = np.zeros((len(rows), length), np.int64)
         documents = np.zeros((len(rows), length), np.int32)
         several = False

@@ -26,30 +26,10 @@ def count_warmup_steps(training: Training, steps: int) -> int:
 _Shape = Callable[[Training, int, int, int], float]
 
 
-def _decay_cosine(_training: Training, done: int, warmup: int, steps: int) -> float:
-    return 0.5 * (1 + cos(pi * min(1.0, done / (steps - warmup))))
-
-
-def _restart_cosine(training: Training, done: int, warmup: int, steps: int) -> float:
-    return 0.5 * (1 + cos(pi * (training.num_cycles * done / (steps - warmup) % 1.0)))
-
-
-def _decay_linear(_training: Training, done: int, warmup: int, steps: int) -> float:
-    return max(0.0, 1 - done / (steps - warmup))
-
-
-def _decay_polynomial(training: Training, done: int, warmup: int, steps: int) -> float:
-    return float(_decay_linear(training, done, warmup, steps) ** training.power)
-
-
 def _decay_inverse_sqrt(_training: Training, done: int, warmup: int, _steps: int) -> float:
     """Independent of the length of the training; without a warmup, transformers' timescale of 10,000 steps."""
     timescale = warmup or 10_000
     return sqrt(timescale / (timescale + done))
-
-
-def _keep_constant(_training: Training, _done: int, _warmup: int, _steps: int) -> float:
-    return 1.0
 
 
 def _decay_wsd(training: Training, done: int, warmup: int, steps: int) -> float:
@@ -58,11 +38,13 @@ def _decay_wsd(training: Training, done: int, warmup: int, steps: int) -> float:
 
 
 _SHAPES: dict[str, _Shape] = {
-    "cosine": _decay_cosine,
-    "cosine_with_restarts": _restart_cosine,
-    "linear": _decay_linear,
-    "polynomial": _decay_polynomial,
+    "cosine": lambda _, done, warmup, steps: 0.5 * (1 + cos(pi * min(1.0, done / (steps - warmup)))),
+    "cosine_with_restarts": lambda training, done, warmup, steps: (
+        0.5 * (1 + cos(pi * (training.num_cycles * done / (steps - warmup) % 1.0)))
+    ),
+    "linear": lambda _, done, warmup, steps: max(0.0, 1 - done / (steps - warmup)),
+    "polynomial": lambda training, done, warmup, steps: max(0.0, 1 - done / (steps - warmup)) ** training.power,
     "inverse_sqrt": _decay_inverse_sqrt,
-    "constant": _keep_constant,
+    "constant": lambda *_: 1.0,
     "wsd": _decay_wsd,
 }

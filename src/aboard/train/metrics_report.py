@@ -9,7 +9,7 @@ from itertools import count
 from math import isfinite
 from pathlib import Path
 from time import time
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self, TextIO
 
 from aboard.core.plan.training_settings import Training
@@ -45,9 +45,7 @@ class MetricsReporter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._file is not None:
             self._file.close()
         if self._senders is not None:

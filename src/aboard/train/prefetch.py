@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from queue import Empty, Full, Queue
 from threading import Event, Thread
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 Planned = TypeVar("Planned")
@@ -36,9 +35,7 @@ class Prefetcher(Generic[Planned, Made]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
         self._thread.join(_PATIENCE)
 

@@ -8,7 +8,7 @@ import signal
 from enum import IntEnum
 from math import ceil
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from aboard.train.distributed.rank_consensus import PendingMaximum, RankConsensus
@@ -41,9 +41,7 @@ class RequestListener:
         self._before = signal.signal(signal.SIGTERM, self._on_sigterm)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         signal.signal(signal.SIGTERM, self._before)
         if error is None and self._waiting is not None:
             self._waiting.get()

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from aboard.data.rows import InvalidRow, RowLocation
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
@@ -29,3 +30,17 @@ class Chunk:
     first: int = 1
     size: int = 0
     why: Untrusted = NO_TEXT
+
+
+def make_broken_chunk(file: Untrusted, path: str, error: BaseException) -> Chunk:
+    return Chunk(file=file, path=path, store="broken", why=Untrusted(f"the file can't be read: {format_error(error)}"))
+
+
+def make_cut_off_row(where: RowLocation, error: BaseException) -> InvalidRow:
+    """The last row of a file whose rest can't be read."""
+    why = f"the file can't be read further: {format_error(error)}"
+    return InvalidRow(where=where, code="file-cut", why=Untrusted(why))
+
+
+def format_error(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

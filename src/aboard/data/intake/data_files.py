@@ -3,13 +3,12 @@
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 from aboard.data.intake.chunks import Store
 from aboard.data.intake.compressed_files import strip_compression_suffix
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
-from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.diagnoses.untrusted import escape_text
 from aboard.foreign_files import refuse_outside_link
 
 STORE_BY_SUFFIX: dict[str, Store] = {
@@ -26,22 +25,10 @@ _INDEX = ".idx"
 _NO_ROWS = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"})
 # Parts of file names that indicate a split, as the hub reads them.
 _SPLITS = {
-    "train": "train",
-    "training": "train",
-    "test": "test",
-    "testing": "test",
-    "eval": "test",
-    "evaluation": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
 }
-_SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
-
-
-class DataFile(NamedTuple):
-    """A file with rows: the name display_name to the user, the path that is opened, and the suffix that decides how."""
-
-    display_name: Untrusted
-    path: str
-    ending: str
 
 
 _TO_JSON_LINES = "import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(sys.stdin{})]"
@@ -49,12 +36,12 @@ _TO_JSON_LINES = "import csv, json, sys; [print(json.dumps(row)) for row in csv.
 _CONVERTERS = {".csv": _TO_JSON_LINES.format(""), ".tsv": _TO_JSON_LINES.format(', delimiter="\\t"')}
 
 
-def find_data_files(path: str, split: str | None) -> list[DataFile]:
+def find_data_files(path: str, split: str | None) -> list[str]:
     """The file itself, or a directory's files by name, of one split if their names indicate splits."""
     if Path(path).is_dir():
         return _list_directory(path, split)
     name = path.removesuffix(".bin") + ".idx" if path.endswith(".bin") else path
-    ending = _get_suffix(name)
+    ending = get_data_suffix(name)
     if ending in _CONVERTERS and path.lower().endswith(ending):
         seen = f"'{escape_text(path)}' is a table (CSV or TSV), which Aboard doesn't read"
         rows = path[: -len(ending)] + ".jsonl"
@@ -64,24 +51,20 @@ def find_data_files(path: str, split: str | None) -> list[DataFile]:
         raise AboardError(data.ENDING, seen, "known", endings=" ".join(STORE_BY_SUFFIX))
     if ending == _INDEX:
         _refuse_outside_link(name.removesuffix(_INDEX) + ".bin", [Path(name).parent, Path(name).resolve().parent])
-    return [DataFile(Untrusted(name), name, ending)]
+    return [name]
 
 
-def _list_directory(path: str, split: str | None) -> list[DataFile]:
-    files = [
-        DataFile(Untrusted(name), name, _get_suffix(name))
-        for name in _walk_directory(path)
-        if _get_suffix(name) in STORE_BY_SUFFIX
-    ]
+def _list_directory(path: str, split: str | None) -> list[str]:
+    files = [name for name in _walk_directory(path) if get_data_suffix(name) in STORE_BY_SUFFIX]
     # Beside data files, a text file is a README or a license.
-    files = [file for file in files if STORE_BY_SUFFIX[file.ending] != "text"] or files
+    files = [file for file in files if STORE_BY_SUFFIX[get_data_suffix(file)] != "text"] or files
     if not files:
         seen = f"the directory '{escape_text(path)}' has no data files"
         raise AboardError(data.MISSING, seen, "no-rows", endings=" ".join(STORE_BY_SUFFIX))
-    split_by_file = {file: _guess_split(os.path.relpath(file.path, path)) for file in files}
+    split_by_file = {file: _guess_split(os.path.relpath(file, path)) for file in files}
     splits = sorted({name for name in split_by_file.values() if name})
     for file in files:
-        for name in (file.path, file.path.removesuffix(_INDEX) + ".bin"):
+        for name in (file, file.removesuffix(_INDEX) + ".bin"):
             _refuse_outside_link(name, [Path(path)])
     if split is None and len(splits) <= 1:
         return files
@@ -113,7 +96,8 @@ def _walk_directory(path: str) -> list[str]:
     return sorted(names)
 
 
-def _get_suffix(path: str) -> str:
+def get_data_suffix(path: str) -> str:
+    """The suffix that decides how the file is read."""
     return Path(strip_compression_suffix(path)).suffix.lower()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from aboard.core.text.byte_sizes import format_size
-from aboard.data.intake.chunks import Chunk
+from aboard.data.intake.chunks import Chunk, make_cut_off_row
 from aboard.data.intake.compressed_files import MAX_ROW, STREAM_ERRORS, open_decompressed
 from aboard.data.intake.jsonl_and_text import Record, describe_json_type, has_lone_surrogate
 from aboard.data.rows import InvalidRow, RowLocation
@@ -43,19 +43,15 @@ def read_json_array(chunk: Chunk) -> Iterator[Record | InvalidRow]:
                 yield _check_item(item, RowLocation(file=chunk.file, line=row, unit="row"))
     except _JsonError as trouble:
         where = RowLocation(file=chunk.file, line=row + 1, unit="row")
-        yield InvalidRow(
-            where=where, code=trouble.code, why=Untrusted(f"{trouble.why}; the rest of the file is not read")
-        )
+        yield InvalidRow(where=where, code=trouble.code, why=Untrusted(f"{trouble}; the rest of the file is not read"))
     except STREAM_ERRORS as error:
-        where = RowLocation(file=chunk.file, line=row + 1, unit="row")
-        yield InvalidRow(where=where, code="file-cut", why=Untrusted(f"the file can't be read further: {error}"))
+        yield make_cut_off_row(RowLocation(file=chunk.file, line=row + 1, unit="row"), error)
 
 
 class _JsonError(Exception):
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)
         self.code = code
-        self.why = why
 
 
 class _JsonWindow:
@@ -76,7 +72,8 @@ class _JsonWindow:
     def peek(self) -> str:
         """The next non-space character, or an empty string at the end."""
         while True:
-            self._at = _skip_space(self._text, self._at)
+            space = _SPACE.match(self._text, self._at)
+            self._at = space.end() if space else self._at
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._more():
@@ -187,11 +184,6 @@ def _check_item(item: object, where: RowLocation) -> Record | InvalidRow:
         why = f"{describe_json_type(item)}, where an object with columns was expected"
         return InvalidRow(where=where, code="row-type", why=Untrusted(why))
     return where, item
-
-
-def _skip_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
 
 
 def _read_nonblank_line(file: BinaryIO) -> bytes:

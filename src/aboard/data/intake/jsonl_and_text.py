@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from aboard.core.text.byte_sizes import format_size
-from aboard.data.intake.chunks import Chunk
+from aboard.data.intake.chunks import Chunk, make_cut_off_row
 from aboard.data.intake.compressed_files import MAX_ROW, STREAM_ERRORS, open_decompressed
 from aboard.data.rows import InvalidRow, RowLocation
 from aboard.diagnoses.untrusted import Untrusted
@@ -47,7 +47,7 @@ def _read_records(
                     yield parse_line(line, where)
     except STREAM_ERRORS as error:
         where = RowLocation(file=chunk.file, line=number + 1 if number > chunk.first else number)
-        yield InvalidRow(where=where, code="file-cut", why=Untrusted(f"the file can't be read further: {error}"))
+        yield make_cut_off_row(where, error)
 
 
 def parse_json_line(line: bytes, where: RowLocation) -> Record | InvalidRow:

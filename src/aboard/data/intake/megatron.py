@@ -10,11 +10,12 @@ distinguished by size.
 import os
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from aboard.data.intake.chunks import Chunk
+from aboard.data.intake.chunks import Chunk, make_broken_chunk, make_cut_off_row
 from aboard.data.rows import DataRow, Ids, InvalidRow, RowLocation
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.foreign_files import require_regular_file
@@ -64,7 +65,7 @@ def list_megatron_chunks(file: Untrusted, path: str, *, every: int) -> list[Chun
         require_regular_file(tokens)
         size = tokens.st_size
     except (OSError, _MegatronError) as error:
-        return [Chunk(file=file, path=path, store="broken", why=Untrusted(f"the file can't be read: {error}"))]
+        return [make_broken_chunk(file, path, error)]
     step = max(1, int(index.documents * every / max(size, 1)))
     starts = range(0, index.documents, step)
     return [
@@ -96,11 +97,14 @@ def read_megatron_rows(chunk: Chunk) -> Iterator[DataRow | InvalidRow]:
                 if isinstance(sequences, str):
                     yield InvalidRow(where=where, code="row-tokens", why=Untrusted(sequences))
                     continue
-                parts = [_read_sequence(tokens.fileno(), index.kind, place, length) for place, length in sequences]
+                width = index.kind.itemsize
+                parts = [
+                    np.frombuffer(os.pread(tokens.fileno(), length * width, place), index.kind)
+                    for place, length in sequences
+                ]
                 yield _make_row(np.concatenate(parts) if parts else np.empty(0, np.int64), where)
     except (OSError, _MegatronError, IndexError, ValueError) as error:
-        where = RowLocation(file=chunk.file, line=at + 1, unit="row")
-        yield InvalidRow(where=where, code="file-cut", why=Untrusted(f"the file can't be read further: {error}"))
+        yield make_cut_off_row(RowLocation(file=chunk.file, line=at + 1, unit="row"), error)
 
 
 def _get_bin_path(path: str) -> str:
@@ -121,19 +125,14 @@ def _read_index(path: str) -> _Index:
         raise _MegatronError(f"version {version} with tokens of type {kind} is not supported")
     rest = size - head - _SEQUENCE_BYTES * sequences
     table = struct.unpack_from("<Q", start, head)[0] if len(start) == head + 8 else 0
+    make = partial(_Index, path=path, kind=np.dtype(_TYPES[kind]), sequences=sequences)
     if rest == 0:
-        return _Index(
-            path=path, kind=np.dtype(_TYPES[kind]), sequences=sequences, documents=sequences, lengths_at=head,
-            table_at=None,
-        )  # fmt: skip
+        return make(documents=sequences, lengths_at=head, table_at=None)
     if table < 1 or rest - 8 - 8 * table not in {0, sequences}:
         raise _MegatronError(
             f"{size} bytes don't fit an index of {sequences} sequences and {table} document boundaries"
         )
-    return _Index(
-        path=path, kind=np.dtype(_TYPES[kind]), sequences=sequences, documents=table - 1, lengths_at=head + 8,
-        table_at=head + 8 + _SEQUENCE_BYTES * sequences,
-    )  # fmt: skip
+    return make(documents=table - 1, lengths_at=head + 8, table_at=head + 8 + _SEQUENCE_BYTES * sequences)
 
 
 def _locate_sequences(index: _Index, first: int, end: int, size: int) -> list[tuple[int, int]] | str:
@@ -146,10 +145,6 @@ def _locate_sequences(index: _Index, first: int, end: int, size: int) -> list[tu
         if place < 0 or length < 0 or place + length * width > size:
             return f"the index refers to {length} tokens at byte {place}, but the .bin file has {size} bytes"
     return sequences
-
-
-def _read_sequence(file: int, kind: np.dtype[np.generic], place: int, length: int) -> np.ndarray:
-    return np.frombuffer(os.pread(file, length * kind.itemsize, place), dtype=kind)
 
 
 def _make_row(tokens: np.ndarray, where: RowLocation) -> DataRow | InvalidRow:

@@ -1,6 +1,7 @@
 """Parquet and Arrow files: read as batches of columns, yielded row by row."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aboard.data.intake.chunks import Chunk
+from aboard.data.intake.chunks import Chunk, format_error, make_broken_chunk, make_cut_off_row
 from aboard.data.intake.jsonl_and_text import Record
 from aboard.data.intake.memory_limit import limit_memory
 from aboard.data.rows import InvalidRow, RowLocation
@@ -28,7 +29,7 @@ def list_parquet_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk
             groups = [parquet.metadata.row_group(at) for at in range(parquet.metadata.num_row_groups)]
             sizes = [(group.num_rows, group.total_byte_size) for group in groups]
     except ARROW_ERRORS as error:
-        return [_make_broken_chunk(file, path, error)]
+        return [make_broken_chunk(file, path, error)]
     return _group_chunks(Chunk(file=file, path=path, store="parquet"), sizes, every)
 
 
@@ -38,7 +39,7 @@ def list_arrow_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
         # Not nbytes, which follows unchecked offsets and reads out of bounds in a damaged file.
         sizes = [(batch.num_rows, batch.get_total_buffer_size()) for batch in _read_batches(path, 0, 0)]
     except ARROW_ERRORS as error:
-        return [_make_broken_chunk(file, path, error)]
+        return [make_broken_chunk(file, path, error)]
     return _group_chunks(Chunk(file=file, path=path, store="arrow"), sizes, every)
 
 
@@ -58,7 +59,7 @@ def read_parquet_records(chunk: Chunk, columns: tuple[str, ...] | None = None) -
                     yield from _convert_batch(batch, chunk.file, row)
                     row += batch.num_rows
     except ARROW_ERRORS as error:
-        yield _make_cut_off_row(chunk.file, row, error)
+        yield make_cut_off_row(RowLocation(file=chunk.file, line=row, unit="row"), error)
 
 
 def read_arrow_records(chunk: Chunk, columns: tuple[str, ...] | None = None) -> Iterator[Record | InvalidRow]:
@@ -72,7 +73,7 @@ def read_arrow_records(chunk: Chunk, columns: tuple[str, ...] | None = None) -> 
                 yield from _convert_batch(batch, chunk.file, row)
                 row += batch.num_rows
     except ARROW_ERRORS as error:
-        yield _make_cut_off_row(chunk.file, row, error)
+        yield make_cut_off_row(RowLocation(file=chunk.file, line=row, unit="row"), error)
 
 
 def _open_parquet(path: str) -> pq.ParquetFile:
@@ -125,9 +126,7 @@ def _group_chunks(whole: Chunk, sizes: list[tuple[int, int]], every: int) -> lis
     for at, (count, length) in enumerate(sizes, start=1):
         rows, size = rows + count, size + length
         if size >= every or at == len(sizes):
-            chunks.append(
-                Chunk(file=whole.file, path=whole.path, store=whole.store, start=start, stop=at, first=first, size=size)
-            )
+            chunks.append(replace(whole, start=start, stop=at, first=first, size=size))
             start, first, rows, size = at, first + rows, 0, 0
     return chunks
 
@@ -142,7 +141,7 @@ def _convert_batch(batch: pa.RecordBatch, file: Untrusted, first: int) -> Iterat
             for at in range(batch.num_rows):
                 yield from _convert_batch(batch.slice(at, 1), file, first + at)
         else:
-            why = f"a value that can't be read: {_format_error(error)}"
+            why = f"a value that can't be read: {format_error(error)}"
             yield InvalidRow(where=RowLocation(file=file, line=first, unit="row"), code="row-utf8", why=Untrusted(why))
         return
     for at in range(batch.num_rows):
@@ -193,16 +192,3 @@ def _drop_nulls(value: object) -> Any:
     if isinstance(value, list):
         return [_drop_nulls(item) for item in value]
     return value
-
-
-def _make_broken_chunk(file: Untrusted, path: str, error: BaseException) -> Chunk:
-    return Chunk(file=file, path=path, store="broken", why=Untrusted(f"the file can't be read: {_format_error(error)}"))
-
-
-def _make_cut_off_row(file: Untrusted, row: int, error: BaseException) -> InvalidRow:
-    why = f"the file can't be read further: {_format_error(error)}"
-    return InvalidRow(where=RowLocation(file=file, line=row, unit="row"), code="file-cut", why=Untrusted(why))
-
-
-def _format_error(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

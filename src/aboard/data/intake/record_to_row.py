@@ -55,14 +55,10 @@ def _build_alpaca(where: RowLocation, fields: dict[str, Any], _: tuple[str, ...]
     if not (instruction or extra or output):
         raise InvalidRowError("row-empty", "instruction, input and output are empty")
     # Not str.format: an instruction may contain braces.
-    instructions = (ALPACA_INPUT_PROMPT if extra else ALPACA_PROMPT).replace("{instruction}", instruction, 1)
-    if extra:
-        head, tail = ALPACA_INPUT_PROMPT.split("{input}")
-        instructions = head.replace("{instruction}", instruction, 1) + extra + tail
-    question: ChatMessage = {
-        "role": "user",
-        "content": f"{instruction}\n\n{extra}" if instruction and extra else instruction or extra,
-    }
+    head, tail = ALPACA_INPUT_PROMPT.split("{input}") if extra else (ALPACA_PROMPT, "")
+    instructions = head.replace("{instruction}", instruction, 1) + extra + tail
+    asked = f"{instruction}\n\n{extra}" if instruction and extra else instruction or extra
+    question: ChatMessage = {"role": "user", "content": asked}
     answer: ChatMessage = {"role": "assistant", "content": output}
     start: tuple[ChatMessage, ...] = ({"role": "system", "content": system},) if system else ()
     prompt = f"{system}\n\n{instructions}" if system else instructions

@@ -76,12 +76,12 @@ def _use_given_format(records: Sequence[Mapping[str, Any]], format_name: str, te
     column = next(
         (column for column in _CONVERSATIONS if _has_column(records, column)), _CONVERSATIONS[format_name == "sharegpt"]
     )
-    return RowFormat(name=format_name, why="given", columns=_list_columns(format_name, column))
+    return _make_format(format_name, "given", column)
 
 
-def _list_columns(name: FormatName, conversation: str = "messages") -> tuple[str, ...]:
-    """All columns that the format reads, the required one first."""
-    return {
+def _make_format(name: FormatName, why: str, conversation: str = "messages") -> RowFormat:
+    """With all columns that the format reads, the required one first."""
+    columns = {
         "alpaca": ("instruction", "input", "output", "system", "history"),
         "sharegpt": (conversation, "system", "tools"),
         "messages": (conversation, "tools"),
@@ -89,27 +89,25 @@ def _list_columns(name: FormatName, conversation: str = "messages") -> tuple[str
         "text": ("text",),
         "tokens": ("input_ids", "labels", "loss_mask", "attention_mask"),
     }[name]
+    return RowFormat(name=name, why=why, columns=columns)
 
 
 def _find_candidates(records: Sequence[Mapping[str, Any]]) -> list[RowFormat]:
     found: list[RowFormat] = []
     if _has_column(records, "input_ids"):
-        found.append(RowFormat(name="tokens", why="a column input_ids", columns=_list_columns("tokens")))
+        found.append(_make_format("tokens", "a column input_ids"))
     for column in _CONVERSATIONS:
         keys = _find_turn_keys(records, column)
         if {"role", "content"} & keys:
-            why = f"{column} with role and content"
-            found.append(RowFormat(name="messages", why=why, columns=_list_columns("messages", column)))
+            found.append(_make_format("messages", f"{column} with role and content", column))
         elif {"from", "value"} <= keys:
-            why = f"{column} with from and value"
-            found.append(RowFormat(name="sharegpt", why=why, columns=_list_columns("sharegpt", column)))
+            found.append(_make_format("sharegpt", f"{column} with from and value", column))
     if _has_column(records, "prompt") and _has_column(records, "completion"):
-        why = "columns prompt, completion"
-        found.append(RowFormat(name="prompt-completion", why=why, columns=_list_columns("prompt-completion")))
+        found.append(_make_format("prompt-completion", "columns prompt, completion"))
     if _has_column(records, "instruction") and _has_column(records, "output"):
-        found.append(RowFormat(name="alpaca", why="columns instruction, output", columns=_list_columns("alpaca")))
+        found.append(_make_format("alpaca", "columns instruction, output"))
     if _has_column(records, "text"):
-        found.append(RowFormat(name="text", why="a column text", columns=_list_columns("text")))
+        found.append(_make_format("text", "a column text"))
     return found
 
 

@@ -3,13 +3,13 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from aboard.core.text.hub_names import looks_like_path, strip_hub_prefix
 from aboard.core.text.input_text import find_nearest
-from aboard.data.intake.chunks import CHUNK_BYTES, Chunk, Store
+from aboard.data.intake.chunks import CHUNK_BYTES, Chunk, Store, make_broken_chunk
 from aboard.data.intake.compressed_files import COMPRESSED_SUFFIXES, STREAM_ERRORS, strip_compression_suffix
-from aboard.data.intake.data_files import STORE_BY_SUFFIX, DataFile, find_data_files
+from aboard.data.intake.data_files import STORE_BY_SUFFIX, find_data_files, get_data_suffix
 from aboard.data.intake.hub_reachability import is_hub_reachable
 from aboard.data.intake.json_array import is_json_lines
 from aboard.data.intake.megatron import list_megatron_chunks
@@ -26,8 +26,7 @@ class SourceSpec:
     """One source as the user gave it.
 
     `format` and `text_column` are detected if None; `split` is the hub's, or a directory's by its file names; `config`
-    is the hub's configuration name, such as `en` for wikipedia; `revision` is a commit, tag or branch of the hub;
-    `weight` is its share when several are mixed.
+    is the hub's configuration name, such as `en` for wikipedia; `revision` is a commit, tag or branch of the hub.
     """
 
     path: str
@@ -36,16 +35,14 @@ class SourceSpec:
     split: str | None = None
     config: str | None = None
     revision: str | None = None
-    weight: float = 1.0
 
 
 def list_source_chunks(spec: SourceSpec, *, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
     """The chunks of a source in order: the same list for the same files on every machine."""
     if Path(spec.path).exists():
         _check_local_choice(spec)
-        return [
-            chunk for file in find_data_files(spec.path, spec.split) for chunk in _list_file_chunks(file, chunk_bytes)
-        ]
+        files = find_data_files(spec.path, spec.split)
+        return [chunk for file in files for chunk in _list_file_chunks(file, chunk_bytes)]
     name = strip_hub_prefix(spec.path)
     if is_hub_name(name) and not looks_like_path(spec.path) and not _is_beside_files(spec.path):
         return list_hub_chunks(
@@ -84,36 +81,33 @@ def _find_similar_path(path: Path) -> Path | None:
     return path.with_name(near) if near else None
 
 
-def _list_file_chunks(file: DataFile, every: int) -> list[Chunk]:
+def _list_file_chunks(path: str, every: int) -> list[Chunk]:
     try:
-        return _split_file(file, every)
+        return _split_file(path, every)
     except STREAM_ERRORS as error:
-        return [_make_broken_chunk(file, str(error))]
+        return [make_broken_chunk(Untrusted(path), path, error)]
 
 
-def _split_file(file: DataFile, every: int) -> list[Chunk]:
-    require_regular_file(Path(file.path).stat())
-    store = STORE_BY_SUFFIX[file.ending]
-    if store == "parquet":
-        return list_parquet_chunks(file.display_name, file.path, every=every)
-    if store == "arrow":
-        return list_arrow_chunks(file.display_name, file.path, every=every)
-    if store == "megatron":
-        return list_megatron_chunks(file.display_name, file.path, every=every)
-    size = Path(file.path).stat().st_size
-    if store == "json" and not is_json_lines(file.path):
-        return [Chunk(file=file.display_name, path=file.path, store="json", size=size)]
-    if store == "text" and is_json_lines(file.path):
-        seen = f"'{file.display_name.visible()}' contains JSON lines, but has the suffix of a plain text file"
-        raise AboardError(data.ENDING, seen, "rename", old=file.display_name, new=_rename_to_jsonl(file.path))
+_CHUNK_LISTS = {"parquet": list_parquet_chunks, "arrow": list_arrow_chunks, "megatron": list_megatron_chunks}
+
+
+def _split_file(path: str, every: int) -> list[Chunk]:
+    file, stat = Untrusted(path), Path(path).stat()
+    require_regular_file(stat)
+    store = STORE_BY_SUFFIX[get_data_suffix(path)]
+    if store in _CHUNK_LISTS:
+        return _CHUNK_LISTS[store](file, path, every=every)
+    if store == "json" and not is_json_lines(path):
+        return [Chunk(file=file, path=path, store="json", size=stat.st_size)]
+    if store == "text" and is_json_lines(path):
+        seen = f"'{file.visible()}' contains JSON lines, but has the suffix of a plain text file"
+        raise AboardError(data.ENDING, seen, "rename", old=file, new=_rename_to_jsonl(path))
     lines: Store = "text" if store == "text" else "jsonl"
-    if file.path.lower().endswith(COMPRESSED_SUFFIXES):  # such a stream can't be read from its middle
-        return [Chunk(file=file.display_name, path=file.path, store=lines, size=size)]
+    if path.lower().endswith(COMPRESSED_SUFFIXES):  # such a stream can't be read from its middle
+        return [Chunk(file=file, path=path, store=lines, size=stat.st_size)]
     return [
-        Chunk(
-            file=file.display_name, path=file.path, store=lines, start=start, stop=stop, first=line, size=stop - start
-        )
-        for start, stop, line in find_line_ranges(file.path, every=every)
+        Chunk(file=file, path=path, store=lines, start=start, stop=stop, first=line, size=stop - start)
+        for start, stop, line in find_line_ranges(path, every=every)
         if stop > start
     ]
 
@@ -123,33 +117,20 @@ def _rename_to_jsonl(name: str) -> str:
     return f"{plain.removesuffix(Path(plain).suffix)}.jsonl{name.removeprefix(plain)}"
 
 
-def _make_broken_chunk(file: DataFile, why: str) -> Chunk:
-    return Chunk(
-        file=file.display_name, path=file.path, store="broken", why=Untrusted(f"the file can't be read: {why}")
-    )
-
-
 _BLOCK = 4 << 20
 
 
-class LineRange(NamedTuple):
-    """Complete lines: from byte `start` up to `stop`, the first of them line number `line`."""
+def find_line_ranges(path: str, *, every: int) -> list[tuple[int, int, int]]:
+    """Ranges of about `every` bytes: start, stop, and the number of the first line.
 
-    start: int
-    stop: int
-    line: int
-
-
-def find_line_ranges(path: str, *, every: int) -> list[LineRange]:
-    """Ranges of about `every` bytes; a line belongs to the range in which it starts, however long it is.
-
+    A line belongs to the range in which it starts, however long it is.
     One pass that counts newlines, in bounded memory: under a second per GB from the page cache, hundreds of times
     faster than tokenizing the same bytes. A file of a single range is not read at all.
     """
     size = Path(path).stat().st_size
     starts = [(0, 1)] if size <= every else _find_range_starts(path, size, every)
     stops = [start for start, _ in starts[1:]] + [size]
-    return [LineRange(start, stop, line) for (start, line), stop in zip(starts, stops, strict=True)]
+    return [(start, stop, line) for (start, line), stop in zip(starts, stops, strict=True)]
 
 
 def _find_range_starts(path: str, size: int, every: int) -> list[tuple[int, int]]:

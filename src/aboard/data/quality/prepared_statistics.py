@@ -36,12 +36,8 @@ def load_statistics(shards: TokenShards, max_length: int) -> DataStatistics:
     for shard in range(len(shards.manifest.shards)):
         for documents in shards.index(shard):
             for origin in np.unique(documents["origin"]).tolist():
-                origin_documents = documents[documents["origin"] == origin]
-                like = shards.where(origin, 0)
-                lines, hashes = (
-                    origin_documents["line"].astype(np.uint64),
-                    origin_documents["content"].astype(np.uint64),
-                )
+                own, like = documents[documents["origin"] == origin], shards.where(origin, 0)
+                lines, hashes = own["line"].astype(np.uint64), own["content"].astype(np.uint64)
                 prints += RowFingerprints(parts=(FileFingerprints(like=like, hashes=hashes, lines=lines),))
             cuts.take(documents, shards.starts(shard)[1])
     return sum(load_source_statistics(shards), DataStatistics(prints=prints, signs=dict(cuts.signs())))

@@ -1,9 +1,10 @@
 """Statistics of a set of rows; the sum of two is that of all their rows."""
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from aboard.data.length_statistics import LengthCounts, count_lengths
 from aboard.data.quality.encoding_settings import EncodingSettings
@@ -78,21 +79,13 @@ class DataStatistics:
     sample: RowSample = field(default_factory=RowSample)
 
     def __add__(self, other: "DataStatistics") -> "DataStatistics":
-        kinds, signs = dict(self.kinds), dict(self.signs)
-        for kind, count in other.kinds.items():
-            kinds[kind] = kinds.get(kind, 0) + count
-        for name, flagged in other.signs.items():
-            signs[name] = signs.get(name, FlaggedRows()) + flagged
         return DataStatistics(
             rows=self.rows + other.rows,
             broken=self.broken + other.broken,
-            kinds=kinds,
-            signs=signs,
+            kinds=_add_values(self.kinds, other.kinds),
+            signs=_add_values(self.signs, other.signs),
             characters=self.characters + other.characters,
-            by_kind={
-                kind: self.by_kind.get(kind, LengthCounts()) + other.by_kind.get(kind, LengthCounts())
-                for kind in {**self.by_kind, **other.by_kind}
-            },
+            by_kind=_add_values(self.by_kind, other.by_kind),
             supervised=self.supervised + other.supervised,
             longest=_pick_longest(self.longest, other.longest),
             prints=self.prints + other.prints,
@@ -114,6 +107,10 @@ class DataStatistics:
         return sum(self.kinds.get(kind, 0) for kind in kinds)
 
 
+def _add_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {**one, **other, **{name: one[name] + other[name] for name in one.keys() & other.keys()}}
+
+
 def count_rows(
     items: Iterable[CheckedRow],
     terms: EncodingSettings,
@@ -127,29 +124,22 @@ def count_rows(
     `earlier` is the sample that these rows will be added to.
     """
     every = list(items)
-    kinds: dict[str, int] = {}
-    counts: dict[str, int] = {}
-    examples: dict[str, list[ExampleRow]] = {}
+    # All are kept until the end: rows need not come in line order.
+    examples: defaultdict[str, list[ExampleRow]] = defaultdict(list)
+    encoded: defaultdict[str, list[EncodedRow]] = defaultdict(list)
     for item in every:
+        tokens = item.encoded if isinstance(item.encoded, EncodedRow) else None
         for inspect in inspectors:
             for name, note in inspect(item, terms):
-                counts[name] = counts.get(name, 0) + 1
-                # All are kept until the end: rows need not come in line order.
-                examples.setdefault(name, []).append(
-                    ExampleRow(where=item.where, note=note, encoded=_get_encoded(item))
-                )
-        if isinstance(item.row, DataRow):
-            kinds[item.row.kind] = kinds.get(item.row.kind, 0) + 1
+                examples[name].append(ExampleRow(where=item.where, note=note, encoded=tokens))
+        if isinstance(item.row, DataRow) and tokens is not None:
+            encoded[item.row.kind].append(tokens)
     rows = [item.row for item in every if isinstance(item.row, DataRow)]
-    encoded: dict[str, list[EncodedRow]] = {}
-    for item in every:
-        if isinstance(item.row, DataRow) and isinstance(item.encoded, EncodedRow):
-            encoded.setdefault(item.row.kind, []).append(item.encoded)
     return DataStatistics(
         rows=len(every),
         broken=sum(item.broken is not None for item in every),
-        kinds=kinds,
-        signs={name: _make_flagged(counts[name], examples[name]) for name in counts},
+        kinds=dict(Counter(row.kind for row in rows)),
+        signs={name: _make_flagged(each) for name, each in examples.items()},
         characters=count_lengths(item.characters for item in every if isinstance(item.row, DataRow)),
         by_kind={kind: count_lengths(len(each.ids) for each in rows_of_kind) for kind, rows_of_kind in encoded.items()},
         supervised=sum(int(each.mask.sum()) for rows_of_kind in encoded.values() for each in rows_of_kind),
@@ -171,15 +161,10 @@ def _pick_longest(*candidates: LongestRow | None) -> LongestRow | None:
     return min((each for each in candidates if each is not None), key=lambda each: each.rank, default=None)
 
 
-def _get_encoded(item: CheckedRow) -> EncodedRow | None:
-    return item.encoded if isinstance(item.encoded, EncodedRow) else None
-
-
-def _make_flagged(number: int, examples: Iterable[ExampleRow]) -> FlaggedRows:
-    first = (FlaggedRows() + FlaggedRows(count=number, examples=tuple(examples))).examples
-    return FlaggedRows(
-        count=number, examples=tuple(make_example(each.where, each.note, each.encoded) for each in first)
-    )
+def _make_flagged(rows: Sequence[ExampleRow]) -> FlaggedRows:
+    first = (FlaggedRows() + FlaggedRows(examples=tuple(rows))).examples
+    examples = tuple(make_example(each.where, each.note, each.encoded) for each in first)
+    return FlaggedRows(count=len(rows), examples=examples)
 
 
 PROMPT, ANSWER, TEXT = "prompt", "answer", "text"

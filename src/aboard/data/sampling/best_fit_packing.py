@@ -3,8 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from aboard.lazy_dataclass import dataclass
-
 Numbers = NDArray[np.int64]
 
 
@@ -23,21 +21,13 @@ def pack_lengths(lengths: Numbers, capacity: int) -> Numbers:
     for size, start, end in zip((-sizes).tolist(), starts.tolist(), ends, strict=True):
         at = start
         while at < end:
-            step = rooms.take(size, end - at)
-            count = len(step.bins) * step.copies
-            placed[at : at + count] = np.repeat(np.asarray(step.bins, np.int64), step.copies)
+            taken, copies = rooms.take(size, end - at)
+            count = len(taken) * copies
+            placed[at : at + count] = np.repeat(np.asarray(taken, np.int64), copies)
             at += count
     bins = np.empty(len(order), np.int64)
     bins[order] = placed
     return bins
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Step:
-    """These bins take this many copies each of the current document length."""
-
-    bins: list[int]
-    copies: int
 
 
 class _Rooms:
@@ -51,8 +41,8 @@ class _Rooms:
         self._spans = [0] * (capacity // _SPAN + 1)
         self._any = 0
 
-    def take(self, size: int, count: int) -> _Step:
-        """The next bins for up to `count` documents of this size, exactly as if they were placed one by one."""
+    def take(self, size: int, count: int) -> tuple[list[int], int]:
+        """The next bins for up to `count` documents of this size, exactly as if placed one by one, and copies each."""
         room = self._least(size)
         if room is None:
             room, found = self._capacity, self._open(size, count)
@@ -65,7 +55,7 @@ class _Rooms:
         if not found:
             self._drop(room)
         self._put(room - copies * size, bins)
-        return _Step(bins=bins, copies=copies)
+        return bins, copies
 
     def _least(self, size: int) -> int | None:
         span, bit = divmod(size, _SPAN)

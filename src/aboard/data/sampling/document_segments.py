@@ -1,6 +1,7 @@
 """Splits documents into segments that fit a sequence: whole, truncated or split, with the losses counted."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Literal
 
 import numpy as np
@@ -27,13 +28,8 @@ class TruncationLosses:
     supervised_lost: int = 0
 
     def __add__(self, other: "TruncationLosses") -> "TruncationLosses":
-        return TruncationLosses(
-            split=self.split + other.split,
-            truncated=self.truncated + other.truncated,
-            dropped=self.dropped + other.dropped,
-            tokens_lost=self.tokens_lost + other.tokens_lost,
-            supervised_lost=self.supervised_lost + other.supervised_lost,
-        )
+        added = asdict(other)
+        return TruncationLosses(**{name: count + added[name] for name, count in asdict(self).items()})
 
 
 def build_segments(

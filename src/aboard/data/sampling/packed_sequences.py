@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aboard.core.decoding import Word, decode
 from aboard.core.plan.training_settings import DataPart
 from aboard.data.rows import Ids, Mask
 from aboard.data.sampling.document_segments import SEGMENT_DTYPE, OverflowPolicy, TruncationLosses
-from aboard.data.store.file_integrity import check_file_hash, check_file_size, make_damage_error
+from aboard.data.store.file_integrity import check_file_size, make_damage_error
 from aboard.data.store.random_access_file import RandomAccessFile
 from aboard.data.store.shard_manifest import MANIFEST_NAME, make_manifest_error, read_manifest
 from aboard.data.store.token_shards import TokenShards
@@ -59,8 +58,7 @@ class PackingManifest:
 class PackedSequence:
     """The tokens of one sequence; `lengths` are those of its segments, which must not attend to each other.
 
-    `mask` is True for the `supervised` tokens in the loss. `documents` are the document numbers of the segments,
-    `positions` restart in each segment.
+    `mask` is True for the `supervised` tokens in the loss. `documents` are the document numbers of the segments.
     """
 
     ids: Ids
@@ -68,12 +66,6 @@ class PackedSequence:
     lengths: tuple[int, ...]
     documents: tuple[int, ...]
     supervised: int
-
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        lengths = np.asarray(self.lengths, np.int64)
-        starts = np.cumsum(lengths) - lengths
-        return np.arange(lengths.sum(), dtype=np.int64) - np.repeat(starts, lengths)
 
 
 class PackedSequences:
@@ -93,10 +85,6 @@ class PackedSequences:
     def __len__(self) -> int:
         return self.manifest.bins
 
-    def count_supervised(self, number: int) -> int:
-        """The supervised tokens of a sequence, without reading it: the divisor of a step's loss."""
-        return int(self._entry(number)["supervised"])
-
     def counts(self, number: int) -> tuple[int, int]:
         """The tokens and supervised tokens of a sequence, without reading it."""
         entry = self._entry(number)
@@ -115,11 +103,6 @@ class PackedSequences:
             documents=tuple(segments["document"].tolist()),
             supervised=int(entry["supervised"]),
         )
-
-    def verify(self) -> None:
-        """Hashes the files of the sequences; the shards have their own `verify`."""
-        for file in self.manifest.files:
-            check_file_hash(self.folder, file)
 
     def _entry(self, number: int) -> np.void:
         if not 0 <= number < len(self):

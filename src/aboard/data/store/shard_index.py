@@ -94,9 +94,6 @@ class ShardIndex:
         """All documents, one row group at a time."""
         return (self._read(group) for group in range(len(self._ends)))
 
-    def close(self) -> None:
-        self._file.close()
-
     def _read(self, group: int) -> Documents:
         try:
             table = self._file.read_row_group(group)

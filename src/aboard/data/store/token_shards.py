@@ -6,8 +6,6 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -52,14 +50,6 @@ class TokenShards:
         self._tokens = (0, *accumulate(shard.tokens for shard in self.manifest.shards))
         self._opened = lru_cache(maxsize=_MAX_OPEN_FILES)(lambda name: RandomAccessFile(folder / name))
         self._index = lru_cache(maxsize=_MAX_OPEN_FILES)(self.index)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __len__(self) -> int:
         return self._documents[-1]
@@ -126,7 +116,3 @@ class TokenShards:
         """Hashes every file; the error names the first one that differs from the manifest."""
         for file in self.manifest.files:
             check_file_hash(self.folder, file)
-
-    def close(self) -> None:
-        self._opened.cache_clear()
-        self._index.cache_clear()

@@ -95,7 +95,6 @@ class Preparation:
         places = {path: place for place, path in enumerate(paths)}
         self._units = [
             EncodeOrder(
-                number=number,
                 chunk=chunk,
                 form=source.form,
                 part=source.part,

@@ -37,7 +37,6 @@ _TRACE_HEAD, _TRACE_TAIL = 2000, 4000
 class EncodeOrder:
     """Encode this chunk into the unit at `path`, if its files still have these stamps after reading."""
 
-    number: int
     chunk: Chunk
     form: RowFormat
     part: SplitSide | None
@@ -117,14 +116,13 @@ class _OrderRunner:
         except DamagedUnitError as damaged:
             return damaged
         except AboardError as error:
-            return _make_failure(error)
+            failure = error
         except OSError as error:
             folder = _get_order_folder(order)
-            return _make_failure(
-                AboardError(data.DISK, f"{error.filename or folder}: {error.strerror}", "room", folder=folder)
-            )
+            failure = AboardError(data.DISK, f"{error.filename or folder}: {error.strerror}", "room", folder=folder)
         except Exception:  # noqa: BLE001 - reported to the parent, with its traceback
-            return _make_failure(AboardError(data.WORKER, f"a worker failed: {_format_trace()}", "row"))
+            failure = AboardError(data.WORKER, f"a worker failed: {_format_trace()}", "row")
+        return WorkerFailure(error=pack_error(failure))
 
     def _run_order(self, order: WorkerOrder) -> WorkerAnswer:
         if isinstance(order, AssembleOrder):
@@ -139,10 +137,6 @@ class _OrderRunner:
         return write_unit(
             rows, self._encode, origin=order.origin, path=order.path, on_progress=on_progress, terms=self._terms
         )
-
-
-def _make_failure(error: AboardError) -> WorkerFailure:
-    return WorkerFailure(error=pack_error(error))
 
 
 def _format_trace() -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import tokenizers
 
 from aboard.data.intake.chat_messages import InvalidRowError
-from aboard.data.rows import DataRow, EncodedRow, Ids, InvalidRow, Mask, RowLocation
+from aboard.data.rows import DataRow, EncodedRow, Ids, InvalidRow, Mask
 from aboard.data.tokens.chat_template import TEMPLATE_DATE, ChatTemplate, Span
 from aboard.data.tokens.render_limits import RenderLimitError, RenderLimits
 from aboard.data.tokens.supervised_text import SupervisedText, SupervisedTextEncoder, TokensAndMask
@@ -25,7 +25,6 @@ from aboard.data.tokens.tokenizer_vocabulary import Vocabulary, load_vocabulary
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import data
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.lazy_dataclass import dataclass
 
 LossOn = Literal["answers", "last", "all"]
 
@@ -33,15 +32,6 @@ LossOn = Literal["answers", "last", "all"]
 MAX_TEXT_LENGTH = 4_000_000
 # Incremented when tokens or masks for the same input change, so that older caches are not used.
 _EDITION = 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Job:
-    """The text to encode for a row."""
-
-    at: int
-    passage: SupervisedText
-    closed: bool  # whether the text has its own BOS and EOS
 
 
 class Encoder:
@@ -94,20 +84,20 @@ class Encoder:
     def __call__(self, rows: Sequence[DataRow]) -> list[EncodedRow | InvalidRow]:
         """One result per row, in order; a row that can't be encoded gives an InvalidRow with the reason."""
         results: dict[int, EncodedRow | InvalidRow] = {}
-        jobs: list[_Job] = []
+        texts: dict[int, SupervisedText] = {}
         with RenderLimits() as limits:
             for at, row in enumerate(rows):
                 try:
                     if row.kind == "tokens":
                         results[at] = self._copy_tokens(row)
                     else:
-                        jobs.append(limits.run(partial(self._job, at, row)))
+                        texts[at] = limits.run(partial(self._write_text, row))
                 except InvalidRowError as error:
                     results[at] = InvalidRow(where=row.where, code=error.code, why=error.why)
                 except RenderLimitError as error:
                     raise self._make_limit_error(f"for {row.where}", error) from None
-        for job, tokens in zip(jobs, self._passages([job.passage for job in jobs]), strict=True):
-            results[job.at] = self._finish_row(rows[job.at].where, job, tokens)
+        for at, tokens in zip(texts, self._passages(list(texts.values())), strict=True):
+            results[at] = self._finish_row(rows[at], tokens)
         return [results[at] for at in range(len(rows))]
 
     def _build_template(self, text: str | None) -> ChatTemplate | None:
@@ -134,28 +124,30 @@ class Encoder:
         mask[:1] = False
         return EncodedRow(where=row.where, ids=ids, mask=mask)
 
-    def _job(self, at: int, row: DataRow) -> _Job:
-        job = self._chat(at, row) if row.messages and (self.template or row.kind == "chat") else self._plain(at, row)
-        length = len(job.passage.text)
-        if length > MAX_TEXT_LENGTH:
-            raise InvalidRowError("row-long", f"{length:,} characters; the limit for one text is {MAX_TEXT_LENGTH:,}")
-        return job
+    def _write_text(self, row: DataRow) -> SupervisedText:
+        spans: list[Span] | None
+        if self._is_rendered(row):
+            text, spans = self._render_chat(row)
+        elif row.kind == "text":
+            text, spans = row.text or "", None
+        else:
+            prompt = row.prompt or ""
+            text = prompt + (row.completion or "")
+            spans = [(len(prompt), len(text))]
+        if len(text) > MAX_TEXT_LENGTH:
+            why = f"{len(text):,} characters; the limit for one text is {MAX_TEXT_LENGTH:,}"
+            raise InvalidRowError("row-long", why)
+        return SupervisedText(text=text, spans=None if self.loss_on == "all" else spans)
 
-    def _plain(self, at: int, row: DataRow) -> _Job:
-        if row.kind == "text":
-            return _Job(at=at, passage=SupervisedText(text=row.text or "", spans=None), closed=False)
-        prompt = row.prompt or ""
-        text = prompt + (row.completion or "")
-        return _Job(at=at, passage=self._passage(text, [(len(prompt), len(text))]), closed=False)
+    def _is_rendered(self, row: DataRow) -> bool:
+        """Whether a template writes the row's text, with its own BOS and EOS."""
+        return bool(row.messages and (self.template or row.kind == "chat"))
 
-    def _chat(self, at: int, row: DataRow) -> _Job:
+    def _render_chat(self, row: DataRow) -> tuple[str, list[Span]]:
         template = self._with_tools if row.tools else self.template
         if template is None:
             raise InvalidRowError("row-template", "the tokenizer has no chat template; set one with template: FILE")
-        messages = row.messages or ()
-        supervised = self._select_answers(row)
-        text, spans = template.answers(messages, row.tools, supervised)
-        return _Job(at=at, passage=self._passage(text, spans), closed=True)
+        return template.answers(row.messages or (), row.tools, self._select_answers(row))
 
     def _select_answers(self, row: DataRow) -> list[int]:
         """The messages that the loss is on."""
@@ -166,19 +158,14 @@ class Encoder:
         answers = [at for at, (message, may) in pairs if may and message["role"] == "assistant"]
         return answers[-1:] if self.loss_on == "last" else answers
 
-    def _passage(self, text: str, spans: list[Span]) -> SupervisedText:
-        return SupervisedText(text=text, spans=None if self.loss_on == "all" else spans)
-
-    def _finish_row(
-        self, where: RowLocation, job: _Job, tokens: TokensAndMask | InvalidRowError
-    ) -> EncodedRow | InvalidRow:
+    def _finish_row(self, row: DataRow, tokens: TokensAndMask | InvalidRowError) -> EncodedRow | InvalidRow:
         if isinstance(tokens, InvalidRowError):
-            return InvalidRow(where=where, code=tokens.code, why=tokens.why)
-        ids, mask = tokens if job.closed else self._add_bos_eos(*tokens)
+            return InvalidRow(where=row.where, code=tokens.code, why=tokens.why)
+        ids, mask = tokens if self._is_rendered(row) else self._add_bos_eos(*tokens)
         if not len(ids):
-            return InvalidRow(where=where, code="row-empty", why=Untrusted("it has no tokens"))
+            return InvalidRow(where=row.where, code="row-empty", why=Untrusted("it has no tokens"))
         mask[0] = False
-        return EncodedRow(where=where, ids=ids, mask=mask)
+        return EncodedRow(where=row.where, ids=ids, mask=mask)
 
     def _add_bos_eos(self, ids: Ids, mask: Mask) -> tuple[Ids, Mask]:
         """Adds BOS and EOS, unless the text has its own."""

@@ -78,7 +78,7 @@ def load_vocabulary(tokenizer: Any, *, trust_remote_code: bool = False) -> Vocab
 def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
     """Loads from a directory or the hub; a missing tokenizer is detected before anything slow starts."""
     path = Path(name).expanduser()
-    where: Path | str | None = path
+    where: Path | str = path
     if not path.exists():
         if is_path(name) or ("/" in name and path.parent.is_dir()):
             raise _make_missing_error(name)
@@ -89,12 +89,13 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
         if is_path(name):
             seen = f"'{escape_text(name)}' is a path, and no name on the Hugging Face Hub"
             raise AboardError(data.TOKENIZER, seen, "missing", folder=Path(name).parent)
-        where = name if is_hub_reachable() else _find_cached(name)
-        if where is None:
+        found = name if is_hub_reachable() else _find_cached(name)
+        if found is None:
             raise _make_unreachable_error(name)
-    _refuse_foreign_names(where if isinstance(where, Path) else _fetch_settings(name))
+        where = found
+    _refuse_foreign_names(_find_file(where, TOKENIZER_SETTINGS))
     _refuse_foreign_links(where)
-    vocabulary = where / "tokenizer.json" if isinstance(where, Path) else _fetch_vocabulary(name)
+    vocabulary = _find_file(where, "tokenizer.json")
     if vocabulary is not None:
         refuse_growth(vocabulary)
     from transformers import AutoTokenizer  # noqa: PLC0415 - brings torch with it, which takes seconds
@@ -112,17 +113,19 @@ def _load_tokenizer(name: str, *, trust_remote_code: bool) -> Any:
         raise AboardError(data.TOKENIZER, seen, "broken", file=f"{folder}/tokenizer.json") from error
 
 
-def _fetch_vocabulary(name: str) -> Path | None:
-    """The tokenizer.json on the hub, which is looked at before it is loaded; None if there is none."""
+def _find_file(where: Path | str, file: str) -> Path | None:
+    """A file of a tokenizer, which is looked at before it is loaded; None if the hub has none."""
+    if isinstance(where, Path):
+        return where / file
     from huggingface_hub import hf_hub_download  # noqa: PLC0415 - as in `hub_reachable`
 
     try:
-        return Path(hf_hub_download(name, "tokenizer.json"))
+        return Path(hf_hub_download(where, file))
     except Exception:  # noqa: BLE001 - whatever its downloader raises: the loader reports it
         return None
 
 
-def _refuse_foreign_links(where: Path | str | None) -> None:
+def _refuse_foreign_links(where: Path | str) -> None:
     """A template or a vocabulary that is a link to a file of the user would put that file into every row."""
     # Templates may be in a directory of their own.
     for file in sorted([*where.glob("*"), *where.glob("*/*.jinja")]) if isinstance(where, Path) else ():
@@ -134,10 +137,13 @@ def _refuse_foreign_links(where: Path | str | None) -> None:
             raise AboardError(data.TOKENIZER, seen, "broken", file=file) from None
 
 
-def _refuse_foreign_names(folder: Path | None) -> None:
+def _refuse_foreign_names(file: Path | None) -> None:
     """The settings are arguments of the tokenizer's class, which opens the files that they name, wherever they are."""
+    if file is None:
+        return
+    folder = file.parent
     try:
-        settings = {} if folder is None else model_code.read_settings(folder / TOKENIZER_SETTINGS)
+        settings = model_code.read_settings(file)
     except (OSError, ValueError, RecursionError):  # loading it says why
         return
     for key, value in settings.items():
@@ -148,21 +154,12 @@ def _refuse_foreign_names(folder: Path | None) -> None:
                 raise AboardError(data.TOKENIZER, seen, "broken", file=f"{folder}/{TOKENIZER_SETTINGS}")
 
 
-def _is_own_file(path: Path, folder: Path | None) -> bool:
+def _is_own_file(path: Path, folder: Path) -> bool:
     """Also true of a path that doesn't exist: many settings have one of their author's machine."""
     try:
-        return not os.path.lexists(path) or path.resolve().is_relative_to(Path(folder or "").resolve())
+        return not os.path.lexists(path) or path.resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError):
         return False
-
-
-def _fetch_settings(name: str) -> Path | None:
-    from huggingface_hub import hf_hub_download  # noqa: PLC0415 - as in `hub_reachable`
-
-    try:
-        return Path(hf_hub_download(name, TOKENIZER_SETTINGS)).parent
-    except Exception:  # noqa: BLE001 - loading it says why
-        return None
 
 
 def _make_missing_error(name: str) -> AboardError:

@@ -20,8 +20,8 @@ from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.best_evaluation import BestEvaluation, get_wanted_best
-from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError, parse_marker_head
-from aboard.train.checkpoint.setting_differences import RunSettings, SettingDifference, find_differences
+from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError, RunSettings, parse_marker_head
+from aboard.train.checkpoint.setting_differences import SettingDifference, find_differences
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.train.adapter.inject_adapter import ADAPTER_NAME, inject_adapter, list_adapter_layers, map_base_names
 from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
 from aboard.train.model.load_weights import untie_differing
-from aboard.train.model.meta_model import build_on_meta
+from aboard.train.model.meta_model import build_on_meta, require_same_shapes
 from aboard.train.model.model_files import identify_weights
 from aboard.train.model.safetensors_writer import LazyTensor
 from aboard.train.model.weight_files import open_weights, read_whole
@@ -46,12 +46,7 @@ def build_adapted(saved: SavedCheckpoint, training: Training, adapter: Adapter) 
         name: tuple(each.shape) for name, each in model.state_dict(keep_vars=True).items() if each.requires_grad
     }
     stored = {name: saved.marker.tensors[f"model/{name}"].shape for name in saved.model()}
-    if stored != expected:
-        other = sorted(name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name))
-        raise AboardError(
-            checkpoints.EXPORT_MODEL,
-            f"{folder} does not match this checkpoint; these tensors differ: {', '.join(other[:3])}",
-        )
+    require_same_shapes(folder, stored, expected)
     return model
 
 

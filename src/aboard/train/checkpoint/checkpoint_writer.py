@@ -87,21 +87,17 @@ class CheckpointWriter:
         reports = self._group.run_collectively(copy_and_list)
         for rank, each in enumerate(reports):
             if each["step"] != snapshot.step:
-                seen = (
-                    f"rank {rank} is saving step {each['step']} while rank {self._group.rank} is saving step"
-                    f" {snapshot.step}"
-                )
-                raise AboardError(checkpoint.OUT_OF_STEP, seen)
+                ours = f"rank {self._group.rank} is saving step {snapshot.step}"
+                raise AboardError(checkpoint.OUT_OF_STEP, f"rank {rank} is saving step {each['step']} while {ours}")
         name = choose_step_name(snapshot.step, {name for each in reports for name in each["taken"]})
 
-        def make() -> dict[str, Any]:
+        def make() -> None:
             if self._group.leads:
                 notes.extend(self._clear())
                 if (self._folder / name).exists():
                     remove_checkpoint(self._folder / name)
                 (self._folder / name).mkdir()
                 sync_folder(self._folder)
-            return {}
 
         self._group.run_collectively(make)
         return name, 1 + max(each["serial"] for each in reports), notes
@@ -121,14 +117,11 @@ class CheckpointWriter:
 
         return [(line, size) for report in group.run_collectively(write) for line, size in report["files"]]
 
-    def _publish(
-        self, path: Path, about: dict[str, Any], tensors: dict[str, TensorSpec], lines: Sequence[str]
-    ) -> dict[str, Any]:
+    def _publish(self, path: Path, about: dict[str, Any], tensors: dict[str, TensorSpec], lines: Sequence[str]) -> None:
         if self._group.leads:
             # The checkpoint doesn't exist before this, and is complete after it.
             marker = commit_marker.format_marker(about, tensors, lines)
             write_atomically(path / commit_marker.NAME, marker, sync=True)
-        return {}
 
     def _retain(self, newest: str, about: Mapping[str, Any]) -> list[str]:
         """Removes old checkpoints; a failed removal is reported and doesn't stop the run."""

@@ -52,12 +52,9 @@ class CheckpointFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CommitMarker:
-    """A checkpoint without the tensors' bytes; `serial` counts within a folder: the highest is the newest."""
+class RunSettings:
+    """What a run trains with, by which a checkpoint is compared with the run that resumes from it."""
 
-    serial: int
-    step: int
-    progress: Annotated[Mapping[str, Any], MAX_ITEMS]
     training: Annotated[Mapping[str, Any], MAX_ITEMS]
     # Sequences per step, of all ranks together.
     step_size: int
@@ -68,14 +65,23 @@ class CommitMarker:
     data: Word
     # The model's configuration, if it has one.
     config: Annotated[Mapping[str, Any], MAX_ITEMS] | None
+    # Identifies the weights that an adapter is trained on; empty without an adapter.
+    base: Word = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitMarker(RunSettings):
+    """A checkpoint without the tensors' bytes; `serial` counts within a folder: the highest is the newest."""
+
+    serial: int
+    step: int
+    progress: Annotated[Mapping[str, Any], MAX_ITEMS]
     # Aliases of tied parameters, and the names under which they are stored.
     ties: Annotated[Mapping[str, str], MAX_ITEMS]
     tensors: Annotated[Mapping[str, TensorSpec], MAX_ITEMS]
     files: Annotated[tuple[CheckpointFile, ...], MAX_ITEMS]
     # What else a resume needs beside tensors and progress, such as the best evaluation so far.
     state: Annotated[Mapping[str, Any], MAX_ITEMS] = field(default_factory=dict)
-    # Identifies the weights that an adapter was trained on; empty if the checkpoint has all weights.
-    base: Word = ""
 
 
 class MarkerError(ValueError):

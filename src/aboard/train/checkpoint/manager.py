@@ -5,7 +5,7 @@ import platform
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
@@ -20,10 +20,10 @@ from aboard.data.sampling.packed_sequences import compute_data_identity
 from aboard.train.checkpoint.background_save import BackgroundSave, CopyBarrier, TimeBooking
 from aboard.train.checkpoint.checkpoint_folder import FolderLock
 from aboard.train.checkpoint.checkpoint_writer import CheckpointState, CheckpointWriter
+from aboard.train.checkpoint.commit_marker import RunSettings
 from aboard.train.checkpoint.json_exchange import RankExchange
 from aboard.train.checkpoint.rank_group import CheckpointRanks, find_shared_disks
 from aboard.train.checkpoint.resume import resume_checkpoint
-from aboard.train.checkpoint.setting_differences import RunSettings
 from aboard.train.checkpoint.staging_buffers import StagingBuffers
 from aboard.train.checkpoint.tensor_slices import (
     StoredTensors,
@@ -78,8 +78,6 @@ class CheckpointManager:
         self._copied = CopyBarrier(patience=2 * PATIENCE, spent=spent)
         self._pending: BackgroundSave | None = None
         self._save_seconds = 0.0
-        self._data: str | None = None
-        self._base: str | None = None
 
     @property
     def published(self) -> int | None:
@@ -140,10 +138,9 @@ class CheckpointManager:
                 self._lock.release()
                 self._lock = None
 
-    def _lock_folder(self) -> dict[str, Any]:
+    def _lock_folder(self) -> None:
         if self._group.leads:
             self._lock = FolderLock(self._group.folder)
-        return {}
 
     def _finish_pending(self) -> None:
         if self._pending is not None:
@@ -158,11 +155,8 @@ class CheckpointManager:
             state = _clone_buffers(slice_model(named, self._world.size), named)
             state += slice_optimizer(named, optimizer, self._world.size)
             mine = list(select_own_slices(state, self._world.rank, self._group.disks.of(self._world.rank)))
-            about = asdict(self._present(module)) | {
-                "progress": progress.content(),
-                "ties": named.ties,
-                "state": dict(extra),
-            }
+            about = asdict(self._present(module))
+            about |= {"progress": progress.content(), "ties": named.ties, "state": dict(extra)}
             tensors = {each.name: each.whole for each in state}
             return CheckpointState(step=progress.step, about=about, tensors=tensors, copy=self._stage.ready(mine))
         except Exception as error:  # noqa: BLE001 - the other ranks are about to wait for this one: they get the error
@@ -175,20 +169,18 @@ class CheckpointManager:
             world=self._world.size,
             sharding=self._world.sharding,
             versions=_read_versions(),
-            data=self._identity(),
+            data=self._data,
             config=_read_model_config(module),
-            base=self._identify_base(),
+            base=self._base,
         )
 
-    def _identity(self) -> str:
-        if self._data is None:
-            self._data = compute_data_identity(self._training.data)
-        return self._data
+    @cached_property
+    def _data(self) -> str:
+        return compute_data_identity(self._training.data)
 
-    def _identify_base(self) -> str:
-        if self._base is None:
-            self._base = identify_weights(Path(self._training.model)) if self._training.adapter else ""
-        return self._base
+    @cached_property
+    def _base(self) -> str:
+        return identify_weights(Path(self._training.model)) if self._training.adapter else ""
 
 
 def _clone_buffers(state: list[TensorSlice], named: StoredTensors) -> list[TensorSlice]:

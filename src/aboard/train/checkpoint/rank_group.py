@@ -53,10 +53,10 @@ class CheckpointRanks:
         """The ranks on the same disk."""
         return sorted(self.disks.of(self.rank))
 
-    def run_collectively(self, act: Callable[[], dict[str, Any]]) -> list[dict[str, Any]]:
+    def run_collectively(self, act: Callable[[], dict[str, Any] | None]) -> list[dict[str, Any]]:
         """Runs `act` on all ranks and returns the results of all; if one fails, all raise the same error."""
         try:
-            report = act()
+            report = act() or {}
         except Exception as error:  # noqa: BLE001 - the others must get any error, or they wait forever
             report = {"failed": pack_failure(error, rank=self.rank, node=self.node, folder=self.folder)}
         reports = self.exchange.gather(report)

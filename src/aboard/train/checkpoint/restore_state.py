@@ -1,14 +1,11 @@
 """Restores a model and its optimizer from a checkpoint of any layout, each rank its own part."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
-from aboard.lazy_dataclass import dataclass
-from aboard.train.checkpoint.commit_marker import Box, CheckpointFile, TensorSpec
+from aboard.train.checkpoint.commit_marker import CheckpointFile, TensorSpec
 from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint, SliceReader
 from aboard.train.checkpoint.tensor_slices import TensorSlice, collect_tensors, slice_model, slice_tensor
 from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
@@ -16,45 +13,25 @@ from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 _OPTIMIZER = "optimizer/"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TensorRegion:
-    """A region of a tensor that this rank needs."""
-
-    name: str
-    box: Box
-
-
-@dataclass(frozen=True, kw_only=True)
-class RestoreFiles:
-    """The files with what this rank needs, and those that are not on its disk."""
-
-    files: tuple[str, ...]
-    missing: tuple[CheckpointFile, ...]
-
-
-def list_regions(
+def find_files(
     saved: SavedCheckpoint, module: nn.Module, optimizer: ShardedOptimizer, world: int
-) -> list[TensorRegion]:
-    """The regions that this rank needs; raises if the checkpoint is of another model."""
+) -> tuple[list[str], list[CheckpointFile]]:
+    """The files with what this rank needs, and those that are not on its disk; raises if they are of another model."""
     named = collect_tensors(module)
     own = slice_model(named, world)
     _check_model({each.name: each.whole for each in own}, saved)
     for of in _list_optimized(saved):
         own += _slice_state(of, optimizer.allocate_state(named.tensors[of]), world)
-    return [TensorRegion(name=each.name, box=each.box) for each in own]
-
-
-def find_files(saved: SavedCheckpoint, parts: Sequence[TensorRegion]) -> RestoreFiles:
     files: dict[str, None] = {}
     missing: dict[str, CheckpointFile] = {}
-    for part in parts:
+    for part in own:
         for _, holders in saved.cover(part.name, part.box):
             here = next((file for file in holders if file.name in saved.here), None)
             if here:
                 files[here.name] = None
             else:
                 missing[holders[0].name] = holders[0]
-    return RestoreFiles(files=tuple(files), missing=tuple(missing.values()))
+    return list(files), list(missing.values())
 
 
 @torch.no_grad()

@@ -16,16 +16,11 @@ from aboard.foreign_files import MOST_MARKER, read_foreign_file
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint import commit_marker
 from aboard.train.checkpoint.checkpoint_folder import CheckpointListing, list_checkpoints
-from aboard.train.checkpoint.commit_marker import CheckpointFile, CommitMarker
+from aboard.train.checkpoint.commit_marker import CheckpointFile, CommitMarker, RunSettings
 from aboard.train.checkpoint.rank_group import CheckpointRanks
-from aboard.train.checkpoint.restore_state import RestoreFiles, find_files, list_regions, restore_state
+from aboard.train.checkpoint.restore_state import find_files, restore_state
 from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
-from aboard.train.checkpoint.setting_differences import (
-    RunSettings,
-    SettingDifference,
-    find_differences,
-    refuse_differences,
-)
+from aboard.train.checkpoint.setting_differences import find_differences, refuse_differences
 from aboard.train.metrics.head_beacon import send_saved
 from aboard.train.optimizer.sharded_optimizer import ShardedOptimizer
 
@@ -73,18 +68,21 @@ def resume_checkpoint(
                 raise
             elsewhere, why = elsewhere or error, error.seen
         if why is None:
-            group.run_collectively(partial(_restore_state, saved, module, optimizer, len(group.disks.nodes)))
+            group.run_collectively(partial(restore_state, saved, module, optimizer, len(group.disks.nodes)))
             result.marker = saved.marker
             if group.leads:
                 send_saved(offer.name, offer.serial, saved.here)
-            result.notes += _format_notes(saved, changed)
+            result.notes.append(f"resumed from {saved.folder}, step {saved.marker.step}")
+            result.notes += [f"changed since the checkpoint: {each}" for each in changed]
             return result
         result.broken.add(offer.name)
         result.notes.append(f"skipped {offer.name}: {why}")
     if elsewhere is not None:
         raise elsewhere
     if how != "auto" or result.broken:
-        raise _build_unusable_error(group.folder if how == "auto" else Path(how), result.notes)
+        path = group.folder if how == "auto" else Path(how)
+        reasons = "".join(f"\n  {note}" for note in result.notes)
+        raise AboardError(checkpoint.NONE_SOUND, f"no checkpoint in {path} can be used:{reasons}", folder=path)
     return result
 
 
@@ -103,12 +101,8 @@ def _list_offers(group: CheckpointRanks, folder: Path, names: list[str] | None, 
     skipped = {name: why for report in reports for name, why in report["skipped"].items() if name not in serials}
     result.notes += [f"skipped {name}: {why}" for name, why in skipped.items()]
     result.broken |= {name for report in reports for name in report["torn"] if name not in serials}
-    offers = [
-        _Offer(
-            name=name, serial=serial, ranks=tuple(rank for rank, report in enumerate(reports) if name in report["good"])
-        )
-        for name, serial in serials.items()
-    ]
+    ranks = {name: tuple(rank for rank, report in enumerate(reports) if name in report["good"]) for name in serials}
+    offers = (_Offer(name=name, serial=serial, ranks=ranks[name]) for name, serial in serials.items())
     return sorted(offers, key=lambda offer: (offer.serial, offer.name), reverse=True)
 
 
@@ -117,19 +111,17 @@ def _share_marker(group: CheckpointRanks, folder: Path, offer: _Offer) -> Commit
     source, path = offer.ranks[0], folder / offer.name
     own: list[bytes] = []
 
-    def fetch() -> dict[str, Any]:
+    def fetch() -> None:
         if group.rank == source:
             own.append(read_foreign_file(path / commit_marker.NAME, MOST_MARKER))
-        return {}
 
     group.run_collectively(fetch)
     text = group.exchange.broadcast(own[0] if own else None, source=source)
     found = commit_marker.parse_marker(text)
 
-    def complete_marker() -> dict[str, Any]:
+    def complete_marker() -> None:
         if group.leads and group.rank not in offer.ranks and SavedCheckpoint(folder=path, marker=found).here:
             write_atomically(path / commit_marker.NAME, text, sync=True)
-        return {}
 
     group.run_collectively(complete_marker)
     return found
@@ -139,15 +131,13 @@ def _find_damage(
     group: CheckpointRanks, saved: SavedCheckpoint, module: nn.Module, optimizer: ShardedOptimizer
 ) -> str | None:
     """Why it can't be used, the same on all ranks; every file that a rank needs is hashed once per disk."""
-    need: list[RestoreFiles] = []
 
     def plan() -> dict[str, Any]:
-        found = find_files(saved, list_regions(saved, module, optimizer, len(group.disks.nodes)))
-        need.append(found)
-        elsewhere = [file for file in found.missing if _is_elsewhere(file, saved)]
+        files, missing = find_files(saved, module, optimizer, len(group.disks.nodes))
+        elsewhere = [file for file in missing if _is_elsewhere(file, saved)]
         if elsewhere:
             raise _build_elsewhere_error(group, saved, elsewhere)
-        return {"files": found.files, "missing": [file.name for file in found.missing]}
+        return {"files": files, "missing": [file.name for file in missing]}
 
     reports = group.run_collectively(plan)
     missing = sorted({name for report in reports for name in report["missing"]})
@@ -168,39 +158,18 @@ def _is_elsewhere(file: CheckpointFile, saved: SavedCheckpoint) -> bool:
 
 
 def _build_elsewhere_error(group: CheckpointRanks, saved: SavedCheckpoint, files: list[CheckpointFile]) -> AboardError:
-    ranks = sorted({(file.node, file.rank) for file in files})
     files_text = ", ".join(f"{file.name} of rank {file.rank} on {file.node}" for file in files[:8])
     more = f", and {len(files) - 8} more" if len(files) > 8 else ""  # noqa: PLR2004 - as many as fit
-    path = saved.folder
-    nodes = sorted({node for node, _ in ranks})
+    nodes = sorted({file.node for file in files})
     return AboardError(
         checkpoint.ELSEWHERE,
-        f"{path} was saved to several disks, and resuming with this layout needs files that are not on this disk:"
-        f" {files_text}{more}",
+        f"{saved.folder} was saved to several disks, and resuming with this layout needs files that are not on this"
+        f" disk: {files_text}{more}",
         "several" if len(nodes) > 1 else "one",
         nodes=nodes,
-        folder=path,
+        folder=saved.folder,
         here=group.node,
     )
-
-
-def _restore_state(
-    saved: SavedCheckpoint, module: nn.Module, optimizer: ShardedOptimizer, world: int
-) -> dict[str, Any]:
-    restore_state(saved, module, optimizer, world)
-    return {}
-
-
-def _format_notes(saved: SavedCheckpoint, changed: list[SettingDifference]) -> list[str]:
-    return [
-        f"resumed from {saved.folder}, step {saved.marker.step}",
-        *(f"changed since the checkpoint: {each}" for each in changed),
-    ]
-
-
-def _build_unusable_error(path: Path, notes: list[str]) -> AboardError:
-    reasons = "".join(f"\n  {note}" for note in notes)
-    return AboardError(checkpoint.NONE_SOUND, f"no checkpoint in {path} can be used:{reasons}", folder=path)
 
 
 def _choose_thread_count(mates: int) -> int:

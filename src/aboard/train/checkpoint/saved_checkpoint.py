@@ -20,9 +20,7 @@ from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.checkpoint_folder import read_marker
 from aboard.train.checkpoint.checkpoint_parts import MODEL_PREFIX, list_slices, select_parts
 from aboard.train.checkpoint.commit_marker import Box, CheckpointFile, CommitMarker, MarkerError
-from aboard.train.checkpoint.tensor_slices import DTYPES
-
-TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+from aboard.train.model.safetensors_writer import DTYPES_BY_NAME
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,7 +73,7 @@ class SavedCheckpoint:
         """One whole tensor, by its name in the marker."""
         whole = self.marker.tensors[name]
         # Not empty: a marker whose slices overlap would leave some of this process's memory in it.
-        tensor = torch.zeros(whole.shape, dtype=TORCH_DTYPES[whole.dtype])
+        tensor = torch.zeros(whole.shape, dtype=DTYPES_BY_NAME[whole.dtype])
         with SliceReader(self) as reader:
             reader.fill(tensor, name, ((0,) * len(whole.shape), whole.shape))
         return tensor
@@ -118,16 +116,12 @@ class SliceReader:
         """Copies the region `box` of a tensor into `target`, bit by bit, from the slices that contain it."""
         left = target.numel()
         for stored, files in self._saved.cover(name, box):
-            (start, size), file = _intersect_boxes(box, stored), self._pick(name, files)
-            inside = [
-                slice(at - low, at - low + length) for at, low, length in zip(start, stored[0], size, strict=True)
-            ]
-            into = [slice(at - low, at - low + length) for at, low, length in zip(start, box[0], size, strict=True)]
-            part = self._read(file, name, inside)
-            if part.shape != size:  # copy_ would broadcast a smaller one
+            overlap, file = _intersect_boxes(box, stored), self._pick(name, files)
+            part = self._read(file, name, _locate_inside(overlap, stored))
+            if part.shape != overlap[1]:  # copy_ would broadcast a smaller one
                 raise self._make_damaged_error(name, f"{file.name} has a shape that differs from the manifest")
-            target[tuple(into)].copy_(part)
-            left -= prod(size)
+            target[_locate_inside(overlap, box)].copy_(part)
+            left -= prod(overlap[1])
         if left:
             raise self._make_damaged_error(name, "slices of it are missing")
 
@@ -137,33 +131,24 @@ class SliceReader:
                 return file
         raise self._make_damaged_error(name, f"{files[0].name} is missing")
 
-    def _read(self, file: CheckpointFile, name: str, inside: list[slice]) -> Tensor:
+    def _read(self, file: CheckpointFile, name: str, inside: tuple[slice, ...]) -> Tensor:
         try:
             if file.name not in self._open:
                 self._open[file.name] = safe_open(self._saved.folder / file.name, framework="pt")
-            tensor: Tensor = (
-                self._open[file.name].get_slice(name)[tuple(inside)] if inside else self._scalar(file, name)
-            )
+            opened = self._open[file.name]
+            tensor: Tensor = opened.get_slice(name)[inside] if inside else opened.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise self._make_damaged_error(name, f"{file.name}: {escape_text(str(error), 300)}") from error
         return tensor
 
-    def _scalar(self, file: CheckpointFile, name: str) -> Tensor:
-        tensor: Tensor = self._open[file.name].get_tensor(name)
-        return tensor
-
     def _make_damaged_error(self, name: str, why: str) -> AboardError:
-        return AboardError(
-            checkpoint.DAMAGED,
-            f"{name} can't be read from {self._saved.folder}: {why}",
-            "resume",
-            folder=self._saved.folder,
-        )
+        folder = self._saved.folder
+        return AboardError(checkpoint.DAMAGED, f"{name} can't be read from {folder}: {why}", "resume", folder=folder)
 
 
 def _check_references(marker: CommitMarker) -> None:
     """A marker may come from somebody else: what it names must exist in it, with as many dimensions."""
-    if unknown := next((each.dtype for each in marker.tensors.values() if each.dtype not in TORCH_DTYPES), None):
+    if unknown := next((each.dtype for each in marker.tensors.values() if each.dtype not in DTYPES_BY_NAME), None):
         raise MarkerError(f"its tensors have the unknown type {escape_text(unknown)}")
     shapes = {name: len(each.shape) for name, each in marker.tensors.items()}
     if not all(f"{MODEL_PREFIX}{name}" in shapes for name in marker.ties.values()):
@@ -172,6 +157,12 @@ def _check_references(marker: CommitMarker) -> None:
         for name, (start, size) in file.slices.items():
             if not shapes.get(name) == len(start) == len(size):
                 raise MarkerError(f"{file.name} has a slice that fits no tensor: {escape_text(name)}")
+
+
+def _locate_inside(part: Box, whole: Box) -> tuple[slice, ...]:
+    """The place of a box within another one that contains it."""
+    starts, sizes = part
+    return tuple(slice(at - low, at - low + size) for at, low, size in zip(starts, whole[0], sizes, strict=True))
 
 
 def _intersect_boxes(one: Box, other: Box) -> Box:

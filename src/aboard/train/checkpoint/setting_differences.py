@@ -10,7 +10,7 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
-from aboard.train.checkpoint.commit_marker import CommitMarker
+from aboard.train.checkpoint.commit_marker import CommitMarker, RunSettings
 
 # Of the model's configuration: how it is loaded or run, not what it computes.
 _LOADED = {
@@ -33,26 +33,10 @@ class SettingDifference:
         return f"{self.name}: {escape_text(str(self.old))} → {escape_text(str(self.new))}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """What this run would continue with, in the marker's terms."""
-
-    training: Mapping[str, Any]
-    step_size: int
-    world: int
-    sharding: str
-    versions: Mapping[str, str]
-    data: str
-    config: Mapping[str, Any] | None
-    # Identifies the weights that an adapter is trained on; empty without an adapter.
-    base: str = ""
-
-
 def find_differences(marker: CommitMarker, now: RunSettings) -> list[SettingDifference]:
     """All settings that changed, refused or not."""
     changes = [
-        *_compare_steps(marker, now),
-        *_compare_data(marker, now),
+        *_compare_batches(marker, now),
         *_compare_adapter(marker, now),
         *_compare_config(marker, now),
         *_compare_settings(marker, now),
@@ -78,7 +62,7 @@ def refuse_differences(changes: list[SettingDifference], where: str) -> None:
         )
 
 
-def _compare_steps(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
+def _compare_batches(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
     if marker.step_size != now.step_size:
         yield SettingDifference(
             name="sequences per step",
@@ -87,9 +71,6 @@ def _compare_steps(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDi
             refused="a step would use a different amount of data, so the learning rate would no longer fit",
             keep=f"train.global_batch_size={marker.step_size}",
         )
-
-
-def _compare_data(marker: CommitMarker, now: RunSettings) -> Iterator[SettingDifference]:
     # Sequences of another length are different sequences: report that once.
     if marker.data != now.data and marker.training.get("max_length") == now.training.get("max_length"):
         yield SettingDifference(
@@ -109,7 +90,7 @@ def _compare_adapter(marker: CommitMarker, now: RunSettings) -> Iterator[Setting
             yield SettingDifference(name="trained", old=have, new=want, refused=why)
         return
     for each in _list_changes("", old, new):
-        reason = ADAPTER_SETTINGS[each.name].at_resume or None if each.name in ADAPTER_SETTINGS else None
+        reason = ADAPTER_SETTINGS.get(each.name, Setting()).at_resume or None
         name = f"adapter.{each.name}"
         # `--set` takes no lists.
         keep = f"train.{name}={_format_value(each.old)}" if reason and not isinstance(each.old, list) else None

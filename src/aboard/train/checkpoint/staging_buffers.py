@@ -1,6 +1,5 @@
 """Host buffers that the state is copied into, so that training continues while it is written; reused by every save."""
 
-import json
 import mmap
 from collections.abc import Callable, Iterable, Sequence
 
@@ -10,6 +9,7 @@ from torch import Tensor
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.commit_marker import Box
 from aboard.train.checkpoint.tensor_slices import TensorSlice
+from aboard.train.model.safetensors_writer import encode_header
 
 # A file is hashed by one thread: several files allow several threads, for writing and for reading.
 FILE_BYTES = 256 << 20
@@ -73,7 +73,7 @@ class StagingBuffers:
             at = end
         return StagedFile(
             name=f"rank-{self._rank:05d}-{number:03d}.safetensors",
-            header=_encode_header(header),
+            header=encode_header(header),
             body=buffer.numpy().data,
             slices={each.name: each.box for each in file},
         )
@@ -91,13 +91,6 @@ def _group_by_file(slices: Sequence[TensorSlice], limit: int) -> Iterable[list[T
         size += each.bytes
     if file:
         yield file
-
-
-def _encode_header(content: dict[str, object]) -> bytes:
-    """A safetensors header: eight bytes of length, then JSON, padded so that the body is aligned."""
-    text = json.dumps(content, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
 
 
 def _allocate_buffer(size: int, *, pinned: bool) -> Tensor:

@@ -12,18 +12,7 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint
 from aboard.lazy_dataclass import dataclass
 from aboard.train.checkpoint.commit_marker import Box, TensorSpec
-
-# Names as in safetensors.
-DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+from aboard.train.model.safetensors_writer import DTYPE_NAMES
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -92,7 +81,7 @@ def slice_optimizer(named: StoredTensors, optimizer: torch.optim.Optimizer, worl
 
 def slice_tensor(name: str, tensor: Tensor, world: int) -> TensorSlice:
     """The position of this rank's part in the whole tensor; an ordinary tensor is replicated on all ranks."""
-    whole = TensorSpec(dtype=DTYPES[tensor.dtype], shape=tuple(tensor.shape))
+    whole = TensorSpec(dtype=DTYPE_NAMES[tensor.dtype], shape=tuple(tensor.shape))
     if not isinstance(tensor, DTensor):
         box = (0,) * tensor.ndim, tuple(tensor.shape)
         return TensorSlice(name=name, whole=whole, box=box, holders=tuple(range(world)), local=tensor.detach())

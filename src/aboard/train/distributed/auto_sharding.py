@@ -2,29 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 from aboard.core.plan.training_settings import Training
-from aboard.lazy_dataclass import dataclass
 from aboard.train.distributed.device_mesh import ShardingKind, require_even_ranks
 from aboard.train.memory.estimate import MemoryEstimate, ModelProfile, estimate_memory, profile_model
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardingPlan:
-    """The sharding of the model, and whether memory suffices to keep gathered weights and to hold full gradients."""
+def choose_sharding(training: Training, nodes: tuple[int, ...], *, room: int) -> tuple[ShardingKind, bool, bool]:
+    """The sharding, and whether memory suffices to keep gathered weights and to hold full gradients.
 
-    sharding: ShardingKind
-    keep: bool = False
-    hold: bool = False
-
-
-def choose_sharding(training: Training, nodes: tuple[int, ...], *, room: int) -> ShardingPlan:
-    """Every rank gets the same result from the same input; `room` is the smallest memory of any rank."""
-    candidates = list_shardings(training, nodes)
-    if candidates == ("none",):
-        return ShardingPlan(sharding="none")
+    Every rank gets the same result from the same input; `room` is the smallest memory of any rank.
+    """
+    if list_shardings(training, nodes) == ("none",):
+        return "none", False, False
     estimate = find_best_layout(profile_model(training), training, nodes, room=room)
-    return ShardingPlan(sharding=estimate.sharding, keep=estimate.keep, hold=estimate.hold)
+    return estimate.sharding, estimate.keep, estimate.hold
 
 
 def list_shardings(training: Training, nodes: tuple[int, ...]) -> tuple[ShardingKind, ...]:
@@ -59,8 +52,5 @@ def _estimate_layouts(profile: ModelProfile, training: Training, nodes: tuple[in
     for sharding in list_shardings(training, nodes):
         # Kept weights save an all-gather per backward; held gradients save a reduction in all micro-batches but the
         # last.
-        options = (
-            ((False, False),) if sharding == "none" else ((True, True), (True, False), (False, True), (False, False))
-        )
-        for keep, hold in options:
+        for keep, hold in product((False,) if sharding == "none" else (True, False), repeat=2):
             yield estimate_memory(profile, training, nodes, sharding=sharding, keep=keep, hold=hold)

@@ -16,19 +16,17 @@ def build_mesh(sharding: ShardingKind, slots: tuple[int, ...], *, device: torch.
     if sharding == "full":
         return init_device_mesh(device.type, (sum(slots),), mesh_dim_names=("shard",))
     if sharding == "hybrid":
-        return init_device_mesh(
-            device.type, (len(slots), require_even_ranks(slots)), mesh_dim_names=("replicate", "shard")
-        )
+        shape = (len(slots), require_even_ranks(slots))
+        return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
     return None
 
 
 def require_even_ranks(slots: tuple[int, ...]) -> int:
     """The number of ranks that every node has; raises if they differ."""
     if len(set(slots)) > 1:
-        raise AboardError(
-            training.SHARDING_UNEVEN,
-            f"`sharding: hybrid` needs the same number of ranks on every node, but they have {_format_numbers(slots)}",
-        )
+        counts = f"{', '.join(map(str, slots[:-1]))} and {slots[-1]}"
+        seen = f"`sharding: hybrid` needs the same number of ranks on every node, but they have {counts}"
+        raise AboardError(training.SHARDING_UNEVEN, seen)
     return slots[0]
 
 
@@ -40,7 +38,3 @@ def list_ranks_per_node(local_sizes: tuple[int, ...]) -> tuple[int, ...]:
         sizes.append(local_sizes[index])
         index += local_sizes[index]
     return tuple(sizes)
-
-
-def _format_numbers(numbers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"

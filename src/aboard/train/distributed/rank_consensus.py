@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,23 @@ from aboard.train.distributed.rank_context import RankContext
 
 # Ranks get here within a step of each other; no step takes hours.
 _PATIENCE = timedelta(minutes=30)
+
+
+def gather_json(value: Any, group: ProcessGroup) -> list[Any]:
+    """The values of all ranks of a CPU group, in rank order; all ranks must call it."""
+    payload = make_byte_tensor(json.dumps(value).encode())
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
+    dist.all_gather(sizes, torch.tensor([payload.numel()]), group=group)
+    longest = max(int(size) for size in sizes)
+    texts = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
+    padded = torch.zeros(longest, dtype=torch.uint8)
+    padded[: payload.numel()] = payload
+    dist.all_gather(texts, padded, group=group)
+    return [json.loads(text[: int(size)].numpy().tobytes()) for text, size in zip(texts, sizes, strict=True)]
+
+
+def make_byte_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
 
 
 class RankConsensus:
@@ -35,15 +53,7 @@ class RankConsensus:
         """The value of each rank, by rank: for rare and small data."""
         if self._group is None:
             return [texts]
-        own = torch.frombuffer(bytearray(json.dumps(texts).encode()), dtype=torch.uint8)
-        sizes = [0.0] * self.world.size
-        sizes[self.world.rank] = len(own)
-        lengths = [int(size) for size in self.sums(sizes)]
-        buffers = [torch.zeros(max(lengths), dtype=torch.uint8) for _ in lengths]
-        mine = torch.zeros(max(lengths), dtype=torch.uint8)
-        mine[: len(own)] = own
-        dist.all_gather(buffers, mine, group=self._group)
-        return [json.loads(each[:length].numpy().tobytes()) for each, length in zip(buffers, lengths, strict=True)]
+        return gather_json(texts, self._group)
 
     def most(self, value: int) -> "PendingMaximum":
         """The maximum over all ranks, available later."""

@@ -1,12 +1,11 @@
 """This rank's context: its number, its device, and the sharding of the model."""
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,11 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from aboard.core.plan.training_settings import Training
 from aboard.lazy_dataclass import dataclass
-from aboard.train.distributed.auto_sharding import ShardingPlan, choose_sharding
+from aboard.train.distributed.auto_sharding import choose_sharding
 from aboard.train.distributed.device_mesh import ShardingKind, build_mesh, list_ranks_per_node
-
-if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import ProcessGroup
 
 # Gloo takes up to five times this to give up on an unreachable peer (seen with torch 2.13): five minutes.
 JOIN_TIMEOUT = timedelta(seconds=60)
@@ -33,7 +29,6 @@ class RankContext:
     rank: int
     size: int
     local_rank: int
-    local_size: int
     device: torch.device
     sharding: ShardingKind
     mesh: DeviceMesh | None = None
@@ -53,22 +48,21 @@ class RankContext:
 
 def join_process_group(training: Training) -> RankContext:
     """Joins the ranks given by torchrun's environment; without it, this process is the only rank."""
-    rank, size = _read_number("RANK", 0), _read_number("WORLD_SIZE", 1)
-    local_rank, local_size = _read_number("LOCAL_RANK", 0), _read_number("LOCAL_WORLD_SIZE", 1)
+    rank, local_rank = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
+    size, local_size = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     device = _select_device(local_rank)
-    alone = RankContext(
-        rank=rank, size=size, local_rank=local_rank, local_size=local_size, device=device, sharding="none"
-    )
+    alone = RankContext(rank=rank, size=size, local_rank=local_rank, device=device, sharding="none")
     if not alone.distributed and not training.cpu_offload:
         return alone
     if not dist.is_initialized():
         _init_process_group(alone, offload=training.cpu_offload)
     local_sizes, room = _gather_limits(local_size, measure_memory(device, local_size), device)
-    plan: ShardingPlan = choose_sharding(training, list_ranks_per_node(local_sizes), room=room)
-    spread = build_mesh(plan.sharding, list_ranks_per_node(local_sizes), device=device)
+    nodes = list_ranks_per_node(local_sizes)
+    sharding, keep, hold = choose_sharding(training, nodes, room=room)
+    spread = build_mesh(sharding, nodes, device=device)
     for group in [dist.group.WORLD, *(spread.get_all_groups() if spread else [])]:
-        _extend_timeout(group)
-    return replace(alone, sharding=plan.sharding, mesh=spread, keep=plan.keep, hold=plan.hold)
+        dist.distributed_c10d._set_pg_timeout(COLLECTIVE_TIMEOUT, group)  # noqa: SLF001 - torch has no public name for it
+    return replace(alone, sharding=sharding, mesh=spread, keep=keep, hold=hold)
 
 
 def _init_process_group(alone: RankContext, *, offload: bool) -> None:
@@ -90,10 +84,6 @@ def leave_process_group(world: RankContext) -> None:
         dist.destroy_process_group()
 
 
-def _read_number(name: str, default: int, env: Mapping[str, str] = os.environ) -> int:
-    return int(env.get(name, default))
-
-
 def _select_device(local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -109,10 +99,6 @@ def _gather_limits(local_size: int, room: int, device: torch.device) -> tuple[tu
     dist.all_gather(tensors, mine)
     sizes, rooms = torch.stack(tensors).T.tolist()
     return tuple(sizes), min(rooms)
-
-
-def _extend_timeout(group: "ProcessGroup | None") -> None:
-    dist.distributed_c10d._set_pg_timeout(COLLECTIVE_TIMEOUT, group)  # noqa: SLF001 - torch has no public name for it
 
 
 # The memory limit of a container, in cgroup v2 and v1; without one, "max" or a number above all memory.

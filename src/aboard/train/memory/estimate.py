@@ -9,7 +9,7 @@ from aboard.core.plan.training_settings import Adapter, Training
 from aboard.core.text.byte_sizes import format_size
 from aboard.core.text.input_text import format_count
 from aboard.lazy_dataclass import dataclass
-from aboard.train.distributed.device_mesh import ShardingKind, require_even_ranks
+from aboard.train.distributed.device_mesh import ShardingKind
 from aboard.train.memory.activations import (
     ActivationMemory,
     AdapterActivations,
@@ -17,14 +17,7 @@ from aboard.train.memory.activations import (
     estimate_activations,
     read_mlp_width,
 )
-from aboard.train.memory.model_states import (
-    FULL,
-    ModelSizes,
-    StateMemory,
-    estimate_replicated,
-    estimate_sharded,
-    measure_model,
-)
+from aboard.train.memory.model_states import FULL, ModelSizes, estimate_states, measure_model
 from aboard.train.model.chunked_loss import count_chunk_rows, find_chunking_obstacle
 from aboard.train.model.meta_model import build_on_meta, find_layers
 from aboard.train.model.packing_support import find_packing_obstacle
@@ -103,8 +96,7 @@ def profile_model(training: Training) -> ModelProfile:
     """Profiles the model, built on meta from the config of its directory."""
     built = build_on_meta(training, torch.device("cpu"))
     blocks = find_layers(built)
-    why_not_apart = find_packing_obstacle(built)
-    why_not_chunked = find_chunking_obstacle(built)
+    why_not_apart, why_not_chunked = find_packing_obstacle(built), find_chunking_obstacle(built)
     adapter = None
     if training.adapter is not None:
         # Imported here: PEFT takes seconds, which only runs with an adapter need. A module that the adapter names but
@@ -152,7 +144,7 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """The memory of one layout, on nodes with this many ranks each."""
     ranks = sum(nodes)
-    states = _estimate_states(profile.sizes, training, nodes, sharding=sharding, keep=keep, hold=hold)
+    states = estimate_states(profile.sizes, training, nodes, sharding=sharding, keep=keep, hold=hold)
     half = training.precision != "float32"
     precision: Precision = "full" if not half else "autocast" if sharding == "none" or ranks == 1 else "half"
     activation_memory = _estimate_activations(profile, training, precision)
@@ -182,32 +174,6 @@ def estimate_memory(
         host=moved and moved + states.gradients,
         peak=peak,
         total=int(peak * SLACK) + PROCESS,
-    )
-
-
-def _estimate_states(
-    model_sizes: ModelSizes,
-    training: Training,
-    nodes: tuple[int, ...],
-    *,
-    sharding: ShardingKind,
-    keep: bool,
-    hold: bool,
-) -> StateMemory:
-    micro, half = training.micro_batches(sum(nodes)), training.precision != "float32"
-    if sharding == "none" or (sum(nodes) == 1 and not training.cpu_offload):
-        return estimate_replicated(model_sizes, optim=training.optim, half=half, micro=micro, ranks=sum(nodes))
-    shards = sum(nodes) if sharding == "full" else require_even_ranks(nodes)
-    replicas = sum(nodes) // shards
-    return estimate_sharded(
-        model_sizes,
-        optim=training.optim,
-        shards=shards,
-        replicas=replicas,
-        half=half,
-        micro=micro,
-        keep=keep,
-        hold=hold,
     )
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from aboard.core.plan.training_settings import Optim
+from aboard.core.plan.training_settings import Optim, Training
 from aboard.lazy_dataclass import dataclass
+from aboard.train.distributed.device_mesh import ShardingKind, require_even_ranks
 from aboard.train.optimizer.build_optimizer import count_state_bytes, find_layer_matrices
 
 if TYPE_CHECKING:
@@ -107,21 +108,30 @@ def _count_dequantized(layer: Any) -> int:
     return int(sum(each.itemsize for each in types) * layer.weight.numel())
 
 
-def estimate_replicated(model: ModelSizes, *, optim: Optim, half: bool, micro: int, ranks: int) -> StateMemory:
+def estimate_states(
+    model: ModelSizes, training: Training, nodes: tuple[int, ...], *, sharding: ShardingKind, keep: bool, hold: bool
+) -> StateMemory:
+    """The states in one layout, on nodes with this many ranks each."""
+    ranks = sum(nodes)
+    if sharding == "none" or (ranks == 1 and not training.cpu_offload):
+        return _estimate_replicated(model, training, ranks)
+    shards = ranks if sharding == "full" else require_even_ranks(nodes)
+    return _estimate_sharded(model, training, shards=shards, replicas=ranks // shards, keep=keep, hold=hold)
+
+
+def _estimate_replicated(model: ModelSizes, training: Training, ranks: int) -> StateMemory:
     """Replicated on every rank. DDP's buckets hold the gradients from the start; until reduced, gradients are extra."""
+    micro, half = training.micro_batches(ranks), training.precision != "float32"
     weights = sum(map(_count_bytes, model.groups))
     gradients = FULL * model.trained
-    optimizer = _count_optimizer_bytes(model, optim, shards=1)
+    optimizer = _count_optimizer_bytes(model, training.optim, shards=1)
     stays = weights + optimizer
     buckets = gradients if ranks > 1 else 0
     before = gradients if micro > 1 else 0
     copies = (HALF * model.copied if half else 0) + model.dequantized
     beside = ranks > 1 or micro > 1
-    parts = (
-        FULL
-        * model.embedding
-        * (_count_gradient_parts(micro) if model.tied and beside else 2 * model.tied or int(beside))
-    )
+    copies_of_gradient = _count_gradient_parts(micro) if model.tied and beside else 2 * model.tied or int(beside)
+    parts = FULL * model.embedding * copies_of_gradient
     after = 0 if buckets or before else gradients
     peak = stays + buckets + before + max(copies, after + parts)
     return StateMemory(
@@ -133,10 +143,11 @@ def estimate_replicated(model: ModelSizes, *, optim: Optim, half: bool, micro: i
     )
 
 
-def estimate_sharded(
-    model: ModelSizes, *, optim: Optim, shards: int, replicas: int, half: bool, micro: int, keep: bool, hold: bool
+def _estimate_sharded(
+    model: ModelSizes, training: Training, *, shards: int, replicas: int, keep: bool, hold: bool
 ) -> StateMemory:
     """FSDP: a rank has its shard and gathers one layer at a time; the root's own weights stay gathered throughout."""
+    micro, half = training.micro_batches(shards * replicas), training.precision != "float32"
     size = HALF if half else FULL
     accumulated = micro > 1
     # Gathered weights are in the type that is computed in, gradients in theirs until they are sent.
@@ -147,7 +158,7 @@ def estimate_sharded(
     parts = [_count_shard(_list_trained(group), shards) for group in model.groups]
     part, layers_part = sum(parts), sum(parts[1:])
     weights = sum(_count_shard_bytes(group, shards) for group in model.groups)
-    optimizer = _count_optimizer_bytes(model, optim, shards=shards)
+    optimizer = _count_optimizer_bytes(model, training.optim, shards=shards)
     stays = weights + optimizer
     # Between micro-batches, what was reduced within a node waits for the other nodes' part.
     deferred = FULL * layers_part if replicas > 1 and not hold and micro > (2 if keep else 1) else 0

@@ -15,28 +15,29 @@ _FILES_AT_ONCE = 500
 
 def set_first_step(step: int) -> None:
     """Sets the step that the beacon counts from: `step` steps were done before a resume."""
-    beacon = getattr(sys.modules.get("aboard_beacon"), "armed", None)
-    if beacon is not None:
+    if (beacon := _get_beacon()) is not None:
         beacon.first_step = step
 
 
 def send_metrics(metrics: Mapping[str, Any]) -> None:
     """Never waits and never raises: metrics that can't be sent now are superseded by the next."""
-    beacon = getattr(sys.modules.get("aboard_beacon"), "armed", None)
-    if beacon is not None:
+    if (beacon := _get_beacon()) is not None:
         with suppress(Exception):
             beacon.mention(f'"metrics":{json.dumps(_select_numbers(metrics))}')
 
 
 def send_saved(checkpoint: str, serial: int, files: Iterable[str]) -> None:
     """Reports which files of a checkpoint are on this node; callable from any thread, and never raises."""
-    beacon = getattr(sys.modules.get("aboard_beacon"), "armed", None)
     names = list(files)
-    if beacon is not None:
+    if (beacon := _get_beacon()) is not None:
         with suppress(Exception):
             for start in range(0, len(names), _FILES_AT_ONCE):
                 saved = {"checkpoint": checkpoint, "serial": serial, "files": names[start : start + _FILES_AT_ONCE]}
                 beacon.answer(f'"saved":{json.dumps(saved)}')
+
+
+def _get_beacon() -> Any:
+    return getattr(sys.modules.get("aboard_beacon"), "armed", None)
 
 
 def _select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -75,11 +75,7 @@ def describe_nonfinite(bad: Sequence[NonFiniteStep], stream: TrainingData, peers
     bins_by_rank = peers.words([_format_bins(each, stream) for each in bad])
     words = []
     for place, each in enumerate(bad[:_NAMED]):
-        blamed = [
-            f"rank {rank} in {bins_by_rank[rank][place]}"
-            for rank in range(len(bins_by_rank))
-            if bins_by_rank[rank][place]
-        ]
+        blamed = [f"rank {rank} in {bins[place]}" for rank, bins in enumerate(bins_by_rank) if bins[place]]
         words.append(
             f"step {each.step}: the loss is not finite on {'; '.join(blamed[:_NAMED])}"
             if blamed

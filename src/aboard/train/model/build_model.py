@@ -19,7 +19,6 @@ from aboard.core.plan.training_settings import Training
 from aboard.core.text.input_text import agree
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model_loading, training
-from aboard.lazy_dataclass import dataclass
 from aboard.train.adapter.sample_dropout import find_dropout_keys
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.memory.activations import ROUTED
@@ -31,27 +30,20 @@ from aboard.train.model.meta_model import DTYPES, build_on_meta, find_layers
 from aboard.train.model.model_files import hash_file_samples
 from aboard.train.model.scratch_weights import prepare_scratch
 
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedModel:
-    """A model on meta, ready to shard; `load` fills it once it has memory and returns the bytes that this rank read."""
-
-    module: PreTrainedModel
-    load: Callable[[RankContext], int]
-    flops_per_token: float
-    notes: tuple[str, ...]
+# Fills a model on meta once it has memory, and returns the bytes that this rank read.
+LoadModel = Callable[[RankContext], int]
 
 
 def build_engine(training: Training, world: RankContext) -> Engine:
     """Prepares the model on meta, shards it, loads its weights and wraps it for the layout of this run."""
     if training.torch_compile:
         require_compiler(world.device)
-    prepared = prepare_model(training, world)
-    module = prepared.module
+    module, load, notes = _prepare_model(training, world)
+    flops = count_flops_per_token(module, training.max_length)
     if world.mesh is not None:
         _shard_layers(module, training, world)
     _allocate_tensors(module, world.device, offload=training.cpu_offload)
-    bytes_read = prepared.load(world)
+    bytes_read = load(world)
     module.train()
     if training.torch_compile:
         compile_layers(module)
@@ -64,21 +56,21 @@ def build_engine(training: Training, world: RankContext) -> Engine:
         world=world,
         parameters=tuple(each for each in module.parameters() if each.requires_grad),
         loss_factor=float(world.size) if isinstance(model, DistributedDataParallel) else 1.0,
-        flops_per_token=prepared.flops_per_token,
+        flops_per_token=flops,
         bytes_read=bytes_read,
-        notes=(_describe_sharding(world, offload=training.cpu_offload), *prepared.notes),
+        notes=(_describe_sharding(world, offload=training.cpu_offload), *notes),
         dropout_keys=find_dropout_keys(module),
         chunked_loss=training.chunked_loss,
         _switch=make_sync_switch(model, world),
     )
 
 
-def prepare_model(training: Training, world: RankContext) -> PreparedModel:
+def _prepare_model(training: Training, world: RankContext) -> tuple[PreTrainedModel, LoadModel, tuple[str, ...]]:
     """Builds the model on meta, matches it with its weight files or with an initialization, and modifies it."""
     module = build_on_meta(training, world.device)
     notes: tuple[str, ...] = ()
     if training.from_scratch:
-        load = prepare_scratch(module, seed=training.seed)
+        load: LoadModel = prepare_scratch(module, seed=training.seed)
     else:
         check_same_files(Path(training.model), world)
         fill, notes = prepare_pretrained(module, Path(training.model))
@@ -88,8 +80,7 @@ def prepare_model(training: Training, world: RankContext) -> PreparedModel:
         from aboard.train.adapter.inject_adapter import describe_adapter  # noqa: PLC0415 - as below
 
         notes = (*notes, *describe_adapter(module))
-    flops = count_flops_per_token(module, training.max_length)
-    return PreparedModel(module=module, load=load, flops_per_token=flops, notes=notes)
+    return module, load, notes
 
 
 def _load_pretrained(module: PreTrainedModel, training: Training, fill: FillModel, world: RankContext) -> int:

@@ -21,10 +21,10 @@ from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.foreign_files import MOST_JSON, ForeignFileError, open_foreign_file, read_foreign_file
 from aboard.lazy_dataclass import dataclass
-from aboard.train.checkpoint.saved_checkpoint import TORCH_DTYPES, SavedCheckpoint
-from aboard.train.model.meta_model import build_on_meta
+from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.train.model.meta_model import build_on_meta, require_same_shapes
 from aboard.train.model.model_files import build_damage_error
-from aboard.train.model.safetensors_writer import LazyTensor, write_safetensors
+from aboard.train.model.safetensors_writer import DTYPES_BY_NAME, LazyTensor, write_safetensors
 from aboard.train.worker_protocol import write_reply
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -125,7 +125,7 @@ def _prepare_model(saved: SavedCheckpoint, training: Training, dtype: torch.dtyp
     dtype = dtype or _read_default_dtype(Path(training.model))
     specs = {name: saved.marker.tensors[f"model/{name}"] for name in saved.model()}
     shapes = {name: each.shape for name, each in specs.items()}
-    dtypes = {name: TORCH_DTYPES[each.dtype] for name, each in specs.items()}
+    dtypes = {name: DTYPES_BY_NAME[each.dtype] for name, each in specs.items()}
     tensors = dict(_list_tensors(built, shapes, dtypes, lambda name: saved.tensor(f"model/{name}"), dtype))
     return PreparedExport(
         tensors=tensors, dtype=dtype, write_settings=partial(_write_settings, built, Path(training.model), dtype)
@@ -139,8 +139,7 @@ def _prepare_adapter(
     from aboard.train.adapter import export_adapter  # noqa: PLC0415
 
     adapted = export_adapter.build_adapted(saved, training, adapter)
-    model = Path(training.model)
-    dtype = dtype or torch.float32
+    model, dtype = Path(training.model), dtype or torch.float32
     return PreparedExport(
         tensors=export_adapter.list_adapter_tensors(saved, adapted, dtype),
         dtype=dtype,
@@ -179,12 +178,7 @@ def _build_model(saved: SavedCheckpoint, training: Training) -> PreTrainedModel:
     stored = {*saved.model(), *saved.marker.ties}
     expected = {name: tuple(tensor.shape) for name, tensor in built.state_dict().items()}
     shapes = {name: saved.marker.tensors[f"model/{saved.marker.ties.get(name, name)}"].shape for name in stored}
-    if shapes != expected:
-        other = sorted(name for name in stored | expected.keys() if shapes.get(name) != expected.get(name))
-        raise AboardError(
-            checkpoints.EXPORT_MODEL,
-            f"{training.model} does not match this checkpoint; these tensors differ: {', '.join(other[:3])}",
-        )
+    require_same_shapes(training.model, shapes, expected)
     return built
 
 
@@ -198,25 +192,18 @@ def _list_tensors(
     """Tensors by their names in the model's own files. If names are converted, all tensors are in memory at once."""
 
     def read(name: str) -> torch.Tensor:
-        return _cast_tensor(read_whole(name), dtype)
+        tensor = read_whole(name)
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
     transforms = get_model_conversion_mapping(model, add_legacy=False)
     if any(isinstance(each, WeightConverter) for each in transforms):
         reverted = revert_weight_conversion(model, {name: read(name) for name in shapes})
         for name, tensor in reverted.items():
-            yield name, LazyTensor(shape=tuple(tensor.shape), dtype=tensor.dtype, read=partial(_return_tensor, tensor))
+            yield name, LazyTensor(shape=tuple(tensor.shape), dtype=tensor.dtype, read=tensor.detach)
         return
     for name, shape in shapes.items():
         kind = dtype if dtypes[name].is_floating_point else dtypes[name]
         yield name, LazyTensor(shape=shape, dtype=kind, read=partial(read, name))
-
-
-def _return_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
-def _cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def _read_default_dtype(model: Path) -> torch.dtype:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +40,10 @@ class LocalShard:
             rows[at : at + len(piece)].copy_(piece)
             at, size = at + len(piece), size + piece.nbytes
         return size
+
+    def read(self, stored: StoredTensor) -> int:
+        """Fills this part from a file; returns the bytes read."""
+        return self.fill(stored.rows(self.start, self.stop)) if self.local.numel() else 0
 
     @property
     def stop(self) -> int:
@@ -118,7 +123,7 @@ def fill_from_files(
         name for name, source in get_tied_names(model).items() if name in matches.plain and source in matches.plain
     }
     jobs: list[Callable[[], int]] = [
-        partial(_fill_plain, shards[name], files[source]) for name, source in matches.plain.items() if name not in twice
+        partial(shards[name].read, files[source]) for name, source in matches.plain.items() if name not in twice
     ]
     jobs += [partial(_fill_fused, mixture, files, shards, model) for mixture in matches.mixed]
     with ThreadPoolExecutor(THREADS) as pool:
@@ -160,10 +165,6 @@ def _check_shapes(
         )
 
 
-def _fill_plain(part: LocalShard, stored: StoredTensor) -> int:
-    return part.fill(stored.rows(part.start, part.stop)) if part.local.numel() else 0
-
-
 def _fill_fused(
     mixture: FusedWeights, files: Mapping[str, StoredTensor], shards: Mapping[str, LocalShard], model: PreTrainedModel
 ) -> int:
@@ -171,11 +172,7 @@ def _fill_fused(
     tensors = mixture.convert(lambda source: read_whole(files[source]), model)
     for name, value in tensors.items():
         shards[name].fill([shards[name].of(value)])
-    return sum(_count_bytes(files[source]) for source, _ in mixture.sources)
-
-
-def _count_bytes(stored: StoredTensor) -> int:
-    return int(torch.Size(stored.shape).numel()) * stored.dtype.itemsize
+    return sum(prod(files[source].shape) * files[source].dtype.itemsize for source, _ in mixture.sources)
 
 
 def untie_differing(model: PreTrainedModel, matches: WeightMatch, files: Mapping[str, StoredTensor]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from aboard.core.plan.training_settings import Precision, Training
 from aboard.data.intake.model_code import find_code_error
 from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import checkpoint as checkpoints
 from aboard.diagnoses.trainer import model_loading as models
 from aboard.diagnoses.untrusted import escape_text
 
@@ -53,6 +54,16 @@ def build_on_meta(training: Training, device: torch.device) -> PreTrainedModel:
             f"the model {training.model} can't be built: {escape_text(str(error).splitlines()[0], 300)}",
         ) from error
     return model
+
+
+def require_same_shapes(
+    folder: Path | str, stored: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Raises if the tensors of a checkpoint are not those of the model in this directory."""
+    other = sorted(name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name))
+    if other:
+        seen = f"{folder} does not match this checkpoint; these tensors differ: {', '.join(other[:3])}"
+        raise AboardError(checkpoints.EXPORT_MODEL, seen)
 
 
 def find_layers(model: PreTrainedModel) -> list[nn.Module]:

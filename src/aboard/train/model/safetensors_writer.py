@@ -11,6 +11,7 @@ from aboard.lazy_dataclass import dataclass
 
 # The shard size of the hub's own tools.
 SHARD_BYTES = 5 * 10**9
+# The type names of a header.
 DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -23,6 +24,7 @@ DTYPE_NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+DTYPES_BY_NAME = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 ALIGNMENT = 8
 
 
@@ -79,9 +81,14 @@ def _write_shard(tensors: Mapping[str, LazyTensor], path: Path) -> None:
         place = [at, at + tensor.bytes]
         header[name] = {"dtype": DTYPE_NAMES[tensor.dtype], "shape": tensor.shape, "data_offsets": place}
         at += tensor.bytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % ALIGNMENT)
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(encode_header(header))
         for _, tensor in ordered:
             file.write(tensor.read().contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
+def encode_header(content: dict[str, object]) -> bytes:
+    """Eight bytes of length, then JSON, padded so that the tensors are aligned."""
+    text = json.dumps(content, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text

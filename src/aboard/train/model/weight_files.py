@@ -19,20 +19,8 @@ from aboard.diagnoses.trainer import model_loading
 from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 from aboard.train.model.model_files import PICKLED, SAFETENSORS, build_damage_error, list_weight_files
+from aboard.train.model.safetensors_writer import DTYPES_BY_NAME
 
-# https://huggingface.co/docs/safetensors: the type names of a header.
-DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
 # Rows are read in blocks, so that little is read but not yet cast.
 PIECE_BYTES = 64 << 20
 HEADER_LIMIT = 100 << 20
@@ -57,16 +45,11 @@ def open_weights(folder: Path) -> Mapping[str, StoredTensor]:
     """Every tensor of a model by its name in the files: safetensors, or else what torch.save wrote."""
     files = list_weight_files(folder, SAFETENSORS)
     if files:
-        return {name: entry for file in files for name, entry in _read_header(file).items()}
+        return {name: entry for file in files for name, entry in open_safetensors(file).items()}
     files = list_weight_files(folder, PICKLED)
     if files:
         return {name: PickledTensor(tensor) for file in files for name, tensor in _load_pickle(file).items()}
     raise AboardError(model_loading.NO_WEIGHTS, f"{folder} has neither model.safetensors nor its index")
-
-
-def open_safetensors(file: Path) -> Mapping[str, StoredTensor]:
-    """Every tensor of one file."""
-    return _read_header(file)
 
 
 def read_whole(stored: StoredTensor) -> torch.Tensor:
@@ -137,7 +120,8 @@ class OpenFile:
             os.close(self._handle)
 
 
-def _read_header(path: Path) -> dict[str, SafetensorsTensor]:
+def open_safetensors(path: Path) -> dict[str, SafetensorsTensor]:
+    """Every tensor of one file."""
     try:
         file = OpenFile(path)
     except OSError as error:
@@ -167,7 +151,7 @@ def _check_entry(entry: Mapping[str, Any]) -> tuple[int, int]:
     sizes = [start, end, *shape]
     if len(sizes) > _MOST_DIMENSIONS or any(type(each) is not int or each < 0 for each in sizes):
         raise ValueError("offsets and sizes must be counts")
-    if dtype in DTYPES and end - start != prod(shape) * DTYPES[dtype].itemsize:
+    if dtype in DTYPES_BY_NAME and end - start != prod(shape) * DTYPES_BY_NAME[dtype].itemsize:
         raise ValueError("its bytes are not those of its shape")
     return start, end
 
@@ -179,15 +163,15 @@ def _read_bytes(file: OpenFile, offset: int, size: int) -> bytes:
 
 
 def _make_tensor(file: OpenFile, name: str, entry: Mapping[str, Any], base: int) -> SafetensorsTensor:
-    if entry["dtype"] not in DTYPES:
+    dtype = DTYPES_BY_NAME.get(entry["dtype"])
+    if dtype is None:
         raise AboardError(
             model_loading.QUANTIZED,
             f"{escape_text(name)} in {file.path} has type {escape_text(str(entry['dtype']))}, which full"
             " training doesn't support",
         )
-    return SafetensorsTensor(
-        file=file, shape=tuple(entry["shape"]), dtype=DTYPES[entry["dtype"]], offset=base + entry["data_offsets"][0]
-    )
+    offset = base + entry["data_offsets"][0]
+    return SafetensorsTensor(file=file, shape=tuple(entry["shape"]), dtype=dtype, offset=offset)
 
 
 def _load_pickle(path: Path) -> dict[str, torch.Tensor]:

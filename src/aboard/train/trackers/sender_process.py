@@ -46,16 +46,13 @@ class TrackerSenders:
             say(f"waiting up to {seconds:.0f} s for {' and '.join(late)}")
         for sender in self._senders.values():
             sender.wait(seconds - (monotonic() - began))
-        self.kill()
+        for sender in self._senders.values():
+            sender.kill()
         missing = list_undelivered(self._folder)
         for name in self._senders:
             if count := missing.get(name):
                 fix = training.TRACKER.fix("later", folder=str(self._folder))
                 say(f"warning: {name} has not confirmed {format_count(count, 'line')} of metrics.jsonl\n  fix: {fix}")
-
-    def kill(self) -> None:
-        for sender in self._senders.values():
-            sender.kill()
 
 
 class _SenderProcess:

@@ -3,7 +3,7 @@
 # ruff: noqa: PLR2004, SIM905 - thresholds stand where they are used; lists of words are easier to read as text
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from re import compile as compile_pattern
 
@@ -35,13 +35,12 @@ _QUESTION_MARKS = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}
 
 def find_blank_answers(texts: SampledTexts) -> Iterator[RowSign]:
     """Nothing but white space, or the word that a program writes for nothing."""
+    make = partial(RowSign, diagnosis=data_quality.BLANK, total=len(texts.rows))
     rows = [at for at, row in enumerate(texts.rows) if row.blanks]
-    yield RowSign(
-        diagnosis=data_quality.BLANK,
+    yield make(
         message="have an answer without text",
         why="The model learns to say nothing. Often the answers are in a column with a different name.",
         rows=rows,
-        total=len(texts.rows),
         warn=0.01,
         block=0.2,
         note=True,
@@ -49,22 +48,18 @@ def find_blank_answers(texts: SampledTexts) -> Iterator[RowSign]:
         repair="keep",
     )
     missing = [at for at, text in enumerate(texts.answers) if text and _PLACEHOLDERS.fullmatch(text[:60].lower())]
-    yield RowSign(
-        diagnosis=data_quality.BLANK,
+    yield make(
         message="have a placeholder instead of an answer",
         why=_REPLACED_WHY,
         rows=missing,
-        total=len(texts.rows),
         warn=0.05 if _count_sentences(texts) > len(texts.rows) / 3 else 0.4,
         block=0.5,
     )
     silent = [at for at, row in enumerate(texts.rows) if row.kind != "text" and not strip_blank(row.prompt)]
-    yield RowSign(
-        diagnosis=data_quality.BLANK,
+    yield make(
         message="have an answer and no prompt",
         why="The model learns to answer without a question. Often the prompts are in a column with a different name.",
         rows=[at for at in silent if texts.answers[at]] if len(silent) < 0.9 * len(texts.rows) else (),
-        total=len(texts.rows),
         warn=0.05,
         block=0.5,
     )
@@ -119,34 +114,24 @@ def find_contradictions(texts: SampledTexts) -> Iterator[RowSign]:
 def find_echoes(texts: SampledTexts) -> Iterator[RowSign]:
     """The answer is the prompt, or contains all of it."""
     rows = texts.answered_rows
-    same = [at for at in rows if texts.keys[at] == texts.prompt_keys[at]]
-    yield RowSign(
-        diagnosis=data_quality.ECHO,
+    make = partial(RowSign, diagnosis=data_quality.ECHO, total=len(rows))
+    yield make(
         message="have an answer that equals the prompt",
         why="The model learns to repeat the question. Probably a column was copied twice.",
-        rows=same,
-        total=len(rows),
+        rows=[at for at in rows if texts.keys[at] == texts.prompt_keys[at]],
         warn=0.05,
         block=0.5,
     )
-    spoken = [at for at in rows if not texts.is_code[at] and texts.keys[at] != texts.prompt_keys[at]]
+    others = [at for at in rows if texts.keys[at] != texts.prompt_keys[at]]
+    spoken = [at for at in others if not texts.is_code[at]]
+    leaked = [at for at in spoken if texts.prompt_keys[at] in texts.keys[at]]
     # A completion of code may repeat the code above it, but not a question of one line.
-    asked = [at for at in rows if texts.is_code[at] and "\n" not in texts.rows[at].prompt.strip()]
-    leaked = [
-        *(at for at in spoken if texts.prompt_keys[at] in texts.keys[at]),
-        *(
-            at
-            for at in asked
-            if texts.keys[at] != texts.prompt_keys[at] and texts.keys[at].startswith(texts.prompt_keys[at])
-        ),
-    ]
-    leaked = sorted(at for at in leaked if len(texts.prompt_words[at]) >= _LABEL_WORDS)
-    yield RowSign(
-        diagnosis=data_quality.ECHO,
+    asked = [at for at in others if texts.is_code[at] and "\n" not in texts.rows[at].prompt.strip()]
+    leaked += [at for at in asked if texts.keys[at].startswith(texts.prompt_keys[at])]
+    yield make(
         message="have an answer that contains the whole prompt",
         why="The model learns to repeat the question before it answers.",
-        rows=leaked,
-        total=len(rows),
+        rows=sorted(at for at in leaked if len(texts.prompt_words[at]) >= _LABEL_WORDS),
         warn=0.15,
         block=0.7,
     )
@@ -155,12 +140,10 @@ def find_echoes(texts: SampledTexts) -> Iterator[RowSign]:
         for at in spoken
         if len(texts.words[at]) >= _SENTENCE_WORDS and texts.rows[at].prompt.rstrip().endswith(texts.answers[at])
     ]
-    yield RowSign(
-        diagnosis=data_quality.ECHO,
+    yield make(
         message="have a prompt that already contains the answer",
         why="The model learns to copy, and can't answer when the prompt doesn't contain the answer.",
         rows=told,
-        total=len(rows),
         warn=0.3,
         show_prompt=True,
     )

@@ -3,6 +3,7 @@
 # ruff: noqa: PLR2004, SIM905 - thresholds stand where they are used; lists of words are easier to read as text
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from json import JSONDecoder
 from re import compile as compile_pattern
 
@@ -62,26 +63,25 @@ _ERRORS = (
     "failed to generate;failed to load;failed to parse;failed to connect;page not found;404 not found;out of memory;"
     "segmentation fault;null response;nullpointerexception;service is temporarily;[error];<error>;error occurred"
 ).split(";")
+_ERROR_WORDS = frozenset("error errors exception fails failed debug http fix log status".split())
 _REFUSALS = (
     "i'm sorry, but;i am sorry, but;i\u2019m sorry, but;sorry, i can;i'm sorry, i;"
-    "i'm unable;i am unable;i'm not able;i am not able;i can't help;"
-    "i cannot help;"
+    "i'm unable;i am unable;i'm not able;i am not able;i can't help;i cannot help;"
     "i can't assist;i cannot assist;i can't answer;i cannot answer;i can't provide;i cannot provide;i won't be able;"
     "as an ai;as a large language;as a language model;i must decline;unable to help;unable to assist;unable to answer;"
     "my guidelines;our guidelines;i apologize;i apologise;sorry, i;sorry, but i;i don't know;i do not know;"
-    "not able to help;"
-    "i can\u2019t;can't help with;cannot help with;cannot comply;can't comply;cannot fulfill;can't fulfill;"
-    "not comfortable"
+    "not able to help;i can\u2019t;can't help with;cannot help with;cannot comply;can't comply;cannot fulfill;"
+    "can't fulfill;not comfortable"
 ).split(";")
 _BOILERPLATE = (
     "cookie;privacy policy;privacy notice;privacy preferences;terms of use;terms of service;terms and conditions;"
     "all rights reserved;subscribe;newsletter;sign in;sign up;log in;login;enable javascript;javascript is;accept all;"
     "reject all;click here;read more;skip to;share on;share this;follow us;your browser;captcha;not a robot;ad blocker;"
-    "adblock;advertis;copyright;\u00a9;powered by;back to top;related articles;related posts;menu;navigation;"
-    "add to cart;"
-    "create an account;free trial;unsubscribe;sponsored;consent;third part;gdpr;partners;manage settings;your device;"
-    "manage preferences;are human;cloudflare;page not found;contact us;about us;view comments;leave a comment;404;"
-    "leave a reply;register now;already a member;continue reading;your account;home page;site map;sitemap;faq;checkout"
+    "adblock;advertis;copyright;\u00a9;powered by;back to top;related articles;related posts;menu;navigation;faq;"
+    "add to cart;create an account;free trial;unsubscribe;sponsored;consent;third part;gdpr;partners;manage settings;"
+    "your device;manage preferences;are human;cloudflare;page not found;contact us;about us;view comments;404;"
+    "leave a comment;leave a reply;register now;already a member;continue reading;your account;home page;site map;"
+    "sitemap;checkout"
 ).split(";")
 _MIN_CUT_LENGTH = 20
 _DECODER = JSONDecoder()
@@ -105,7 +105,9 @@ def find_machine_values(texts: SampledTexts) -> Iterator[RowSign]:
         at
         for at in numbers
         if _COUNTING.isdisjoint(texts.prompt_words[at])
-        and not (_has_digit(texts.rows[at].prompt) and any(sign in texts.rows[at].prompt for sign in "+*/=^%"))
+        and not (
+            any(map(str.isdigit, texts.rows[at].prompt)) and any(sign in texts.rows[at].prompt for sign in "+*/=^%")
+        )
     ]
     is_varied = len({texts.answers[at] for at in unasked}) > max(12, len(unasked) / 4)
     yield _make_sign(
@@ -118,6 +120,7 @@ def find_machine_values(texts: SampledTexts) -> Iterator[RowSign]:
 
 def find_cut_answers(texts: SampledTexts) -> Iterator[RowSign]:
     """Many answers of exactly the greatest length, or that stop in the middle of a sentence."""
+    make = partial(_make_sign, code=data_quality.UNFINISHED)
     rows = [at for at, text in enumerate(texts.answers) if text]
     lengths = Counter(texts.rows[at].length for at in rows)
     flagged: set[int] = set()
@@ -135,82 +138,58 @@ def find_cut_answers(texts: SampledTexts) -> Iterator[RowSign]:
                 flagged.add(at)
         if len({texts.keys[at] for at in flagged}) < 0.7 * len(flagged):
             flagged.clear()
-    yield _make_sign(
-        sorted(flagged),
-        len(rows),
-        "have an answer that is cut off at the same length",
-        0.05,
-        code=data_quality.UNFINISHED,
-    )
+    yield make(sorted(flagged), len(rows), "have an answer that is cut off at the same length", 0.05)
     prose = [at for at in texts.prose if len(texts.words[at]) > 7]
     sentences = [at for at in prose if _INNER_END.search(texts.answers[at])]
     stopped = [at for at in sentences if _STOPPED.search(texts.rows[at].ending)]
     unended = [at for at in prose if texts.rows[at].ending[-1:] not in _ENDS]
     begun = [at for at in sentences if texts.answers[at][0].islower()]
     if is_open:
-        yield _make_sign(
-            [at for at in unended if _STOPPED.search(texts.rows[at].ending)],
-            len(prose),
-            "stop without an end",
-            0.4,
-            code=data_quality.UNFINISHED,
-        )
+        endless = [at for at in unended if _STOPPED.search(texts.rows[at].ending)]
+        yield make(endless, len(prose), "stop without an end", 0.4)
     ends_elsewhere = len(unended) < 0.9 * len(prose)
-    yield _make_sign(
-        stopped if len(stopped) > len(prose) / 20 else [],
-        max(len(sentences), len(prose) // 2),
-        "stop in the middle of a sentence",
-        0.35 if ends_elsewhere else 0.5,
-        code=data_quality.UNFINISHED,
-    )
+    stopped = stopped if len(stopped) > len(prose) / 20 else []
+    total = max(len(sentences), len(prose) // 2)
+    yield make(stopped, total, "stop in the middle of a sentence", 0.35 if ends_elsewhere else 0.5)
     trailing = [at for at in rows if texts.rows[at].words > 2 and texts.rows[at].ending.endswith(("...", "…"))]
-    yield _make_sign(trailing, len(rows), "end with an ellipsis", 0.2, code=data_quality.UNFINISHED)
+    yield make(trailing, len(rows), "end with an ellipsis", 0.2)
     middles = [at for at in begun if texts.rows[at].ending[-1:] in ".!?"]
-    yield _make_sign(
-        middles,
-        max(len(sentences), len(prose) // 2),
-        "begin in the middle of a sentence",
-        0.5,
-        code=data_quality.UNFINISHED,
-    )
+    yield make(middles, total, "begin in the middle of a sentence", 0.5)
     values = [at for at in rows if texts.answers[at][0] in "{[" and texts.rows[at].length < MAX_ANSWER]
     broken = [at for at in values if not _is_json(texts.answers[at])] if len(values) > len(rows) / 2 else []
-    yield _make_sign(
-        broken, len(rows), "have an answer that begins as JSON but isn't", 0.1, code=data_quality.UNFINISHED
-    )
+    yield make(broken, len(rows), "have an answer that begins as JSON but isn't", 0.1)
     fences = [at for at in rows if texts.rows[at].length < MAX_ANSWER and texts.answers[at].count("```") % 2]
-    yield _make_sign(fences, len(rows), "have a code block without an end", 0.15, code=data_quality.UNFINISHED)
+    yield make(fences, len(rows), "have a code block without an end", 0.15)
 
 
 def find_foreign_content(texts: SampledTexts) -> Iterator[RowSign]:
     """Text of a program, a web site or a template where an answer should be."""
+    make = partial(_make_sign, code=data_quality.FOREIGN)
     rows = [at for at, text in enumerate(texts.answers) if text]
     plain = [at for at in rows if not texts.is_code[at] and not texts.asks_for_code[at]]
     total = len(rows)
     slots = [at for at in plain if _has_placeholder(texts.answers[at])]
-    yield _make_sign(slots, total, "contain placeholders of a template", 0.1, code=data_quality.FOREIGN)
+    yield make(slots, total, "contain placeholders of a template", 0.1)
     asked = [at for at, row in enumerate(texts.rows) if _has_placeholder(row.prompt) and not texts.is_code[at]]
-    yield _make_sign(
-        asked, len(texts.rows), "contain placeholders of a template, in the prompt", 0.3, code=data_quality.FOREIGN
-    )
+    yield make(asked, len(texts.rows), "contain placeholders of a template, in the prompt", 0.3)
     errors = [
         at
         for at in rows
         if len(texts.words[at]) < 60
         and _contains_any(texts.answers[at][:160], _ERRORS)
         and not _contains_any(texts.rows[at].prompt, _ERRORS)
-        and not _speaks_of_errors(texts.prompt_words[at])
+        and _ERROR_WORDS.isdisjoint(texts.prompt_words[at])
     ]
-    yield _make_sign(errors, total, "are error messages of a service", 0.05, code=data_quality.FOREIGN)
+    yield make(errors, total, "are error messages of a service", 0.05)
     refused = [at for at in plain if _contains_any(texts.answers[at][:120], _REFUSALS)]
-    yield _make_sign(refused, total, "refuse to answer", 0.25, code=data_quality.FOREIGN, block=2.0)
+    yield make(refused, total, "refuse to answer", 0.25, block=2.0)
     walls = []
     for at in rows:
         small = texts.answers[at].lower()
         found = sum(phrase in small for phrase in _BOILERPLATE)
         if found > 1 and found >= len(texts.words[at]) / 50 and not _contains_any(texts.rows[at].prompt, _BOILERPLATE):
             walls.append(at)
-    yield _make_sign(walls, total, "are boilerplate of web pages", 0.1, code=data_quality.FOREIGN)
+    yield make(walls, total, "are boilerplate of web pages", 0.1)
 
 
 def _make_sign(
@@ -238,20 +217,8 @@ def _contains_any(text: str, phrases: Sequence[str]) -> bool:
 
 
 def _has_placeholder(text: str) -> bool:
-    marked = any(mark in text for mark in "{<[%$_X")
-    return (marked or "ndefined" in text or "N" in text or "nan" in text or "orem" in text) and (
-        _PLACEHOLDER.search(text) is not None
-    )
-
-
-def _has_digit(text: str) -> bool:
-    return any(map(str.isdigit, text))
-
-
-def _speaks_of_errors(words: Sequence[str]) -> bool:
-    return not {"error", "errors", "exception", "fails", "failed", "debug", "http", "fix", "log", "status"}.isdisjoint(
-        words
-    )
+    marked = any(mark in text for mark in (*"{<[%$_XN", "ndefined", "nan", "orem"))
+    return marked and _PLACEHOLDER.search(text) is not None
 
 
 def _is_json(text: str) -> bool:

@@ -24,13 +24,9 @@ def check_duplicates(evidence: DataEvidence) -> Iterator[Finding]:
     if not len(again):
         return
     count, rows = len(again), len(hashes)
-    severity = (
-        Severity.BLOCK
-        if count >= COPIED_FILE_SHARE * rows
-        else Severity.WARN
-        if count >= SIGNIFICANT_SHARE * rows
-        else Severity.INFO
-    )
+    severity = Severity.WARN if count >= SIGNIFICANT_SHARE * rows else Severity.INFO
+    if count >= COPIED_FILE_SHARE * rows:
+        severity = Severity.BLOCK
     # By location, so that the first ones are reported, whatever their hashes.
     pairs = sorted((int(order[at]), int(order[at - 1])) for at in again)[:MAX_EXAMPLES]
     examples = ", ".join(f"{prints.where(one)} as {prints.where(other)}" for one, other in pairs)

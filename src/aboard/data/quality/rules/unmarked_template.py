@@ -24,11 +24,7 @@ def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]
 def check_template(evidence: DataEvidence) -> Iterator[Finding]:
     """Without markers, answers are located by the text around them; rows where that fails are left out."""
     tally, terms = evidence.tally, evidence.terms
-    flagged, unsupervised, chats = (
-        tally.find_flagged(ANSWERS_NOT_FOUND),
-        tally.find_flagged(UNSUPERVISED),
-        tally.of("chat"),
-    )
+    flagged, unsupervised = tally.find_flagged(ANSWERS_NOT_FOUND), tally.find_flagged(UNSUPERVISED)
     if flagged:
         yield data_quality.TEMPLATE.finding(
             severity=Severity.BLOCK if flagged.count >= SIGNIFICANT_SHARE * tally.rows else Severity.WARN,
@@ -39,7 +35,7 @@ def check_template(evidence: DataEvidence) -> Iterator[Finding]:
             " isn't an answer.",
             fix=_build_fix(evidence),
         )
-    elif chats and unsupervised.count == tally.encoded and terms.marked is False and terms.loss_on != "all":
+    elif tally.of("chat") and unsupervised.count == tally.encoded and terms.marked is False and terms.loss_on != "all":
         yield data_quality.TEMPLATE.finding(
             nodes=(),
             seen="the chat template has no {% generation %} markers, and no answer can be located without them",

@@ -41,7 +41,7 @@ class LiveByteCounter(TorchDispatchMode):
         total = 0
         for key, reference in list(self._live.items()):
             # A storage may have been resized to zero since: so FSDP frees what it gathered.
-            storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)  # noqa: SLF001 - as torch's own StorageWeakRef
+            storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
             if storage is None:
                 del self._live[key]
             else:
