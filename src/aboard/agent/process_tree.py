@@ -6,10 +6,7 @@ import contextlib
 import os
 import signal
 import time
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable
 
 RUN_ID = "ABOARD_RUN_ID"
 # num_threads and starttime in /proc/PID/stat, counted from the state behind the name: proc(5).

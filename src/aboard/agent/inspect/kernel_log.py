@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 LINES = 20
 JOURNAL_LINES = 2000

@@ -7,12 +7,9 @@ import os
 import pwd
 import socket
 import struct
+from collections.abc import Iterator
 
 from aboard.agent import frames
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # rtnetlink(7): a dump of all addresses, answered by messages of a header, an ifaddrmsg and attributes.
 GET_ADDRESS, NEW_ADDRESS, DONE, FAILED = 22, 20, 3, 2

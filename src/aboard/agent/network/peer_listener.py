@@ -6,13 +6,10 @@ import contextlib
 import errno
 import socket
 from _operator import _compare_digest as compare_digest  # hmac would cost 5 ms
+from collections.abc import Callable
 
 from aboard.agent import frames
 from aboard.agent.event_loop import EventLoop
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # The token of a connection comes first. The next byte selects what the listener does with the rest: send it back, or
 # count it.

@@ -10,18 +10,14 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from aboard.agent import frames
 from aboard.agent.packages import interpreter_description
 from aboard.agent.packages.installed_packages import describe_packages
 from aboard.agent.packages.wheel_install import install_wheel, remove_package
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from aboard.agent import frames
-    from aboard.agent.requests import RequestRunner
+from aboard.agent.requests import RequestRunner
 
 WHEELS = ".aboard-wheels"
 # The interpreters of an environment that is not complete yet wait here, so that nobody takes it for a complete one.

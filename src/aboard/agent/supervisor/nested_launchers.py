@@ -6,12 +6,9 @@ A command line may contain secrets: the child's own are masked, and only the lau
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping
 
 from aboard.agent.secret_redaction import Redactor
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 MOST_WORDS, WORD_CHARS, MOST_CHARS = 64, 300, 2000
 CUT = "…"

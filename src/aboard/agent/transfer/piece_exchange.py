@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
+from collections.abc import Callable
 
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.transfer.peer_connection import PeerConnection
 from aboard.agent.transfer.piece_file import PieceFile
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
 
 # Requests open at one peer, and at all of them: the bytes of each wait in memory until its hash is known.
 AT_ONE_PEER = 2

@@ -11,15 +11,12 @@ import hashlib
 import os
 import stat
 import time
+from collections.abc import Callable, Iterator
 
 from aboard.agent import frames
 from aboard.agent.transfer.file_names import OWN_PREFIX, validate_file_name
 from aboard.agent.transfer.root_folder import open_folder
 from aboard.agent.transfer.synced_trees import is_recorded, record_empty_tree, record_tree
-
-TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 TEMPORARY = ".tmp"
 REPLY_BYTES = 4 * 1024 * 1024
