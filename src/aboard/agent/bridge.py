@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import signal
 import sys
 import time
@@ -12,6 +11,7 @@ import time
 from aboard.agent import frames
 from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
+from aboard.agent.procfs import resolve_user
 from aboard.agent.requests import RequestRunner
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
@@ -380,16 +380,12 @@ def _forward_request(process: ReceiverProcess, message: frames.Message) -> Recei
 
 def build_hello() -> frames.Message:
     """The first frame of an agent: the host, interpreter and user that it runs as."""
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        user = str(os.getuid())
     return {
         "hello": frames.VERSION,
         "hostname": os.uname().nodename,
         "python": "%d.%d.%d" % sys.version_info[:3],
         "executable": sys.executable or "",
-        "user": user,
+        "user": resolve_user(os.getuid()),
         # sshd reports the address that was dialled: "client-ip client-port server-ip server-port", ssh(1).
         "address": (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[2],
         "pid": os.getpid(),

@@ -109,9 +109,9 @@ def _load_code(name: str) -> CodeType:
 
 # What a launch imports on every node; a check imports the first half.
 _PRECOMPILED = tuple(f"aboard.agent.{name}" for name in (
-    "requests", "bridge", "channel", "inspect.launch_environment", "frames", "inspect.leftover_runs", "event_loop",
-    "network.peer_listener", "network.interface_addresses", "run_directory", "process_spawn", "private_folders",
-    "forked_work", "process_tree", "beacon.report_receiver", "supervisor.rank_processes",
+    "requests", "bridge", "channel", "procfs", "inspect.launch_environment", "frames", "inspect.leftover_runs",
+    "event_loop", "network.peer_listener", "network.interface_addresses", "run_directory", "process_spawn",
+    "private_folders", "forked_work", "process_tree", "beacon.report_receiver", "supervisor.rank_processes",
     "supervisor.nested_launchers", "supervisor.resource_usage", "supervisor.guard_process", "supervisor.supervisor",
     "supervisor.supervisor_watch", "supervisor.rank_group", "supervisor.rank_output", "supervisor.port_reservation",
     "secret_redaction", "supervisor.output_spool", "inspect.rank_stacks",

@@ -7,7 +7,7 @@ import os
 import time
 
 from aboard.agent.inspect.kernel_log import read_kernel_log
-from aboard.agent.inspect.process_activity import SYSTEM, TICKS, USER, read_kernel_file, read_stat
+from aboard.agent.procfs import SYSTEM, TICKS, USER, list_pids, read_kernel_file, read_name, read_stat
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class NodeCounters:
 
     def __init__(self) -> None:
         self.at = time.monotonic()
-        self.used = {int(name): _read_cpu_seconds(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+        self.used = {pid: _read_cpu_seconds(pid) for pid in list_pids()}
         self.links = _read_links()
         self.resent = _read_retransmits()
 
@@ -52,7 +52,9 @@ def compute_rates(before: NodeCounters, after: NodeCounters, ours: Iterable[int]
         if pid not in own and pid != os.getpid() and pid in before.used
     }
     busiest = sorted((pid for pid in cores if cores[pid] >= LEAST_CORES), key=lambda pid: -cores[pid])[:NEIGHBOURS]
-    rates: dict[str, Any] = {"neighbours": [_describe_neighbour(pid, cores[pid]) for pid in busiest]}
+    rates: dict[str, Any] = {
+        "neighbours": [{"pid": pid, "name": read_name(pid), "cores": round(cores[pid], 2)} for pid in busiest]
+    }
     rates["others"] = round(sum(cores.values()), 2)
     if before.resent is not None and after.resent is not None:
         rates["resent"] = round((after.resent - before.resent) / elapsed, 1)
@@ -195,11 +197,6 @@ def _read_memory_limits(group: str) -> dict[str, int]:
 def _read_cpu_seconds(pid: int) -> float:
     fields = read_stat(pid)
     return (int(fields[USER]) + int(fields[SYSTEM])) / TICKS if len(fields) > SYSTEM else 0.0
-
-
-def _describe_neighbour(pid: int, cores: float) -> dict[str, Any]:
-    name = read_kernel_file("/proc/%d/comm" % pid, 64).decode("utf-8", "replace").strip()
-    return {"pid": pid, "name": name, "cores": round(cores, 2)}
 
 
 def _read_links() -> dict[str, dict[str, Any]]:

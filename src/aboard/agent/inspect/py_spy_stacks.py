@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 
-from aboard.agent.inspect.process_activity import read_kernel_file
+from aboard.agent.procfs import parse_environ, read_environ, read_kernel_file
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ TRIES = 4
 AT_ONCE = 8
 TEXT_LIMIT = 64 * 1024
 MOST_FRAMES = 100
-ENVIRON_LIMIT = 1024 * 1024
 TIMED_OUT = "py-spy timed out"
 DENIED_WORDS = ("permission denied", "operation not permitted")
 # Yama's setting that restricts which process may trace another: kernel.org, admin-guide/LSM/Yama.
@@ -112,10 +111,8 @@ def _find_py_spy(pid: int) -> str:
     """Next to its own Python, else on our PATH. Never another user's file: we may be root."""
     folders: list[str] = []
     if os.stat("/proc/%d" % pid).st_uid == os.getuid():
-        for entry in read_kernel_file("/proc/%d/environ" % pid, ENVIRON_LIMIT).split(b"\0"):
-            name, _, value = entry.partition(b"=")
-            if name in ENVIRONMENTS:
-                folders.append(os.path.join(os.fsdecode(value), "bin"))
+        env = parse_environ(read_environ(pid))
+        folders += [os.path.join(os.fsdecode(value), "bin") for name, value in env.items() if name in ENVIRONMENTS]
         folders += [
             os.path.dirname(path) for path in (_read_first_argument(pid), _read_executable(pid)) if path.startswith("/")
         ]

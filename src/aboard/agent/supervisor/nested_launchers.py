@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from aboard.agent.procfs import read_command_line
 from aboard.agent.secret_redaction import Redactor
 
 MOST_WORDS, WORD_CHARS, MOST_CHARS = 64, 300, 2000
@@ -16,7 +17,6 @@ CUT = "…"
 LOOKS = 3
 # How long after a start a launcher may appear: later, processes are read at the pace of the measurements.
 SOON_SECONDS = 120.0
-COMMAND_BYTES = 64 * 1024
 
 
 class NestedLaunchers:
@@ -51,12 +51,10 @@ class NestedLaunchers:
 
     def look(self, child: str, pid: int) -> None:
         """Reads one command line."""
-        # Late, so that they do not delay a start.
+        # Late, so that it does not delay a start.
         from aboard.agent.inspect.launcher_detection import find_launch  # noqa: PLC0415 - the reason is above
-        from aboard.agent.inspect.process_activity import read_kernel_file  # noqa: PLC0415 - the reason is above
 
-        raw = read_kernel_file("/proc/%d/cmdline" % pid, COMMAND_BYTES)
-        words = find_launch([word.decode("utf-8", "replace") for word in raw.split(b"\0")[:-1]])
+        words = find_launch(read_command_line(pid))
         if words:
             self.report(child, words)
 
