@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import glob
 import json
@@ -18,6 +17,7 @@ from aboard.agent.packages import interpreter_description
 from aboard.agent.packages.installed_packages import describe_packages
 from aboard.agent.packages.wheel_install import install_wheel, remove_package
 from aboard.agent.requests import RequestRunner
+from aboard.agent.transfer.file_names import describe_failure
 
 WHEELS = ".aboard-wheels"
 # The interpreters of an environment that is not complete yet wait here, so that nobody takes it for a complete one.
@@ -58,9 +58,7 @@ def _answer(message: frames.Message) -> frames.Message:
     try:
         return answers[message["do"]](prefix, message)
     except OSError as error:
-        path = error.filename if isinstance(error.filename, str) else prefix
-        name = errno.errorcode.get(error.errno or 0, "")
-        return {"failed": {"errno": name, "why": error.strerror or str(error), "path": path}}
+        return describe_failure(error, prefix)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
         return {"error": "%s: %s" % (type(error).__name__, error)}
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 
 from aboard.agent import frames
 from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
-from aboard.agent.transfer.file_names import validate_file_name
+from aboard.agent.transfer.file_names import describe_failure, validate_file_name
 from aboard.agent.transfer.peer_handshake import DialerHandshake, ListenerHandshake
 from aboard.agent.transfer.piece_exchange import PieceExchange
 from aboard.agent.transfer.piece_file import PieceFile
@@ -65,7 +64,7 @@ class PeerProcess:
         except BlockingIOError:
             answer = {"busy": True}
         except OSError as error:
-            answer = _describe_failure(error)
+            answer = describe_failure(error)
         except Exception as error:  # noqa: BLE001 - whatever a frame contains, it gets a reply
             answer = {"error": "%s: %s" % (type(error).__name__, error)}
         if answer is not None:
@@ -229,7 +228,7 @@ class PeerProcess:
             del self._arriving[piece]
             self._exchange.take_from_head(piece, memoryview(arrived))
             if self._exchange.failure is not None:
-                return _describe_failure(self._exchange.failure)
+                return describe_failure(self._exchange.failure)
         return {}
 
     def _report_completion(self) -> None:
@@ -242,7 +241,7 @@ class PeerProcess:
         self._waiting = None
         exchange = self._exchange
         if exchange.failure is not None:
-            self._reply(message, _describe_failure(exchange.failure))
+            self._reply(message, describe_failure(exchange.failure))
             return
         self._reply(
             message,
@@ -258,13 +257,3 @@ class PeerProcess:
                 "refused": self._refused,
             },
         )
-
-
-def _describe_failure(error: OSError) -> frames.Message:
-    return {
-        "failed": {
-            "errno": errno.errorcode.get(error.errno or 0, ""),
-            "why": error.strerror or str(error),
-            "path": os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else "",
-        }
-    }

@@ -23,7 +23,8 @@ class SendFiles:
     """The requested paths. Links below a requested path are listed, and never followed."""
 
     def __init__(self) -> None:
-        self._path = ""
+        # The path of the last request.
+        self.path = ""
         self._sums: dict[str, HashCache] = {}
         self._roots: dict[str, int] = {}
         self._walk: Iterator[list[object]] = iter(())
@@ -36,7 +37,7 @@ class SendFiles:
         if message["do"] == "leave":
             self.close()
             return {}
-        self._path = path = os.path.expanduser(str(message["folder"]))
+        self.path = path = os.path.expanduser(str(message["folder"]))
         if not os.path.isabs(path) or "\0" in path:
             raise ValueError("%r is no absolute path" % path)
         refuse_system_folder(path)
@@ -49,10 +50,6 @@ class SendFiles:
             return {"sums": sums, "read": read}
         data = self._read(path, message["name"], int(message["at"]), int(message["bytes"]))
         return {"tail": data}
-
-    def path_of(self, error: OSError) -> str:
-        """The full path that an error is about, as far as it is known."""
-        return os.path.join(self._path, error.filename) if isinstance(error.filename, str) else self._path
 
     def close(self) -> None:
         self.closed = True
