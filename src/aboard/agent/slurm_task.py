@@ -83,7 +83,8 @@ class TaskChannel(Channel):
     """Frames from packets on stdin, and to escaped lines on stdout."""
 
     def __init__(self, splitter: PacketSplitter, loop: EventLoop, *arguments: Any) -> None:
-        super().__init__(loop, *arguments, splitter=splitter)
+        super().__init__(loop, *arguments)
+        self._splitter = splitter
         # What came with the agent's code; in a moment, when the bridge is complete.
         loop.later(0.0, lambda: self._take(b""))
 
