@@ -63,6 +63,12 @@ def read_namespace(pid: int, kind: str) -> int:
     return 0
 
 
+def read_link(path: str) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(path)
+    return ""
+
+
 def resolve_user(uid: int) -> str:
     with contextlib.suppress(KeyError):
         return pwd.getpwuid(uid).pw_name

@@ -99,6 +99,13 @@ class Redactor:
         return near
 
 
+def mask_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Masks secrets in a whole text."""
+    redactor = Redactor(secrets)
+    data = text.encode("utf-8", "surrogatepass")
+    return (redactor.feed(data) + redactor.flush()).decode("utf-8", "replace")
+
+
 class _WordFilter:
     """Finds any of many forms by looking up every `stride`-th word of the data.
 

@@ -21,15 +21,8 @@ MARK = "ABOARD_CONTAINER"
 STARTERS = (b"apptainer", b"singularity", b"starter", b"starter-suid", b"crun", b"runc")
 # They serve a container until its rank has exited, and exit then.
 HELPERS = (
-    b"podman",
-    b"docker",
-    b"conmon",
-    b"squashfuse",
-    b"squashfuse_ll",
-    b"fuse2fs",
-    b"fuse-overlayfs",
-    b"gocryptfs",
-)
+    b"podman", b"docker", b"conmon", b"squashfuse", b"squashfuse_ll", b"fuse2fs", b"fuse-overlayfs", b"gocryptfs",
+)  # fmt: skip
 # The first process of a container, which only waits for the rank and passes signals on to it.
 INIT_PROGRAMS = (b"podman-init", b"docker-init", b"catatonit", b"tini", b"dumb-init", b"appinit", b"sinit")
 # Their containers outlive the process that we start.

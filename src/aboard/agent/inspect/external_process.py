@@ -6,7 +6,6 @@ script's name leave it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 
@@ -29,15 +28,8 @@ ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
 JOB, STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"
 # With it, torchrun's own process runs the store, and rank 0 is a client like all others.
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-VARIABLES = {word for pair in RANK_VARIABLES for word in pair} | {
-    ADDRESS,
-    PORT,
-    AGENT_STORE,
-    JOB,
-    STEP,
-    process_tree.RUN_ID,
-    *launcher_detection.VARIABLES,
-}
+VARIABLES = {ADDRESS, PORT, AGENT_STORE, JOB, STEP, process_tree.RUN_ID, *launcher_detection.VARIABLES}
+VARIABLES.update(*RANK_VARIABLES)
 MAPS_LIMIT = 16 * 1024 * 1024
 LONGEST = 255
 
@@ -58,9 +50,7 @@ class ExternalProcess:
 
     @property
     def python(self) -> bool:
-        with contextlib.suppress(OSError):
-            return os.path.basename(os.readlink("/proc/%d/exe" % self.pid)).startswith(("python", "pypy"))
-        return False
+        return os.path.basename(procfs.read_link("/proc/%d/exe" % self.pid)).startswith(("python", "pypy"))
 
     @property
     def torch(self) -> bool:
@@ -89,7 +79,7 @@ class ExternalProcess:
                 port=_parse_count(rendezvous["port"]), hosts=description["rank"] == 0, launcher=self.launcher
             )
         description.update(
-            cwd=_read_cwd(self.pid),
+            cwd=procfs.read_link("/proc/%d/cwd" % self.pid),
             began=_read_start_time(self.pid),
             user=procfs.resolve_user(procfs.read_owner(self.pid)),
             what=describe_command(self.argv),
@@ -127,12 +117,6 @@ def describe_command(words: Sequence[str]) -> str:
 
 def _parse_count(text: str) -> int | None:
     return int(text) if text.isdigit() and len(text) < 9 else None  # noqa: PLR2004 - longer than any world size
-
-
-def _read_cwd(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return os.readlink("/proc/%d/cwd" % pid)
-    return ""
 
 
 def _read_start_time(pid: int) -> float:

@@ -171,13 +171,14 @@ def _has_supervisor(run: str) -> bool:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(1)
             connection.connect(os.path.join(directory, run_directory.SOCKET))
-    except ConnectionRefusedError:
+    except (ConnectionRefusedError, run_directory.UnsafePlace):
+        # A name that cannot be a run's has no supervisor.
         return False
     except FileNotFoundError:
         return _is_young_directory(run)
     except OSError:
-        # A name that cannot be a run's has no supervisor; any other error proves nothing.
-        return not _is_invalid_run_id(run)
+        # Any other error proves nothing.
+        return True
     return True
 
 
@@ -186,16 +187,6 @@ def _is_young_directory(run: str) -> bool:
         return time.time() - os.stat(run_directory.resolve_directory(run)).st_mtime < BEGIN_SECONDS
     except OSError:
         return False
-
-
-def _is_invalid_run_id(run: str) -> bool:
-    try:
-        run_directory.resolve_directory(run)
-    except run_directory.UnsafePlace:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def _read_marks(pid: int) -> dict[str, str]:

@@ -23,13 +23,10 @@ LEAST_CORES = 0.1
 MOST_MOUNTS = 64
 GPUS = "/proc/driver/nvidia/gpus"
 # The kernel's own file systems, which contain no user data.
-_VIRTUAL = frozenset(
-    (
-        "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs",
-        "securityfs", "pstore", "bpf", "configfs", "hugetlbfs", "fusectl", "autofs", "binfmt_misc", "nsfs",
-        "rpc_pipefs",
-    )
-)  # fmt: skip
+_VIRTUAL = frozenset((
+    "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs", "securityfs", "pstore",
+    "bpf", "configfs", "hugetlbfs", "fusectl", "autofs", "binfmt_misc", "nsfs", "rpc_pipefs",
+))  # fmt: skip
 
 
 class NodeCounters:
@@ -81,8 +78,7 @@ def read_node_state() -> dict[str, Any]:
     for key, name in (("memory", b"MemTotal"), ("free", b"MemAvailable"), ("swap", b"SwapTotal")):
         if name in sizes:
             state[key] = int(sizes[name].split()[0]) * 1024
-    group = find_memory_group()
-    state.update(_read_memory_limits(group))
+    state.update(_read_memory_limits(_find_control_group(b"memory")))
     kills = count_oom_kills()
     if kills is not None:
         state["oom_kills"] = kills
@@ -126,14 +122,12 @@ def read_disk_usage(path: str) -> dict[str, Any]:
 
 def count_oom_kills() -> int | None:
     """How many processes of our cgroup the OOM killer killed; of the whole node where only that is known."""
-    group = find_memory_group()
-    for name in ("memory.events", "memory.oom_control"):
-        for line in read_kernel_file(os.path.join(group, name)).split(b"\n") if group else ():
+    group = _find_control_group(b"memory")
+    files = [os.path.join(group, name) for name in ("memory.events", "memory.oom_control")] if group else []
+    for path in (*files, "/proc/vmstat"):
+        for line in read_kernel_file(path).split(b"\n"):
             if line.startswith(b"oom_kill "):
                 return int(line.split()[1])
-    for line in read_kernel_file("/proc/vmstat").split(b"\n"):
-        if line.startswith(b"oom_kill "):
-            return int(line.split()[1])
     return None
 
 
@@ -163,10 +157,6 @@ def compute_throttled_share(before: tuple[int, int] | None) -> float | None:
     if before is None or now is None or now[0] - before[0] < LEAST_PERIODS:
         return None
     return round((now[1] - before[1]) / (now[0] - before[0]), 3)
-
-
-def find_memory_group() -> str:
-    return _find_control_group(b"memory")
 
 
 def _find_control_group(controller: bytes) -> str:

@@ -35,15 +35,10 @@ _SYSTEM_CALLS = {
         95: "waitid", 56: "openat", 79: "newfstatat", 291: "statx", 43: "statfs",
     },
 }  # fmt: skip
-FILE_CALLS = frozenset(
-    (
-        "read", "write", "pread64", "pwrite64", "readv", "writev", "fsync", "fdatasync", "fstat", "lseek",
-        "flock", "getdents64", "close", "recvfrom", "sendto", "recvmsg", "sendmsg", "connect", "accept",
-        "accept4",
-    )
-)  # fmt: skip
-
-
+FILE_CALLS = frozenset((
+    "read", "write", "pread64", "pwrite64", "readv", "writev", "fsync", "fdatasync", "fstat", "lseek", "flock",
+    "getdents64", "close", "recvfrom", "sendto", "recvmsg", "sendmsg", "connect", "accept", "accept4",
+))  # fmt: skip
 # Calls with a path, and the index of that argument.
 PATH_CALLS = {"open": 0, "stat": 0, "lstat": 0, "statfs": 0, "openat": 1, "newfstatat": 1, "statx": 1}
 MOST_PATH = 256

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -10,7 +9,7 @@ import subprocess
 import threading
 import time
 
-from aboard.agent.procfs import parse_environ, read_environ, read_kernel_file
+from aboard.agent.procfs import parse_environ, read_environ, read_kernel_file, read_link
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -113,9 +112,8 @@ def _find_py_spy(pid: int) -> str:
     if os.stat("/proc/%d" % pid).st_uid == os.getuid():
         env = parse_environ(read_environ(pid))
         folders += [os.path.join(os.fsdecode(value), "bin") for name, value in env.items() if name in ENVIRONMENTS]
-        folders += [
-            os.path.dirname(path) for path in (_read_first_argument(pid), _read_executable(pid)) if path.startswith("/")
-        ]
+        paths = (_read_first_argument(pid), read_link("/proc/%d/exe" % pid))
+        folders += [os.path.dirname(path) for path in paths if path.startswith("/")]
     folders += os.environ.get("PATH", os.defpath).split(os.pathsep)
     folders.append(os.path.expanduser("~/.local/bin"))
     return shutil.which(NAME, path=os.pathsep.join(folders)) or ""
@@ -124,14 +122,8 @@ def _find_py_spy(pid: int) -> str:
 def _find_interpreter(pid: int) -> str:
     """Its interpreter as it was called: in a virtual environment that is a link to another one."""
     word = _read_first_argument(pid)
-    return word if word.startswith("/") else _read_executable(pid) or "python3"
+    return word if word.startswith("/") else read_link("/proc/%d/exe" % pid) or "python3"
 
 
 def _read_first_argument(pid: int) -> str:
     return os.fsdecode(read_kernel_file("/proc/%d/cmdline" % pid, 4096).partition(b"\0")[0])
-
-
-def _read_executable(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return os.readlink("/proc/%d/exe" % pid)
-    return ""

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 
 from aboard.agent import frames
-from aboard.agent.procfs import list_pids, read_kernel_file, read_name, resolve_user
+from aboard.agent.procfs import list_pids, read_kernel_file, read_link, read_name, resolve_user
 
 # rtnetlink(7): a dump of all addresses, answered by messages of a header, an ifaddrmsg and attributes.
 GET_ADDRESS, NEW_ADDRESS, DONE, FAILED = 22, 20, 3, 2
@@ -69,7 +69,7 @@ def holds_socket(pid: int, inode: int) -> bool:
     """Whether a process has this socket; we may not see that of another user's."""
     folder, link = "/proc/%d/fd" % pid, "socket:[%d]" % inode
     with contextlib.suppress(OSError):
-        return any(_read_link("%s/%s" % (folder, fd)) == link for fd in os.listdir(folder))
+        return any(read_link("%s/%s" % (folder, fd)) == link for fd in os.listdir(folder))
     return False
 
 
@@ -112,10 +112,3 @@ def _find_socket_process(inode: int) -> frames.Message:
                     "ours": AGENT_MARK in read_kernel_file("/proc/%d/cmdline" % pid),
                 }
     return {}
-
-
-def _read_link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""

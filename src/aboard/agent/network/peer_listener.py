@@ -195,11 +195,11 @@ def _open_listener(port: int) -> socket.socket:
     """Listens on all addresses of both families, as torch's store does, or of IPv4 only where IPv6 is missing."""
     with contextlib.suppress(OSError):
         if socket.has_dualstack_ipv6():
-            return _bind_listener(socket.AF_INET6, ("::", port))
-    return _bind_listener(socket.AF_INET, ("0.0.0.0", port))  # noqa: S104 - peers come from any network
+            return bind_listener(socket.AF_INET6, ("::", port))
+    return bind_listener(socket.AF_INET, ("0.0.0.0", port))  # noqa: S104 - peers come from any network
 
 
-def _bind_listener(family: int, address: tuple[str, int]) -> socket.socket:
+def bind_listener(family: int, address: tuple[str, int]) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

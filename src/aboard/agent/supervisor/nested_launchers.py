@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from aboard.agent.procfs import read_command_line
-from aboard.agent.secret_redaction import Redactor
+from aboard.agent.secret_redaction import mask_secrets
 
 MOST_WORDS, WORD_CHARS, MOST_CHARS = 64, 300, 2000
 CUT = "…"
@@ -65,16 +65,10 @@ class NestedLaunchers:
         command: list[str] = []
         room = MOST_CHARS
         for word in list(words)[: MOST_WORDS + 1]:
-            masked = _mask(word, self._secrets[child])
+            masked = mask_secrets(word, self._secrets[child])
             room -= len(masked)
             if len(command) == MOST_WORDS or len(masked) > WORD_CHARS or room < 0:
                 command.append(CUT)
                 break
             command.append(masked)
         self._emit("nested", wall=wall, child=child, command=command)
-
-
-def _mask(text: str, secrets: list[str]) -> str:
-    redactor = Redactor(secrets)
-    data = text.encode("utf-8", "surrogatepass")
-    return (redactor.feed(data) + redactor.flush()).decode("utf-8", "replace")

@@ -69,21 +69,16 @@ def start_supervisor(message: frames.Message, anchor: tuple[int, int] | None = N
 
 def connect_to_supervisor(run: str) -> tuple[int, int]:
     """Connects to the run's supervisor and returns the descriptor and the supervisor's pid."""
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(5)
-    try:
-        connection.connect(os.path.join(run_directory.resolve_directory(run), run_directory.SOCKET))
-    except (FileNotFoundError, ConnectionRefusedError) as error:
-        connection.close()
-        raise OSError(error.errno, "no supervisor for run %s on this node" % run) from error
-    except OSError:
-        connection.close()
-        raise
-    pid, uid = _read_peer(connection)
-    if uid != os.getuid():
-        connection.close()
-        raise OSError(13, "the socket of run %s belongs to another user" % run)
-    return connection.detach(), pid
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(5)
+        try:
+            connection.connect(os.path.join(run_directory.resolve_directory(run), run_directory.SOCKET))
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise OSError(error.errno, "no supervisor for run %s on this node" % run) from error
+        pid, uid = _read_peer(connection)
+        if uid != os.getuid():
+            raise OSError(13, "the socket of run %s belongs to another user" % run)
+        return connection.detach(), pid
 
 
 def _read_peer(connection: socket.socket) -> tuple[int, int]:

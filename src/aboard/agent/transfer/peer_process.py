@@ -8,6 +8,7 @@ import socket
 from aboard.agent import frames
 from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
+from aboard.agent.network.peer_listener import bind_listener
 from aboard.agent.transfer.file_names import describe_failure, validate_file_name
 from aboard.agent.transfer.peer_handshake import DialerHandshake, ListenerHandshake
 from aboard.agent.transfer.piece_exchange import PieceExchange
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 KEY_BYTES = 32
-BACKLOG = 128
 # Strangers that have not proved to have the key; when one more comes, the oldest is dropped.
 MOST_STRANGERS = 32
 MOST_PEERS = 256
@@ -111,15 +111,7 @@ class PeerProcess:
         return {"address": address[0], "ports": [listener.getsockname()[1] for listener in self._listeners]}
 
     def _listen(self, family: int, address: tuple[str, int]) -> None:
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
-        listener.setblocking(False)
+        listener = bind_listener(family, address)
         self._listeners.append(listener)
         self._loop.on_readable(listener.fileno(), lambda: self._accept(listener))
 
@@ -216,7 +208,7 @@ class PeerProcess:
 
     def _take_piece(self, piece: int, at: int, data: memoryview) -> frames.Message:
         """A part of a piece from the head; the piece is verified and written when its last part is here."""
-        length = self._exchange.length(piece)
+        length = self._exchange.locate(piece)[2]
         if at == 0:
             self._arriving.clear()
             self._arriving[piece] = bytearray()

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from aboard.agent import frames
-from aboard.agent.transfer.piece_exchange import MOST_PIECES
+from aboard.agent.transfer.peer_connection import MOST_PIECES
 from aboard.core.decoding import IpAddress, Matching, MaxLength, PortNumber, decode
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
