@@ -71,6 +71,12 @@ def find_last_line(text: str) -> str:
     return lines[-1] if lines else ""
 
 
+def extract_line(text: str, start: int, end: int) -> str:
+    """The line, or lines, around a part of a text."""
+    after = text.find("\n", end)
+    return text[text.rfind("\n", 0, start) + 1 : after if after >= 0 else None].strip()
+
+
 @cache
 def _build_bundle() -> bytes:
     """The importer, then the agent's sources and, for those that every launch needs, their bytecode.
