@@ -11,11 +11,21 @@ from aboard.agent.event_loop import EventLoop
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
-    from typing import Union
-
-    from aboard.agent.transfer.piece_exchange import PieceExchange
+    from typing import Protocol, Union
 
     Outgoing = Union[bytes, tuple[int, int, int]]
+
+    class PieceOwner(Protocol):
+        """The exchange that a connection belongs to."""
+
+        received: int
+
+        def has(self, piece: int) -> bool: ...
+        def locate(self, piece: int) -> tuple[int, int, int]: ...
+        def take(self, peer: PeerConnection, piece: int, data: memoryview) -> None: ...
+        def note_announcement(self, peer: PeerConnection, piece: int) -> None: ...
+        def drop(self, peer: PeerConnection) -> None: ...
+
 
 # A message is one of these letters and a piece's number; behind DATA come the bytes of the piece.
 HAVE, REQUEST, DATA = b"H", b"R", b"D"
@@ -32,7 +42,7 @@ MOST_PIECES = 1 << 20
 class PeerConnection:
     """Passes what the peer says to the exchange; closes at the first message that makes no sense."""
 
-    def __init__(self, loop: EventLoop, link: socket.socket, peer: int, dialer: int, exchange: PieceExchange) -> None:
+    def __init__(self, loop: EventLoop, link: socket.socket, peer: int, dialer: int, exchange: PieceOwner) -> None:
         self.peer = peer
         self.dialer = dialer
         self.open = True
